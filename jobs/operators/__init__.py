@@ -1,1 +1,1 @@
-"""Operators: their logic, as declared, and the running operators that subtasks start from it."""
+"""Operators: their declared logic, and the running operators of subtasks."""

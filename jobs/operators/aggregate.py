@@ -1,4 +1,7 @@
-"""Rolling folds of a keyed stream: each record updates its key's value, which is emitted."""
+"""Rolling aggregations of a keyed stream.
+
+Each record updates its key's value, which is emitted.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ class Reduce(OperatorLogic):
 
 
 class ReduceOperator(Operator):
-    """A reduction running in one task. Each key is read and written once per batch, however many records it has."""
+    """A reduction running in one task.
+
+    Each key is read and written once per batch, however many records it has.
+    """
 
     def __init__(self, logic: Reduce, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._reduce = logic.function
@@ -83,10 +89,10 @@ class ReduceOperator(Operator):
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(OperatorLogic):
-    """The logic of an operator that folds each key's records into an accumulator.
+    """The logic of an operator that aggregates each key's records.
 
     Attributes:
-        function: The fold.
+        function: The aggregation.
         accumulator: The accumulator's type.
         ttl: How long an accumulator is kept after its key's last record; None to keep it forever.
     """
@@ -100,7 +106,10 @@ class Aggregate(OperatorLogic):
 
 
 class AggregateOperator(Operator):
-    """An aggregation running in one task. Each key is read and written once per batch."""
+    """An aggregation running in one task.
+
+    Each key is read and written once per batch.
+    """
 
     def __init__(self, logic: Aggregate, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._function = logic.function

@@ -1,8 +1,10 @@
-"""Deduplication with a Bloom filter, whose blocks are the state, by key group.
+"""Deduplication with a Bloom filter.
+
+The blocks of the filter are the state, by key group.
 
 A generation holds the keys that were new during one TTL. A key is looked up in the current generation and in the
-previous one, so it is remembered for at least the TTL and for less than twice the TTL. There is room for two
-generations, an even and an odd one; each block names its generation, and counts as empty for any other.
+previous one, so it is remembered for at least the TTL and for less than twice the TTL. State has room for two
+generations, an even and an odd one; each block names its generation, and counts as empty for every other generation.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ _BLOCK_INDEX_BITS = np.uint64(32)
 
 @dataclass(frozen=True, slots=True)
 class ApproximateDeduplicate(OperatorLogic):
-    """The logic of an operator that lets the first record of each key through, and also drops a few new keys.
+    """The logic of an operator that emits each key's first record.
+
+    It also drops a few new keys.
 
     Attributes:
         filter: The filter that remembers keys.
@@ -63,7 +67,10 @@ class ApproximateDeduplicate(OperatorLogic):
 
     @classmethod
     def of(cls, declared: BloomFilter, ttl: Ttl | None) -> ApproximateDeduplicate:
-        """Returns the logic with the smallest filters that keep the error rate; a TTL needs two filters."""
+        """Returns the logic with the smallest filters that keep the error rate.
+
+        A TTL needs two filters.
+        """
         kept = ttl if ttl is not None and ttl.enabled else None
         return cls(declared, kept, geometry_of(declared.error_rate if kept is None else declared.error_rate / 2))
 
@@ -76,7 +83,10 @@ class ApproximateDeduplicate(OperatorLogic):
 
     @property
     def _form(self) -> str:
-        """Names all that determines a key's bits and blocks: a filter of another form would know none of its keys."""
+        """A name of the layout that determines a key's bits and blocks.
+
+        A filter with another layout would not find its keys.
+        """
         of_time = "" if self.ttl is None else f".ttl{self.ttl.duration_ms}.{self.ttl.time_domain}"
         measures = f"c{self.filter.capacity}.k{self.geometry.bits_per_key}.n{self.geometry.keys_per_block}"
         return f"{FORM_PREFIX}bloom.v{FILTER_VERSION}.xxh64.v{KEY_HASH_VERSION}.{measures}{of_time}"
@@ -94,7 +104,7 @@ class ApproximateDeduplicateOperator(Operator):
         self._blocks = state.value_state(ValueStateDescriptor("blocks", _STORED_TYPE))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in their order. Of several rows of a key in a batch, the first stays."""
+        """Yields the first row of each new key, in order."""
         hashes = key_hashes([batch.column(name) for name in self._info.key_columns])
         distinct, first_rows = np.unique(hashes, return_index=True)
         groups = batch.column(KEY_GROUP_COLUMN).to_numpy()[first_rows]
@@ -103,7 +113,7 @@ class ApproximateDeduplicateOperator(Operator):
         yield batch.select(self._info.output_schema.names).filter(pa.array(kept))
 
     def _take(self, groups: npt.NDArray[np.uint64], hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Returns which of some distinct keys are new, and adds them to the filter."""
+        """Returns which of some distinct keys are new, and adds them."""
         cells = groups << _BLOCK_INDEX_BITS | blocks_of(hashes, self._blocks_per_group)
         touched, rows = np.unique(cells, return_inverse=True)
         places = places_of(hashes, self._bits_per_key)
@@ -124,9 +134,11 @@ class ApproximateDeduplicateOperator(Operator):
     def _read(
         self, cells: npt.NDArray[np.uint64], generation: int
     ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """Returns a generation's blocks as rows of a matrix, zeros for missing blocks, and each block's generation.
+        """Reads a generation's blocks as rows of a matrix.
 
-        A block of a later generation counts, too: event time goes back once, when the first watermark replaces the time
+        Missing blocks are zeros. Also returns each block's generation.
+
+        A block of a later generation also counts: event time goes back once, when the first watermark replaces the time
         of the first events.
         """
         groups, keys = _keys_of(generation, cells)
@@ -159,7 +171,7 @@ class ApproximateDeduplicateOperator(Operator):
 
     @property
     def _generation(self) -> int:
-        """The number of the current generation: how many TTLs have passed since the epoch."""
+        """The number of the current generation: TTLs since the epoch."""
         if self._ttl is None:
             return 0
         by_event = self._ttl.time_domain is TimeDomain.EVENT

@@ -77,7 +77,9 @@ class ProcessBatchOperator(Operator):
 
 
 def conformed(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Returns a result as batches with exactly the columns and types of a schema.
+    """Converts a result to batches with the columns of a schema.
+
+    Columns and types are exactly the schema's.
 
     Raises:
         OutputTypeError: The result is not a batch, lacks a column, or has values that do not fit the declared type.

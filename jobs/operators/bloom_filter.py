@@ -1,4 +1,4 @@
-"""Blocked Bloom filters: their size, the bits of a key, and operations on the blocks of a whole batch. Pure.
+"""Blocked Bloom filters: pure functions on their sizes, bits and blocks.
 
 A filter is an array of blocks of 1,024 bits. All bits of a key are in one block, so a key costs one read of a small
 entry and, if it is new, one write. The bits are stored, so their arrangement has a version, `FILTER_VERSION`.
@@ -31,11 +31,13 @@ _STEP = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, slots=True)
 class BloomFilter:
-    """Remembers keys in a few bits each, and mistakes some new keys for known ones.
+    """Remembers keys in a few bits each, with a few errors.
+
+    It mistakes some new keys for known keys.
 
     Attributes:
-        capacity: Number of distinct keys that the whole job may receive during one TTL, or ever if there is no TTL.
-        error_rate: Share of new keys that may be mistaken for known ones when the filter holds `capacity` keys.
+        capacity: Number of distinct keys that the whole job may receive during one TTL, or in total without a TTL.
+        error_rate: Share of new keys that may be mistaken for known keys when the filter holds `capacity` keys.
     """
 
     capacity: int
@@ -61,13 +63,18 @@ class Geometry:
     keys_per_block: int
 
     def blocks_per_group(self, capacity: int, max_parallelism: int) -> int:
-        """Returns the number of blocks per key group with which all key groups together hold `capacity` keys."""
+        """Returns the number of blocks per key group.
+
+        With it, all key groups together hold `capacity` keys.
+        """
         return -(-capacity // (self.keys_per_block * max_parallelism))
 
 
 @lru_cache(maxsize=16)
 def geometry_of(error_rate: float) -> Geometry:
-    """Returns the smallest filter that, when full, mistakes at most a given share of new keys for known ones.
+    """Returns the smallest filter that keeps an error rate when full.
+
+    The error rate is the share of new keys that the filter mistakes for known keys.
 
     Raises:
         InvalidTopologyError: No filter has an error rate that low.
@@ -83,7 +90,7 @@ def geometry_of(error_rate: float) -> Geometry:
 
 
 def false_positive_rate(geometry: Geometry) -> float:
-    """Returns the share of new keys that a full filter, with unevenly full blocks, mistakes for known ones."""
+    """Returns the error rate of a full filter with unevenly full blocks."""
     mean = geometry.keys_per_block
     spread = 12 * math.sqrt(mean) + 20
     weights = ((keys, _poisson(keys, mean)) for keys in range(int(mean + spread)))
@@ -96,7 +103,10 @@ def blocks_of(hashes: npt.NDArray[np.uint64], blocks_per_group: int) -> npt.NDAr
 
 
 def places_of(hashes: npt.NDArray[np.uint64], bits_per_key: int) -> npt.NDArray[np.uint16]:
-    """Returns the positions of each key's bits in its block, one row per key, from words of SplitMix64."""
+    """Returns the positions of each key's bits in its block.
+
+    The result has one row per key, computed from words of SplitMix64.
+    """
     places = np.empty((len(hashes), bits_per_key), np.uint16)
     mixed = hashes
     for at in range(bits_per_key):
@@ -110,7 +120,10 @@ def places_of(hashes: npt.NDArray[np.uint64], bits_per_key: int) -> npt.NDArray[
 def contained(
     blocks: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp], places: npt.NDArray[np.uint16]
 ) -> npt.NDArray[np.bool_]:
-    """Returns whether each key may be in its block. `rows` are the keys' rows in `blocks`, a matrix of bytes."""
+    """Returns whether each key may be in its block.
+
+    `rows` are the keys' rows in `blocks`, a matrix of bytes.
+    """
     found = np.ones(len(rows), np.bool_)
     for at in range(places.shape[1]):
         place = places[:, at]
@@ -126,7 +139,7 @@ def insert(blocks: npt.NDArray[np.uint8], rows: npt.NDArray[np.intp], places: np
 
 
 def _keys_per_block(bits_per_key: int, error_rate: float) -> int:
-    """Returns the highest average number of keys per block that keeps the error rate."""
+    """Returns the highest mean keys per block for the error rate."""
     low, high = 0, BLOCK_BITS
     while low < high:
         middle = (low + high + 1) // 2
@@ -138,7 +151,9 @@ def _keys_per_block(bits_per_key: int, error_rate: float) -> int:
 
 
 def _false_positives(keys: int, bits_per_key: int) -> float:
-    """Returns the probability that all bits of a new key are set in a block that holds `keys` others.
+    """Returns the probability that all bits of a new key are set.
+
+    The key's block holds `keys` other keys.
 
     It is the mean of (set / all)^bits. This exceeds the usual (mean of set / all)^bits, because the number of set bits
     varies.

@@ -1,4 +1,4 @@
-"""The operator that runs a function over a keyed stream and a broadcast stream, such as rules or settings."""
+"""The operator for a function over a keyed and a broadcast stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BroadcastProcess(OperatorLogic):
-    """The logic of an operator that runs a user's function over a keyed and a broadcast stream.
+    """The logic of an operator over a keyed and a broadcast stream.
 
     Attributes:
         function: The function.
@@ -58,7 +58,7 @@ class BroadcastProcess(OperatorLogic):
 
 
 class BroadcastProcessOperator(ProcessOperator):
-    """A user's function over a keyed and a broadcast stream, running in one task."""
+    """A function over a keyed and a broadcast stream in one task."""
 
     def __init__(
         self,

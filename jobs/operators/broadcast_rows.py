@@ -23,7 +23,9 @@ BYTES_MAX = 64 * 2**20
 
 
 def collected(frame: DataFrame) -> bytes:
-    """Returns the rows of a frame as an Arrow stream; empty if there are none.
+    """Returns the rows of a frame as an Arrow stream.
+
+    The stream is empty if there are no rows.
 
     Raises:
         BroadcastTooLargeError: The rows take more than `BYTES_MAX`.
@@ -40,12 +42,14 @@ def collected(frame: DataFrame) -> bytes:
 
 
 def from_stream(stream: bytes) -> Iterable[pa.RecordBatch]:
-    """Returns the rows of an Arrow stream that `collected` made."""
+    """Returns the rows of an Arrow stream that `collected` wrote."""
     return pa.ipc.open_stream(stream) if stream else ()
 
 
 def check_alike(uid: str, digests: Iterable[str | None]) -> None:
-    """Checks, by digests, that all subtasks of an operator have the same broadcast state after a batch.
+    """Checks that all subtasks of an operator have equal broadcast state.
+
+    The check compares digests after a batch.
 
     Raises:
         BroadcastDivergedError: The states differ, so the batch must not be committed.

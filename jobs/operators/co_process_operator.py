@@ -1,4 +1,4 @@
-"""The operator that runs one function over two keyed streams that share state."""
+"""The operator for one function over two keyed streams with shared state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CoProcess(OperatorLogic):
-    """The logic of an operator that runs a user's function over two keyed streams."""
+    """The logic of an operator over two keyed streams."""
 
     function: KeyedCoProcessFunction
 

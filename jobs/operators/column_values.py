@@ -27,7 +27,9 @@ _MS_IN = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
 
 
 class BatchSize:
-    """How many results make an output batch: fewer if they are large, by the size of the batches before.
+    """The number of results per output batch.
+
+    The number is lower if results are large, judged by the batches before.
 
     Attributes:
         rows: The number of results after which a batch is complete.
@@ -48,7 +50,9 @@ class BatchSize:
 def combined(
     batches: Iterable[pa.RecordBatch], rows_max: int = COMBINED_ROWS_MAX, bytes_max: int = COMBINED_BYTES_MAX
 ) -> Iterator[pa.RecordBatch]:
-    """Returns the same rows in fewer batches, none of them empty: state costs less per row in larger batches.
+    """Combines batches; state costs less per row in larger batches.
+
+    The result has no empty batch.
 
     Args:
         batches: The batches as Spark sends them.
@@ -59,7 +63,7 @@ def combined(
 
 
 def grouped(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[list[pa.RecordBatch]]:
-    """Yields the batches that have rows, in groups, each the size of one batch of `combined`."""
+    """Groups the batches with rows; each group is one batch of `combined`."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -75,35 +79,49 @@ def grouped(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) ->
 
 
 def rehearse_conversion(_: object) -> bytes:
-    """Makes a worker import pandas, as Arrow does for the first Python values; it takes most of a second."""
+    """Makes a worker import pandas ahead of the first batch.
+
+    Arrow imports pandas for the first Python values, which takes most of a second.
+    """
     pa.array([None])
     return b""
 
 
 def tuples_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """Returns the rows of some columns. Converting whole columns is several times faster than converting rows."""
+    """Returns the rows of some columns.
+
+    Converting whole columns is several times faster than converting rows.
+    """
     return zip(*(batch.column(name).to_pylist() for name in names), strict=True)
 
 
 def timestamps_ms(batch: pa.RecordBatch, name: str) -> list[int | None]:
-    """Returns a column of times as milliseconds since the epoch. An integer column already holds milliseconds."""
+    """Converts a column of times to milliseconds since the epoch.
+
+    An integer column already holds milliseconds.
+    """
     column = batch.column(name)
     if not pa.types.is_timestamp(column.type):
         return column.to_pylist()  # type: ignore[no-any-return]  # pyarrow publishes no types
     factor, divisor = _MS_IN[column.type.unit]
-    # Floor, not truncation, so that times before the epoch are rounded down, too.
+    # Floor, not truncation, so that times before the epoch are also rounded down.
     return [None if ticks is None else ticks * factor // divisor for ticks in column.cast(pa.int64()).to_pylist()]
 
 
 def latest_ms(batch: pa.RecordBatch, name: str) -> int | None:
-    """Returns the latest time of a column in milliseconds since the epoch; None if it has none."""
+    """Returns the latest time of a column in milliseconds since the epoch.
+
+    Returns None if the column has no time.
+    """
     column = batch.column(name)
     ticks = pc.max(column.cast(pa.int64())).as_py()
     return timestamps_ms(pa.record_batch({name: pa.array([ticks], pa.int64()).cast(column.type)}), name)[0]
 
 
 def latest_by_ms(batch: pa.RecordBatch, name: str, by: Sequence[str]) -> dict[str, int]:
-    """Returns the latest time of a column, in milliseconds since the epoch, by the values of others.
+    """Returns the latest time of a column by values of other columns.
+
+    Times are in milliseconds since the epoch.
 
     Args:
         batch: The records.
@@ -125,10 +143,12 @@ def latest_by_ms(batch: pa.RecordBatch, name: str, by: Sequence[str]) -> dict[st
 
 
 def batch_of(results: list[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """Returns output records, each a dict of all columns or a tuple in their order, as one batch.
+    """Converts output records to one batch.
+
+    Each record is a dict of all columns or a tuple in their order.
 
     Raises:
-        OutputTypeError: A result is neither, has other columns, or has a value of another type.
+        OutputTypeError: A result is not a dict or tuple, has other columns, or has a value of another type.
     """
     columns = _columns_of(results, tuple(schema.names))
     arrays = [output_column(exact_array, values, field) for values, field in zip(columns, schema, strict=True)]
@@ -136,9 +156,11 @@ def batch_of(results: list[Any], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def rows_that_pass(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch | None:
-    """Returns a batch's rows as records of an output schema; None if they need conversion.
+    """Returns a batch's rows as records of an output schema, if equal.
 
-    Rows with nested values always need it, since a function can change those in place.
+    Returns None if the rows need conversion.
+
+    Rows with nested values always need conversion, since a function can change nested values in place.
     """
     if (batch.schema.names, batch.schema.types) != (schema.names, schema.types) or any(
         map(pa.types.is_nested, schema.types)
@@ -161,10 +183,12 @@ def _columns_of(results: list[Any], names: tuple[str, ...]) -> list[list[Any]] |
 
 
 def tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
-    """Returns a user's result, a dict of all columns or a tuple in their order, as a tuple.
+    """Converts a user's result to a tuple.
+
+    The result is a dict of all columns or a tuple in their order.
 
     Raises:
-        OutputTypeError: The result is neither, or has other columns.
+        OutputTypeError: The result is not a dict or tuple, or has other columns.
     """
     if isinstance(result, dict):
         _refuse_other_columns([result], names)
@@ -186,7 +210,7 @@ def _refuse_other_columns(results: list[dict[str, Any]], names: tuple[str, ...])
         extra = len(result.keys() - wanted)
         if missing or extra:
             raise OutputTypeError(
-                f"a result lacks the columns [{', '.join(missing)}] and has {extra} that were not declared"
+                f"a result lacks the columns [{', '.join(missing)}] and has {extra} undeclared columns"
             )
 
 

@@ -1,4 +1,4 @@
-"""Deduplication of whole batches: exact, or by a 64-bit hash of the key."""
+"""Deduplication of whole batches, exact or by a 64-bit key hash."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from ..functions.subtask_info import SubtaskInfo
 
-FORM_PREFIX: Final = "__"  # no column of a stream begins with it
+FORM_PREFIX: Final = "__"  # stream columns never begin with it
 _HASHED_FORM: Final = f"{FORM_PREFIX}xxh64.v{KEY_HASH_VERSION}"
 
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate(OperatorLogic):
-    """The logic of an operator that lets the first record of each key through.
+    """The logic of an operator that emits each key's first record.
 
     Attributes:
         ttl: How long a key is remembered; None for forever.
@@ -56,7 +56,7 @@ class DeduplicateOperator(Operator):
         self._info = info
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yields the rows in their order. Of several rows of a key in a batch, the first stays."""
+        """Yields the first row of each new key, in order."""
         keys = [batch.column(name) for name in self._info.key_columns]
         if self._hashed:
             keys = [column_over(key_hashes(keys).view(np.int64))]
@@ -65,12 +65,17 @@ class DeduplicateOperator(Operator):
 
 
 def stored_form(form: str, key: pa.Schema) -> str:
-    """Returns the name of the column that replaces a key in state; it also names the key's columns and types."""
+    """Returns the name of the column that replaces a key in state.
+
+    The name contains the key's columns and types.
+    """
     return f"{form}({', '.join(f'{field.name} {field.type}' for field in key)})"
 
 
 def check_form(state: KeyedStateBackend, form: str | None) -> None:
-    """Refuses state of another form of deduplication, in which no key would be found.
+    """Refuses state of another form of deduplication.
+
+    In such state no key would be found.
 
     Args:
         state: The subtask's state.

@@ -1,4 +1,6 @@
-"""Carries errors from tasks to the driver, with their type, their place, and a user's exception in full.
+"""Carries errors from tasks to the driver.
+
+An error keeps its type, its place, and a user's exception in full.
 
 Spark passes on only the text of a Python exception. A task therefore raises a `CarriedFailure`, whose text holds the
 error in a form that `typed_failure` turns back into it. Secrets that the process knows are masked here, before the
@@ -52,7 +54,7 @@ class _Carried(msgspec.Struct, frozen=True):
 
 
 class CarriedFailure(Exception):  # noqa: N818 - the envelope of an error
-    """An error of ours as text that survives the way through Spark."""
+    """A Keyscale error as text that survives the way through Spark."""
 
     def __init__(self, error: KeyscaleError, origin: TaskOrigin) -> None:
         carried = zlib.compress(msgspec.json.encode(_Carried(error.code, printable(str(error)), origin)))
@@ -63,8 +65,8 @@ class CarriedFailure(Exception):  # noqa: N818 - the envelope of an error
 def typed_failure(failure: BaseException) -> KeyscaleError:
     """Returns the error behind an exception of Spark.
 
-    That is the task's own error with its origin; a UserFunctionError for an exception of a user's function that Spark
-    has called, such as a UDF; else a TaskFailedError.
+    The error is the task's own error with its origin, a UserFunctionError for an exception of a user's function that
+    Spark called, such as a UDF, or else a TaskFailedError.
     """
     if isinstance(failure, KeyscaleError):
         return failure
@@ -80,7 +82,7 @@ def typed_failure(failure: BaseException) -> KeyscaleError:
 
 
 def carried_error(failure: BaseException) -> KeyscaleError | None:
-    """Returns the error of a task of ours that an exception of Spark holds; None if it holds none."""
+    """Returns the Keyscale error inside an exception of Spark, if any."""
     for found in _CARRIED.finditer(_message_of(failure)):
         try:
             carried = msgspec.json.decode(zlib.decompress(base64.b64decode(found[1])), type=_Carried)
@@ -92,19 +94,28 @@ def carried_error(failure: BaseException) -> KeyscaleError | None:
 
 
 def with_origin(error: KeyscaleError, origin: TaskOrigin) -> KeyscaleError:
-    """Attaches its origin to an error, in the exception's `__dict__`, which survives pickling."""
+    """Attaches its origin to an error.
+
+    The origin is in the exception's `__dict__`, which survives pickling.
+    """
     error.__dict__["origin"] = origin
     return error
 
 
 def origin_of(error: BaseException) -> TaskOrigin:
-    """Returns the origin that `with_origin` attached to an error; for any other error, one whose fields are None."""
+    """Returns the origin attached to an error by `with_origin`.
+
+    Returns an empty origin for any other error.
+    """
     origin = error.__dict__.get("origin")
     return origin if isinstance(origin, TaskOrigin) else TaskOrigin()
 
 
 def described(error: KeyscaleError) -> str:
-    """Returns an error for a log: code, message, operator and subtask, the user's traceback, the advice."""
+    """Describes an error for a log.
+
+    The text has the code, message, operator, subtask, user's traceback and advice.
+    """
     origin = origin_of(error)
     names = {"operator": origin.operator_uid, "subtask": origin.subtask}
     where = ", ".join(f"{name} {value}" for name, value in names.items() if value is not None)
@@ -114,34 +125,39 @@ def described(error: KeyscaleError) -> str:
 
 @contextmanager
 def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
-    """Turns exceptions of a user's code into our errors, with their type, message and traceback.
+    """Turns exceptions of a user's code into Keyscale errors.
+
+    The error keeps the exception's type, message and traceback.
 
     Args:
         coordinates: Returns the position of the input that was being processed.
 
     Raises:
-        UserFunctionError: The code raised an exception that is not one of ours; `sys.exit` raises one, too. In a
-            task of Spark it may be anything that can be raised.
+        UserFunctionError: The code raised an exception that is not a Keyscale error; `sys.exit` also raises one. In a
+            Spark task the exception may be of any type.
     """
     try:
         yield
-    except GeneratorExit:  # nobody wants more of our own generator's rows
+    except GeneratorExit:  # the reader of our own generator's rows has stopped
         raise
     except KeyscaleError as error:
         raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
     except BaseException as error:
         if not isinstance(error, Exception | SystemExit) and TaskContext.get() is None:
-            raise  # in a user's own test: Ctrl-C, or an outcome of its test runner's
+            raise  # in a user's own test: Ctrl-C, or a test runner's outcome exception
         if (carried := carried_error(error)) is not None:  # the code has run a Spark job
             raise carried from None
         where = "" if coordinates is None else f", {coordinates()}"
         failure = UserFunctionError(exception_line(error) + where)
-        # It stays the context, but Python would print it without masking anything.
+        # It stays the context, but Python would print the exception unmasked.
         raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None
 
 
 def user_traceback(error: BaseException) -> str:
-    """Returns the traceback of a user's exception, from the first line of the user's own on, with all its causes."""
+    """Returns a user's traceback from the user's first line on.
+
+    It includes all causes.
+    """
     whole = traceback.TracebackException.from_exception(error, compact=True)
     _drop_our_frames(whole)
     return shown_traceback("".join(whole.format()).rstrip())
@@ -157,17 +173,23 @@ def exception_line(error: BaseException) -> str:
 
 
 def shown_message(text: str) -> str:
-    """Returns a message of a user's or of Spark's as it is shown: known secrets masked, and cut if it is long."""
+    """Masks secrets in a message and cuts it if it is long.
+
+    The message is from a user or from Spark.
+    """
     return _cut(without_secrets(printable(text)), MESSAGE_CHARACTERS_MAX)
 
 
 def shown_traceback(text: str) -> str:
-    """Returns a traceback as it is shown: known secrets masked, and cut if it is long."""
+    """Masks secrets in a traceback and cuts it if it is long."""
     return _cut(without_secrets(printable(text)), TRACEBACK_CHARACTERS_MAX)
 
 
 def printable(text: str) -> str:
-    """Escapes the characters that UTF-8 or PostgreSQL cannot hold: halves of surrogate pairs, and zero."""
+    """Escapes the characters that UTF-8 or PostgreSQL cannot hold.
+
+    These are lone surrogates and NUL.
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
@@ -200,9 +222,9 @@ def _is_ours(filename: str) -> bool:
 
 
 def _from_user_on(of_worker: str) -> str | None:
-    """Returns a worker's traceback without the frames of Spark that lead to a user's function.
+    """Returns a worker's traceback without Spark's frames before user code.
 
-    None if Spark did not call a user's function but one of ours.
+    Returns None if Spark called a function of Keyscale.
     """
     for frame in _WORKER_FRAME.finditer(of_worker):
         path = Path(frame[1])

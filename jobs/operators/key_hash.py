@@ -1,4 +1,6 @@
-"""The 64-bit hash that replaces keys in state. It is stored, so it never changes: a new hash gets a new version.
+"""The 64-bit hash that replaces keys in state.
+
+The hash is stored, so it never changes: a new hash gets a new version.
 
 Version 1 is XXH64, with seed 42, of the stored form of the key's columns (`KeySerializer`), for any type that can be a
 key. Spark's `xxhash64` of a binary column of those bytes gives the same number.
@@ -34,7 +36,9 @@ _WORD = 1 << 64
 
 
 def key_hashes(columns: Sequence[pa.Array]) -> Hashes:
-    """Returns the hash of each row's key, which is given as one array per key column.
+    """Returns the hash of each row's key.
+
+    The keys are given as one array per key column.
 
     Raises:
         UnsupportedTypeError: A column's type cannot be a key.
@@ -44,7 +48,10 @@ def key_hashes(columns: Sequence[pa.Array]) -> Hashes:
 
 
 def xxh64_rows(column: EncodedColumn, seed: int) -> Hashes:
-    """Returns XXH64 of each row of a column of byte strings; rows of the same length are hashed together."""
+    """Returns XXH64 of each row of a column of byte strings.
+
+    Rows of the same length are hashed together.
+    """
     if column.width is not None:
         return xxh64_matrix(column.matrix(), seed)
     lengths = column.offsets[1:] - column.offsets[:-1]
@@ -75,7 +82,7 @@ def xxh64_matrix(rows: npt.NDArray[np.uint8], seed: int) -> Hashes:
 
 
 def _with_rest(code: Hashes, rows: npt.NDArray[np.uint8], at: int) -> Hashes:
-    """Adds the rest of each row, after the last whole stripe, to the hash."""
+    """Adds each row's rest, after the last whole stripe, to the hash."""
     length = rows.shape[1]
     zeros = np.zeros(len(rows), np.uint64)
     while at + 8 <= length:
@@ -95,7 +102,7 @@ def _lane_starts(seed: int) -> list[int]:
 
 
 def _words(rows: npt.NDArray[np.uint8], at: int, width: int) -> Hashes:
-    """Returns little-endian numbers of 4 or 8 bytes at a position of each row."""
+    """Returns little-endian numbers of 4 or 8 bytes from each row."""
     return np.ascontiguousarray(rows[:, at : at + width]).view(f"<u{width}").ravel().astype(np.uint64)
 
 

@@ -43,61 +43,87 @@ class SideBatch:
 
 
 OutputBatch: TypeAlias = pa.RecordBatch | SideBatch
-"""Records emitted by an operator: of the main output, or of a side output."""
+"""Records emitted by an operator to the main output or a side output."""
 
 
 class Operator(Protocol):
-    """An operator running in one task. Implementations inherit from it, since most have no timers.
+    """An operator running in one task.
+
+    Implementations inherit from it, since most have no timers.
 
     Attributes:
         late_records: Number of late records in the batch, whether dropped or sent to a side output.
-        dead_letters: Number of records in the batch that the function failed on, if these do not fail the batch.
+        dead_letters: Number of records in the batch that the function failed on without failing the batch.
     """
 
     late_records: int = 0
     dead_letters: int = 0
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        """Takes a batch with the input columns and `__key_group`; yields batches of the output schema."""
+        """Processes a batch of input; yields batches of the output schema.
+
+        The batch has the input columns and `__key_group`.
+        """
         ...
 
     def process_broadcast(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:  # noqa: ARG002 - to override
-        """Takes a batch of broadcast records, the same in every subtask. Called before the first batch of input."""
+        """Processes a batch of broadcast records.
+
+        Every subtask gets the same batch. Called before the first batch of input.
+        """
         return iter(())
 
     def process_second(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:  # noqa: ARG002 - to override
-        """Takes a batch with the columns of the second input and `__key_group`."""
+        """Processes a batch of the second input, with `__key_group`."""
         return iter(())
 
     def fire(self) -> Iterator[OutputBatch]:
-        """Fires all timers that are due by the state's clock. Called after the last batch."""
+        """Fires all timers that are due by the state's clock.
+
+        Called after the last batch.
+        """
         return iter(())
 
     def next_times(self) -> NextTimers:
-        """Returns the earliest timers that are left. Called after `fire`."""
+        """Returns the earliest remaining timers.
+
+        Called after `fire`.
+        """
         return NextTimers()
 
     def close(self) -> None:
-        """Called once, after the last batch and the timers, but not if the task has failed."""
+        """Closes the operator after the last batch and the timers.
+
+        Not called if the task has failed.
+        """
         return
 
 
 class OperatorLogic(Protocol):
-    """The declaration of what an operator does. Picklable. Implementations inherit from it."""
+    """The declaration of an operator's work.
+
+    It is picklable. Implementations inherit from it.
+    """
 
     @property
     def uses_timers(self) -> bool:
-        """Whether its subtasks must also run without records, when timers are due."""
+        """Whether subtasks also run without records, when timers are due."""
         return False
 
     def stored_key(self, key: pa.Schema) -> pa.Schema:
-        """Returns the schema that state is keyed by in a key group: the stream's key, unless the logic replaces it."""
+        """Returns the schema that state is keyed by in a key group.
+
+        By default this is the stream's key.
+        """
         return key
 
     def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> Operator: ...
 
     def start_with(self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend) -> Operator:
-        """Starts with operator state. Overridden by logic that keeps operator state."""
+        """Starts with operator state.
+
+        Overridden by logic that keeps operator state.
+        """
         del operator_state
         return self.start(state, info)
 
@@ -108,15 +134,15 @@ class SubtaskProgress:
 
     Attributes:
         input_records: Number of records received.
-        records_of_origins: The same from each origin, by its name; empty if there is only one.
+        records_of_origins: Number of records received by origin name; empty for a single origin.
         output_records: Number of records emitted to all outputs.
-        latest_event_ms: The latest event time among the records; None if there was none.
-        latest_of_origins: The latest event time of the records from each origin that has any, by the origin's name.
-        latest_of_splits: The same of each split of the origins that are in splits, by `SplitInfo.name` and the split.
-        next_timers: The earliest timers that are left.
+        latest_event_ms: The latest event time among the records, if any.
+        latest_of_origins: The latest event time of the records by origin name, for origins with event times.
+        latest_of_splits: The latest event time by `SplitInfo.name` and split, for origins in splits.
+        next_timers: The earliest remaining timers.
         late_records: Number of late records, whether dropped or sent to a side output.
         dead_letters: Number of records that became dead letters.
-        key_group_records: Number of records of each key group, by its number; of those up to the highest seen.
+        key_group_records: Number of records by key group number, up to the highest number seen.
     """
 
     input_records: int = 0
@@ -132,12 +158,12 @@ class SubtaskProgress:
 
     @property
     def largest_key_group(self) -> int | None:
-        """The key group with the most records; None if there are no records."""
+        """The key group with the most records, if any."""
         return int(self.key_group_records.argmax()) if len(self.key_group_records) else None
 
     @property
     def largest_key_group_records(self) -> int:
-        """How many records that key group has."""
+        """The number of records of that key group."""
         return int(self.key_group_records.max(initial=0))
 
     def saw(self, latest_event_ms: int | None, origin: str | None = None) -> None:
@@ -150,7 +176,7 @@ class SubtaskProgress:
             self.latest_of_origins[origin] = max(latest_event_ms, self.latest_of_origins.get(origin, latest_event_ms))
 
     def saw_batch(self, batch: pa.RecordBatch, info: SubtaskInfo, timestamp_column: str | None) -> None:
-        """Notes the number, the key groups and the event times of a batch of records."""
+        """Notes the number, key groups and event times of a batch."""
         self.input_records += batch.num_rows
         more, less = np.bincount(fixed_values(batch.column(KEY_GROUP_COLUMN))), self.key_group_records
         if len(more) < len(less):
@@ -192,11 +218,12 @@ def run_subtask(
     operator_state: OperatorStateBackend | None = None,
     broadcast: Iterable[pa.RecordBatch] = (),
 ) -> Iterator[OutputBatch]:
-    """Runs one batch of one subtask, in a task or in a test's harness: all records, then the timers that are due.
+    """Runs one batch of one subtask: all records, then the due timers.
 
-    Records are processed at the watermark of the state's clock, with which the previous batch fired its timers. So
-    records that an operator upstream emits when its timers fire in this batch are not late here. Then the watermark
-    advances.
+    It runs in a task or in a test's harness.
+
+    Records are processed at the watermark of the state's clock, at which the previous batch fired its timers. So
+    records that an upstream operator's timers emit in this batch are not late here. Then the watermark advances.
 
     Args:
         logic: The operator's logic.
@@ -205,7 +232,7 @@ def run_subtask(
         batches: The subtask's records, with `__key_group`.
         progress: Filled in while the batch runs.
         watermark_ms: The watermark from the records of all earlier batches; None if it does not change.
-        is_at_end: Whether no more input comes, so that all event-time timers fire. The watermark stays.
+        is_at_end: Whether the input has ended, so that all event-time timers fire. The watermark stays.
         operator_state: The subtask's operator state.
         broadcast: Broadcast records, which all subtasks process before their own.
 

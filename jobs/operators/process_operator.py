@@ -62,7 +62,7 @@ class Process(OperatorLogic):
 
 
 class Results:
-    """Collects output records of a user's function until there are enough for a batch."""
+    """Collects a function's output records until a batch is complete."""
 
     def __init__(self, info: SubtaskInfo) -> None:
         self._schema = info.output_schema
@@ -70,11 +70,14 @@ class Results:
         self._main: list[Any] = []
         self._passing: pa.RecordBatch | None = None
         self._size = BatchSize()
-        self._passed: list[int] = []  # indexes into `_passing`, as long as all results are rows of it, unchanged
+        self._passed: list[int] = []  # indexes into `_passing`, while all results are unchanged rows of that batch
         self.side: dict[str, list[Any]] = {tag: [] for tag in info.side_outputs}
 
     def come_from(self, batch: pa.RecordBatch) -> None:
-        """Sets the input batch of the results up to the next `rest`. Rows emitted unchanged need no conversion."""
+        """Sets the input batch of the results up to the next `rest`.
+
+        Rows emitted unchanged need no conversion.
+        """
         self._passing = rows_that_pass(batch, self._schema)
 
     def add(self, produced: Iterable[Any] | None, row: Any = _NO_ROW, at: int = 0) -> bool:
@@ -86,7 +89,7 @@ class Results:
             at: The index of the row in its batch.
 
         Returns:
-            Whether there are enough results for a batch.
+            Whether the results fill a batch.
         """
         if produced is not None:
             main = self._main
@@ -103,7 +106,7 @@ class Results:
         )
 
     def rest(self) -> Iterator[OutputBatch]:
-        """Yields all results that are left."""
+        """Yields the remaining results."""
         if self._passed:
             yield self._take_passed()
         if self._main:
@@ -156,7 +159,10 @@ class ProcessOperator(Operator):
         info: SubtaskInfo,
         kind: type[Row] | None = None,
     ) -> Iterator[OutputBatch]:
-        """Runs a function over a batch. `info` and `kind` are those of the batch's input, the first or the second."""
+        """Runs a function over a batch of the first or second input.
+
+        `info` and `kind` describe that input.
+        """
         results = self._results
         results.come_from(batch.select(info.input_columns))
         with user_code(self._coordinates):
@@ -186,7 +192,7 @@ class ProcessOperator(Operator):
             self._function.close()
 
     def _process_or_divert(self, row: Row, context: ProcessContext) -> list[Any]:
-        """Processes a record. One that fails has no effect except its dead letter."""
+        """Processes a record; a failed record only becomes a dead letter."""
         assert self._dead_letter_tag is not None  # noqa: S101 - called only if there are dead letters
         self._state.mark()
         before = {tag: len(records) for tag, records in self._results.side.items()}
@@ -215,7 +221,7 @@ class ProcessOperator(Operator):
     def _records(
         self, batch: pa.RecordBatch, info: SubtaskInfo, kind: type[Row]
     ) -> Iterator[tuple[Row, ProcessContext]]:
-        """Yields each record after making its key the current one."""
+        """Yields each record after making its key the current key."""
         context = self._context()
         columns = {name: batch.column(name) for name in info.input_columns}
         values = {name: column.to_pylist() for name, column in columns.items()}

@@ -1,4 +1,6 @@
-"""The records of an operator's two keyed inputs in one schema, since a Spark task has only one.
+"""The records of an operator's two keyed inputs in one schema.
+
+A Spark task has only one input schema.
 
 A record is in one of two struct columns; `__port` says in which. Its key group, its subtask and the index of its origin
 are in columns beside them. Records of an operator with a single input are not packed.
@@ -14,7 +16,7 @@ BESIDE = ("__key_group", "__origin", "__subtask")
 
 
 def unpacked(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-    """Returns the records of each input that has any, with its port."""
+    """Returns the records of each non-empty input, with its port."""
     parts = []
     for port in (0, 1):
         rows = batch.filter(pc.equal(batch.column(PORT_COLUMN), port))
@@ -28,7 +30,10 @@ def unpacked(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
 
 
 def packed_batch(batch: pa.RecordBatch, port: int) -> pa.RecordBatch:
-    """Packs Arrow records of one input, with their key groups, as `packed` does for Spark's."""
+    """Packs Arrow records of one input with their key groups.
+
+    `packed` does the same for Spark's records.
+    """
     names = [name for name in batch.schema.names if name not in BESIDE]
     fields = [batch.schema.field(name) for name in names]
     records = pa.StructArray.from_arrays([batch.column(name) for name in names], fields=fields)
@@ -38,5 +43,5 @@ def packed_batch(batch: pa.RecordBatch, port: int) -> pa.RecordBatch:
 
 
 def struct_column(port: int) -> str:
-    """Returns the name of the column that holds the records of an input."""
+    """Returns the name of the column with the records of an input."""
     return f"__input_{port}"

@@ -1,4 +1,4 @@
-"""The contents of windows: the state kept of a window's records, and the results emitted from it."""
+"""The contents of windows: stored state, and the results from it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contents(Protocol):
     def add(self, window: Window, row: Row) -> None: ...
 
     def results(self, key: Any, window: Window) -> list[tuple[Any, ...]] | None:
-        """Returns the results of the window with its present contents; None if it is empty."""
+        """Returns the window's current results; None if it is empty."""
         ...
 
     def merge(self, target: Window, sources: Sequence[Window]) -> None: ...
@@ -40,16 +40,22 @@ class Contents(Protocol):
 
 
 class ContentsLogic(Protocol):
-    """The declaration of the contents of windows. Picklable."""
+    """The declaration of the contents of windows.
+
+    It is picklable.
+    """
 
     def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
-        """Returns the contents in the state of a subtask. `names` are the columns of results."""
+        """Returns the contents in the state of a subtask.
+
+        `names` are the columns of results.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregated:
-    """Windows whose records are folded into an accumulator as they arrive."""
+    """Windows that aggregate records into an accumulator on arrival."""
 
     function: AggregateFunction
     accumulator: pa.DataType
@@ -65,7 +71,7 @@ class Aggregated:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Windows whose records are reduced into one as they arrive."""
+    """Windows that reduce records into one record on arrival."""
 
     function: Callable[[Row, Row], Any]
     schema: pa.Schema
@@ -77,7 +83,7 @@ class Reduced:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """Windows whose records are all kept for a function that processes them together."""
+    """Windows that keep all records for a function."""
 
     function: ProcessWindowFunction
     schema: pa.Schema
@@ -143,7 +149,10 @@ class CollectedContents:
 
 
 class _Reduction(AggregateFunction):
-    """A reduction as an aggregation; the accumulator is the reduced record, None before the first record."""
+    """A reduction as an aggregation.
+
+    The accumulator is the reduced record, None before the first record.
+    """
 
     def __init__(self, function: Callable[[Row, Row], Any], names: tuple[str, ...], results: tuple[str, ...]) -> None:
         self._function = function

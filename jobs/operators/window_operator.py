@@ -1,4 +1,4 @@
-"""The operator that puts records into windows and emits the windows' results when they are due."""
+"""The operator that assigns records to windows and emits due results."""
 
 from __future__ import annotations
 
@@ -103,10 +103,13 @@ class WindowingOperator(Operator):
         return self._timers.next_times()
 
     def _take(self, key: tuple[Any, ...], row: Row, time_ms: int | None) -> list[Any]:
-        """Puts a record into its windows. Returns the results of those windows that are already complete."""
+        """Adds a record to its windows.
+
+        Returns the results of windows that are already complete.
+        """
         windows = None if time_ms is None else self._windows_of(time_ms)
         if windows is None:
-            # Too late for its windows, or without the event time that would place it in one.
+            # Too late for its windows, or without event time.
             self.late_records += 1
             if self._logic.late_output is not None:
                 self._results.side[self._logic.late_output].append(row)
@@ -124,10 +127,12 @@ class WindowingOperator(Operator):
         return produced
 
     def _windows_of(self, time_ms: int) -> list[Window] | None:
-        """Returns the windows that accept a record; None if the record is too late for all of its windows.
+        """Returns the windows that accept a record.
 
-        If windows slide by more than their size, a record between two windows is in none. As in Flink, it is late only
-        if it is as old as a late record would be.
+        Returns None if the record is too late for all of its windows.
+
+        If windows slide by more than their size, a record between two windows is in no window. As in Flink, it is late
+        only if it is as old as a late record would be.
         """
         windows = self._logic.assigner.assign(time_ms)
         if self._sessions is None:
@@ -172,7 +177,10 @@ class WindowingOperator(Operator):
                 self._processing.register(early_ms, window.stored())
 
     def _forget_timers(self, window: Window) -> None:
-        """Deletes the timers of a window. Early ones stay: they find nothing and are not registered again."""
+        """Deletes the timers of a window.
+
+        Early timers stay: they find an empty window and are not registered again.
+        """
         self._ends.delete(window.max_timestamp, window.stored())
         self._ends.delete(self._last_ms(window), window.stored())
 
@@ -183,7 +191,10 @@ class WindowingOperator(Operator):
         return bool(windows) or time_ms + self._lateness_ms <= self._now_ms
 
     def _last_ms(self, window: Window) -> int:
-        """The time at which a window is over for good. A lateness beyond the end of time keeps it until then."""
+        """Returns the last time at which a window is kept.
+
+        A lateness beyond the end of time keeps the window until the end of time.
+        """
         return min(window.max_timestamp + self._lateness_ms, TIME_MS_MAX)
 
     @property

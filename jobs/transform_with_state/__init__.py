@@ -1,1 +1,4 @@
-"""Runs Spark's `StatefulProcessor` on Keyscale's state: classes written for `transformWithState` run unchanged."""
+"""Runs Spark's `StatefulProcessor` on Keyscale's state.
+
+Classes written for `transformWithState` run unchanged.
+"""

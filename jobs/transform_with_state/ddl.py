@@ -1,8 +1,8 @@
-"""A parser of state schemas in DDL, without a JVM, since a processor also declares its states in the workers.
+"""A parser of state schemas in DDL, without a JVM.
 
-It reads columns `name type [NOT NULL] [COMMENT '...']`, separated by commas, with atomic types, `decimal(p, s)`,
-`array<...>`, `map<..., ...>` and `struct<name: type, ...>`. Spark's parser, which a test compares with this one, reads
-more.
+A processor also declares its states in the workers, which have no JVM. The parser reads columns `name type [NOT NULL]
+[COMMENT '...']`, separated by commas, with atomic types, `decimal(p, s)`, `array<...>`, `map<..., ...>` and
+`struct<name: type, ...>`. Spark's parser reads more; a test compares both.
 """
 
 from __future__ import annotations

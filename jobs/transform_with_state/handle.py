@@ -1,4 +1,4 @@
-"""The handle that a processor is initialized with: its states, and the timers of the current key."""
+"""The handle that a processor gets: its states and timers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
         self._removed: set[str] = set()
         self._timers = None if time.mode is TimeMode.NONE else state.timers(time.mode.timers)
         if self._timers is not None:
-            # One map per mode: a processor whose mode was changed has no timers of the other mode.
+            # One map per mode: a processor with a changed mode has no timers of the other mode.
             registered = MapStateDescriptor(f"_registered{time.mode.timers}", pa.int64(), pa.bool_())
             self._registered = state.map_state(registered)
 
@@ -98,11 +98,17 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
         self._state.remove_state(stored_name(stateName))
 
     def close_declarations(self) -> None:
-        """Ends the declaration of states. Called after `init`, the only place where states may be declared."""
+        """Ends the declaration of states.
+
+        Called after `init`, the only place where states may be declared.
+        """
         self._is_open = False
 
     def due(self) -> list[Timer]:
-        """Takes all due timers before any fires; timers that are registered meanwhile wait for the next batch."""
+        """Takes all due timers before any timer fires.
+
+        Timers that are registered meanwhile wait for the next batch.
+        """
         return [] if self._timers is None else list(self._timers.due(self._time.due_ms))
 
     @property
@@ -116,9 +122,9 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
         return self._timers
 
     def _stored(self, state: str) -> str:
-        """Returns the name under which a state that is being declared is kept, without any entries if it was deleted.
+        """Returns the stored name of a state during its declaration.
 
-        Such a state is empty in every batch, as in Spark, where `init` deletes it in every batch, too.
+        A state that was deleted is emptied, in every batch, as in Spark, where `init` deletes it in every batch.
         """
         self._check_open(state)
         stored = stored_name(state)

@@ -1,4 +1,7 @@
-"""Initial state: records that a processor gets once, before any other, to initialize its keys."""
+"""Records that a processor gets before all other records.
+
+They initialize its keys.
+"""
 
 from __future__ import annotations
 
@@ -66,10 +69,10 @@ class InitialState:
         return cls(sink.getvalue().to_pybytes(), tuple(key.names))
 
     def take(self, state: KeyedStateBackend, info: SubtaskInfo) -> list[pa.RecordBatch]:
-        """Returns the records of the subtask's key groups that were not taken yet, and marks them as taken."""
+        """Takes the initial records of the subtask's key groups, once."""
         owned = key_group_range(info.max_parallelism, info.parallelism, info.subtask)
         groups = np.arange(owned.start, owned.end + 1, dtype=np.int32)
-        # The mark has a null key: it is about a whole key group.
+        # The mark has a null key: it concerns a whole key group.
         keys = [pa.nulls(len(groups), field.type) for field in state.schema.key_schema()]
         new = state.value_state(_APPLIED).insert_if_absent_many(groups, keys, True)
         if not new.any():

@@ -1,4 +1,7 @@
-"""The operator that runs a StatefulProcessor: a subtask's whole micro-batch key by key, then the due timers."""
+"""The operator that runs a StatefulProcessor.
+
+It processes a subtask's whole batch key by key, then fires the due timers.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class TransformWithState(OperatorLogic):
         processor: The processor.
         time_mode: The timers and TTLs that it may have.
         form: The form in which it sees records.
-        initial_state: The initial state of its keys; None if there is none.
+        initial_state: The initial state of its keys, if any.
     """
 
     processor: StatefulProcessor
@@ -46,7 +49,10 @@ class TransformWithState(OperatorLogic):
 
     @property
     def uses_timers(self) -> bool:
-        """Whether there are timers or an initial state, for which every subtask must run once, even without records."""
+        """Whether every subtask must run once even without records.
+
+        It must if there are timers or an initial state.
+        """
         return self.time_mode is not TimeMode.NONE or self.initial_state is not None
 
     def start(self, state: KeyedStateBackend, info: SubtaskInfo) -> TransformWithStateOperator:
@@ -56,8 +62,8 @@ class TransformWithState(OperatorLogic):
 class TransformWithStateOperator(Operator):
     """A StatefulProcessor running in one task.
 
-    As in Spark, `handleInputRows` is called once per key and micro-batch. So records are kept, as Arrow batches, until
-    all have arrived.
+    As in Spark, `handleInputRows` is called once per key and batch. So records are kept, as Arrow batches, until all
+    have arrived.
     """
 
     def __init__(self, logic: TransformWithState, state: KeyedStateBackend, info: SubtaskInfo) -> None:
@@ -121,7 +127,7 @@ class TransformWithStateOperator(Operator):
                 self._processor.handleInitialState(found.shown_key, record, times)
 
     def _taken(self, results: Iterable[Any] | None) -> Iterator[pa.RecordBatch]:
-        """Collects the results of a call, and yields batches when there are enough rows."""
+        """Collects the results of a call, and yields complete batches."""
         for result in results or ():
             if self._logic.form is RecordForm.PANDAS:
                 yield output_batch(result, self._info.output_schema, RecordForm.PANDAS)
@@ -136,7 +142,10 @@ class TransformWithStateOperator(Operator):
             self._rows.clear()
 
     def _without_late(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Drops late records as Spark does: those at or before the watermark of the previous batch's timers."""
+        """Drops late records as Spark does.
+
+        A record is late at or before the watermark of the previous batch's timers.
+        """
         column = self._info.timestamp_column
         if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None or not self._time.has_watermark:
             return batch

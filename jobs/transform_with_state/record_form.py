@@ -1,4 +1,7 @@
-"""The two forms of a processor's records, Spark's Rows and pandas DataFrames, for input and output."""
+"""The two forms of a processor's records.
+
+They are Spark's Rows and pandas DataFrames, for input and output.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 FRAME_ROWS: Final = 10_000
-"""The number of rows of the largest DataFrame, as in Spark by default."""
+"""The maximum number of rows of a DataFrame, as in Spark by default."""
 
 
 class RecordForm(StrEnum):
@@ -37,7 +40,9 @@ class RecordForm(StrEnum):
 
 
 class KeyRecords(NamedTuple):
-    """All records of one key in a micro-batch. Read them once, and before those of the next key.
+    """All records of one key in a batch.
+
+    Read the records once, and before the records of the next key.
 
     Attributes:
         key_group: The key's group.
@@ -53,7 +58,10 @@ class KeyRecords(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some records of one key: a Row, or a DataFrame. `code` numbers the key."""
+    """Some records of one key: a Row, or a DataFrame.
+
+    `code` numbers the key.
+    """
 
     code: int
     key_group: int
@@ -65,7 +73,10 @@ class _Piece(NamedTuple):
 def records_by_key(
     batches: list[pa.RecordBatch], key_columns: tuple[str, ...], form: RecordForm
 ) -> Iterator[KeyRecords]:
-    """Yields the records of each key, in their order: as single Rows, or as DataFrames of many rows."""
+    """Yields the records of each key, in their order.
+
+    Records are single Rows, or DataFrames of many rows.
+    """
     if not batches:
         return
     table = pa.Table.from_batches(batches).combine_chunks()
@@ -80,7 +91,7 @@ def records_by_key(
 
 
 def output_batch(result: Any, schema: pa.Schema, form: RecordForm) -> pa.RecordBatch:
-    """Returns output, a list of Rows or one DataFrame, as a batch.
+    """Converts output, a list of Rows or one DataFrame, to a batch.
 
     Raises:
         OutputTypeError: The output is something else, or does not fit the schema.
@@ -91,7 +102,10 @@ def output_batch(result: Any, schema: pa.Schema, form: RecordForm) -> pa.RecordB
 
 
 def _key_codes(table: pa.Table, key_columns: tuple[str, ...]) -> npt.NDArray[np.int64]:
-    """Returns a number for each row, which rows of one key share; keys are numbered by first occurrence."""
+    """Numbers the keys of rows by first occurrence.
+
+    Rows of one key share a number.
+    """
     encoded = join_columns([encode_column(table.column(name).combine_chunks()) for name in key_columns])
     known: dict[bytes, int] = {}
     numbers = (known.setdefault(raw, len(known)) for raw in encoded.to_list())
@@ -132,9 +146,9 @@ def _frame_pieces(
 
 
 def _chunk_bounds(codes: npt.NDArray[np.int64]) -> Iterator[list[int]]:
-    """Yields the bounds of frames, in chunks of about as many rows as a frame may have.
+    """Yields the bounds of frames, in chunks of about a frame's maximum.
 
-    A frame has rows of one key, and a key has several only if it has too many rows for one.
+    A frame has rows of one key. A key has several frames only if its rows do not fit into one frame.
     """
     keys = pairwise([0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(codes)])
     bounds = [0]
@@ -155,11 +169,12 @@ def _records(first: _Piece, others: Iterable[_Piece]) -> Iterator[Any]:
 
 
 class Frames:
-    """The rows of a batch as DataFrames. A frame's types follow from its own rows alone, whichever others there are.
+    """The rows of a batch as DataFrames.
 
-    They are those of Spark's frames: 64 bits for all numbers; floats for integers, and objects for booleans, if there
-    is a null; nanoseconds for times. Unlike in Spark no number is rounded and no time is out of range: in such a frame
-    integers with nulls are objects, and times have microseconds.
+    A frame's types depend on its own rows alone. The types are as in Spark's frames: 64 bits for all numbers; floats
+    for integers, and objects for booleans, if there is a null; nanoseconds for times. Unlike in Spark, numbers are
+    never rounded and times never out of range: in such a frame integers with nulls are objects, and times have
+    microseconds.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
@@ -192,7 +207,9 @@ def _depends_on_rows(column: pa.Array) -> bool:
 
 
 def _widened(column: pa.Array) -> pa.Array:
-    """Returns numbers with 64 bits, which Spark's have since it builds frames from Python values.
+    """Widens numbers to 64 bits.
+
+    Spark's numbers have 64 bits, since Spark builds frames from Python values.
 
     Raises:
         ArrowInvalid: An integer next to a null is not exact as a float.
@@ -212,7 +229,10 @@ def _frame_series(column: pa.Array, field: pa.Field) -> Any:
 
 
 def _shown(column: pa.Array, field: pa.Field) -> list[Any]:
-    """Returns key columns as a processor of frames sees them: times are pandas' Timestamps, also within structs."""
+    """Returns key columns as a processor of frames sees them.
+
+    Times are pandas' Timestamps, also within structs.
+    """
     values: list[Any] = column.to_pylist()
     if not (pa.types.is_timestamp(field.type) or pa.types.is_nested(field.type)):
         return values
@@ -221,14 +241,20 @@ def _shown(column: pa.Array, field: pa.Field) -> list[Any]:
 
 
 def _pandas() -> Any:
-    """Imports pandas, which takes most of a second: only jobs that use DataFrames pay for it."""
+    """Imports pandas, which takes most of a second.
+
+    Only jobs that use DataFrames pay for the import.
+    """
     import pandas  # type: ignore[import-untyped]  # noqa: ICN001, PLC0415 - publishes no types
 
     return pandas
 
 
 def _values_of(row: Any, names: list[str]) -> tuple[Any, ...]:
-    """Returns a Row's values by name, with null for missing ones as in Spark; or a plain tuple's by position."""
+    """Returns a Row's values by name, or a plain tuple's by position.
+
+    Missing values are null, as in Spark.
+    """
     if isinstance(row, Row) and hasattr(row, "__fields__"):
         values = row.asDict(recursive=True)
         return tuple(values.get(name) for name in names)
@@ -260,14 +286,16 @@ def _array(series: Any, field: pa.Field) -> pa.Array:
         return column_of_series(series, field)
     except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
         pass
-    # Outside the handler: the message of Spark or Arrow quotes the value.
+    # Raised outside the handler: the message of Spark or Arrow quotes the value.
     raise OutputTypeError(
         f"output column {field.name!r} is declared {field.type}: a series of {series.dtype} is not of that type"
     )
 
 
 def _objects_of(series: Any) -> list[Any] | None:
-    """Returns a series of Python objects as a list, with None for missing values; None for another series.
+    """Returns the values of a series of Python objects as a list.
+
+    Missing values are None. Returns None for other series.
 
     Spark would cut fractions off such objects. A series of strings is left to Spark, which parses numbers.
     """

@@ -1,4 +1,4 @@
-"""Conversion between the tuples and Rows that a processor keeps in state and the structs that are stored."""
+"""Conversion between a processor's tuples and stored structs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ StateColumns: TypeAlias = "T.StructType | str"
 
 
 class RowCodec:
-    """Converts the values of one state: tuples in the order of its columns, as in Spark.
+    """Converts a state's values: tuples in the order of its columns.
 
-    It also accepts a Row, a list, a dict of all columns, and instead of a tuple of one value the value itself. NumPy
-    and pandas scalars become Python's, and what pandas puts in place of a missing value becomes null. As in Spark,
-    returned timestamps have no time zone; they are in UTC.
+    As in Spark, it also accepts a Row, a list, a dict of all columns, and a single value in place of a tuple of one
+    value. NumPy and pandas scalars become Python values, and pandas' missing values become null. As in Spark, returned
+    timestamps have no time zone; they are in UTC.
     """
 
     def __init__(self, columns: StateColumns) -> None:
@@ -124,7 +124,10 @@ def _to_stored(of_type: T.DataType) -> Convert:
 
 
 def _from_stored(of_type: T.DataType) -> Convert | None:
-    """Returns the conversion of non-null stored values for a processor; None if they need none."""
+    """Returns the conversion of non-null stored values for a processor.
+
+    Returns None if the values need no conversion.
+    """
     if isinstance(of_type, T.StructType):
         row = T.Row(*of_type.names)
         converts = [_from_stored(field.dataType) for field in of_type.fields]
@@ -147,7 +150,7 @@ def _from_stored(of_type: T.DataType) -> Convert | None:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a NumPy or pandas scalar as Python's."""
+    """Converts a NumPy or pandas scalar to a Python value."""
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "to_pydatetime"):
@@ -164,7 +167,10 @@ def _real(value: Any) -> Any:
 
 
 def _integer(value: Any) -> Any:
-    """Returns a whole float, which an integer column in pandas may hold, as an integer."""
+    """Converts a whole float to an integer.
+
+    An integer column in pandas may hold floats.
+    """
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -177,7 +183,10 @@ def _date(value: Any) -> Any:
 
 
 def _instant(value: Any) -> Any:
-    """Returns a datetime in UTC; one without a time zone is taken as UTC, as in records."""
+    """Converts a datetime to UTC.
+
+    A datetime without a time zone counts as UTC, as in records.
+    """
     if not isinstance(value, dt.datetime):
         return value
     return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)

@@ -1,7 +1,7 @@
-"""The name under which a processor's state is kept: Spark allows any text, Keyscale letters, digits and a few marks.
+"""The stored name of a processor's state.
 
-A name that Keyscale allows is kept as it is. Other names are quoted as in URLs: `my state` is `my%20state`. No two
-names are quoted alike, as `%` itself is quoted.
+Spark allows any text, Keyscale letters, digits and a few marks. A name that Keyscale allows is kept unchanged. Other
+names are quoted as in URLs: `my state` is `my%20state`. Different names stay different, as `%` itself is quoted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def stored_name(name: str) -> str:
     quoted = quote(name, safe="").replace("~", "%7E")
     if quoted and not (quoted[0].isalpha() or quoted[0] in "_%"):
         quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
-    if name != "default" and quoted and not _is_allowed(quoted):  # it is too long
+    if name != "default" and quoted and not _is_allowed(quoted):  # the quoted name is too long
         quoted = f"{quoted[:_KEPT_CHARACTERS]}%{hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARACTERS]}"
     check_name(quoted)
     return quoted

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class _Deleted:
-    """Stands for a state that was declared and then deleted."""
+    """A placeholder for a state that was declared and then deleted."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -62,7 +62,10 @@ class ProcessorValueState(ProcessorState, spark.ValueState):
 
 
 class ProcessorListState(ProcessorState, spark.ListState):
-    """A list per key. Unlike Spark's, it can be set to an empty list, which clears it."""
+    """A list per key.
+
+    Unlike Spark's list, it can be set to an empty list, which clears it.
+    """
 
     def __init__(self, state: ListState, codec: RowCodec) -> None:
         self._state: ListState = state
@@ -88,7 +91,10 @@ class ProcessorListState(ProcessorState, spark.ListState):
 
 
 class ProcessorMapState(ProcessorState, spark.MapState):
-    """A map per key. Each entry is stored separately; iteration is in the order of the map's keys."""
+    """A map per key.
+
+    Each entry is stored separately; iteration is in the order of the map's keys.
+    """
 
     def __init__(self, state: MapState, key_codec: RowCodec, value_codec: RowCodec) -> None:
         self._state: MapState = state
@@ -100,7 +106,7 @@ class ProcessorMapState(ProcessorState, spark.MapState):
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         stored = self._state.get(self._keys.stored(key))
-        return None if stored is None else self._values.row(stored)  # unlike the others a Row, as in Spark
+        return None if stored is None else self._values.row(stored)  # a Row, unlike other values, as in Spark
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
         return self._state.contains(self._keys.stored(key))

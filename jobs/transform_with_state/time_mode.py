@@ -1,7 +1,9 @@
-"""Time modes: the time that a processor's timers use, with Spark's names and Spark's watermark.
+"""The time that a processor's timers use.
+
+Modes have Spark's names and Spark's watermark.
 
 Spark's watermark is the latest event time minus the bound; an event at or before it is late, and a timer at or before
-it is due. Keyscale's watermark is one millisecond less: the last time that is over. So a processor is shown Keyscale's
+it is due. Keyscale's watermark is one millisecond less: the last time that has passed. So a processor sees Keyscale's
 watermark plus one, and its timers are stored one millisecond earlier. Before any record, Spark's watermark is 0.
 """
 
@@ -33,7 +35,7 @@ class TimeMode(StrEnum):
         """Returns the mode with a name.
 
         Raises:
-            InvalidTopologyError: There is no such mode.
+            InvalidTopologyError: The mode is unknown.
         """
         try:
             return cls(name.lower())
@@ -61,7 +63,10 @@ class ProcessorTime:
 
     @property
     def watermark_ms(self) -> int:
-        """The watermark; Spark shows it to processors in the mode ProcessingTime, too."""
+        """The watermark.
+
+        Spark shows it to processors in the mode ProcessingTime, too.
+        """
         if self.mode is TimeMode.NONE:
             return _NO_TIME_MS
         return self.clock.event_time_ms + 1 if self.has_watermark else _BEFORE_ANY_WATERMARK_MS

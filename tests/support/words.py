@@ -26,12 +26,10 @@ PENDING = (
     "bench/",
     "db/migrations/",
     "docs/",
-    "jobs/operators/",
     "jobs/runtime/batch/",
     "jobs/runtime/driver/",
     "jobs/sinks/",
     "jobs/spark_internals/",
-    "jobs/transform_with_state/",
     "CONTRIBUTING.md",
     "README.md",
 )
