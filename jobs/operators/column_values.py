@@ -209,9 +209,7 @@ def _refuse_other_columns(results: list[dict[str, Any]], names: tuple[str, ...])
         # Extra columns are counted, not named: the keys of a dict may be data.
         extra = len(result.keys() - wanted)
         if missing or extra:
-            raise OutputTypeError(
-                f"a result lacks the columns [{', '.join(missing)}] and has {extra} undeclared columns"
-            )
+            raise OutputTypeError(f"a result lacks the columns [{', '.join(missing)}]; undeclared columns: {extra}")
 
 
 def output_column(convert: Callable[[Any, pa.DataType], pa.Array], values: Any, field: pa.Field) -> pa.Array:

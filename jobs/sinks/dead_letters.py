@@ -1,4 +1,7 @@
-"""Dead letters of a sink: the rows that its system would refuse, which go to a sink of their own."""
+"""Dead letters of a sink: rows that its system would refuse.
+
+They go to a separate sink.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-REFUSED_MAX = 10_000  # rows; each is found by some statements, and passes through the driver
+REFUSED_MAX = 10_000  # rows; finding a refused row takes several statements, and each passes through the driver
 _Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
-    """Passes refused rows to a sink, under the uid of the refusing sink with an ending.
+    """Passes refused rows to a sink.
+
+    The dead letter sink's uid is the refusing sink's uid with an ending.
 
     Attributes:
         sink: The sink for refused rows; None if they fail the batch.
@@ -36,11 +41,11 @@ class DeadLetters:
 
         Args:
             rows: The rows.
-            reasons: How many of them are refused for which reason.
+            reasons: The number of rows by reason.
             context: The batch of the refusing sink.
 
         Raises:
-            SinkRowsRefusedError: There is no sink for them.
+            SinkRowsRefusedError: No sink takes refused rows.
         """
         described = "; ".join(f"{count} with {reason}" for reason, count in sorted(reasons.items()))
         if self.sink is None:
@@ -62,11 +67,13 @@ class DeadLetters:
 
 
 def refused(rows: Sequence[_Row], accept: Callable[[Sequence[_Row]], str | None]) -> Iterator[tuple[_Row, str]]:
-    """Has rows accepted in as few parts as possible, in their order; yields each refused row with the reason.
+    """Submits rows in as few parts as possible, in their order.
+
+    Yields each refused row with the reason.
 
     Args:
         rows: The rows.
-        accept: Accepts all of some rows and returns None, or none of them and returns the reason.
+        accept: Accepts all given rows and returns None, or accepts no row and returns the reason.
 
     Raises:
         SinkRowsRefusedError: Too many rows are refused.

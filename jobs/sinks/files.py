@@ -1,4 +1,4 @@
-"""The file sink: one directory per batch, which appears with a single rename."""
+"""The file sink: one directory per batch, published by a rename."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class _FileToken(msgspec.Struct, frozen=True):
     batch_id: int
     attempt: int
     unique: str
-    path: str | None = None  # the sink's, which another program may have changed; None in tokens of earlier versions
+    path: str | None = (
+        None  # the sink's path, which another program may have changed; None in tokens of earlier versions
+    )
 
     @classmethod
     def of(cls, context: SinkContext, path: str) -> _FileToken:
@@ -48,7 +50,7 @@ class _FileToken(msgspec.Struct, frozen=True):
 
     @property
     def staging(self) -> str:
-        """The directory that the batch is staged in, relative to the sink's path."""
+        """The batch's staging directory, relative to the sink's path."""
         return f"{_STAGING}/{self.job_id}/{self.uid}/{self.batch_id}-{self.attempt}-{self.unique}"
 
     def text(self) -> str:
@@ -56,13 +58,15 @@ class _FileToken(msgspec.Struct, frozen=True):
 
 
 class FileSink:
-    """Writes files of any format that Spark supports, in one directory per batch: `<path>/batch=<number>/`.
+    """Writes files of any Spark format, one directory per batch.
 
-    A batch's directory appears complete, with a single rename, after the batch was committed. A batch without rows has
-    one, too, so a missing number was never committed. On an object store a rename is a copy, and readers can see it
-    half done. A job that is restored from an earlier savepoint replaces the directories of the batches that it runs
-    again. Readers may move or delete directories that they have read. Parquet on a local path is written by the
-    subtasks themselves, as Spark would write it, if the sink is the only reader of an operator.
+    The directory is `<path>/batch=<number>/`.
+
+    A batch's directory appears complete, with a single rename, after the batch was committed. A batch without rows also
+    has a directory, so a missing number was never committed. On an object store a rename is a copy, and readers can see
+    a partial copy. A job that is restored from an earlier savepoint replaces the directories of the batches that it
+    runs again. Readers may move or delete directories that they have read. Subtasks write Parquet on a local path
+    directly, as Spark would write it, if the sink is the only reader of an operator.
 
     Args:
         path: A directory that no other job or sink uses, at any address that Spark can write to.
@@ -85,7 +89,7 @@ class FileSink:
             frame.write.format(self._format).options(**self._options).save(staging.path)
             staging.write_text(_MARKER, token)
         except Exception:
-            with contextlib.suppress(SinkPublishError):  # report the first failure, or that the system is away
+            with contextlib.suppress(SinkPublishError):  # report the first failure, or the outage
                 staging.delete()
             raise
         return token
@@ -103,7 +107,9 @@ class FileSink:
         return None if root is None or form is None else _DirectFiles(self._path, root, form)
 
     def publish(self, token: str) -> None:
-        """Moves a batch from staging into place, in the directory that it was staged in.
+        """Moves a batch from staging into place.
+
+        The place is in the directory where the batch was staged.
 
         Raises:
             SinkOccupiedError: The place holds output of another job or of a newer attempt.
@@ -127,11 +133,11 @@ class FileSink:
             last = max(self._marked(key.job_id, key.uid), default=None, key=_age)
             if next_step(last, key.attempt, key.batch_id) is Step.DONE:
                 return  # a reader has removed it
-            if key.path != path_now:  # what the job has left behind may be gone
+            if key.path != path_now:  # the output of the sink's earlier place may be gone
                 logger.warning("sink %s: batch %d is not found where the sink wrote before", key.uid, key.batch_id)
                 return
             raise SinkPublishError(
-                f"the staged files of batch {key.batch_id} of sink {key.uid} are neither staged nor published"
+                f"the files of batch {key.batch_id} of sink {key.uid} are missing from staging and from the output"
             )
         self._mark(key.job_id, key.uid, Published(key.attempt, key.batch_id))
         if target.exists():
@@ -143,12 +149,14 @@ class FileSink:
     def discard(self, token: str) -> None:
         staging = _staging(self._path, msgspec.json.decode(token, type=_FileToken))
         parts = HadoopDirectory(staging.spark, f"{staging.path}{_PARTS}")
-        if parts.exists() and not parts.move_to(staging):  # a late task finds no directory to write to
+        if parts.exists() and not parts.move_to(staging):  # a late task finds its directory gone
             raise SinkPublishError(f"{parts.path} could not be moved")
         staging.delete()
 
     def recover(self, context: SinkContext) -> None:
-        """Removes what earlier runs have staged, and batches that are no longer part of the job's history.
+        """Removes staged batches of earlier runs.
+
+        Also removes batches that are no longer part of the job's history.
 
         Raises:
             SinkOccupiedError: Another job writes here.
@@ -172,7 +180,10 @@ class FileSink:
         self._mark(context.job_id, context.uid, Published(context.attempt, context.batch_id))
 
     def _remove_disowned(self, directory: HadoopDirectory, context: SinkContext) -> None:
-        """Removes a published batch that a restore of an earlier savepoint has taken out of the job's history."""
+        """Removes a published batch that is no longer in the job's history.
+
+        A restore of an earlier savepoint has removed the batch from the history.
+        """
         marker = directory.read_text(_MARKER)
         if marker is None:
             return
@@ -181,14 +192,17 @@ class FileSink:
             directory.delete()
 
     def _marked(self, job_id: str, uid: str) -> set[Published]:
-        """Returns the markers of the batches up to which the sink's output was published."""
+        """Returns the markers of the last published batches of the sink."""
         if (job_id, uid) not in self._markers:
             names = self._marker_directory(job_id, uid).names()
             self._markers[job_id, uid] = {Published(*map(int, name.split("."))) for name in names}
         return self._markers[job_id, uid]
 
     def _mark(self, job_id: str, uid: str, published: Published) -> None:
-        """Replaces the markers. It is done just before a batch appears, and tells later that it did if it is gone."""
+        """Replaces the markers, just before a batch appears.
+
+        A marker tells later that a batch was published, even if a reader has removed its output.
+        """
         before, directory = self._marked(job_id, uid), self._marker_directory(job_id, uid)
         directory.touch(f"{published.attempt}.{published.batch_id}")
         self._markers[job_id, uid] = {published}
@@ -204,9 +218,12 @@ class FileSink:
 
 @dataclass(frozen=True, slots=True)
 class _DirectFiles:
-    """Stages files that subtasks write to a local path: the directory that they write to becomes the staged one.
+    """Stages files that subtasks write to a local path.
 
-    It uses Python, since Hadoop would start a process to set the permissions of each file and directory.
+    The directory that the subtasks write to becomes the staged directory.
+
+    It uses Python's file functions, since Hadoop would start a process to set the permissions of each file and
+    directory.
 
     Attributes:
         path: The sink's path.
@@ -219,7 +236,10 @@ class _DirectFiles:
     form: ParquetForm
 
     def begin(self, context: SinkContext) -> ParquetOutput:
-        """Creates the directory that subtasks write to. Raises SinkUnavailableError if the file system fails."""
+        """Creates the directory that subtasks write to.
+
+        Raises SinkUnavailableError if the file system fails.
+        """
         key = _FileToken.of(context, self.path)
         with file_failures(self.path):
             self._parts(key).mkdir(parents=True)
@@ -229,14 +249,14 @@ class _DirectFiles:
         """Keeps the parts, and deletes any other file of a task.
 
         Raises:
-            SinkPublishError: A part is missing: on the task's host the path is another directory.
+            SinkPublishError: A part is missing, as the path is another directory on the task's host.
             SinkUnavailableError: The file system failed.
         """
         key = msgspec.json.decode(token, type=_FileToken)
         counted = set(parts) or {self._output(key).write_empty()}
         staging = Path(self.root, key.staging)
         with file_failures(self.path):
-            self._parts(key).rename(staging)  # a late task finds no directory to write to
+            self._parts(key).rename(staging)  # a late task finds its directory gone
             written = {file.name for file in staging.iterdir()}
             if missing := counted - written:
                 raise SinkPublishError(
@@ -267,8 +287,8 @@ def _refuse_a_shared_directory(root: HadoopDirectory, context: SinkContext) -> N
     for job_id in sorted(set(published.names()) - {context.job_id}):
         if uids := sorted(published.child(job_id).names()):
             raise SinkOccupiedError(
-                f"sink {uids[0]} of job {job_id} writes to {root.path}: give sink {context.uid} a directory of its own;"
-                f" or, if that job is never to run again, delete {published.child(job_id).path}"
+                f"sink {uids[0]} of job {job_id} writes to {root.path}: give sink {context.uid} its own directory;"
+                f" or, if that job will never run again, delete {published.child(job_id).path}"
             )
 
 

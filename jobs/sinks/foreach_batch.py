@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class ForeachBatchSink:
-    """Passes each batch to a function, for example one that writes to a database.
+    """Passes each batch to a function, such as a database writer.
 
     The function is called before the batch is committed. It is called again if the batch has to run again; the rows of
-    that try may differ in values that depend on their order. For exactly-once output the function must, in one
-    transaction, lock its row of (job_id, uid), give up if that row names a higher attempt, replace the output of an
+    the new try may differ in values that depend on their order. For exactly-once output the function must, in one
+    transaction, lock its row of (job_id, uid), give up if the row names a higher attempt, replace the output of an
     earlier try of the same batch_id, and record attempt and batch_id. The frame is cached and may be read several
     times, in part, or not at all. If the function raises SinkUnavailableError, the job waits and the batch runs again.
     """
@@ -34,12 +34,15 @@ class ForeachBatchSink:
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         try:
-            # A frame of its own: what it unpersists may have other readers. Spark takes `select("*")` for the same one.
+            # A separate frame: `unpersist` on the original would affect its other readers. Spark treats `select("*")`
+            # as the same frame.
             self._function(frame.where("true"), context)
         except KeyscaleError:
             raise
         except BaseException as error:  # noqa: BLE001 - a user's code may raise anything
-            if (carried := carried_error(error)) is not None:  # of an operator, whose rows the function has read
+            if (
+                carried := carried_error(error)
+            ) is not None:  # the failure of an operator whose rows the function has read
                 raise carried from None
             failure = SinkFunctionError(f"the function of sink {context.uid} failed: {exception_line(error)}")
             raise with_origin(failure, TaskOrigin(context.uid, None, user_traceback(error))) from None
@@ -49,7 +52,7 @@ class ForeachBatchSink:
         """Does nothing: the function has written the batch."""
 
     def discard(self, token: str) -> None:
-        """Does nothing: nothing is staged."""
+        """Does nothing: this sink stages nothing."""
 
     def recover(self, context: SinkContext) -> None:
-        """Does nothing: nothing is left behind."""
+        """Does nothing: earlier runs leave nothing to remove."""

@@ -1,4 +1,7 @@
-"""The Kafka sink: tasks write the records of a batch, each in one transaction with a marker of the batch."""
+"""The Kafka sink.
+
+Tasks write the records of a batch, each task in one transaction with a marker of the batch.
+"""
 
 from __future__ import annotations
 
@@ -59,30 +62,32 @@ class _Token(msgspec.Struct, frozen=True):
     unique: str
     columns: str  # the staged files' schema as Spark's JSON; reading it from the files takes a Spark job
     batch_bytes_max: int = RECORD_BYTES_MAX
-    refusal: Refusal | None = None  # the rule for the staged records that are not written; None if all are
+    refusal: Refusal | None = None  # the rule for staged records that are not written; None if all records are written
     dead_letters: str | None = None
     dead_letter_rows: int = 0
-    shares: int = 1  # the number of transactions in which its records are written
-    # Those of the sink, which another program may have changed; left out by earlier versions.
+    shares: int = 1  # the number of transactions that write its records
+    # The sink's topic and config, which another program may have changed; left out by earlier versions.
     topic: str | msgspec.UnsetType | None = msgspec.UNSET
     staging: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class KafkaSink:
-    """Writes the columns of Spark's Kafka sink: `value`, and optionally `key`, `topic`, `partition` and `headers`.
+    """Writes the columns of Spark's Kafka sink.
 
-    Output is exactly once for readers with `isolation.level=read_committed`; others also see records of aborted
-    transactions. `prepare` stages the batch in files, one or more per subtask. After the commit, `publish` has tasks
-    write them in parallel: each its share, in one transaction with a marker in a separate topic,
+    These are `value`, and optionally `key`, `topic`, `partition` and `headers`.
+
+    Output is exactly once for readers with `isolation.level=read_committed`; other readers also see records of aborted
+    transactions. `prepare` stages the batch in files, one or more per subtask. After the commit, `publish` runs tasks
+    that write the files in parallel: each task writes its share, in one transaction with a marker in a separate topic,
     `keyscale-published-<job>-<uid>`. A share that its marker covers is not written again. Kafka fences the tasks of
     older drivers by the share's transactional id.
 
     In a topic's partition, the records of a key are in the order in which the key's subtask emitted them. A job that
     goes back to an earlier savepoint writes later records again, since a topic cannot take records back.
 
-    Records that the brokers would refuse are found before the commit: those without a topic, of a topic or partition
-    that is not there, too large for the client (`message.max.bytes`) or, uncompressed, for the topic
-    (`max.message.bytes`), or without a key in a compacted topic. They fail the batch, or become dead letters.
+    Records that the brokers would refuse are found before the commit: records without a topic, with an unknown topic or
+    partition, too large for the client (`message.max.bytes`) or, uncompressed, for the topic (`max.message.bytes`), or
+    without a key in a compacted topic. Such records fail the batch, or become dead letters.
 
     Args:
         servers: Addresses of brokers, separated by commas.
@@ -91,12 +96,12 @@ class KafkaSink:
         config: Further settings of librdkafka, such as security.protocol or compression.type. Give passwords as a
             Secret.
         timeout_ms: How long a transaction may take; the broker must allow it (transaction.max.timeout.ms).
-        dead_letters: A sink for refused records, which then do not fail the batch. It gets their columns and `error`,
-            in batches that have any.
-        writers: The largest number of tasks that write a batch at a time, each in a transaction of its own; by default
-            as many as Spark runs at a time. With 1 readers see a batch as a whole or not at all.
-        shared: Whether other jobs may write to the topic, too. Their records are not told apart: a fork of the job must
-            still have a topic of its own, which is then not checked.
+        dead_letters: A sink for refused records, which then do not fail the batch. It gets the records' columns and
+            `error`, only in batches with refused records.
+        writers: Maximum number of tasks that write a batch at a time, each in its own transaction; by default as many
+            as Spark runs at a time. With 1, readers see a batch as a whole or not at all.
+        shared: Whether other jobs may also write to the topic. The records of the jobs cannot be distinguished: a fork
+            of the job still needs its own topic, which is then not checked.
     """
 
     reads_repeatedly: ClassVar[bool] = False
@@ -126,14 +131,14 @@ class KafkaSink:
         self._directory: TopicDirectory | None = None
         self._batch_bytes_max = RECORD_BYTES_MAX
         self._output: KafkaOutput | None = None
-        self._shares = 0  # which are known to have markers
+        self._shares = 0  # the shares known to have markers
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         """Stages the batch.
 
         Raises:
-            SinkRowsRefusedError: The columns are not those of a Kafka sink, there is no such topic, or the brokers
-                would refuse a record.
+            SinkRowsRefusedError: The columns do not fit a Kafka sink, the topic does not exist, or the brokers would
+                refuse a record.
             SinkUnavailableError: The brokers do not answer.
         """
         columns = set(frame.columns)
@@ -145,7 +150,7 @@ class KafkaSink:
         binary: dict[str, Column] = {name: F.col(name).cast("binary") for name in ("key", "value") if name in columns}
         limits = {} if self._topic is None else self._limits({self._topic})  # before the records are computed
         if self._topic is not None and not limits:
-            raise SinkRowsRefusedError(f"there is no topic {self._topic}")
+            raise SinkRowsRefusedError(f"the topic {self._topic} does not exist")
         records = frame.withColumns(binary)
         records = records.withColumn(_BYTES, payload_bytes(*(_column(records, name) for name in _PAYLOAD)))
         columns_json = records.schema.json()
@@ -158,13 +163,16 @@ class KafkaSink:
             token = msgspec.structs.replace(token, shares=max(1, min(files, self._writers or _task_slots())))
             token = self._checked(token, context, limits)
         except Exception:
-            with contextlib.suppress(SinkPublishError):  # report the first failure, or that the system is away
+            with contextlib.suppress(SinkPublishError):  # report the first failure, or the outage
                 staging.delete()
             raise
         return msgspec.json.encode(token).decode()
 
     def _checked(self, token: _Token, context: SinkContext, limits: dict[str, TopicLimits]) -> _Token:
-        """Stages records that the brokers would refuse as dead letters; returns the token of the others."""
+        """Stages records that the brokers would refuse as dead letters.
+
+        Returns the token of the remaining records.
+        """
         staged = _staged_records([self._staging(token).path], token)
         if "topic" in staged.columns:
             limits = limits | self._limits({row.topic for row in staged.select("topic").distinct().collect()} - {None})
@@ -179,7 +187,7 @@ class KafkaSink:
         return msgspec.structs.replace(token, refusal=refusal, dead_letters=letters, dead_letter_rows=count)
 
     def _limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
-        """Returns the limits of those topics that exist."""
+        """Returns the limits of the existing topics."""
         try:
             self._directory = self._directory or TopicDirectory(self._settings)
             return self._directory.limits(names)
@@ -188,9 +196,9 @@ class KafkaSink:
             raise SinkUnavailableError(f"Kafka does not describe its topics: {error_of(failure).name()}") from None
 
     def publish(self, token: str) -> None:
-        """Makes a batch visible in the topic that it was staged for, unless it is visible already.
+        """Makes a batch visible in its topic, unless it is visible already.
 
-        Each share of it is written in one transaction.
+        The topic is the topic that the batch was staged for. Each share of the batch is written in one transaction.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
@@ -207,7 +215,10 @@ class KafkaSink:
         staging.delete()
 
     def _as_staged(self, key: _Token) -> KafkaSink:
-        """Returns the sink as it was when a batch was staged: another program may have given it another topic."""
+        """Returns the sink as it was when a batch was staged.
+
+        Another program may have given it another topic since.
+        """
         topic = self._topic if isinstance(key.topic, msgspec.UnsetType) else key.topic
         staging = self._staging_path if isinstance(key.staging, msgspec.UnsetType) else key.staging
         if (topic, staging) == (self._topic, self._staging_path):
@@ -225,7 +236,7 @@ class KafkaSink:
         output = self._output_of(key)
         step = output.step(key.attempt, key.batch_id)
         if step is Step.APPLY and not staging.exists():
-            # Another driver of the job may have written and removed them.
+            # Another driver of the job may have written and removed the staged files.
             output.close()
             output.opened()
             step = output.step(key.attempt, key.batch_id)
@@ -243,7 +254,10 @@ class KafkaSink:
             reach("kafka.written")
 
     def _write_shares(self, key: _Token, opened: TransactionalTopic, staging: HadoopDirectory) -> None:
-        """Writes the staged records in parallel tasks. A share that is written already is left as it is."""
+        """Writes the staged records in parallel tasks.
+
+        A share that is already written is skipped.
+        """
         if self._shares < key.shares:
             if opened.shares() < key.shares:
                 opened.add_shares(key.shares)
@@ -256,10 +270,10 @@ class KafkaSink:
             try:
                 reduce(
                     DataFrame.union, written
-                ).collect()  # a share's partition has its number, and so finds its worker
+                ).collect()  # a share's partition has the share's number, and so finds its worker
             except Exception as failure:
                 error = typed_failure(failure)
-                # A producer that another driver has shut out has been given up: the next task opens one.
+                # A producer that another driver has fenced was closed: the next task opens a new producer.
                 if not left or not isinstance(error, SinkUnavailableError):
                     raise error from failure
             else:
@@ -270,7 +284,10 @@ class KafkaSink:
         return WriteShare(self._producer_settings, _name(key), key.uid, self._timeout_ms, published, self._topic, share)
 
     def _records_of_shares(self, key: _Token, staging: HadoopDirectory) -> Iterator[DataFrame]:
-        """Yields the records of each share, in one partition: whole files, each with the records of one subtask."""
+        """Yields the records of each share, in one partition.
+
+        A share has whole files, each with the records of one subtask.
+        """
         files = _data_files(staging)
         for share in range(key.shares):
             records = _staged_records([staging.child(name).path for name in files[share :: key.shares]], key)
@@ -287,7 +304,9 @@ class KafkaSink:
         self._staging(key).delete()
 
     def recover(self, context: SinkContext) -> None:
-        """Takes the sink over for an attempt, and removes batches that earlier runs have staged.
+        """Takes the sink over for an attempt.
+
+        Also removes batches that earlier runs have staged.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over, or another job writes there.
@@ -307,7 +326,7 @@ class KafkaSink:
         self._dead_letters.recover(context)
 
     def _take_over_shares(self, context: SinkContext, shares: int, published: Published) -> None:
-        """Shuts older attempts out of every share, so that no task of theirs writes any more."""
+        """Fences older attempts in every share, so that their tasks stop writing."""
         settings = self._producer_settings
         outputs = [
             KafkaOutput(settings, _name(context), context.uid, self._timeout_ms, share) for share in range(shares)
@@ -317,7 +336,10 @@ class KafkaSink:
         self._shares = shares
 
     def _output_of(self, of: SinkContext | _Token) -> KafkaOutput:
-        """Returns the output of the sink as a whole, whose marker is set once all shares of a batch are written."""
+        """Returns the output of the sink as a whole.
+
+        Its marker is set once all shares of a batch are written.
+        """
         if isinstance(of, _Token) and of.batch_bytes_max < self._batch_bytes_max:
             self._batch_bytes_max = of.batch_bytes_max
         if self._output is None:

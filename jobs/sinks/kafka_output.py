@@ -1,4 +1,7 @@
-"""The output of a Kafka sink with its marker: the sink's as a whole on the driver, that of a share in a task."""
+"""The output of a Kafka sink with its marker.
+
+The driver has the output of the whole sink, a task the output of a share.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,23 @@ _TRIES = 3
 _OPEN_MAX = 16
 
 CLAIM_MS = 10_000
-"""How long a claim's transaction may take: less than a reader of markers waits for one whose process was killed."""
+"""Time limit of a claim's transaction: shorter than the time that a reader of markers waits for a killed process's
+transaction.
+"""
 
 WRITTEN = "share int"
-"""The schema of what a task returns: its share."""
+"""The schema of a task's result: its share."""
 
 
 class OutputMarker(msgspec.Struct, frozen=True):
-    """The marker as it is stored: with the topic of the sink's records, so that sinks of other jobs can compare.
+    """The stored marker, with the topic of the sink's records.
+
+    The topic lets sinks of other jobs compare.
 
     Attributes:
         attempt: As in Published.
         batch_id: As in Published.
-        topic: None if the records name it; left out in markers of shares, and in those of earlier versions.
+        topic: None if the records name it; left out in markers of shares and of earlier versions.
         job_id: The job; left out as the topic is.
         uid: The sink's uid; left out as the topic is.
     """
@@ -58,7 +65,9 @@ class OutputMarker(msgspec.Struct, frozen=True):
 
 
 class KafkaOutput:
-    """A transactional producer whose marker is known. It is opened when it is needed, and again after any doubt.
+    """A transactional producer with a known marker.
+
+    It is opened when needed, and again after any doubt.
 
     Args:
         settings: The settings of a client.
@@ -92,10 +101,11 @@ class KafkaOutput:
         self._marker: OutputMarker | None = None
 
     def repeat(self, act: Callable[[TransactionalTopic], None]) -> None:
-        """Runs an action, and retries it if Kafka refuses, each time knowing what is visible.
+        """Runs an action, and retries it if Kafka refuses.
 
-        After an error it is unknown whether the transaction was committed. Opening a new producer settles that, and the
-        marker tells. A late driver of an older attempt is fenced in the same way, and finally gives up.
+        Each try knows what is visible. After an error it is unknown whether the transaction was committed. Opening a
+        new producer settles the transaction, and the marker shows the result. A late driver of an older attempt is
+        fenced in the same way, and finally gives up.
 
         Raises:
             SinkUnavailableError: The brokers do not answer, or refuse.
@@ -123,7 +133,7 @@ class KafkaOutput:
         return self._open
 
     def close(self) -> None:
-        """Gives the producer up: the next use opens another one."""
+        """Closes the producer; the next use opens a new producer."""
         self._open = None
 
     def step(self, attempt: int, batch_id: int) -> Step:
@@ -131,14 +141,14 @@ class KafkaOutput:
         return next_step(self._published, attempt, batch_id)
 
     def claim_topic(self, published: Published, *, shared: bool) -> None:
-        """Takes the topic for the job, unless this sink has written to it before.
+        """Claims the topic for the job, unless this sink uses it already.
 
         Jobs that start at once with one topic claim it one after the other: a claim is a transaction under an id of the
-        topic, and the next one that begins shuts out one that has not ended.
+        topic, and each new claim fences an unfinished claim.
 
         Args:
             published: The attempt that starts, with the job's last committed batch.
-            shared: Whether sinks of other jobs may write to the topic, too.
+            shared: Whether sinks of other jobs may also write to the topic.
 
         Raises:
             SinkOccupiedError: A sink of another job writes to this topic, or a newer attempt has taken over.
@@ -146,7 +156,7 @@ class KafkaOutput:
         """
 
         def act(_opened: TransactionalTopic) -> None:
-            # A marker of an earlier version does not name the topic; then this one is taken for it.
+            # A marker of an earlier version does not name the topic; it counts as a marker of this topic.
             if self._marker is not None and self._marker.topic in {self._topic, msgspec.UNSET}:
                 return
             self._refuse_newer_attempt(published)
@@ -169,13 +179,13 @@ class KafkaOutput:
             if other is not None and other.topic == self._topic and other.job_id != self._job_id:
                 topic = "the topics that its records name" if self._topic is None else f"topic {self._topic}"
                 raise SinkOccupiedError(
-                    f"sink {other.uid} of job {other.job_id} writes to {topic}: give sink {self._uid} a topic of"
-                    " its own; or, if both jobs are to write there, create it with shared=True; or, if that job is"
-                    f" never to run again, delete topic {name}"
+                    f"sink {other.uid} of job {other.job_id} writes to {topic}: give sink {self._uid} its own"
+                    " topic; or, if both jobs shall write there, create it with shared=True; or, if that job will"
+                    f" never run again, delete topic {name}"
                 )
 
     def take_over(self, published: Published) -> None:
-        """Sets the marker for an attempt that starts, which shuts out every older one.
+        """Sets the marker for an attempt that starts, and fences older attempts.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
@@ -186,7 +196,7 @@ class KafkaOutput:
             self._refuse_newer_attempt(published)
             if self._share is None and is_rewound(self._published, published.batch_id):
                 logger.warning(
-                    "sink %s: the job has gone back to batch %d; records of later batches stay in Kafka, and are"
+                    "sink %s: the job has gone back to batch %d; records of later batches stay in Kafka and are"
                     " written again",
                     self._uid,
                     published.batch_id,
@@ -207,7 +217,12 @@ class KafkaOutput:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an attempt of the job has taken the sink over on these brokers, as each one does at its start."""
+        """Whether an attempt of the job has opened the sink here.
+
+        Here means on these brokers.
+
+        Each attempt does so at its start.
+        """
         return self._marker is not None
 
     @property
@@ -217,9 +232,11 @@ class KafkaOutput:
 
 @dataclass(frozen=True, slots=True)
 class WriteShare:
-    """Writes the only partition of a share of a batch: in a transaction of its own, with a marker of its own.
+    """Writes the only partition of a share of a batch.
 
-    A share that is written already is not written again, whichever task or driver wrote it.
+    It uses its own transaction and its own marker.
+
+    A written share is not written again, whichever task or driver wrote it.
 
     Attributes:
         settings: The settings of a client.
@@ -262,7 +279,7 @@ class WriteShare:
     def _write(self, output: KafkaOutput, batches: Iterator[pa.RecordBatch]) -> None:
         output.opened()
         step = output.step(self.published.attempt, self.published.batch_id)
-        if step is Step.REFUSE:  # by what an earlier attempt has left in this worker; the job may have gone back since
+        if step is Step.REFUSE:  # an earlier attempt in this worker left the output; the job may have gone back since
             output.close()
             output.opened()
             step = output.step(self.published.attempt, self.published.batch_id)
@@ -275,7 +292,10 @@ class WriteShare:
             reach("kafka.share_written")
 
     def _output(self) -> KafkaOutput:
-        """Returns this worker's output of the share. It stays open: the share's next batch is often written here."""
+        """Returns this worker's output of the share.
+
+        It stays open: the share's next batch is often written here.
+        """
         key = (self.name, self.share, self.timeout_ms, repr(sorted(self.settings.items())))
         if key not in _outputs:
             _outputs[key] = KafkaOutput(self.settings, self.name, self.uid, self.timeout_ms, self.share)
@@ -286,7 +306,7 @@ class WriteShare:
 
 
 _outputs: OrderedDict[tuple[str, int, int, str], KafkaOutput] = OrderedDict()
-"""This worker's outputs, the last used one last."""
+"""This worker's outputs, most recently used last."""
 
 
 def _records(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[dict[str, Any]]:
@@ -300,7 +320,10 @@ def _records(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[d
 
 
 def _decoded(marker: bytes) -> OutputMarker | None:
-    """Returns a marker of another sink; None if it is not one of ours, whatever its topic is called."""
+    """Returns a marker of another sink.
+
+    Returns None for foreign content, whatever its topic's name.
+    """
     try:
         return msgspec.json.decode(marker, type=OutputMarker)
     except msgspec.DecodeError:

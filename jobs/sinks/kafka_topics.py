@@ -1,4 +1,7 @@
-"""The limits of Kafka topics, by which a sink finds the records that the brokers would refuse."""
+"""The limits of Kafka topics.
+
+With them a sink finds the records that the brokers would refuse.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 RECORD_BYTES_MAX = 1_000_000  # the client's default of message.max.bytes
 _RECORD_BYTES = 36  # what the client adds to key, value and headers
 _HEADER_BYTES = 10
-_BATCH_BYTES = 78  # what a batch of one record adds to them at most
+_BATCH_BYTES = 78  # maximum addition of a batch with one record
 _SECONDS = 30.0
 _NEW_TOPIC_SECONDS = 5.0
 _RETRY_SECONDS = 0.2
@@ -43,7 +46,7 @@ class TopicLimits(msgspec.Struct, frozen=True):
 
     Attributes:
         partitions: Number of partitions.
-        batch_bytes_max: The largest batch of records, compressed; None if the brokers do not tell.
+        batch_bytes_max: The largest batch of records, compressed; None if the brokers do not report it.
         needs_keys: Whether each record needs a key, as in a compacted topic.
     """
 
@@ -53,7 +56,9 @@ class TopicLimits(msgspec.Struct, frozen=True):
 
 
 class TopicDirectory:
-    """Asks the brokers for the limits of topics. Its methods may raise KafkaException.
+    """Asks the brokers for the limits of topics.
+
+    Its methods may raise KafkaException.
 
     Args:
         settings: The settings of a client.
@@ -64,11 +69,14 @@ class TopicDirectory:
         self._absent: set[str] = set()
 
     def limits(self, names: Iterable[str]) -> dict[str, TopicLimits]:
-        """Returns the limits of those topics that exist, or that the brokers create for the question."""
+        """Returns the limits of the existing topics.
+
+        The brokers may create topics because of the question.
+        """
         wanted = [name for name in dict.fromkeys(names) if name]
         partitions = self._partitions(wanted)
         deadline = time.monotonic() + _NEW_TOPIC_SECONDS
-        # A topic that was created a moment ago is not known to every broker.
+        # Not every broker knows a topic that was just created.
         while missing := [name for name in wanted if name not in partitions and name not in self._absent]:
             if time.monotonic() >= deadline:
                 break
@@ -76,14 +84,14 @@ class TopicDirectory:
                 self._ask_for(name)
             time.sleep(_RETRY_SECONDS)
             partitions |= self._partitions(missing)
-        self._absent = set(wanted) - partitions.keys()  # they are not waited for again
+        self._absent = set(wanted) - partitions.keys()  # later calls do not wait for these topics again
         return {name: self._limits(count, config) for name, count, config in self._with_configs(partitions)}
 
     def _ask_for(self, name: str) -> None:
         within(_SECONDS, lambda: self._admin.client.list_topics(name, _SECONDS))
 
     def _partitions(self, names: list[str]) -> dict[str, int]:
-        """Returns the numbers of partitions of those topics that exist."""
+        """Returns the numbers of partitions of the existing topics."""
         if not names:
             return {}
         asked = self._admin.client.describe_topics(TopicCollection(names), request_timeout=_SECONDS)
@@ -111,10 +119,12 @@ class TopicDirectory:
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The rule by which records are refused. The sinks keep it with a batch, so that it never changes for the batch.
+    """The rule by which records are refused.
+
+    The sinks store it with a batch, so that it stays constant for the batch.
 
     Attributes:
-        limits: The limits of those topics that exist.
+        limits: The limits of the existing topics.
         record_bytes_max: The largest record that the client sends.
     """
 
@@ -128,7 +138,10 @@ class Refusal(msgspec.Struct, frozen=True):
         return min(known, default=RECORD_BYTES_MAX)
 
     def reason(self, topic: Column, partition: Column, key: Column, payload_bytes: Column) -> Column:
-        """Returns why a record is refused, without its data; null if it is not."""
+        """Returns the reason to refuse a record, without its data.
+
+        The result is null if the record is accepted.
+        """
         partitions = self._of_topic(topic, lambda limits: limits.partitions)
         needs_key = self._of_topic(topic, lambda limits: limits.needs_keys)
         bytes_max = self._of_topic(topic, self._payload_bytes_max)
@@ -150,7 +163,10 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def payload_bytes(key: Column, value: Column, headers: Column) -> Column:
-    """Returns the size of a record's key, value and headers, at least as large as the client counts it."""
+    """Returns the size of a record's key, value and headers.
+
+    The size is at least the size that the client computes.
+    """
     of_headers = F.aggregate(
         headers,
         F.lit(0),

@@ -1,7 +1,8 @@
-"""Transactional Kafka producers with their topic of markers, for one sink of one job.
+"""Transactional Kafka producers and markers, for one sink of one job.
 
-Partition 0 of the topic has the markers of the sink as a whole, each further partition those of one share: the part of
-every batch that one task writes. In a partition of its own no other producer's open transaction hides a marker.
+Partition 0 of the markers' topic has the markers of the whole sink, each further partition the markers of one share:
+the part of every batch that one task writes. Separate partitions keep the open transaction of another producer from
+hiding a marker.
 """
 
 from __future__ import annotations
@@ -40,24 +41,27 @@ _SECONDS = 30.0  # how long the brokers may take to answer, or to take the next 
 _RETRY_SECONDS = 0.1
 _TOPIC = "keyscale-published-"
 _READ_AT_ONCE = 8
-_NEWEST = 100  # records; the last marker is mostly among them
+_NEWEST = 100  # records; the last marker is usually among them
 _UNKNOWN = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError._NOENT,  # no partition that was asked for has a leader
+        KafkaError._NOENT,  # a requested partition has no leader
         KafkaError._UNKNOWN_PARTITION,
         KafkaError._UNKNOWN_TOPIC,
     }
 )
-"""Errors for a partition that is not there, or so new that the brokers do not all know it or its leader yet."""
+"""Errors for a missing partition, or a partition so new that some brokers do not know it or its leader yet."""
 _MARKER_KEY = b"published"
 _MARKER_CONFIG = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"}
 
 
 def markers_topic(name: str) -> str:
-    """Returns the topic of a sink's markers. A hash keeps names apart whose special characters are replaced."""
+    """Returns the topic of a sink's markers.
+
+    A hash distinguishes names that differ only in replaced characters.
+    """
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{_TOPIC}{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:180]}-{digest}"
 
@@ -69,7 +73,9 @@ def _transactional_id(name: str, share: int | None, claimed: str | None) -> str:
 
 
 class TransactionalTopic:
-    """A transactional producer. Opening it fences earlier producers of the same name and aborts their transactions.
+    """A transactional producer that fences its predecessors.
+
+    Opening it fences earlier producers of the same name and aborts their transactions.
 
     Every method may raise KafkaException. The object is then unusable; whether its last transaction was committed shows
     in the last marker that a new object reads.
@@ -78,9 +84,9 @@ class TransactionalTopic:
         settings: The settings of a client.
         name: The name of the job and the sink together.
         timeout_ms: How long a transaction may take.
-        share: The share that it writes, which has to have a partition of markers; None for the sink as a whole.
-        claimed: Makes it a claim of this topic of records, which is "" if the records name it: producers of all jobs'
-            claims of a topic have one name. It writes a marker of the sink as a whole.
+        share: The share that it writes, which needs a partition of markers; None for the whole sink.
+        claimed: Makes the producer a claim of this topic of records, which is "" if the records name it: the claims of
+            all jobs on a topic share one name. A claim writes a marker of the whole sink.
     """
 
     def __init__(
@@ -107,18 +113,21 @@ class TransactionalTopic:
         within(_SECONDS, lambda: self._producer.client.init_transactions(_SECONDS))
 
     def last_marker(self) -> bytes | None:
-        """Returns the marker that was committed last."""
+        """Returns the last committed marker."""
         end = self._end_of(self._partition)  # only this producer writes there, so no transaction is open
         return _last_before(self._settings, TopicPartition(self._markers, self._partition, 0), end)
 
     def shares(self) -> int:
-        """Returns how many shares have a partition of markers."""
+        """Returns the number of shares with a partition of markers."""
         admin = Held(AdminClient(self._settings))
         asked = admin.client.describe_topics(TopicCollection([self._markers]), request_timeout=_SECONDS)
         return len(answered(asked[self._markers], _SECONDS).partitions) - 1
 
     def add_shares(self, shares: int) -> None:
-        """Adds partitions of markers until there are as many shares, and waits until brokers know them."""
+        """Adds partitions of markers until every share has a partition.
+
+        Waits until brokers know the partitions.
+        """
         admin = Held(AdminClient(self._settings))
         made = admin.client.create_partitions([NewPartitions(self._markers, shares + 1)])
         try:
@@ -130,7 +139,10 @@ class TransactionalTopic:
             self._end_of(partition)
 
     def write(self, records: Iterable[Mapping[str, Any]], marker: bytes) -> None:
-        """Writes records and the marker in one transaction, however long it takes as long as brokers take records."""
+        """Writes records and the marker in one transaction.
+
+        The write takes as long as brokers continue to accept records.
+        """
         self._producer.client.begin_transaction()
         for record in records:
             self._produce(record)
@@ -154,7 +166,7 @@ class TransactionalTopic:
         while True:
             try:
                 self._producer.client.produce(**record)
-            except BufferError:  # the queue is full; polling drains it
+            except BufferError:  # the queue is full; polling empties it
                 if not within(_SECONDS, lambda: self._producer.client.poll(_SECONDS)):
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
             else:
@@ -162,7 +174,7 @@ class TransactionalTopic:
                 return
 
     def _create_markers(self) -> None:
-        # In a variable: a client that is garbage collected does not answer.
+        # In a variable: a garbage-collected client does not answer.
         admin = Held(AdminClient(self._settings))
         made = admin.client.create_topics([NewTopic(self._markers, 1, config=_MARKER_CONFIG)])
         try:
@@ -172,7 +184,10 @@ class TransactionalTopic:
                 raise
 
     def _end_of(self, number: int) -> int:
-        """Returns the end of a partition of markers, over all transactions. One that was just made is waited for."""
+        """Returns the end of a partition of markers, over all transactions.
+
+        Waits for a partition that was just created.
+        """
         give_up = time.monotonic() + _SECONDS
         while True:
             try:
@@ -184,10 +199,10 @@ class TransactionalTopic:
 
 
 def last_markers(settings: Mapping[str, Any]) -> list[tuple[str, bytes]]:
-    """Returns the last marker of each sink on the brokers, with the name of its topic.
+    """Returns the last marker of each sink, with its topic's name.
 
-    The sinks may be running: their markers are only read. A topic that is deleted meanwhile, or that the user must not
-    read, is left out.
+    The sinks may be running: their markers are only read. Topics that are deleted meanwhile, and topics that the user
+    must not read, are left out.
     """
     names = sorted(name for name in _topics(settings) if name.startswith(_TOPIC))
     with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="kafka-marker") as pool:
@@ -212,7 +227,7 @@ def _last_marker(settings: Mapping[str, Any], topic: str) -> bytes | None:
         if error.code() not in _UNKNOWN or topic not in _topics(settings):
             logger.warning("the markers in topic %s cannot be read: %s", topic, error.name())
             return None
-        if time.monotonic() > give_up:  # it is there, and has no leader
+        if time.monotonic() > give_up:  # it exists, but has no leader
             raise KafkaException(error)
         time.sleep(_RETRY_SECONDS)
 
@@ -242,7 +257,7 @@ def _last_before(settings: Mapping[str, Any], partition: TopicPartition, end: in
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
-                "fetch.wait.max.ms": 20,  # the end is not told sooner
+                "fetch.wait.max.ms": 20,  # the end is not reported sooner
             }
         )
     )

@@ -1,4 +1,7 @@
-"""Parquet files that subtasks write themselves. To readers they look like files of Spark's own writer."""
+"""Parquet files that subtasks write directly.
+
+To readers they look like files of Spark's own writer.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,9 @@ _ATOMS = frozenset(
 
 ROWS_MAX = 1 << 20
 BYTES_MAX = 32 << 20
-"""The limits of a row group, which is in a task's memory until it is written."""
+"""The size limit of a row group, which is in a task's memory until it is written."""
 
-# Arrow abandons a dictionary only at this size; until then, a column of unique values pays for it.
+# Arrow abandons a dictionary only at this size; until then, a column of unique values pays for the dictionary.
 _DICTIONARY_BYTES_MAX = 64 << 10
 
 
@@ -79,13 +82,15 @@ class ParquetForm:
     def of(
         cls, schema: pa.Schema, options: Mapping[str, object], settings: Mapping[str, str], spark_version: str
     ) -> ParquetForm | None:
-        """Returns the form of files with a schema; None if only Spark can write them.
+        """Returns the form of files with a schema.
+
+        Returns None if only Spark can write them.
 
         Args:
             schema: The schema of the rows.
             options: The options of the writer.
             settings: All settings of the session and of Hadoop.
-            spark_version: The version of Spark, which tells readers the calendar of old dates.
+            spark_version: The version of Spark, from which readers infer the calendar of old dates.
         """
         if options.keys() - {"compression"} or not all(_is_written_alike(kind) for kind in schema.types):
             return None
@@ -123,12 +128,14 @@ class ParquetForm:
 
 @dataclass(frozen=True, slots=True)
 class ParquetOutput:
-    """The files of a batch: one per subtask with rows, each with a name that no other task uses.
+    """The files of a batch, one per subtask with rows.
+
+    Each file has a name that no other task uses.
 
     Attributes:
         token: The token by which the sink finds the batch.
-        directory: The local directory that the files are written to. Tasks do not create it, so none can write once it
-            is gone.
+        directory: The local directory that the files are written to. Tasks do not create it, so they cannot write once
+            it is gone.
         form: The form of the files.
     """
 
@@ -148,7 +155,10 @@ class ParquetOutput:
         return None if first is None else self._write(subtask, chain([first], groups))
 
     def write_empty(self) -> str:
-        """Writes a file without rows, for readers that take the schema from it. Raises as `write` does."""
+        """Writes a file without rows, for readers that need the schema.
+
+        Raises as `write` does.
+        """
         return self._write(SubtaskIndex(0), ())
 
     def _write(self, subtask: SubtaskIndex, groups: Iterable[list[pa.RecordBatch]]) -> str:
@@ -167,10 +177,10 @@ class ParquetOutput:
 
 @contextlib.contextmanager
 def file_failures(path: str) -> Iterator[None]:
-    """Turns errors of the file system below a path into ours.
+    """Converts file system errors below a path to Keyscale errors.
 
     Raises:
-        SinkPublishError: The file system refuses: waiting would not help.
+        SinkPublishError: The file system refuses; waiting would not help.
         SinkUnavailableError: The file system failed, for example because it is full.
     """
     try:
@@ -181,7 +191,7 @@ def file_failures(path: str) -> Iterator[None]:
 
 
 def _is_written_alike(kind: pa.DataType) -> bool:
-    """Returns whether Arrow and Spark write values of a type in the same way."""
+    """Returns whether Arrow and Spark write values of a type equally."""
     if pa.types.is_list(kind) or pa.types.is_map(kind) or pa.types.is_struct(kind):
         return kind.num_fields > 0 and all(_is_written_alike(kind.field(at).type) for at in range(kind.num_fields))
     return kind in _ATOMS or pa.types.is_decimal128(kind)

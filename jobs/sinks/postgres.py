@@ -1,4 +1,7 @@
-"""The PostgreSQL sink: the rows of a batch appear in one transaction with a marker of the batch."""
+"""The PostgreSQL sink.
+
+The rows of a batch appear in one transaction with a marker of the batch.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ logger = logging.getLogger(__name__)
 MARKERS = "_keyscale_published"
 _LAST = (TASK_COLUMN, ROW_COLUMN)
 _Place: TypeAlias = tuple[int, int]  # a row's task, and its index in it
-_LOCK = 0x6B657973  # "keys": held while the table of markers is created and, with a table's oid, while that is taken
+_LOCK = 0x6B657973  # "keys": held while creating the table of markers and, with a table's oid, while claiming it
 
 
 _NAME_OF = sql.SQL(
@@ -73,39 +76,41 @@ class _Token(msgspec.Struct, frozen=True):
     tasks: tuple[int, ...]
     dead_letters: str | None = None
     dead_letter_rows: int = 0
-    # Those of the sink, which another program may have changed; left out by earlier versions.
+    # The sink's table, keys and batch column, which another program may have changed; left out by earlier versions.
     table: str | None = None
     keys: tuple[str, ...] = ()
     batch_column: str | None = None
 
 
 class PostgresSink:
-    """Appends each batch's rows to a table, or with `keys` inserts or updates rows by key, exactly once.
+    """Appends or upserts each batch's rows in a table, exactly once.
 
-    In `prepare` the executors copy the rows into a staging table, which one batch after another uses. Then they are
+    With `keys` it inserts or updates rows by key.
+
+    In `prepare` the executors copy the rows into a staging table, which successive batches share. Then the rows are
     moved to the target in a transaction that stays open. After the batch's commit, `publish` updates the marker of
-    (job, uid) in `_keyscale_published` in the same transaction, and commits it; if the transaction was lost, it moves
-    the staged rows again. A batch that the marker covers is not published again, and nothing is published once a newer
-    attempt has begun. Both tables are created in the schema of the target, where the user needs the right to create
-    tables. The rows of a batch are written twice.
+    (job, uid) in `_keyscale_published` in the same transaction, and commits it; if the transaction was lost, `publish`
+    moves the staged rows again. A batch that the marker covers is not published again, and an attempt publishes nothing
+    once a newer attempt has begun. Both tables are created in the schema of the target, where the user needs the right
+    to create tables. The rows of a batch are written twice.
 
-    A row that the target refuses, by any constraint or trigger, is found before the batch's commit. It fails the batch,
-    or becomes a dead letter. Until the batch is published, other writers of the same keys wait.
+    A row that the target refuses, by any constraint or trigger, is found before the batch's commit. Such a row fails
+    the batch, or becomes a dead letter. Until the batch is published, other writers of the same keys wait.
 
-    A job that goes back to an earlier savepoint deletes its later rows if there is a `batch_column`, and overwrites
-    them if there are `keys`. With neither it refuses to start, since rows would be duplicated.
+    A job that goes back to an earlier savepoint deletes its later rows with a `batch_column`, and overwrites them with
+    `keys`. Without both it refuses to start, since rows would be duplicated.
 
     Args:
         url: The address of the database, as libpq takes it. Give a Secret if it holds a password.
         table: `table` or `schema.table`. It has a column, of the same name, for each column of the stream.
-        keys: Columns by which rows are inserted or updated; the table needs a unique index on exactly these. Of several
-            rows with one key in a batch, the last one that the key's subtask emitted counts.
+        keys: Columns by which rows are inserted or updated; the table needs a unique index on exactly these columns. Of
+            several rows with one key in a batch, the last one that the key's subtask emitted counts.
         batch_column: A bigint column of the table for the batch of each row. The table must then belong to this sink
             only.
         dead_letters: A sink for refused rows, which then do not fail the batch. It gets the columns `row`, the row as
-            JSON, and `error`, in batches that have any. Rows are then copied a little slower.
-        shared: Whether other jobs may write to the table, too. Their rows are not told apart: a fork of the job must
-            still have a table of its own, which is then not checked.
+            JSON, and `error`, only in batches with refused rows. Rows are then copied a little slower.
+        shared: Whether other jobs may also write to the table. The rows of the jobs cannot be distinguished: a fork of
+            the job still needs its own table, which is then not checked.
     """
 
     reads_repeatedly: ClassVar[bool] = False
@@ -121,9 +126,7 @@ class PostgresSink:
         shared: bool = False,
     ) -> None:
         if shared and batch_column is not None:
-            raise InvalidTopologyError(
-                "a PostgreSQL sink with a batch column needs a table of its own, not a shared one"
-            )
+            raise InvalidTopologyError("a PostgreSQL sink with a batch column needs its own table, not a shared table")
         self._url = url
         self._table = table
         self._keys = tuple(keys)
@@ -131,11 +134,11 @@ class PostgresSink:
         self._dead_letters = DeadLetters(dead_letters)
         self._shared = shared
         self._has_markers = False
-        self._stages: dict[str, str] = {}  # this run's staging tables, and the shapes that they were made for
-        self._free_stage: str | None = None  # the one that is empty
+        self._stages: dict[str, str] = {}  # this run's staging tables, with their shapes
+        self._free_stage: str | None = None  # the empty staging table
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        """Copies the batch into a staging table, and moves it into the target without a commit.
+        """Copies the batch to a staging table, then to the target uncommitted.
 
         Raises:
             SinkRowsRefusedError: The target or its constraints refuse the columns or a row.
@@ -149,7 +152,7 @@ class PostgresSink:
                 table = _columns_of(connection, self._target)
                 _refuse_columns(self._table, table, self._needed_columns(columns), dict(frame.dtypes))
                 token = msgspec.structs.replace(token, stage=self._staging_table(connection, context))
-                connection.execute(sql.SQL("EXPLAIN ") + self._move(token))  # fails where publish would fail
+                connection.execute(sql.SQL("EXPLAIN ") + self._move(token))  # fails if publish would fail
                 self._create_markers(connection)
             token, letters = self._copied(frame, token)
             letters += self._moved(token, context)
@@ -164,10 +167,10 @@ class PostgresSink:
         return msgspec.json.encode(token).decode()
 
     def _staging_table(self, connection: psycopg.Connection[Any], context: SinkContext) -> str:
-        """Returns the name of an empty staging table: that of the batch before, or a new one.
+        """Returns the name of an empty staging table, reused or new.
 
-        Creating and dropping a table in every batch would bloat PostgreSQL's catalogs. A table is used again once its
-        batch is published, as long as the target's columns and checks are those that it was made with.
+        Creating and dropping a table in every batch would bloat PostgreSQL's catalogs. A table is reused once its batch
+        is published, as long as the target's columns and checks are unchanged.
         """
         prefix = _stage_prefix(context.job_id, context.uid)
         shape = _shape(connection, self._target)
@@ -183,12 +186,18 @@ class PostgresSink:
         return made
 
     def _emptied(self, stage: str) -> sql.Composed:
-        """Returns the statement that empties a staging table of ours, or drops one that another driver has left."""
+        """Returns the statement that empties a staging table of this run.
+
+        A staging table that another driver has left is dropped.
+        """
         statement = "TRUNCATE {}" if stage in self._stages else "DROP TABLE IF EXISTS {}"
         return sql.SQL(statement).format(self._sibling(stage))
 
     def _copied(self, frame: DataFrame, token: _Token) -> tuple[_Token, list[tuple[str, str]]]:
-        """Copies the rows into the staging table; returns those that it refuses, as JSON, with the reason."""
+        """Copies the rows into the staging table.
+
+        Returns the refused rows, as JSON, with the reason.
+        """
         stage, has_letters = self._sibling(token.stage).as_string(), self._dead_letters.sink is not None
         copy = CopyRows(revealed(self._url), stage, token.columns, token.uid, has_letters)
         copied = frame.mapInArrow(copy.run, COPIED).collect()
@@ -196,7 +205,9 @@ class PostgresSink:
         return msgspec.structs.replace(token, tasks=tasks), [(row.row, row.error) for row in copied if row.error]
 
     def _moved(self, token: _Token, context: SinkContext) -> list[tuple[str, str]]:
-        """Moves the staged rows in the open transaction; takes those that are refused out of the staging table.
+        """Moves the staged rows in the open transaction.
+
+        Refused rows are taken out of the staging table.
 
         If other writers hold locks, the rows are moved when they are published.
         """
@@ -228,7 +239,10 @@ class PostgresSink:
             ).fetchall()
 
     def _taken_out(self, token: _Token, places: Sequence[tuple[_Place, str]]) -> list[tuple[str, str]]:
-        """Deletes refused rows from the staging table; returns each as JSON, with the reason."""
+        """Deletes refused rows from the staging table.
+
+        Returns each row as JSON, with the reason.
+        """
         statement = sql.SQL("DELETE FROM {2} AS staged WHERE {0} = %s AND {1} = %s RETURNING to_jsonb(staged)")
         delete = statement.format(*map(sql.Identifier, _LAST), self._sibling(token.stage))
         letters = []
@@ -239,7 +253,10 @@ class PostgresSink:
         return letters
 
     def _finish(self, token: _Token, connection: psycopg.Connection[Any]) -> bool:
-        """Marks moved rows as published, unless they are already, or no longer may be; returns whether it did."""
+        """Marks moved rows as published; returns whether it did.
+
+        Rows that are already published, or may no longer be published, are not marked.
+        """
         if self._step(connection, token) is not Step.APPLY:
             return False
         self._set_marker(connection, token.job_id, token.uid, Published(token.attempt, token.batch_id))
@@ -247,7 +264,10 @@ class PostgresSink:
         return True
 
     def _has_begun(self, connection: psycopg.Connection[Any], token: _Token) -> bool:
-        """Returns whether an attempt of the job has taken the sink over here, as each one does at its start."""
+        """Returns whether an attempt of the job has opened the sink here.
+
+        Each attempt does so at its start.
+        """
         if not _exists(connection, self._sibling(MARKERS)):
             return False
         return self._locked_marker(connection, token.job_id, token.uid) is not None
@@ -256,11 +276,13 @@ class PostgresSink:
         return next_step(self._locked_marker(connection, token.job_id, token.uid), token.attempt, token.batch_id)
 
     def publish(self, token: str) -> None:
-        """Moves a batch from its staging table into the table beside which it was staged, unless it is visible already.
+        """Moves a batch from its staging table to its target.
+
+        A batch that is already visible is not moved. The target is beside the staging table.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over.
-            SinkRowsRefusedError: The target refuses a row, which it did not do before the commit.
+            SinkRowsRefusedError: The target refuses a row that it accepted before the commit.
             SinkPublishError: The staging table is gone.
             SinkUnavailableError: The database cannot be reached.
         """
@@ -271,13 +293,16 @@ class PostgresSink:
             sink = self._as_staged(key)
             sink._publish_staged(key)
             if sink is not self:
-                sink.discard(token)  # the sink does not come back to that table
+                sink.discard(token)  # the sink does not return to that table
         if key.stage in self._stages:
             self._free_stage = key.stage
         self._dead_letters.publish(key.dead_letters)
 
     def _as_staged(self, key: _Token) -> PostgresSink:
-        """Returns the sink as it was when a batch was staged: another program may have given it another table."""
+        """Returns the sink as it was when a batch was staged.
+
+        Another program may have given it another table since.
+        """
         if key.table in {None, self._table}:
             return self
         return PostgresSink(self._url, str(key.table), keys=key.keys, batch_column=key.batch_column)
@@ -315,7 +340,9 @@ class PostgresSink:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
 
     def recover(self, context: SinkContext) -> None:
-        """Takes the sink over for an attempt, and removes what earlier runs have staged.
+        """Takes the sink over for an attempt.
+
+        Also removes batches that earlier runs have staged.
 
         Raises:
             SinkOccupiedError: A newer attempt has taken over, another job writes to the table, or it holds rows that
@@ -351,13 +378,14 @@ class PostgresSink:
         self._dead_letters.recover(context)
 
     def _refuse_a_shared_table(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:
-        """Refuses a table that another job writes to, unless this sink has written there before.
+        """Refuses a table that another job writes to.
 
-        Markers of earlier versions do not name the table. Then the same uid of the job that this one was forked from is
-        taken for the same table, and a marker of this sink for one of this table.
+        A table that this sink has written to before is accepted. Markers of earlier versions do not name the table.
+        Then the same uid of the original job of a fork counts as the same table, and a marker of this sink counts as a
+        marker of this table.
         """
         target = self._target.as_string()
-        # Two jobs that start at the same time must see each other's marker.
+        # Two jobs that start at the same time must see each other's markers.
         connection.execute(
             "SELECT pg_advisory_xact_lock((%s::bigint << 32) + to_regclass(%s)::oid::bigint)", (_LOCK, target)
         )
@@ -371,13 +399,16 @@ class PostgresSink:
         row = connection.execute(statement, values).fetchone()
         if row is not None:
             raise SinkOccupiedError(
-                f"sink {row[1]} of job {row[0]} writes to table {self._table}: give sink {context.uid} a table of its"
-                " own; or, if both jobs are to write there, create it with shared=True; or, if that job is never to run"
-                f" again, delete its row of sink {row[1]} from {MARKERS}"
+                f"sink {row[1]} of job {row[0]} writes to table {self._table}: give sink {context.uid} its own"
+                " table; or, if both jobs shall write there, create it with shared=True; or, if that job will never"
+                f" run again, delete its row of sink {row[1]} from {MARKERS}"
             )
 
     def _take_back(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:
-        """Deletes the rows of batches that are no longer part of the job's history, if a column identifies them."""
+        """Deletes the rows of batches outside the job's history.
+
+        A column must identify the rows' batches.
+        """
         if self._batch_column is not None:
             statement = sql.SQL("DELETE FROM {} WHERE {} > %s").format(self._target, sql.Identifier(self._batch_column))
             connection.execute(statement, (context.batch_id,))
@@ -389,7 +420,9 @@ class PostgresSink:
             )
 
     def _move(self, token: _Token, *, some: bool = False) -> sql.Composed:
-        """Returns the statement that moves the staged rows, the last one of each key, into the target.
+        """Returns the statement that moves staged rows into the target.
+
+        It moves the last row of each key.
 
         Args:
             token: The batch.
@@ -461,7 +494,10 @@ class PostgresSink:
             return  # report the first failure; `recover` removes the table
 
     def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        """Returns a new connection with a transaction, which is committed at the end."""
+        """Returns a new connection with a transaction.
+
+        The transaction is committed at the end.
+        """
         return transaction(revealed(self._url))
 
     @property
@@ -491,7 +527,10 @@ def _create_stage(stage: sql.Identifier, target: sql.Identifier) -> sql.Composed
 
 
 def _shape(connection: psycopg.Connection[Any], target: sql.Identifier) -> str:
-    """Returns a digest of what a staging table takes over from the target: columns with their defaults, and checks."""
+    """Returns a digest of the parts that a staging table copies.
+
+    A staging table copies the target's columns with their defaults, and its checks.
+    """
     row = connection.execute(_SHAPE, {"target": target.as_string()}).fetchone()
     return "" if row is None else str(row[0])
 

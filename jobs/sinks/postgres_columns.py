@@ -1,4 +1,7 @@
-"""Which types of PostgreSQL keep the values of a stream's column: PostgreSQL rounds the others without a word."""
+"""The PostgreSQL types that keep the values of a stream's column.
+
+PostgreSQL rounds values to other types silently.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _TYPE: Final = re.compile(r"(?P<name>\w+)(\((?P<digits>\d+)(,\s*(?P<scale>-?\d+)
 
 
 def loses(spark: str, postgres: str) -> bool:
-    """Whether PostgreSQL would round or cut values of a type silently.
+    """Returns whether PostgreSQL would silently round or cut values of a type.
 
     Args:
         spark: The type of the stream's column, as Spark names it: `decimal(10,2)`.
@@ -38,7 +41,7 @@ def loses(spark: str, postgres: str) -> bool:
 
 
 def columns_that_lose(stream: Mapping[str, str], table: Mapping[str, str]) -> list[str]:
-    """Returns a description of each column of the table that would lose something of the stream's column."""
+    """Describes each column of the table that would lose precision."""
     return [
         f"{name} ({kind} into {table[name]})"
         for name, kind in stream.items()

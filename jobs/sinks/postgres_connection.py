@@ -1,4 +1,7 @@
-"""Connections to PostgreSQL that notice an outage, and whose errors hold no data."""
+"""Connections to PostgreSQL that notice outages.
+
+Their errors contain no data.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,14 @@ if TYPE_CHECKING:
 
 _AWAY = ("08", "25006", "25P03", "28", "40", "53", "55P03", "57", "58")
 """Failures that may pass with time, by SQLSTATE or its class: connection, read-only server, idle for too long,
-authorization, rolled back by another transaction, resources, locked, shutdown, system."""
+authorization, rolled back by another transaction, resources, locked, shutdown, system.
+"""
 
 _OF_ROWS = ("22", "23", "44", "P0001")
-"""Failures that are due to a row: its values, a constraint, the check of a view, a trigger that raises."""
+"""Failures due to a row: its values, a constraint, the check of a view, a trigger that raises."""
 
 OURS = "_keyscale_"
-"""The prefix of our own tables."""
+"""The prefix of Keyscale's own tables."""
 
 _DEADLINES = {
     "connect_timeout": 10,
@@ -30,11 +34,14 @@ _DEADLINES = {
     "keepalives_count": 4,
     "tcp_user_timeout": 40_000,
 }
-"""Settings of libpq, so that a server that is gone without a word is noticed. Those in the URL come first."""
+"""Settings of libpq that detect a server that is silently gone. Settings in the URL take precedence."""
 
 
 def connected(url: str, **settings: str) -> psycopg.Connection[Any]:
-    """Returns a new connection with the given settings of libpq. Raises as psycopg does."""
+    """Returns a new connection with the given settings of libpq.
+
+    Raises as psycopg does.
+    """
     given = conninfo_to_dict(url)
     deadlines = {name: value for name, value in _DEADLINES.items() if name not in given}
     return psycopg.connect(make_conninfo(url, **deadlines, **settings))
@@ -42,7 +49,9 @@ def connected(url: str, **settings: str) -> psycopg.Connection[Any]:
 
 @contextmanager
 def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Yields a new connection with a transaction, which is committed at the end.
+    """Yields a new connection with a transaction.
+
+    The transaction is committed at the end.
 
     Raises:
         SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
@@ -54,7 +63,9 @@ def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
 
 @contextmanager
 def errors_without_data() -> Iterator[None]:
-    """Turns PostgreSQL's errors, whose texts quote rows, into ours, which name table, column and constraint.
+    """Converts PostgreSQL's errors to errors without data.
+
+    PostgreSQL's texts quote rows; the converted errors name table, column and constraint.
 
     Raises:
         SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
@@ -83,7 +94,7 @@ def is_of_rows(error: psycopg.Error) -> bool:
 
 def _is_outage(error: psycopg.Error) -> bool:
     if error.sqlstate is None:
-        return not isinstance(error, psycopg.DataError)  # which the client itself raises for values it cannot send
+        return not isinstance(error, psycopg.DataError)  # the client raises it for values that it cannot send
     return error.sqlstate.startswith(_AWAY)
 
 

@@ -1,4 +1,7 @@
-"""The executors' part of the PostgreSQL sink: each task copies its rows into the batch's staging table."""
+"""The executors' part of the PostgreSQL sink.
+
+Each task copies its rows into the batch's staging table.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,14 @@ TASK_COLUMN = "_keyscale_task"
 ROW_COLUMN = "_keyscale_row"
 
 COPIED = "task bigint, row string, error string"
-"""The schema of what a task returns: its id, and then each row that was refused, as JSON, with the reason."""
+"""The schema of a task's result: its id, and then each refused row, as JSON, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyRows:
-    """Copies a partition's rows, each with its task and its index in it, in one transaction.
+    """Copies a partition's rows in one transaction.
+
+    Each row gets its task and its index in the task.
 
     A task that runs twice copies its rows twice; only rows of tasks whose results the driver received count.
 
@@ -74,9 +79,9 @@ class CopyRows:
         )
 
     def _copy(self, batches: Iterator[pa.RecordBatch], task_id: int) -> list[tuple[Sequence[Any], str]]:
-        """Copies the rows; returns those that were refused, with the reason."""
+        """Copies the rows; returns refused rows with the reason."""
         columns = sql.SQL(", ").join(map(sql.Identifier, (*self.columns, TASK_COLUMN, ROW_COLUMN)))
-        # The sink passes the table's name quoted.
+        # The sink passes the quoted name of the table.
         statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.SQL(self.stage), columns)
         first = next(batches, None)
         if first is None:
@@ -93,14 +98,17 @@ class CopyRows:
         return []
 
     def _as_json(self, row: Sequence[Any]) -> str:
-        """Returns the stream's columns of a row; bytes in hexadecimal, as PostgreSQL writes them."""
+        """Returns the stream's columns of a row as JSON.
+
+        Bytes are in hexadecimal, as PostgreSQL writes them.
+        """
         plain = (value.obj if isinstance(value, Jsonb) else value for value in row)
         plain = (f"\\x{value.hex()}" if isinstance(value, bytes) else value for value in plain)
         return _to_json(dict(zip(self.columns, plain, strict=False)))  # without the task and the index
 
 
 def _accept(connection: psycopg.Connection[Any], statement: sql.Composed, rows: Sequence[Sequence[Any]]) -> str | None:
-    """Copies all of the rows or none; returns the reason if they are refused."""
+    """Copies all rows or no row; returns the reason of a refusal."""
     try:
         with connection.transaction(), connection.cursor() as cursor, cursor.copy(statement) as copy:
             for row in rows:
@@ -113,7 +121,7 @@ def _accept(connection: psycopg.Connection[Any], statement: sql.Composed, rows: 
 
 
 def _numbered(batches: Iterator[pa.RecordBatch], task_id: int) -> Iterator[list[tuple[Any, ...]]]:
-    """Yields the rows of each batch, with the task and their index in it."""
+    """Yields the rows of each batch, with their task and index."""
     place = 0
     for batch in batches:
         values = [_values(batch.column(at)) for at in range(batch.num_columns)]
@@ -123,7 +131,10 @@ def _numbered(batches: Iterator[pa.RecordBatch], task_id: int) -> Iterator[list[
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Returns a column's values for psycopg: nested values as JSON, but arrays of plain values as arrays."""
+    """Returns a column's values for psycopg.
+
+    Nested values are JSON, but arrays of plain values are arrays.
+    """
     values: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     if pa.types.is_nested(column.type) and not _is_plain_list(column.type):
         return [None if value is None else Jsonb(value, dumps=_to_json) for value in values]

@@ -1,9 +1,10 @@
-"""Moves of staged rows that are made but not committed: a batch's rows between their staging and the batch's commit.
+"""Moves of staged rows in a transaction that stays open.
 
-By then PostgreSQL has checked all constraints, and they hold until the moves are committed or undone. All sinks of a
-job that write to one database share the transaction, so that the rows of one may refer to those of another.
+The transaction lasts from staging to the batch's commit. PostgreSQL has then checked all constraints, and they hold
+until the moves are committed or undone. All sinks of a job that write to one database share the transaction, so that
+rows of one sink may refer to rows of another sink.
 
-Publishing does the same from the staging tables. So nothing is lost with the transaction but the certainty that the
+Publishing can repeat the moves from the staging tables. So a lost transaction loses only the certainty that the
 constraints still hold.
 """
 
@@ -34,7 +35,9 @@ _BEGIN = (
 
 
 class OpenMoves:
-    """The open transaction of a job on a database. A process has at most one; that of the next batch replaces it.
+    """The open transaction of a job on a database.
+
+    A process has at most one; the next batch's transaction replaces it.
 
     Args:
         url: The address of the database.
@@ -53,7 +56,9 @@ class OpenMoves:
 
     @classmethod
     def of(cls, url: str, context: SinkContext) -> OpenMoves:
-        """Returns the transaction of a try of a batch; opens it for the first of its sinks.
+        """Returns the transaction of a try of a batch.
+
+        The first sink of the batch opens it.
 
         Raises:
             SinkUnavailableError: The database cannot be reached.
@@ -75,13 +80,15 @@ class OpenMoves:
 
     @classmethod
     def commit(cls, url: str, job_id: str, stage: str) -> bool:
-        """Commits all moves, if that from a staging table is among them. If they cannot be committed, they are undone.
+        """Commits all moves, including the move from a staging table.
+
+        Moves that cannot be committed are undone. Nothing is committed if the move from the staging table is missing.
 
         Returns:
             Whether they are committed.
 
         Raises:
-            SinkUnavailableError: The database cannot be reached; they may be committed.
+            SinkUnavailableError: The database cannot be reached; the moves may be committed.
         """
         with cls._lock:
             found = cls._of_jobs.get((url, job_id))
@@ -95,7 +102,7 @@ class OpenMoves:
         return True
 
     def try_move(self, statement: sql.Composed, values: Mapping[str, object]) -> str | None:
-        """Moves all of some rows, or none of them.
+        """Moves all given rows, or no row.
 
         Returns:
             The reason if the rows are refused.
@@ -118,12 +125,18 @@ class OpenMoves:
         return None
 
     def keep(self, stage: str, finish: Callable[[psycopg.Connection[Any]], bool]) -> None:
-        """Keeps the moves from a staging table for `commit`, which undoes all of them if `finish` returns False."""
+        """Keeps the moves from a staging table for `commit`.
+
+        `commit` undoes all moves if `finish` returns False.
+        """
         self._finish[stage] = finish
 
 
 def end_older_sessions(connection: psycopg.Connection[Any], context: SinkContext) -> None:
-    """Ends open transactions that drivers of older attempts have left, whose locks would stop the new one."""
+    """Ends open transactions of drivers of older attempts.
+
+    Their locks would block the new driver.
+    """
     connection.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = current_user AND "
         "CASE WHEN starts_with(application_name, %s) "

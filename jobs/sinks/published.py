@@ -1,7 +1,9 @@
-"""Decides what a sink with a marker beside its output does with a token.
+"""Decides how a sink with a marker treats a token.
+
+The marker is stored beside the output.
 
 The marker names the attempt that last published or began, and the last visible batch of the job's history. It changes
-in the same transaction as the output, so a transaction that has locked it knows what is visible.
+in the same transaction as the output, so a transaction that has locked the marker knows what is visible.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ class Published(msgspec.Struct, frozen=True):
 
     Attributes:
         attempt: The highest attempt that has begun to use the sink.
-        batch_id: The output of batches up to this one is visible; -1 if none is.
+        batch_id: The output of batches up to this batch is visible; -1 if no batch is visible.
     """
 
     attempt: int
@@ -33,21 +35,24 @@ class Step(Enum):
     """The action for a token."""
 
     APPLY = auto()  # make the batch visible, and move the marker
-    DONE = auto()  # the batch is visible, or no longer part of the history: change nothing
+    DONE = auto()  # the batch is visible, or no longer part of the history: do nothing
     REFUSE = auto()  # a newer attempt holds the sink, and its history does not contain the batch
 
 
 def decoded_token(token: str, kind: type[_Token]) -> _Token | None:
-    """Returns a token; None if a sink of another kind has made it, which had the uid before."""
+    """Decodes a token.
+
+    Returns None if a sink of another kind, which had the uid before, has written it.
+    """
     try:
         return msgspec.json.decode(token, type=kind)
     except msgspec.DecodeError:
-        logger.warning("the batch that was committed last is not published: a sink of another kind has staged it")
+        logger.warning("the last committed batch is not published: a sink of another kind has staged it")
         return None
 
 
 def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
-    """Returns what to do with the token of a batch, given the marker.
+    """Decides about the token of a batch, given the marker.
 
     A job that goes back to an earlier savepoint sets the marker back at its start, under its own attempt. Later batches
     that an older attempt committed are then refused.
@@ -60,5 +65,5 @@ def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
 
 
 def is_rewound(marker: Published | None, committed_batch_id: int) -> bool:
-    """Returns whether batches are visible that are not in the history of the attempt that starts."""
+    """Returns whether batches outside the attempt's history are visible."""
     return marker is not None and marker.batch_id > committed_batch_id

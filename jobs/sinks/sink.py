@@ -1,15 +1,14 @@
-"""The contract of a sink: two phases around the commit of a batch.
+"""The contract of a sink: two phases around a batch's commit.
 
 `prepare` stages the batch where no reader looks and returns a token, which becomes part of the commit record. After the
-commit `publish` makes the staged batch visible. A driver that dies between the two publishes again at its next start,
-so publishing the same token several times must have the effect of publishing it once. A batch that was prepared but not
-committed is never published.
+commit `publish` makes the staged batch visible. A driver that dies between commit and publishing publishes again at its
+next start, so publishing must be idempotent. A batch that was prepared but not committed is never published.
 
 A sink whose system does not answer raises SinkUnavailableError. `publish` and `recover` are then called again, and a
 batch that was being prepared is discarded and runs again, until the job's `store_outage_max_ms` has passed.
 
-A sink may also let subtasks write to it themselves (`DirectSink`), so that rows do not pass through Spark. One that
-puts rows aside which its system would refuse says how many (`RefusingSink`), and the job's figures count them.
+A sink may also let subtasks write to it directly (`DirectSink`), so that rows do not pass through Spark. A sink that
+diverts invalid rows reports their number (`RefusingSink`), and the job's metrics count them.
 """
 
 from __future__ import annotations
@@ -28,16 +27,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """Identifies a batch of a sink. A batch becomes visible exactly once per (job_id, uid, batch_id).
+    """Identifies a batch of a sink.
+
+    A batch becomes visible exactly once per (job_id, uid, batch_id).
 
     Attributes:
         job_id: The job.
         uid: The sink's uid.
         batch_id: The batch.
-        attempt: The fencing number. Of two attempts that run the batch, only the higher one can commit it.
+        attempt: The fencing number. Of two attempts that run the batch, only the attempt with the higher number can
+            commit it.
         unique: An id that no other try of this batch has.
-        forked_from: In `recover`, the job from whose snapshot the attempt starts, if it is another one. That job may
-            go on, so its output is not to be touched. None for a job that starts from its own history.
+        forked_from: In `recover`, the other job that the attempt's snapshot comes from. That job may continue, so its
+            output must not be changed. None for a job that starts from its own history.
     """
 
     job_id: str
@@ -49,7 +51,10 @@ class SinkContext:
 
 
 class Sink(Protocol):
-    """A sink that takes each batch in two phases. All methods run on the driver."""
+    """A sink that takes each batch in two phases.
+
+    All methods run on the driver.
+    """
 
     reads_repeatedly: ClassVar[bool]
     """Whether `prepare` may read its frame more than once, or only a part of it.
@@ -58,31 +63,45 @@ class Sink(Protocol):
     """
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        """Stages the batch durably where no reader sees it. Returns a token by which `publish` finds it."""
+        """Stages the batch durably where no reader sees it.
+
+        Returns a token by which `publish` finds it.
+        """
         ...
 
     def publish(self, token: str) -> None:
-        """Makes a committed batch visible. Idempotent."""
+        """Makes a committed batch visible.
+
+        Idempotent.
+        """
         ...
 
     def discard(self, token: str) -> None:
-        """Deletes a prepared batch that was not committed. Idempotent."""
+        """Deletes a prepared batch that was not committed.
+
+        Idempotent.
+        """
         ...
 
     def recover(self, context: SinkContext) -> None:
-        """Removes what earlier runs have staged. Called once per run, after the last committed batch was published.
+        """Removes batches that earlier runs have staged.
 
-        So whatever is staged by this attempt or an earlier one is of a batch that will never be published. A sink that
-        has not written to its target before, while another job has, raises SinkOccupiedError before it writes anything.
+        Called once per run, after the last committed batch was published.
+
+        So batches staged by this or an earlier attempt will never be published. A sink that has not written to its
+        target before, while another job has, raises SinkOccupiedError before it writes anything.
 
         Args:
-            context: The last committed batch (batch_id -1 if there is none), and the attempt that starts.
+            context: The last committed batch (batch_id -1 before the first commit), and the attempt that starts.
         """
         ...
 
 
 class DirectOutput(Protocol):
-    """One batch of a sink that subtasks write to. It is pickled into their tasks."""
+    """One batch of a sink that subtasks write to.
+
+    It is pickled into their tasks.
+    """
 
     @property
     def token(self) -> str:
@@ -90,35 +109,48 @@ class DirectOutput(Protocol):
         ...
 
     def write(self, subtask: SubtaskIndex, records: Iterator[pa.RecordBatch]) -> str | None:
-        """Writes all rows of a subtask where no reader sees them. Runs in a task.
+        """Writes all rows of a subtask where no reader sees them.
 
-        Several tasks may write for the same subtask, at the same time or even after `gather`: their parts are kept
-        apart.
+        Runs in a task.
+
+        Several tasks may write for the same subtask, at the same time or even after `gather`: their parts stay
+        separate.
 
         Returns:
-            The name of the part that was written, for `gather`; None if there were no rows.
+            The name of the written part, for `gather`; None without rows.
         """
         ...
 
 
 class DirectStaging(Protocol):
-    """Stages batches that subtasks write; replaces `prepare`. Its methods run on the driver."""
+    """Stages batches that subtasks write; replaces `prepare`.
+
+    Its methods run on the driver.
+    """
 
     def begin(self, context: SinkContext) -> DirectOutput:
         """Prepares the output of one try of a batch."""
         ...
 
     def gather(self, token: str, parts: Sequence[str]) -> None:
-        """Stages the given parts durably. Parts that other tasks have written, or still write, are never published."""
+        """Stages the given parts durably.
+
+        Parts that other tasks have written, or still write, are never published.
+        """
         ...
 
 
 @runtime_checkable
 class DirectSink(Sink, Protocol):
-    """A sink that subtasks may write to themselves, if it is the only reader of their operator's only output."""
+    """A sink that subtasks may write to directly.
+
+    It must be the only reader of their operator's only output.
+    """
 
     def direct(self, schema: pa.Schema) -> DirectStaging | None:
-        """Returns the staging for rows of a schema; None if readers would see a difference to `prepare`.
+        """Returns the staging for rows of a schema.
+
+        Returns None if readers would see a difference from `prepare`.
 
         Called once per run.
         """
@@ -127,8 +159,14 @@ class DirectSink(Sink, Protocol):
 
 @runtime_checkable
 class RefusingSink(Sink, Protocol):
-    """A sink that may put rows aside as dead letters, because its system would refuse them."""
+    """A sink that may divert rows to dead letters.
+
+    Its system would refuse such rows.
+    """
 
     def dead_letters_of(self, token: str) -> int:
-        """Returns how many rows of a prepared batch are dead letters, from the token alone."""
+        """Returns the number of dead letters of a prepared batch.
+
+        The token alone suffices.
+        """
         ...

@@ -28,7 +28,6 @@ PENDING = (
     "docs/",
     "jobs/runtime/batch/",
     "jobs/runtime/driver/",
-    "jobs/sinks/",
     "jobs/spark_internals/",
     "CONTRIBUTING.md",
     "README.md",

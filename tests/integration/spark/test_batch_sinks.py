@@ -86,7 +86,7 @@ def test_a_discarded_batch_leaves_nothing(spark: SparkSession, tmp_path: Path, s
     sink.discard(token)
     sink.discard(token)
     assert staged(tmp_path) == []
-    with pytest.raises(SinkPublishError, match="neither staged nor published"):
+    with pytest.raises(SinkPublishError, match="missing from staging and from the output"):
         sink.publish(token)
 
 
@@ -212,7 +212,7 @@ def test_a_removed_batch_before_the_savepoint_that_a_job_goes_back_to_is_no_fail
     assert batches(tmp_path) == ["batch=0"]
     lost = started.prepare(spark.range(1).toDF("id"), context(2, attempt=3))
     started.discard(lost)
-    with pytest.raises(SinkPublishError, match="neither staged nor published"):
+    with pytest.raises(SinkPublishError, match="missing from staging and from the output"):
         FileSink(str(tmp_path)).publish(lost)
 
 
