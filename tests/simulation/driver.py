@@ -58,6 +58,7 @@ class Driver:
         source: What it reads.
         sink: What it writes to.
         disk: The host's directory.
+        parallelism: What it is to run at, if that is known.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Driver:
         source: Source,
         sink: SinkModel,
         disk: Path,
+        parallelism: int = 0,
     ) -> None:
         self.world, self.source, self.sink = world, source, sink
-        self.job_id, self.attempt = job_id, attempt
+        self.job_id, self.attempt, self.parallelism = job_id, attempt, parallelism
         self.process = Process(f"driver-{attempt}", host)
         self.process.resources["warm stores"] = WarmStores()
         self._channel = PlayedChannel(network, self.process, job_id, attempt)

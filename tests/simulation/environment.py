@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +27,6 @@ from tests.simulation.trace import Trace
 from tests.simulation.world import Host, Process, World
 
 if TYPE_CHECKING:
-    from collections import Counter
-
     from tests.simulation.history import History
 
 JOB = "job"
@@ -55,7 +54,7 @@ class Outcome:
     seconds: float
     switches: int
     rows: int = 0
-    moments: Counter[str] = field(default_factory=lambda: __import__("collections").Counter())
+    moments: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)
@@ -92,11 +91,10 @@ class Environment:
         self._armed: list[Armed] = []
         self._wish: dict[str, Any] = {}
         self._rewinding: str | None = None
+        self._keeper_seconds: float | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="keyscale-sim-", dir=DISKS))
         self.world.on_reach = self._moment
-        from collections import Counter as _Counter  # noqa: PLC0415
-
-        self.moments: Counter[str] = _Counter()
+        self.moments: Counter[str] = Counter()
 
     # The history
 
@@ -115,6 +113,22 @@ class Environment:
     def on_records(self, keys: list[int]) -> None:
         first = len(self.source.records)
         self.source.records += [Record(key, first + place) for place, key in enumerate(keys)]
+
+    def on_keeper(self, seconds: float) -> None:
+        """From now on a driver that has ended is replaced after a while, as a control plane does."""
+        self._keeper_seconds = seconds
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._keeper_seconds is None:
+            return
+        if self.attempt and not self._runs() and not self._is_stopped():
+            last = self.drivers[-1]
+            self._start(last.parallelism, last.process.host.name, self._hint("latest"))
+        self.world.after(self._keeper_seconds, self._keep)
+
+    def _is_stopped(self) -> bool:
+        return self.drivers[-1].state in {DriverState.STOPPED, DriverState.FINISHED}
 
     def on_start(
         self, parallelism: int, host: str, hint: str = "latest", *, kills: bool = False, **restore: Any
@@ -267,6 +281,7 @@ class Environment:
     def settle(self) -> None:
         """Mends everything, lets sleepers wake, starts a last attempt on a new host, and checks what is left."""
         world = self.world
+        self._keeper_seconds = None
         self._armed.clear()
         self.on_heal()
         self.store.is_away = self.sinks[JOB].is_away = False
@@ -334,6 +349,7 @@ class Environment:
                 source=self.source,
                 sink=self.sinks[JOB],
                 disk=disk,
+                parallelism=parallelism,
             )
         )
 
@@ -419,6 +435,3 @@ def play(history: History, trace: Trace | None = None, patches: list[tuple[Any, 
         rows=len(environment.sinks[JOB].rows),
         moments=environment.moments,
     )
-
-
-__all__ = ["DriverState", "Environment", "Outcome", "play"]

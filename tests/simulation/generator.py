@@ -72,6 +72,8 @@ def data_plane_history(seed: int) -> History:
             "start", 1.0, {"parallelism": chance.choice(PARALLELISMS), "host": chance.choice(HOSTS), "hint": "latest"}
         ),
     ]
+    if chance.random() < 0.7:
+        events.append(Event("keeper", 0.0, {"seconds": chance.choice((3.0, 10.0))}))
     for _ in range(chance.randint(EVENTS_MIN, EVENTS_MAX)):
         kind = chance.choices(kinds, weights)[0]
         events.append(Event(kind, _pause(chance), _GIVEN.get(kind, _nothing)(chance)))

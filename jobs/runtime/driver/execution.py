@@ -338,12 +338,17 @@ class Execution:
             followed = newest
             checkpoints.context = replace(checkpoints.context, timeout_ms=newest.checkpoints.timeout_ms)
             checkpoints.retained_count = newest.checkpoints.retained_count
-            retention.policy = _retention_policy(newest.checkpoints, protected)
             interval_ms = self._batch_interval_ms()
             if interval_ms != loop.batch_interval_ms:
                 loop.batch_interval_ms = interval_ms
                 query.read_on()
             logger.info("the job follows the settings of revision %d", newest.revision)
+
+        def run_retention() -> None:
+            # The base is needed until the attempt has its own checkpoint; longer would keep all of the log since.
+            needed = protected if checkpoints.base is opened.manifest else frozenset[str]()
+            retention.policy = _retention_policy(context.settings.newest.checkpoints, needed)
+            retention.run_if_due()
 
         return Coordinator(
             checkpoints,
@@ -354,7 +359,7 @@ class Execution:
             commands=context.commands,
             drain=lambda: drain(query, loop, operators=len(self._topology.operators)),
             read_on=query.read_on,
-            run_retention=retention.run_if_due,
+            run_retention=run_retention,
             nudge=context.reporter.nudge,
             follow_settings=follow_settings,
         )

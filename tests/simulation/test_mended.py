@@ -1,0 +1,17 @@
+"""Defects that a simulation has found, each with the shortest history that shows it."""
+
+from __future__ import annotations
+
+from tests.simulation.environment import play
+from tests.simulation.history import Event, History
+
+
+def test_the_log_since_the_checkpoint_that_an_attempt_began_with_is_deleted_once_it_has_its_own() -> None:
+    events = (
+        Event("records", 0.0, {"keys": [0, 1, 2, 3, 4, 5]}),
+        Event("start", 1.0, {"parallelism": 2, "host": "a"}),
+        Event("records", 18.0, {"keys": [0, 1, 2, 3, 4, 5]}),
+        Event("kill_at", 0.0, {"moment": "batch.changelog_written", "nth": 1}),
+        Event("idle", 0.0, {"seconds": 10.0}),
+    )
+    assert play(History(5, events)).findings == []
