@@ -81,6 +81,14 @@ class RetentionFacts:
     now_ms: int
     lost: frozenset[str] = frozenset()
 
+    def by_store_clock(self) -> RetentionFacts:
+        """Returns the facts as of the newest object, if `now_ms` is later.
+
+        A caller whose clock is ahead would take the files of a checkpoint in progress for old ones.
+        """
+        newest_ms = max((info.modified_ms for info in self.objects), default=self.now_ms)
+        return replace(self, now_ms=min(self.now_ms, newest_ms))
+
     @property
     def claimed(self) -> frozenset[str]:
         """Paths of all manifests that the job has ever claimed."""

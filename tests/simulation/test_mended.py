@@ -15,3 +15,13 @@ def test_the_log_since_the_checkpoint_that_an_attempt_began_with_is_deleted_once
         Event("idle", 0.0, {"seconds": 10.0}),
     )
     assert play(History(5, events)).findings == []
+
+
+def test_a_driver_whose_clock_jumps_ahead_deletes_no_file_of_its_checkpoint_in_progress() -> None:
+    events = (
+        Event("records", 0.0, {"keys": [3, 5, 4, 0, 1, 2, 0, 4, 4, 2, 5, 0]}),
+        Event("start", 1.0, {"parallelism": 4, "host": "b"}),
+        Event("freeze_at", 0.078, {"moment": "batch.committed", "nth": 3}),
+        Event("clock_jump", 22.601, {"host": "b", "ms": 3_600_000}),
+    )
+    assert play(History(1, events)).findings == []

@@ -84,9 +84,9 @@ class RetentionRunner:
         """Runs one pass. After a failure, a pass follows soon and deletes the rest."""
         self._wait_until_rebased()
         try:
-            facts = gather_facts(self._store, self._job_id, now_ms(), self._log)
+            facts = gather_facts(self._store, self._job_id, now_ms(), self._log).by_store_clock()
             deleted = delete_planned(self._store, plan_deletion(facts, self.policy), self._is_overtaken)
-            removed_writes = self._remove_unfinished_writes()
+            removed_writes = self._remove_unfinished_writes(facts.now_ms)
         except KeyscaleError as error:
             logger.warning("the retention pass failed: %s: %s", error.code, error)
             failure = Failure(code=error.code, message=str(error), advice=error.advice)
@@ -95,11 +95,11 @@ class RetentionRunner:
         else:
             self._status.cleaned_up(now_ms(), deleted, removed_writes)
 
-    def _remove_unfinished_writes(self) -> int:
+    def _remove_unfinished_writes(self, store_now_ms: int) -> int:
         if not self._may_remove_writes or self._is_overtaken():
             return 0
         try:
-            return self._store.remove_unfinished(Layout(self._job_id).job, now_ms() - self.policy.age_floor_ms)
+            return self._store.remove_unfinished(Layout(self._job_id).job, store_now_ms - self.policy.age_floor_ms)
         except StoreRefusedError as error:
             logger.warning("unfinished uploads stay in the object store, which refuses their removal: %s", error)
             self._may_remove_writes = False

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,7 +17,10 @@ from keyscale.state.retention.deletion_plan import AGE_FLOOR_MS, RetentionPolicy
 from tests.support.state.state_job import JOB, StateJob
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from keyscale.state.objects.object_store import ObjectInfo
 
 
 @pytest.fixture
@@ -88,6 +92,14 @@ def test_unfinished_writes_are_removed_once_no_upload_can_take_so_long(
     assert left.exists(), "its writer may be alive"
     later_ms = now_ms() + AGE_FLOOR_MS + 1000
     monkeypatch.setattr(keyscale.jobs.runtime.driver.retention_runner, "now_ms", lambda: later_ms)
+    run_retention(job, status=status)
+    assert left.exists(), "this host's clock is ahead of the store's"
+    listed = type(job.store).list
+
+    def list_later(*given: Any, **options: Any) -> Iterator[ObjectInfo]:
+        return (replace(info, modified_ms=later_ms) for info in listed(*given, **options))
+
+    monkeypatch.setattr(type(job.store), "list", list_later)
     run_retention(job, status=status, overtaken=True)
     assert left.exists(), "an overtaken driver removes nothing"
     run_retention(job, status=status)
