@@ -1,9 +1,11 @@
-"""`python -m bench`: side-by-side measurements, each printing its table."""
+"""`./keyscale bench`: side-by-side measurements, each printing its table."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +16,8 @@ from bench.dedup import DedupSizes, run_dedup
 from bench.environments import PackageError
 from bench.keyed_state import StateSizes, run_state
 from bench.latency import LatencySizes, run_intervals, run_latency
-from bench.machine import describe, load
+from bench.machine import describe
+from bench.machine_load import MachineLoad
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.pages import PageSizes, run_pages
 from bench.scale import ScaleSizes, run_scale
@@ -43,6 +46,32 @@ keys_option = click.option(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The tables of a run, on the terminal and in a file.
+
+    Attributes:
+        root: Where inputs, environments and outputs are kept.
+        markdown: The file that the tables are also written to.
+        load: What the machine has been doing since the run's start.
+    """
+
+    root: Path
+    markdown: Path | None
+    load: MachineLoad
+
+    def show(self, tables: Iterable[Table], cores: int) -> None:
+        """Prints each table as soon as it is there, with the machine's load, and the machine at the end."""
+        texts: list[str] = []
+        for table in tables:
+            table.notes.append(self.load.note())
+            texts.append(table.render())
+            click.echo(texts[-1])
+            if self.markdown is not None:
+                self.markdown.write_text("\n".join([*texts, f"Measured: {describe(cores)}\n"]), encoding="utf-8")
+        click.echo(f"Measured: {describe(cores)}")
+
+
 @click.group()
 @click.option(
     "--root",
@@ -56,9 +85,12 @@ def main(context: click.Context, root: Path, markdown: Path | None) -> None:
     """Measures Keyscale beside its peers."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what we started ends with us
     root.mkdir(parents=True, exist_ok=True)
-    context.obj = (root, markdown)
-    if load() > LOAD_MAX:
-        click.echo(f"The machine is busy (load {load():.1f}): figures will be noisy.", err=True)
+    busy = os.getloadavg()[0]
+    if busy > LOAD_MAX:
+        _say(f"The machine is busy (load average {busy:.1f}): figures will be noisy.")
+    load = MachineLoad()
+    load.start()
+    context.obj = Report(root, markdown, load)
 
 
 @main.command()
@@ -76,10 +108,9 @@ def main(context: click.Context, root: Path, markdown: Path | None) -> None:
 @cores_option
 @only_option
 @click.pass_obj
-def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
+def dedup(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
     """Deduplication by UUID beside Spark and Flink."""
-    root, markdown = place
-    show(run_dedup(root, DedupSizes(**sizes), only, _say), sizes["cores"], markdown)
+    report.show(run_dedup(report.root, DedupSizes(**sizes), only, _say), sizes["cores"])
 
 
 @main.command()
@@ -109,13 +140,12 @@ def dedup(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 @cores_option
 @only_option
 @click.pass_obj
-def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
+def state(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
     """The state library beside a plain rocksdict loop and the heap.
 
     Parts: insert, large, record, small, bytes, map, memory, rescale, checkpoint, consolidate.
     """
-    root, markdown = place
-    show(run_state(root, StateSizes(**sizes), only, _say), sizes["cores"], markdown)
+    report.show(run_state(report.root, StateSizes(**sizes), only, _say), sizes["cores"])
 
 
 @main.command()
@@ -124,10 +154,9 @@ def state(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: i
 @rounds_option
 @cores_option
 @click.pass_obj
-def batches(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+def batches(report: Report, /, **sizes: int) -> None:
     """The cost of a small batch and of an empty one, with stores open and closed, beside Spark's dropDuplicates."""
-    root, markdown = place
-    show(run_small_batches(root, SmallBatchSizes(**sizes), _say), sizes["cores"], markdown)
+    report.show(run_small_batches(report.root, SmallBatchSizes(**sizes), _say), sizes["cores"])
 
 
 @main.command()
@@ -138,10 +167,9 @@ def batches(place: tuple[Path, Path | None], /, **sizes: int) -> None:
 @cores_option
 @only_option
 @click.pass_obj
-def latency(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes: int) -> None:
+def latency(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
     """From Kafka to files, beside Spark's dropDuplicates."""
-    root, markdown = place
-    show(run_latency(root, LatencySizes(**sizes), only, _say), sizes["cores"], markdown)
+    report.show(run_latency(report.root, LatencySizes(**sizes), only, _say), sizes["cores"])
 
 
 @main.command()
@@ -152,10 +180,9 @@ def latency(place: tuple[Path, Path | None], /, *, only: Sequence[str], **sizes:
 @rounds_option
 @cores_option
 @click.pass_obj
-def intervals(place: tuple[Path, Path | None], /, *, interval_ms: Sequence[int], **sizes: int) -> None:
+def intervals(report: Report, /, *, interval_ms: Sequence[int], **sizes: int) -> None:
     """From Kafka to files with several batch intervals: the delay, the processor time, the output directories."""
-    root, markdown = place
-    show(run_intervals(root, LatencySizes(**sizes), interval_ms, _say), sizes["cores"], markdown)
+    report.show(run_intervals(report.root, LatencySizes(**sizes), interval_ms, _say), sizes["cores"])
 
 
 @main.command()
@@ -164,10 +191,9 @@ def intervals(place: tuple[Path, Path | None], /, *, interval_ms: Sequence[int],
 @rounds_option
 @cores_option
 @click.pass_obj
-def timers(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+def timers(report: Report, /, **sizes: int) -> None:
     """From a timer's moment to its output, while no input comes."""
-    root, markdown = place
-    show(run_timers(root, TimerSizes(**sizes), _say), sizes["cores"], markdown)
+    report.show(run_timers(report.root, TimerSizes(**sizes), _say), sizes["cores"])
 
 
 @main.command()
@@ -177,10 +203,9 @@ def timers(place: tuple[Path, Path | None], /, **sizes: int) -> None:
 @rounds_option
 @cores_option
 @click.pass_obj
-def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: int) -> None:
+def scale(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
     """Deduplication on top of a large state, restored from a savepoint."""
-    root, markdown = place
-    show(run_scale(root, ScaleSizes(keys, **sizes), _say), sizes["cores"], markdown)
+    report.show(run_scale(report.root, ScaleSizes(keys, **sizes), _say), sizes["cores"])
 
 
 @main.command()
@@ -189,10 +214,9 @@ def scale(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: i
 @rounds_option
 @cores_option
 @click.pass_obj
-def upgrade(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes: int) -> None:
+def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
     """For how long a job stands still when its program is replaced, by the size of its state."""
-    root, markdown = place
-    show(run_upgrade(root, UpgradeSizes(keys, **sizes), _say), sizes["cores"], markdown)
+    report.show(run_upgrade(report.root, UpgradeSizes(keys, **sizes), _say), sizes["cores"])
 
 
 @main.command()
@@ -205,10 +229,9 @@ def upgrade(place: tuple[Path, Path | None], /, *, keys: Sequence[int], **sizes:
 )
 @cores_option
 @click.pass_obj
-def api(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+def api(report: Report, /, **sizes: int) -> None:
     """Reads of the REST API, with a long history in the database."""
-    _, markdown = place
-    show(run_api(ApiSizes(**sizes), _say), sizes["cores"], markdown)
+    report.show(run_api(ApiSizes(**sizes), _say), sizes["cores"])
 
 
 @main.command()
@@ -217,21 +240,9 @@ def api(place: tuple[Path, Path | None], /, **sizes: int) -> None:
 @click.option("--rounds", default=5, show_default=True, help="How often each page is opened.")
 @cores_option
 @click.pass_obj
-def pages(place: tuple[Path, Path | None], /, **sizes: int) -> None:
+def pages(report: Report, /, **sizes: int) -> None:
     """How long each page of the dashboard loads, and how much it sends."""
-    _, markdown = place
-    show(run_pages(PageSizes(**sizes), _say), sizes["cores"], markdown)
-
-
-def show(tables: Iterable[Table], cores: int, markdown: Path | None) -> None:
-    """Print each table as soon as it is there, and the machine at the end, also to a file if one is given."""
-    texts: list[str] = []
-    for table in tables:
-        texts.append(table.render())
-        click.echo(texts[-1])
-        if markdown is not None:
-            markdown.write_text("\n".join([*texts, f"Measured: {describe(cores)}\n"]), encoding="utf-8")
-    click.echo(f"Measured: {describe(cores)}")
+    report.show(run_pages(PageSizes(**sizes), _say), sizes["cores"])
 
 
 def _say(line: str) -> None:
@@ -240,6 +251,6 @@ def _say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        main()
+        main(prog_name="./keyscale bench")
     except (PackageError, ContenderFailedError) as failure:
         sys.exit(str(failure))

@@ -1,4 +1,4 @@
-"""`python -m bench api`: a steady rate of reads of the REST API, with the history of many jobs in the database."""
+"""`./keyscale bench api`: a steady rate of reads of the REST API, with the history of many jobs in the database."""
 
 from __future__ import annotations
 

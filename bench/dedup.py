@@ -1,4 +1,4 @@
-"""`python -m bench dedup`: one deduplication by UUID, the same files, in ours and in the peers, in turn."""
+"""`./keyscale bench dedup`: one deduplication by UUID, the same files, in ours and in the peers, in turn."""
 
 from __future__ import annotations
 

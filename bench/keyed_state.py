@@ -1,4 +1,4 @@
-"""`python -m bench state`: the state library beside a plain rocksdict loop and the heap, and against its own goals."""
+"""`./keyscale bench state`: the state library beside a plain rocksdict loop and the heap, and against its own goals."""
 
 from __future__ import annotations
 

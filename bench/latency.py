@@ -1,4 +1,4 @@
-"""`python -m bench latency`: from a Kafka record's timestamp to the moment when readers of the sink see it."""
+"""`./keyscale bench latency`: from a Kafka record's timestamp to the moment when readers of the sink see it."""
 
 from __future__ import annotations
 

@@ -22,11 +22,6 @@ def describe(cores: int) -> str:
     )
 
 
-def load() -> float:
-    """How busy the machine is before a measurement: processes wanting a core, mean of the last minute."""
-    return os.getloadavg()[0]
-
-
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):

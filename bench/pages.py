@@ -1,4 +1,4 @@
-"""`python -m bench pages`: how long each page of the dashboard loads, and what it sends, in a real browser."""
+"""`./keyscale bench pages`: how long each page of the dashboard loads, and what it sends, in a real browser."""
 
 from __future__ import annotations
 

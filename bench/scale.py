@@ -1,4 +1,4 @@
-"""`python -m bench scale`: the deduplication job's throughput by size of state, restored from a savepoint."""
+"""`./keyscale bench scale`: the deduplication job's throughput by size of state, restored from a savepoint."""
 
 from __future__ import annotations
 

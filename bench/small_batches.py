@@ -1,4 +1,4 @@
-"""`python -m bench batches`: the cost of a micro-batch with few records or none, beside Spark's own stateful one."""
+"""`./keyscale bench batches`: the cost of a micro-batch with few records or none, beside Spark's own stateful one."""
 
 from __future__ import annotations
 

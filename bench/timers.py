@@ -1,4 +1,4 @@
-"""`python -m bench timers`: the time from a timer's moment to its output, while no input comes."""
+"""`./keyscale bench timers`: the time from a timer's moment to its output, while no input comes."""
 
 from __future__ import annotations
 

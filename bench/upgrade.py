@@ -1,4 +1,4 @@
-"""`python -m bench upgrade`: for how long a job stands still when its program is replaced, by the size of its state."""
+"""`./keyscale bench upgrade`: for how long a job stands still when its program is replaced, by its state's size."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pyspark
 
+from bench.peers.followed_log import FollowedLog
 from bench.peers.spark import DRIVER_MEMORY
 from keyscale.installation import DRIVER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from keyscale.state.documents.log_entries import LogEntry
-
 MAX_PARALLELISM = 128
 
 
@@ -38,7 +37,11 @@ class DriverFailedError(RuntimeError):
 
 
 class Driver:
-    """A running driver, which ends with the `with` block; its files in the object store are then deleted."""
+    """A running driver, which ends with the `with` block; its files in the object store are then deleted.
+
+    Attributes:
+        log: The job's commit log.
+    """
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Driver:
             checkpoints=CheckpointSettings(interval_ms=checkpoint_interval_ms),
         )
         self._job = JobId(assignment.job_id)
+        self.log = FollowedLog(CommitLog(open_store(self._store_url), Layout(self._job)))
         file = work / "assignment.json"
         file.write_text(assignment.model_dump_json(), encoding="utf-8")
         self._control = file.with_suffix(".control")
@@ -118,10 +122,6 @@ class Driver:
         if self._process.wait() != 0:
             message = f"the driver was told to end and ended with {self._process.returncode}"
             raise DriverFailedError(message)
-
-    def log_entries(self) -> list[LogEntry]:
-        """The job's commit log."""
-        return [entry for _, entry in CommitLog(open_store(self._store_url), Layout(self._job)).read()]
 
 
 def _command(work: Path, cores: int, jars: str) -> list[str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 ARTIFACT = Path(__file__).with_name("dedup_job.py")
 POLL_SECONDS = 0.1
+LOG_READ_SECONDS = 1.0
 
 
 def run(
@@ -62,16 +63,20 @@ def run(
 
 
 def _when_all_is_committed(driver: Driver, events: int) -> Heartbeat:
+    read_at = time.monotonic()
     while True:
         heartbeat = driver.heartbeat()
         if heartbeat is not None and heartbeat.metrics.input_records >= events:
             return heartbeat
+        if time.monotonic() >= read_at:
+            driver.log.read()
+            read_at = time.monotonic() + LOG_READ_SECONDS
         time.sleep(POLL_SECONDS)
 
 
 def _answer(task: DedupTask, driver: Driver, last: Heartbeat) -> Mapping[str, Any]:
     """Figures from the commit log: the time from the attempt's opening to the publication of the last batch."""
-    entries = driver.log_entries()
+    entries = driver.log.read()
     opened_ms = next(entry.opened_at_ms for entry in entries if isinstance(entry, AttemptOpened))
     committed = [entry for entry in entries if isinstance(entry, BatchCommitted) and entry.input_records]
     published_seconds = max(path.stat().st_ctime for path in task.output.glob("batch=*"))  # the rename into place

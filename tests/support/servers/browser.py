@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.cli.connection import Connection
 
-# How fast a page is, `python -m bench pages` says: a test on a busy machine waits for what will be there in the end.
+# How fast a page is, `./keyscale bench pages` says: a test on a busy machine waits for what will be there in the end.
 TIMEOUT_SECONDS = 60.0
 expect.set_options(timeout=1000 * TIMEOUT_SECONDS)
 
