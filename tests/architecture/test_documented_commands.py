@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
+from bench.__main__ import main as benchmarks
 from keyscale.api.cli.root import keyscale
 from keyscale.state.__main__ import command_parser
 from tests.support.repository import DOCS, ROOT
@@ -66,7 +67,10 @@ def test_the_command_lines_of_a_page_are_understood(page: Path) -> None:
         with suppress(
             click.exceptions.Exit, click.MissingParameter
         ):  # of --version; of a sentence that names a command
-            understand(keyscale, arguments)
+            if arguments[0] != "bench":
+                understand(keyscale, arguments)
+            elif arguments[1:] and arguments[1] != "COMMAND":
+                understand(benchmarks, arguments[1:])
 
 
 def test_the_command_lines_of_the_state_library_are_understood() -> None:
@@ -81,6 +85,8 @@ def test_a_line_with_an_option_that_does_not_exist_is_not_understood() -> None:
         understand(keyscale, ["jobs", "start", "visits", "--at-once"])
     with pytest.raises(click.UsageError):
         understand(keyscale, ["jobs", "begin", "visits"])
+    with pytest.raises(click.UsageError):
+        understand(benchmarks, ["deduplication"])
 
 
 def test_every_option_of_jobs_create_is_described() -> None:
