@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -31,6 +32,18 @@ def test_starts_a_tree(request):
         started.wait()
 """
 
+COMMAND = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_tree.py"]
+BURN_SECONDS = 2.0
+BURN = f"""
+import pathlib, subprocess, sys, time
+burn = "import pathlib, time\\nwhile time.process_time() < {BURN_SECONDS}: pass\\npathlib.Path('burnt').touch()"
+
+def test_burns_time_in_a_process_without_a_parent():
+    subprocess.run(["sh", "-c", '"$0" -c "$1" &', sys.executable, burn], check=True)
+    while not pathlib.Path("burnt").exists():
+        time.sleep(0.05)
+"""
+
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
@@ -46,10 +59,9 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def pytest_process(project: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_tree.py"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
-        command, cwd=project, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        COMMAND, cwd=project, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
         yield process
         process.kill()
@@ -89,3 +101,20 @@ def test_what_a_test_has_left_ends_with_pytest_and_is_named(
     assert "1 passed" in said
     assert "ends processes that the tests have left: python" in said
     assert not psutil.pid_exists(first)
+
+
+def test_the_processor_time_of_a_process_without_a_parent_counts(project: Path) -> None:
+    (project / "test_tree.py").write_text(BURN)
+    counted = processor_seconds(project)
+    (project / "conftest.py").unlink()
+    without_reaper = processor_seconds(project)
+    assert counted > without_reaper + BURN_SECONDS / 2
+
+
+def processor_seconds(project: Path) -> float:
+    """Runs the project's test; returns what the kernel has counted for the process that was started."""
+    (project / "burnt").unlink(missing_ok=True)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(COMMAND, cwd=project, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
