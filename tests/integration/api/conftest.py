@@ -1,4 +1,7 @@
-"""A control plane's HTTP side, served for real on a migrated PostgreSQL. Nothing is reconciled."""
+"""A control plane's HTTP side in this process, on a migrated PostgreSQL. Nothing is reconciled.
+
+Tests of connections serve the application on a socket.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,37 @@ import socket
 import threading
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import httpx
 import pytest
 import uvicorn
+from anyio.from_thread import start_blocking_portal
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.job_secrets import JobSecrets
+from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.lifecycle.leadership import Leadership
+from keyscale.api.services import artifacts
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import leaders, tokens
 from keyscale.db.statuses import Role
+from tests.support.control_plane.reused_database import ReusedDatabase
+from tests.support.control_plane.running_application import RunningApplication, running_application
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from anyio.from_thread import BlockingPortal
     from fastapi import FastAPI
+    from sqlalchemy import Engine
     from sqlalchemy.orm import Session
+    from starlette.routing import BaseRoute
 
     from keyscale.api.services.context import Context
     from keyscale.db.models import Token
@@ -75,19 +86,34 @@ def settings(tmp_path: Path) -> Settings:
     )
 
 
-@pytest.fixture
-def postgres_url(postgres_server: str, migrated_template: str) -> str:
-    """URL of a fresh, migrated database of the session's server."""
-    return create_database(postgres_server, f"test_{uuid.uuid4().hex}", migrated_template)
+@pytest.fixture(scope="session")
+def database(postgres_server: str, migrated_template: str) -> Iterator[ReusedDatabase]:
+    """The database that the tests of this process use one after the other."""
+    database = ReusedDatabase(create_database(postgres_server, f"api_{uuid.uuid4().hex}", migrated_template))
+    yield database
+    database.close()
 
 
 @pytest.fixture
-def context(settings: Settings, postgres_url: str) -> Iterator[Context]:
-    engine = open_engine(postgres_url)
+def engine(database: ReusedDatabase) -> Engine:
+    """A migrated database without jobs, tokens and anything else of tests."""
+    database.renew()
+    return database.engine
+
+
+@pytest.fixture
+def new_engine(postgres_server: str, migrated_template: str) -> Iterator[Engine]:
+    """A migrated database of the test's own, for tests of connections and statistics."""
+    engine = open_engine(create_database(postgres_server, f"test_{uuid.uuid4().hex}", migrated_template))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def context(settings: Settings, engine: Engine) -> Context:
     with session_factory(engine).begin() as session:
         add_token(session, TOKEN, Role.ADMIN)
-    yield make_context(settings, engine)
-    engine.dispose()
+    return make_context(settings, engine)
 
 
 @pytest.fixture
@@ -97,14 +123,36 @@ def leadership(context: Context) -> Leadership:
         return Leadership(context.sessions, leaders.begin_epoch(session, "http://first:1"))
 
 
+@pytest.fixture(scope="session")
+def portal() -> Iterator[BlockingPortal]:
+    """The event loop in which the applications of this process answer."""
+    with start_blocking_portal() as portal:
+        yield portal
+
+
+@pytest.fixture(scope="session")
+def routes() -> list[BaseRoute]:
+    """The routes of the first application, for all of them: each route is built at its first request."""
+    return []
+
+
 @pytest.fixture
-def app(context: Context) -> FastAPI:
-    return create_app(context, reconcile=False)
+def app(context: Context, routes: list[BaseRoute]) -> FastAPI:
+    app = create_app(context, reconcile=False)
+    routes[:] = routes or app.router.routes
+    app.router.routes = list(routes)
+    return app
+
+
+@pytest.fixture
+def application(app: FastAPI, portal: BlockingPortal) -> Iterator[RunningApplication]:
+    with running_application(app, portal) as application:
+        yield application
 
 
 @contextmanager
 def served(app: FastAPI, listener: socket.socket | None = None) -> Iterator[httpx.Client]:
-    """Serves an application, on a socket of its own unless one is given; yields a client without a token."""
+    """Serves an application on a socket, of its own unless one is given; yields a client without a token."""
     listener = listener or _listener()
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -125,10 +173,20 @@ def _listener() -> socket.socket:
 
 
 @pytest.fixture
-def anonymous(app: FastAPI) -> Iterator[httpx.Client]:
+def on_socket() -> None:
+    """Lets the client of a test talk to the application over a socket; for `usefixtures`."""
+
+
+@pytest.fixture
+def anonymous(request: pytest.FixtureRequest, app: FastAPI) -> Iterator[httpx.Client]:
     """A client without a token."""
-    with served(app) as client:
-        yield client
+    if "on_socket" in request.fixturenames:
+        with served(app) as client:
+            yield client
+    else:
+        application: RunningApplication = request.getfixturevalue("application")
+        with application.new_client() as client:
+            yield client
 
 
 @pytest.fixture
@@ -136,6 +194,24 @@ def client(anonymous: httpx.Client) -> httpx.Client:
     """A client with the admin's token."""
     anonymous.headers["Authorization"] = f"Bearer {TOKEN}"
     return anonymous
+
+
+@pytest.fixture(scope="session")
+def inspections() -> dict[tuple[bytes, str], Any]:
+    """What is in the files that were uploaded: a process inspects each file, and most tests upload the same one."""
+    return {}
+
+
+@pytest.fixture(autouse=True)
+def _inspected_once(inspections: dict[tuple[bytes, str], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def inspect(content: IO[bytes], filename: str) -> Any:
+        content.seek(0)
+        key = content.read(), filename
+        if key not in inspections:
+            inspections[key] = inspect_artifact(content, filename)
+        return inspections[key]
+
+    monkeypatch.setattr(artifacts, "inspect_artifact", inspect)
 
 
 @pytest.fixture

@@ -225,6 +225,7 @@ def test_only_some_uploads_are_read_at_once_and_the_others_are_told_to_come_agai
     assert upload(b"print(2)").status_code == 201, "a refused upload has given its slot back"
 
 
+@pytest.mark.usefixtures("on_socket")
 def test_a_user_whose_uploads_do_not_end_keeps_nobody_else_from_uploading(
     client: httpx.Client, context: Context, upload: Callable[..., Any]
 ) -> None:

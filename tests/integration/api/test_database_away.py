@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
+    from sqlalchemy import Engine
 
     from keyscale.api.services.context import Context
     from keyscale.db.embedded import EmbeddedPostgres
@@ -38,13 +39,12 @@ def own_postgres() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.fixture
-def postgres_url(own_postgres: EmbeddedPostgres) -> str:
-    """In place of the session's server, which other tests need."""
-    url = create_database(own_postgres.url, f"test_{time.monotonic_ns()}")
-    engine = open_engine(url)
+def engine(own_postgres: EmbeddedPostgres) -> Iterator[Engine]:
+    """In place of the server that other tests use as well."""
+    engine = open_engine(create_database(own_postgres.url, f"test_{time.monotonic_ns()}"))
     migrate(engine)
+    yield engine
     engine.dispose()
-    return url
 
 
 @contextmanager

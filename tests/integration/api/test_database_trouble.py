@@ -14,10 +14,16 @@ from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
 
 if TYPE_CHECKING:
     import httpx
+    from sqlalchemy import Engine
 
     from keyscale.api.services.context import Context
 
 pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def engine(new_engine: Engine) -> Engine:
+    return new_engine
 
 
 def test_a_request_that_waits_too_long_for_a_lock_says_so(

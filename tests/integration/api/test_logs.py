@@ -162,6 +162,7 @@ def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
         assert (hidden.status_code, hidden.json()["code"]) == (404, "JOB_NOT_FOUND")
 
 
+@pytest.mark.usefixtures("on_socket")
 def test_replicas_do_not_send_a_request_in_a_circle(client: httpx.Client, context: Context, secretive: str) -> None:
     launch(context, secretive, "elsewhere:/home")
     with context.sessions.begin() as session:

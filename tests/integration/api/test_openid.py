@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from keyscale.api.settings import Settings
+    from tests.support.control_plane.running_application import RunningApplication
 
 pytestmark = pytest.mark.real
 
@@ -137,6 +138,7 @@ def test_a_user_signs_in_at_the_issuer_and_has_the_role_of_the_claim(
     assert anonymous.get("/jobs").status_code == 401
 
 
+@pytest.mark.usefixtures("on_socket")
 def test_the_pages_on_the_way_through_the_issuer_have_no_fault_of_access(
     anonymous: httpx.Client, issuer: IssuerProcess
 ) -> None:
@@ -154,9 +156,11 @@ def test_the_pages_on_the_way_through_the_issuer_have_no_fault_of_access(
         expect(page.get_by_role("heading", level=1)).to_have_text("Artifacts")
 
 
-def test_a_code_works_once_and_in_the_browser_that_began_only(anonymous: httpx.Client, issuer: IssuerProcess) -> None:
+def test_a_code_works_once_and_in_the_browser_that_began_only(
+    anonymous: httpx.Client, application: RunningApplication, issuer: IssuerProcess
+) -> None:
     back = begin(anonymous, issuer)
-    with httpx.Client(base_url=anonymous.base_url, trust_env=False) as other:
+    with application.new_client() as other:
         assert other.get(back).status_code == 403
         assert SESSION_COOKIE not in other.cookies
     begin(anonymous, issuer)  # a newer sign-in: the older state is not this browser's any more

@@ -148,7 +148,7 @@ def test_a_location_that_no_manifest_can_have_is_not_read(
 ) -> None:
     location = f"{context.settings.store_url}/{path.format(id=job['id'])}"
     refused = start(client, restore_from={"location": location})
-    assert (refused["code"], "no job's manifest" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
+    assert (refused["code"], "to a job's manifest" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
 
 
 def test_a_damaged_snapshot_and_one_that_another_job_has_claimed_are_refused(

@@ -167,6 +167,7 @@ def test_an_expired_or_revoked_token_opens_no_route(world: World, state: str) ->
     assert {route: code for route, code in found.items() if code != (401, f"TOKEN_{state}")} == {}
 
 
+@pytest.mark.usefixtures("on_socket")
 def test_no_route_reads_a_large_body_before_it_knows_the_sender(world: World) -> None:
     address = (world.client.base_url.host, world.client.base_url.port or 0)
     methods = {"POST", "PATCH", "PUT"}

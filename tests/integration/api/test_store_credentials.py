@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("on_socket")]
 
 ROLE = "arn:aws:iam::123456789012:role/keyscale-jobs"
 USE = """

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("on_socket")]
 
 ALL = ["job", "figures", "checkpoints", "changes", "operations", "events"]
 

@@ -138,6 +138,7 @@ def test_a_start_after_the_admins_token_was_revoked_makes_another(context: Conte
     assert file.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.usefixtures("on_socket")
 def test_the_commands_make_list_and_revoke_tokens(
     client: httpx.Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
