@@ -1,1 +1,4 @@
-"""Code that rests on private or undocumented parts of Spark: one module per part, listed in docs/spark-internals.md."""
+"""Code that relies on private or undocumented parts of Spark.
+
+Each part has a module, listed in docs/spark-internals.md.
+"""

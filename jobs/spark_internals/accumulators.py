@@ -1,11 +1,11 @@
-"""A list that the tasks of Spark jobs append to and the driver reads.
+"""A list that Spark tasks append to and the driver reads.
 
-The API is public; the guarantees are not documented for tasks of frames, such as those of `mapInArrow`. It relies on
-these (seen in Spark 4.3): when a job has ended, the driver has the items of all tasks that succeeded; items of a
-task that failed never arrive; a task that Spark ran twice with success may appear twice.
+The API is public; the guarantees are undocumented for tasks of frames, such as the tasks of `mapInArrow`. It relies on
+these guarantees (seen in Spark 4.3): when a job has ended, the driver has the items of all tasks that succeeded; items
+of a task that failed never arrive; a task that Spark ran twice with success may appear twice.
 
-There is no switch: a batch's changelogs are reported by it. A batch whose reports are not exactly one per subtask
-fails, so nothing is committed by mistake.
+It has no switch: a batch's changelogs are reported through it. A batch without exactly one report per subtask fails, so
+nothing is committed by mistake.
 """
 
 from __future__ import annotations
@@ -30,5 +30,8 @@ class _Lists(AccumulatorParam[list[_Item]], Generic[_Item]):
 
 
 def list_accumulator(context: SparkContext) -> Accumulator[list[_Item]]:
-    """Makes an empty list. Spark keeps every accumulator, so make one per attempt and not one per batch."""
+    """Creates an empty list.
+
+    Spark keeps every accumulator, so create a list per attempt, not per batch.
+    """
     return context.accumulator([], _Lists())

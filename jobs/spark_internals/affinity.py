@@ -10,12 +10,12 @@ It relies on undocumented behaviour (seen in Spark 4.3; `repartitionById` is new
   preferences come first unless `spark.shuffle.reduceLocality.enabled` is off (since Spark 1.5, undocumented).
 - The join of two frames that `repartitionById` has partitioned in one way moves no row a second time, and the rows of
   partition id `i` are in partition `i`.
-- A filter on the cached rows that lets none through leaves their partitions in place, with their locations.
+- A filter on the cached rows that drops all of them leaves their partitions in place, with their locations.
 
-Switched off by `affinity`, rows still go to the partition of their subtask, but Spark chooses its executor again in
+With the switch `affinity` off, rows still go to the partition of their subtask, but Spark chooses the executor again in
 each batch. Results are the same. State is rebuilt from the object store wherever it is missing, and on several hosts
-checkpoints may fail because a snapshot's files are on another host: use it on one host, or to find out whether
-affinity is what has broken.
+checkpoints may fail because a snapshot's files are on another host: switch affinity off only on one host, or to find
+out whether affinity is broken.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ PARTITIONS_MIN = 2
 
 @dataclass(frozen=True)
 class Anchor:
-    """A cached frame with one row per subtask, subtask i in partition i.
+    """A cached frame with subtask i's row in partition i.
 
     Its rows are cached by the first job that reads them, on the executors that Spark chooses then.
 
-    A single subtask has a second, spare partition beside it, which stays empty: Spark takes a frame of one partition
-    for one that it may partition as it likes.
+    A single subtask has a second, spare partition beside it, which stays empty: Spark may repartition a frame of one
+    partition.
 
     Attributes:
         frame: The rows.
@@ -58,7 +58,10 @@ class Anchor:
 
     @classmethod
     def create(cls, spark: SparkSession, parallelism: int) -> Anchor:
-        """Declares the rows. It runs no job, which would take a second or two of a driver that has just started."""
+        """Declares the rows.
+
+        It runs no job, which would take a new driver a second or two.
+        """
         subtask = F.col("id").cast("int").alias(SUBTASK_COLUMN)
         partitions = max(parallelism, PARTITIONS_MIN)
         frame = spark.range(partitions).select(subtask).repartitionById(partitions, SUBTASK_COLUMN)
@@ -68,21 +71,25 @@ class Anchor:
         return cls(cached, cached.hint("shuffle_hash"), parallelism)
 
     def route(self, frame: DataFrame) -> DataFrame:
-        """Moves each row to the partition that its `__subtask` names, on the executor of that subtask."""
+        """Moves each row to the partition and executor of its `__subtask`."""
         routed = frame.repartitionById(max(self.parallelism, PARTITIONS_MIN), SUBTASK_COLUMN)
         return routed if self.joined is None else routed.join(self.joined, SUBTASK_COLUMN)
 
     def empty(self, schema: StructType) -> DataFrame:
-        """Returns an empty frame whose partitions are on the executors of the subtasks. Reading it moves nothing.
+        """Returns an empty frame with partitions on the subtasks' executors.
 
-        The condition is one on rows: Spark would leave out all that follows a frame that it knows to be empty.
+        Reading it moves nothing. Its condition is on rows: Spark would skip all steps after a frame that it knows to be
+        empty.
         """
         columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
         return self.frame.where(F.col(SUBTASK_COLUMN) < 0).select(*columns)
 
     @cached_property
     def subtasks(self) -> RDD[Row]:
-        """The rows of the subtasks, without the spare one's; planned once, at first use."""
+        """The rows of the subtasks, without the spare row.
+
+        They are planned once, at first use.
+        """
         return self.frame.where(F.col(SUBTASK_COLUMN) < self.parallelism).rdd
 
     def release(self) -> None:

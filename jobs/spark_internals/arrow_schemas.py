@@ -1,7 +1,9 @@
-"""Schemas of Spark as Arrow's, and back, by the rules that Spark itself goes by where it exchanges Arrow with Python.
+"""Converts schemas between Spark and Arrow by Spark's own rules.
 
-It relies on `pyspark.sql.pandas.types` (since Spark 2.3, undocumented). Public, but slower and only with a session,
-would be the schema of `spark.createDataFrame(<an empty Arrow table>)` and of `frame.limit(0).toArrow()`.
+These are the rules by which Spark exchanges Arrow with Python.
+
+It relies on `pyspark.sql.pandas.types` (since Spark 2.3, undocumented). The public alternative is slower and needs a
+session: the schema of `spark.createDataFrame(<an empty Arrow table>)` and of `frame.limit(0).toArrow()`.
 
 Times without a zone stay without one, and times with one are in UTC.
 """

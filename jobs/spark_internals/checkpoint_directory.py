@@ -1,14 +1,16 @@
-"""Spark's local checkpoint directory: the files in which a streaming query keeps how far it has read its sources.
+"""Spark's local checkpoint directory.
+
+In its files a streaming query records how far it has read its sources.
 
 It relies on their undocumented layout (present in Spark 2.4, tested with 4.3), small text files that are each written
 once:
 
 - `metadata`: the query's id.
 - `offsets/N`: where batch N ends in every source: a line with a version, a line of JSON with `batchWatermarkMs`, then
-  one line per input of the query, `-` for one that has read nothing.
+  one line per input of the query, `-` for an input that has read nothing.
 - `commits/N`: batch N is done: a line with a version, and JSON with `nextBatchWatermarkMs`.
-- `sources/<i>/N`: the log of a source of its own: a line with a version, then a line per file. Every tenth entry of the
-  file source is called `N.compact` and holds the lines of all entries up to N, that is, of all files ever read.
+- `sources/<i>/N`: the log of a source: a line with a version, then a line per file. Every tenth entry of the file
+  source is called `N.compact` and holds the lines of all entries up to N, that is, of all files ever read.
 - `state`: the state of Spark's own stateful operators.
 
 When Spark calls foreachBatch for batch N, the directory holds offsets/N and every source's log up to it, but not yet
@@ -18,15 +20,15 @@ In Keyscale the directory is ephemeral: its files are in the commit log before t
 writes a fresh directory from the log. Spark then runs a planned batch again with the same positions, or plans the
 next one.
 
-How often Spark compacts a source's log it derives from the numbers of the last two compacted files, or of the only
-one: after 19 alone it goes on by twenties, after 39 alone by tens, and it stops for good if entry 49 is not compacted
-then. The recorded positions have the last compacted file only. So the directory that Spark starts from has an empty one
-before it, at a distance of ours, and compacts what Spark would look for.
+Spark derives the compaction interval from the last two compacted files, or from the only compacted file: after 19 alone
+it continues by twenties, after 39 alone by tens, and it stops for good if entry 49 is not compacted then. The recorded
+positions have the last compacted file only. So the directory that Spark starts from has an empty compacted file before
+it, at a chosen distance, and the compacted file that Spark would look for.
 
 The commit log has `N.compact.added` instead of `N.compact`: only the lines that entry N adds, so that a plan is as
-long as its batch has files. They are put together again from the entries before.
+long as its batch has files. `N.compact` is assembled again from the earlier entries.
 
-There is no switch. A directory without a batch's offsets fails the batch before it runs, with JOB_POSITIONS_MISSING.
+It has no switch. A directory without a batch's offsets fails the batch before it runs, with JOB_POSITIONS_MISSING.
 """
 
 from __future__ import annotations
@@ -54,7 +56,10 @@ _NOTHING_READ = "-"
 
 
 class SparkStateUnsupportedError(JobError):
-    """The job's input has a stateful operator of Spark's own, whose state no checkpoint would hold."""
+    """The job's input has a stateful operator of Spark's own.
+
+    A checkpoint would not hold the operator's state.
+    """
 
     code = "JOB_SPARK_STATE_UNSUPPORTED"
     domain = "user"
@@ -64,7 +69,7 @@ class SparkStateUnsupportedError(JobError):
 
 
 class PositionsCorruptError(JobError):
-    """The recorded source positions cannot be turned back into files that Spark can start from."""
+    """The recorded source positions cannot be turned into Spark's files."""
 
     code = "JOB_POSITIONS_CORRUPT"
     domain = "external"
@@ -72,14 +77,19 @@ class PositionsCorruptError(JobError):
 
 
 class PositionsMissingError(JobError):
-    """Spark has begun a batch whose offsets are not in its checkpoint directory: it could not be run again as it is."""
+    """Spark's checkpoint directory lacks the offsets of a new batch.
+
+    The batch could not be run again with the same input.
+    """
 
     code = "JOB_POSITIONS_MISSING"
-    advice = "Nothing was planned or committed; see whether the driver's work directory was removed or filled up."
+    advice = "Nothing was planned or committed; check whether the driver's work directory was removed or is full."
 
 
 class PositionsDirectory:
-    """Spark's local checkpoint directory: written once before Spark starts, and read after each of Spark's plans.
+    """Spark's local checkpoint directory.
+
+    It is written once before Spark starts, and read after each of Spark's plans.
 
     Args:
         path: A local path, which does not exist yet.
@@ -91,7 +101,10 @@ class PositionsDirectory:
 
     @property
     def location(self) -> str:
-        """Where Spark finds it. Spark takes the characters as they are: an encoded URI would name another directory."""
+        """The location of the directory for Spark.
+
+        Spark takes the characters literally: an encoded URI would name another directory.
+        """
         return f"file://{self._path}"
 
     def write(self, positions: Mapping[str, str]) -> None:
@@ -113,12 +126,14 @@ class PositionsDirectory:
         self._seen = set(files)
 
     def read_new(self) -> dict[str, str]:
-        """Returns the files that Spark has added since the last call, content by relative path.
+        """Returns the files that Spark has added since the last call.
 
-        Spark never changes a file that it has written, so none is read twice.
+        The content is by relative path.
+
+        Spark never changes a file that it has written, so each file is read once.
 
         Raises:
-            SparkStateUnsupportedError: The query has a stateful operator of Spark's own, whose state would be lost.
+            SparkStateUnsupportedError: The query has a stateful operator of Spark's own; its state would be lost.
         """
         if (self._path / "state").exists():
             raise SparkStateUnsupportedError("the job's input uses a stateful operator of Spark's own")
@@ -129,13 +144,15 @@ class PositionsDirectory:
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         for path in sorted(self._path.rglob("*")):
-            # Names that start with a dot are checksums and files that are still being written.
+            # Names that start with a dot are checksums and unfinished files.
             if not path.name.startswith(".") and path.is_file():
                 yield path.relative_to(self._path).as_posix(), path
 
 
 def shortened(planned: Mapping[str, str], positions: Mapping[str, str]) -> dict[str, str]:
-    """Returns a planned batch's new files for the log: of a source's compacted files only what they add.
+    """Shortens a planned batch's new files for the log.
+
+    A source's compacted files are reduced to their additions.
 
     Args:
         planned: The new files.
@@ -157,7 +174,7 @@ def _shortened(name: str, content: str, files: Mapping[str, str]) -> tuple[str, 
 
 
 def with_compacted(positions: Mapping[str, str]) -> dict[str, str]:
-    """Returns positions in which the compacted files of each source's log are those that Spark looks for.
+    """Adds the compacted files that Spark looks for to positions.
 
     Raises:
         PositionsCorruptError: Entries of a source's log are missing.
@@ -186,13 +203,19 @@ def with_compacted(positions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _compact_interval(compacted: int) -> int:
-    """Returns an interval that a compacted file of this number fits: about as many entries as Spark's default."""
+    """Returns an interval that a compacted file of this number fits.
+
+    The interval has about as many entries as Spark's default.
+    """
     entries = compacted + 1
     return next((each for each in range(_COMPACT_INTERVAL, entries) if entries % each == 0), entries)
 
 
 def _compacted(files: Mapping[str, str], folder: str, number: int) -> str:
-    """Returns an entry of a source's log together with all before it, as a compacted file."""
+    """Returns an entry of a source's log as a compacted file.
+
+    The file also has all earlier entries.
+    """
     before = _lines_before(files, folder, number)
     content = files.get(f"{folder}/{number}")
     if before is None or content is None:
@@ -202,7 +225,10 @@ def _compacted(files: Mapping[str, str], folder: str, number: int) -> str:
 
 
 def _lines_before(files: Mapping[str, str], folder: str, number: int) -> list[str] | None:
-    """Returns the lines of all entries of a source's log before one; None if not all of them are there."""
+    """Returns all lines of a source's log before an entry.
+
+    Returns None if entries are missing.
+    """
     later: list[str] = []
     for earlier in reversed(range(number)):
         name = f"{folder}/{earlier}"
@@ -217,10 +243,12 @@ def _lines_before(files: Mapping[str, str], folder: str, number: int) -> list[st
 
 
 def merged(positions: Mapping[str, str], planned: Mapping[str, str], batch_id: int) -> dict[str, str]:
-    """Adds the files of planned batches, and drops those that no restart at or after the last one needs.
+    """Adds the files of planned batches, and drops outdated files.
 
-    Spark's start needs the offsets of the last batch and the one before it, the last commit, and of each source's log
-    the last compacted file and what came after it.
+    A file is outdated if no restart at or after the last batch needs it.
+
+    Spark's start needs the offsets of the last two batches, the last commit, and of each source's log the last
+    compacted file and later entries.
 
     Args:
         positions: The files before.
@@ -259,7 +287,7 @@ def _is_needed(name: str, batch_id: int, compacted: Mapping[str, int]) -> bool:
 
 
 def positions_of(files: Mapping[str, str], sources: Sequence[str]) -> SourcePositions:
-    """Returns the source positions in files of a query over some sources, in a form of ours."""
+    """Converts files of a query over some sources to source positions."""
     batches: list[BatchEnd] = []
     read_files: dict[str, list[ReadFiles]] = {}
     others = {name: content for name, content in files.items() if name != _QUERY}
@@ -300,33 +328,41 @@ def files_of(positions: SourcePositions) -> dict[str, str]:
 
 
 def check_planned(positions: Mapping[str, str], batch_id: int) -> None:
-    """Asserts that positions say where a batch ends: without that it could run again with other input.
+    """Asserts that positions say where a batch ends.
+
+    Without that the batch could run again with other input.
 
     Raises:
-        PositionsMissingError: They do not.
+        PositionsMissingError: The positions lack the batch's offsets.
     """
     if f"offsets/{batch_id}" not in positions:
         raise PositionsMissingError(f"Spark's checkpoint directory does not hold the offsets of its batch {batch_id}")
 
 
 def is_offsets(name: str) -> bool:
-    """Whether a file of this name says where a batch ends in every source."""
+    """Returns whether a file of this name holds a batch's offsets.
+
+    The offsets say where the batch ends in every source.
+    """
     entry = _BATCH_ENTRY.fullmatch(name)
     return entry is not None and entry["folder"] == "offsets"
 
 
 def inputs_of(offsets: str) -> int:
-    """Returns how many inputs the query had that wrote these offsets."""
+    """Returns the number of inputs of the query that wrote the offsets."""
     return len(offsets.splitlines()) - _OFFSETS_HEADER_LINES
 
 
 def with_new_inputs(offsets: str, count: int) -> str:
-    """Returns the offsets of a query with `count` further inputs, which have read nothing."""
+    """Adds `count` inputs that have read nothing to a query's offsets."""
     return "\n".join([*offsets.splitlines(), *[_NOTHING_READ] * count])
 
 
 def with_inputs_kept(positions: Mapping[str, str], kept: Sequence[bool]) -> dict[str, str]:
-    """Returns the files of a query without some of its inputs; those that are kept move up in its places."""
+    """Returns the files of a query without some of its inputs.
+
+    The kept inputs move up in its places.
+    """
     places = {str(before): str(now) for now, before in enumerate(at for at, keep in enumerate(kept) if keep)}
     files = {}
     for name, content in positions.items():
@@ -342,7 +378,9 @@ def with_inputs_kept(positions: Mapping[str, str], kept: Sequence[bool]) -> dict
 
 
 def with_commit(positions: Mapping[str, str], batch_id: int) -> dict[str, str]:
-    """Marks a batch as done, as Spark does, where Spark had no time to do so itself.
+    """Marks a batch as done, as Spark does.
+
+    Spark had no time to do so itself.
 
     Raises:
         PositionsCorruptError: The positions do not hold the batch's offsets.
@@ -350,7 +388,7 @@ def with_commit(positions: Mapping[str, str], batch_id: int) -> dict[str, str]:
     name = f"commits/{batch_id}"
     if name in positions:
         return dict(positions)
-    # The watermark after the batch is at least the one before it; Spark moves it on with the next batch's rows.
+    # The watermark after the batch is at least the watermark before it; Spark advances it with the next batch's rows.
     watermark_ms = _watermark_ms(positions, batch_id)
     return {**positions, name: f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}'}
 

@@ -1,10 +1,12 @@
-"""Files and directories wherever Spark can write: through Hadoop's file system API, so that any scheme works.
+"""Files and directories in any file system that Spark can write to.
+
+It uses Hadoop's file system API, so that any scheme works.
 
 It relies on py4j, PySpark's private connection to the JVM (since Spark 0.7): `SparkSession._jvm` for Hadoop's classes,
 `SparkSession._jsc` for Spark's Hadoop configuration, and the exceptions that both raise for a failure in the JVM. A
-Spark Connect session has none of these.
+Spark Connect session lacks all of these.
 
-There is no switch: the file sink and the Kafka sink stage their output by it.
+It has no switch: the file sink and the Kafka sink stage their output with it.
 """
 
 from __future__ import annotations
@@ -35,16 +37,18 @@ _REFUSALS = frozenset(
         "org.apache.hadoop.security.AccessControlException",
     }
 )
-"""Failures that do not pass with time."""
+"""Permanent failures."""
 LOCAL_REFUSALS = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""The same, of the operating system."""
+"""Permanent failures of the operating system."""
 
 
 @dataclass(frozen=True, slots=True)
 class HadoopDirectory:
-    """A directory that may or may not exist, in any file system that Spark is configured for.
+    """A directory in any file system that Spark is configured for.
 
-    Every method raises SinkUnavailableError if the file system fails, and SinkPublishError if it refuses.
+    The directory may or may not exist.
+
+    Every method raises SinkUnavailableError if the file system fails, and SinkPublishError if the file system refuses.
     """
 
     spark: SparkSession
@@ -54,7 +58,10 @@ class HadoopDirectory:
         return HadoopDirectory(self.spark, f"{self.path.rstrip('/')}/{name}")
 
     def local_path(self) -> str | None:
-        """Returns its absolute path if it is in the local file system, where Python can open it; else None."""
+        """Returns its absolute path in the local file system.
+
+        Returns None if Python cannot open the directory.
+        """
         return self._call(_local_path)  # type: ignore[no-any-return]  # py4j publishes no types
 
     def exists(self) -> bool:
@@ -64,19 +71,22 @@ class HadoopDirectory:
         self._call(lambda files, path: files.mkdirs(path))
 
     def delete(self) -> None:
-        """Deletes it and all in it; it need not exist."""
+        """Deletes the directory with its content, if it exists."""
         self._call(lambda files, path: files.delete(path, True))
 
     def names(self) -> list[str]:
-        """Returns the names in it; none if it does not exist."""
+        """Returns the names in the directory; none if it does not exist."""
         return [status.getPath().getName() for status in self._call(_children)]
 
     def move_to(self, target: HadoopDirectory) -> bool:
-        """Renames it; returns False if the file system declined. Atomic on a file system, a copy on an object store."""
+        """Renames the directory; returns False if the file system declined.
+
+        The rename is atomic on a file system, a copy on an object store.
+        """
         return bool(self._call(lambda files, path: files.rename(path, target._hadoop_path())))
 
     def read_text(self, name: str) -> str | None:
-        """Returns the content of a small file in it; None if there is no such file."""
+        """Returns the content of a small file, if the file exists."""
         child = self.child(name)
         return child._call(child._read) if child.exists() else None
 
@@ -85,13 +95,13 @@ class HadoopDirectory:
         child._call(lambda files, path: _write(files.create(path, True), text))
 
     def touch(self, name: str) -> None:
-        """Creates an empty file in it, and itself."""
+        """Creates an empty file in the directory, and the directory itself."""
         local = self.local_path()
         if local is None:
             child = self.child(name)
             child._call(lambda files, path: files.create(path, True).close())
             return
-        # Hadoop would start a process to set its permissions.
+        # Hadoop would start a process to set permissions.
         try:
             Path(local).mkdir(parents=True, exist_ok=True)
             Path(local, name).touch()
@@ -123,18 +133,21 @@ class HadoopDirectory:
 
 
 def hadoop_settings(spark: SparkSession, prefix: str) -> dict[str, str]:
-    """Returns Hadoop's settings whose names begin with `prefix`, by the rest of their names."""
+    """Returns Hadoop's settings with a prefix, without the prefix."""
     return dict(spark._jsc.hadoopConfiguration().getPropsWithPrefix(prefix))
 
 
 @lru_cache(maxsize=2)
 def _path_class(jvm: Any) -> Any:
-    """Returns Hadoop's Path in a JVM. Finding it takes a round trip per package, and a batch makes many paths."""
+    """Returns Hadoop's Path in a JVM.
+
+    Finding it takes a round trip per package, and a batch creates many paths.
+    """
     return jvm.org.apache.hadoop.fs.Path
 
 
 def _kinds(java_exception: Any) -> Iterator[str]:
-    """Yields the names of an exception's class and those above it."""
+    """Yields the names of an exception's class and its superclasses."""
     kind = java_exception.getClass()
     while kind is not None:
         yield kind.getName()

@@ -1,11 +1,12 @@
 """Whether a streaming query has looked for input and found none.
 
-It relies on Spark's events: an idle query sends one at most every `spark.sql.streaming.noDataProgressEventInterval`,
-and each batch sends its progress. A look at `StreamingQuery.status` from time to time misses the moment in which a
-query waits: it is short beside a source that is slow to list, and beside a batch interval.
+It relies on Spark's events: an idle query sends an event at most every
+`spark.sql.streaming.noDataProgressEventInterval`, and each batch sends its progress. Polling `StreamingQuery.status`
+misses the moment in which a query waits: the moment is short compared with a slow listing of a source, or with a batch
+interval.
 
-The listener is that of PySpark's `StreamingQueryListener`, by its private interface (since Spark 3.4): the public class
-reads each field of each batch's progress from the JVM, a quarter of a second that nobody needs. If Spark renames the
+The listener implements the private interface of PySpark's `StreamingQueryListener` (since Spark 3.4): the public class
+reads each field of each batch's progress from the JVM, which wastes a quarter of a second. If Spark renames the
 interface, drivers do not start.
 """
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 
 class IdleQueries:
-    """The queries of a session that wait for input, from its making until `close`. For several threads.
+    """The queries of a session that wait for input, until `close`.
+
+    May be used by several threads.
 
     Args:
         spark: The session.
@@ -38,23 +41,29 @@ class IdleQueries:
         self._manager.addListener(self._listener)
 
     def has(self, query: StreamingQuery) -> bool:
-        """Whether the query has looked for input since its last batch and found none; false within a batch."""
+        """Returns whether the query has looked for input and found none.
+
+        Returns False within a batch.
+        """
         return str(query.runId) in self._events.idle and not query.status["isDataAvailable"]
 
     def close(self) -> None:
-        """Hears no more events. Does nothing if Spark is gone."""
+        """Ends the events.
+
+        Does nothing if Spark is gone.
+        """
         with suppress(Exception):
             self._manager.removeListener(self._listener)
 
 
 class _Events:
-    """Called by the JVM, one event at a time, in the order in which a query sends them."""
+    """Receives events from the JVM, in the query's order."""
 
     def __init__(self) -> None:
         self.idle: set[str] = set()
 
     def onQueryStarted(self, _event: Any) -> None:  # noqa: N802 - Spark's name, as below
-        """Says nothing of input."""
+        """Does nothing: a start says nothing about input."""
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         self.idle.add(event.runId().toString())
@@ -66,6 +75,6 @@ class _Events:
         self.idle.discard(event.runId().toString())
 
     class Java:
-        """The interface, as py4j wants to be told."""
+        """The interface, in the form that py4j expects."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)

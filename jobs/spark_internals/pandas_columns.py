@@ -1,9 +1,11 @@
-"""Columns of records as pandas Series, and back, by Spark's own rules for functions over pandas.
+"""Converts columns to pandas Series and back, by Spark's rules.
 
-It relies on `pyspark.sql.conversion` (in this form since Spark 4.3, undocumented). Public would be to run the function
-in a stage of Spark's own, such as `mapInPandas`; there it could not read state.
+These are Spark's rules for functions over pandas.
 
-Times are in UTC. pandas is imported with the first column, and not before: that takes most of a second.
+It relies on `pyspark.sql.conversion` (in this form since Spark 4.3, undocumented). The public alternative is to run the
+function in a stage of Spark's own, such as `mapInPandas`; there it could not read state.
+
+Times are in UTC. pandas is imported with the first column, not earlier: the import takes most of a second.
 """
 
 from __future__ import annotations
@@ -23,19 +25,21 @@ _UTC = "UTC"
 
 
 def series_of(column: pa.Array, field: pa.Field) -> Any:
-    """Returns a column as a Series, as Spark gives it to a function.
+    """Converts a column to a Series as Spark does for functions.
 
     Raises:
-        ArrowInvalid: A time is out of range for nanoseconds, in which pandas keeps times.
+        ArrowInvalid: A time is out of range for pandas' nanoseconds.
     """
     spark_type = _spark_schema(field).fields[0].dataType
     return ArrowArrayToPandasConversion.convert(column, spark_type, ser_name=field.name, timezone=_UTC)
 
 
 def column_of_series(series: Any, field: pa.Field) -> pa.Array:
-    """Returns a Series that a function has returned, or the DataFrame of a struct, as a column.
+    """Converts a function's Series to a column.
 
-    As with Spark's setting `spark.sql.execution.pandas.convertToArrowArraySafely`, no value is rounded or wrapped
+    A struct has a DataFrame instead of a Series.
+
+    As with Spark's setting `spark.sql.execution.pandas.convertToArrowArraySafely`, values are never rounded or wrapped
     around; only nanoseconds are dropped, which Spark's types do not have.
 
     Raises:

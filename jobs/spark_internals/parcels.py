@@ -1,11 +1,13 @@
-"""An object on its way to Python workers: a small one travels with each task, a large one once to each executor.
+"""An object on its way to Python workers.
 
-PySpark pickles a function and all that it refers to into every task. It relies on what PySpark does with one that is
-large (since Spark 1.1, undocumented): above a mebibyte it is written to a file of the driver that stays until the
-session ends, for each function, and so for each batch. A parcel of more than `INLINE_BYTES_MAX` is a broadcast
-variable of our own instead, which is public and which `release` deletes, with its file.
+A small object travels with each task, a large object once to each executor.
 
-There is no switch: the parts that Keyscale relies on are public.
+PySpark pickles a function and all that it refers to into every task. PySpark handles a large pickled function as
+follows (since Spark 1.1, undocumented): above a mebibyte it is written to a file of the driver that stays until the
+session ends, for each function, and so for each batch. A parcel of more than `INLINE_BYTES_MAX` is a broadcast variable
+instead, which is public API; `release` deletes it with its file.
+
+It has no switch: the parts that Keyscale relies on are public.
 """
 
 from __future__ import annotations
@@ -35,16 +37,25 @@ class Parcel:
 
     @classmethod
     def of(cls, context: SparkContext, thing: Any) -> Parcel:
-        """Pickles an object as it is now. Raises whatever the object raises if it cannot be pickled."""
+        """Pickles an object in its current state.
+
+        Raises whatever the object raises if it cannot be pickled.
+        """
         data = pickled(thing)
         return cls(len(data), data if len(data) <= INLINE_BYTES_MAX else context.broadcast(data))
 
     def open(self) -> Any:
-        """Returns a new copy of the object. Raises whatever the object's class raises."""
+        """Returns a new copy of the object.
+
+        Raises whatever the object's class raises.
+        """
         return unpickled(self._content if isinstance(self._content, bytes) else self._content.value)
 
     def release(self) -> None:
-        """Deletes what Spark keeps of it, on the driver and the executors. No task may open it any more."""
+        """Deletes Spark's copies on the driver and the executors.
+
+        No task may open the parcel any more.
+        """
         if not isinstance(self._content, bytes):
             with suppress(Exception):  # Spark may be gone, and all of its files with it
                 self._content.destroy()

@@ -1,4 +1,6 @@
-"""The daemon that Spark forks its Python workers from: Spark's own, with the exchange of `socket_exchange`.
+"""The daemon that Spark forks its Python workers from.
+
+It is Spark's own daemon with the exchange of `socket_exchange`.
 
 It relies on:
 
@@ -7,7 +9,7 @@ It relies on:
 - `pyspark.daemon.manager`, which forks a process per worker and calls `pyspark.daemon.worker` once per task by that
   name, with the worker's connection to Spark and whether Spark has accepted the worker (since Spark 2.4).
 
-Switched off by `worker-exchange`, Spark runs its own daemon.
+With the switch `worker-exchange` off, Spark runs its own daemon.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _run_task = pyspark.daemon.worker
 
 
 def run_daemon() -> None:
-    """Runs the daemon until Spark ends it. Its workers share the modules that it has imported."""
+    """Runs the daemon until Spark ends it.
+
+    Its workers share the modules that it has imported.
+    """
     socket_exchange()  # before the first fork
     settle()
     pyspark.daemon.worker = _run_task_at_home
@@ -36,7 +41,8 @@ def run_daemon() -> None:
 def _run_task_at_home(sock: socket.socket, authenticated: bool) -> int:
     """Runs a task, on an exchanged connection if need be.
 
-    Not so for the first task of a worker: before Spark has accepted the worker, the connection's bytes are no task.
+    The first task of a worker is never exchanged: before Spark has accepted the worker, the connection's bytes are not
+    a task.
     """
     if authenticated:
         socket_exchange().await_task(sock)

@@ -1,8 +1,10 @@
-"""Whether a step over a frame reads all of the frame's partitions, each once and as a partition of its own.
+"""Whether a step reads each partition of its input exactly once.
+
+Each partition must stay a separate partition.
 
 It relies on `DataFrame._jdf`, PySpark's private reference to the frame in the JVM (since Spark 1.3), and there on the
-names of the nodes of Spark's optimised plan. A step with a node that is not listed here counts as one that does not, so
-another Spark only makes some steps slower.
+names of the nodes of Spark's optimised plan. A step with an unlisted node counts as a step that does not, so another
+Spark version only makes some steps slower.
 """
 
 from __future__ import annotations
@@ -44,24 +46,26 @@ _READ_ALL_ONCE = frozenset(
 
 
 def reads_once(step: DataFrame) -> bool:
-    """Whether Spark computes every partition of a step's input once, and each in a task of its own.
+    """Returns whether Spark computes each partition of a step's input once.
 
-    A limit, a sort, a join, or fewer partitions without a shuffle are such that it does not.
+    Each partition must be computed in a separate task.
+
+    With a limit, a sort, a join, or fewer partitions without a shuffle, it does not.
 
     Args:
-        step: The result of the step for a frame of `SparkSession.createDataFrame` whose rows are not known.
+        step: The result of the step for a frame of `SparkSession.createDataFrame` with unknown rows.
     """
     try:
         nodes = list(_nodes(step._jdf.queryExecution().optimizedPlan()))
         names = [node.nodeName() for node in nodes]
         return names.count(_LEAF) == 1 and all(map(_is_harmless, nodes, names))
-    except (AttributeError, Py4JError, PySparkException):  # as with a plan that fails
+    except (AttributeError, Py4JError, PySparkException):  # also raised by a plan that fails
         return False
 
 
 def _is_harmless(node: Any, name: str) -> bool:
     if name == "Sort":
-        return not getattr(node, "global")()  # a word of Python
+        return not getattr(node, "global")()  # a Python keyword
     if name == "Repartition":
         return bool(node.shuffle())
     if name == "RepartitionByExpression":

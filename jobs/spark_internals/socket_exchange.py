@@ -1,27 +1,30 @@
-"""Has a task run in the Python worker that keeps its subtask's state open, though Spark gave it to another worker.
+"""Runs a task in the Python worker with its subtask's state.
 
-An executor with several task slots has as many Python workers, and Spark gives a task to whichever is idle first. Two
-workers would swap their subtasks in every third batch: both stores are closed and opened again, with cold caches, and
-RocksDB's running compactions start again. So a worker looks up the partition of a task before it reads the task. If
-another worker keeps that partition's state and is idle, the two exchange their connections to Spark. If it is busy,
-the task runs where it is, and the state is opened there.
+Spark may have given the task to another worker. An executor with several task slots has as many Python workers, and
+Spark gives a task to the first idle worker. Two workers would swap their subtasks in every third batch: both stores are
+closed and opened again, with cold caches, and RocksDB's running compactions start again. So a worker looks up the
+partition of a task before it reads the task. If another worker keeps that partition's state and is idle, the two
+workers exchange their connections to Spark. If the other worker is busy, the task runs where it is, and the state is
+opened there.
 
-Two processes exchange over a socket that idle workers listen at. The one that wants to exchange connects; the idle one
-sends its connection and its variables, gets the other's, and confirms them. The confirmation decides for both: until it
-is sent both keep their own connection, so either may end or give up at any moment, and closes what it has received. The
-one that waits for it can withdraw: after that it can no longer be sent. So a process that has no descriptor left to
-receive a connection takes no part, and one that sends nothing holds nobody up for more than a second. If several want
-to exchange in a circle, those with lower process ids go first.
+Two processes exchange over a socket that idle workers listen at. The process that wants to exchange connects; the idle
+process sends its connection and its variables, receives the connection and variables of the connecting process, and
+confirms them. The confirmation decides for both processes: until it is sent both keep their own connection, so each may
+end or give up at any moment, and closes the connection that it has received. The process that waits for the
+confirmation can withdraw: after that it can no longer be sent. So a process without a free descriptor to receive a
+connection takes no part, and a silent process delays its peer for at most a second. If several processes want to
+exchange in a circle, processes with lower ids go first.
 
-Spark knows a worker by its connection, so it mistakes the two for each other from then on. Each also takes over the
-broadcast variables that Spark counts as the other's (`worker_broadcasts`). If Spark has to end a worker that does not
-react, it ends the other one, and runs that one's task again, as after any loss of a worker.
+Spark identifies a worker by its connection, so it mistakes the two workers for each other from then on. Each also takes
+over the broadcast variables that Spark counts for the other connection (`worker_broadcasts`). If Spark has to end a
+worker that does not react, it ends the wrong worker, and runs the task of that worker again, as after any loss of a
+worker.
 
 It relies on the first 12 bytes that Spark sends to a worker for a task: the number
 `SpecialLengths.START_OF_INIT_MESSAGE`, the length of the message, and the task's partition (Spark 4.3;
-`pyspark.worker_message`). If they begin with another number, tasks stay where they are.
+`pyspark.worker_message`). If the bytes begin with another number, tasks stay where they are.
 
-Switched off by `worker-exchange`, with the daemon that calls it.
+The switch `worker-exchange` turns it off, together with the daemon that calls it.
 """
 
 from __future__ import annotations
@@ -47,14 +50,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PARTITIONS_MAX = 1 << 15
-"""As many as there can be key groups. Tasks of further partitions stay where Spark puts them."""
+"""The maximum number of key groups. Tasks of further partitions stay where Spark puts them."""
 
 _WAIT_SECONDS = 1.0  # an idle worker answers at once, unless it is suspended
 _WAITING_MAX = 64
 _INT_BYTES = 4
-_TASK_START = struct.Struct("!iii")  # what Spark sends first: the kind of the message, its length, the partition
+_TASK_START = struct.Struct("!iii")  # Spark's first bytes: the kind of the message, its length, the partition
 _TAKEN = b"!"  # confirms that a connection has arrived
-_OFFER = struct.Struct("!i")  # what is sent with a connection: the length of the list of variables that follows
+_OFFER = struct.Struct("!i")  # sent with a connection: the length of the list of variables that follows
 _OFFER_BYTES_MAX = 1 << 20
 _BROADCASTS = msgspec.json.Decoder(dict[int, str])
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
@@ -62,34 +65,38 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """A connection by its descriptor, and the broadcast variables that belong to it."""
+    """A connection by its descriptor, and its broadcast variables."""
 
     connection: int
     broadcasts: dict[int, str]
 
     @classmethod
     def of(cls, connection: socket.socket) -> _Offer | None:
-        """Returns the offer of this process; None if its variables cannot be handed on."""
+        """Returns the offer of this process.
+
+        Returns None if its variables cannot be handed on.
+        """
         broadcasts = held_broadcasts()
         return None if broadcasts is None else cls(connection.fileno(), broadcasts)
 
     def send(self, line: socket.socket) -> None:
         broadcasts = msgspec.json.encode(self.broadcasts)
         if len(broadcasts) > _OFFER_BYTES_MAX:
-            broadcasts = b""  # which the other side refuses
+            broadcasts = b""  # the other side refuses it
         socket.send_fds(line, [_OFFER.pack(len(broadcasts))], [self.connection])
         line.sendall(broadcasts)
 
     def take(self, connection: socket.socket) -> None:
-        """Makes the connection and its variables those of this process."""
+        """Gives this process the connection and its variables."""
         os.dup2(self.connection, connection.fileno(), inheritable=False)
         hold_broadcasts(self.broadcasts)
 
 
 class SocketExchange:
-    """The table in which the workers of one daemon find each other; made before the first worker is forked.
+    """The table in which the workers of one daemon find each other.
 
-    Linux only, as its sockets are no files. Connections are exchanged with processes of the same user alone.
+    It is created before the first worker is forked. Linux only, as its sockets have no files. Connections are exchanged
+    only with processes of the same user.
     """
 
     def __init__(self) -> None:
@@ -104,9 +111,12 @@ class SocketExchange:
             self._homes[partition] = os.getpid()
 
     def open(self) -> None:
-        """Declares this process idle: others may ask for its connection, and are served while it awaits a task."""
+        """Declares this process idle.
+
+        Other processes may then ask for its connection; they are served while it awaits a task.
+        """
         if self._listener is None:
-            with suppress(OSError), ExitStack() as unfinished:  # without a descriptor nobody can ask it
+            with suppress(OSError), ExitStack() as unfinished:  # without a descriptor this process cannot be asked
                 listener = unfinished.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
                 listener.bind(self._address(os.getpid()))
                 listener.listen(_WAITING_MAX)
@@ -114,10 +124,12 @@ class SocketExchange:
                 self._listener = listener
 
     def await_task(self, connection: socket.socket) -> None:
-        """Waits for something to read that belongs in this process. The connection may be exchanged meanwhile.
+        """Waits for a task that belongs in this process.
+
+        The connection may be exchanged meanwhile.
 
         Args:
-            connection: This worker's to Spark, between two tasks. Nothing is read from it.
+            connection: This worker's connection to Spark, between two tasks. Nothing is read from it.
         """
         self.open()
         try:
@@ -128,14 +140,17 @@ class SocketExchange:
             self._close()
 
     def _next_partition(self, connection: socket.socket) -> int:
-        """Serves others until there is something to read; returns the task's partition, or -1 if it is no task."""
+        """Serves other processes until there is something to read.
+
+        Returns the task's partition, or -1 if the bytes are not a task.
+        """
         is_readable = False
         while not is_readable or self._waiting:
             if self._waiting:
                 self._serve(connection, self._waiting.pop(0))
             is_readable = self._look(connection, 0 if self._waiting else None)
         start = b""
-        with suppress(ConnectionError):  # which the reader of the connection handles
+        with suppress(ConnectionError):  # the reader of the connection handles it
             start = connection.recv(_TASK_START.size, socket.MSG_PEEK | socket.MSG_WAITALL)
         if len(start) < _TASK_START.size:
             return -1
@@ -143,12 +158,15 @@ class SocketExchange:
         return int(partition) if kind == SpecialLengths.START_OF_INIT_MESSAGE else -1
 
     def _home(self, partition: int) -> int | None:
-        """Returns the process that is the partition's home, if it is another one."""
+        """Returns the other process that is the partition's home, if any."""
         home = self._homes[partition] if 0 <= partition < PARTITIONS_MAX else 0
         return None if home in {0, os.getpid()} else home
 
     def _exchange(self, connection: socket.socket, home: int) -> bool:
-        """Asks another process for its connection; returns whether this one may have changed."""
+        """Asks another process for its connection.
+
+        Returns whether the connection of this process may have changed.
+        """
         ours = _Offer.of(connection)
         if ours is None:
             return False
@@ -161,7 +179,7 @@ class SocketExchange:
             while not self._look(line, _WAIT_SECONDS):
                 before_us = [other for other in self._waiting if _credentials(other)[0] < os.getpid()]
                 if before_us:
-                    line.close()  # which closes what was sent to this process meanwhile
+                    line.close()  # closes connections that were sent to this process meanwhile
                     self._waiting.remove(before_us[0])
                     self._serve(connection, before_us[0])
                     return True
@@ -176,7 +194,7 @@ class SocketExchange:
         return False
 
     def _serve(self, connection: socket.socket, line: socket.socket) -> None:
-        """Exchanges connections with another process, unless it no longer waits."""
+        """Exchanges connections with another process that still waits."""
         ours = _Offer.of(connection)
         with line, suppress(OSError):
             if ours is None:
@@ -185,11 +203,14 @@ class SocketExchange:
             ours.send(line)
             with _received(line) as theirs:
                 if theirs is not None:
-                    line.sendall(_TAKEN)  # which fails if the other one has withdrawn
+                    line.sendall(_TAKEN)  # fails if the other process has withdrawn
                     theirs.take(connection)
 
     def _look(self, awaited: socket.socket, timeout_seconds: float | None) -> bool:
-        """Waits until there is something to read or another process wants to exchange; returns whether there is."""
+        """Waits for bytes to read or for an exchange.
+
+        Returns whether there is something to read.
+        """
         poller = select.poll()
         poller.register(awaited, select.POLLIN)
         if self._listener is not None:
@@ -202,7 +223,7 @@ class SocketExchange:
     def _accept(self, listener: socket.socket) -> None:
         try:
             line, _ = listener.accept()
-        except OSError:  # there is no descriptor left: until the next task, nobody can ask this process
+        except OSError:  # without a free descriptor this process cannot be asked until its next task
             listener.close()
             self._listener = None
             return
@@ -212,7 +233,10 @@ class SocketExchange:
             line.close()
 
     def _close(self) -> None:
-        """Declares this process busy: those that wait for it continue without an exchange."""
+        """Declares this process busy.
+
+        Processes that wait for it continue without an exchange.
+        """
         for line in [*self._waiting, *([self._listener] if self._listener else [])]:
             line.close()
         self._listener, self._waiting = None, []
@@ -223,13 +247,19 @@ class SocketExchange:
 
 @cache
 def socket_exchange() -> SocketExchange:
-    """Returns the exchange that this process shares with all that are forked after the first call."""
+    """Returns the exchange shared by this process and its forks.
+
+    The forks after the first call share it.
+    """
     return SocketExchange()
 
 
 @contextmanager
 def _received(line: socket.socket) -> Iterator[_Offer | None]:
-    """Receives the offer of the other side; None if it has ended, no longer waits, or can offer nothing."""
+    """Receives the offer of the other side.
+
+    Yields None if the other side has ended, no longer waits, or can offer nothing.
+    """
     start, descriptors, _, _ = socket.recv_fds(line, _OFFER.size, 1)
     try:
         broadcasts = _receive(line, *_OFFER.unpack(start)) if descriptors and len(start) == _OFFER.size else b""
@@ -240,7 +270,7 @@ def _received(line: socket.socket) -> Iterator[_Offer | None]:
 
 
 def _receive(line: socket.socket, size_bytes: int) -> bytes:
-    """Receives as many bytes; none if the other side ends before."""
+    """Receives exactly this many bytes; none if the other side ends earlier."""
     received = bytearray()
     while len(received) < min(size_bytes, _OFFER_BYTES_MAX):
         piece = line.recv(size_bytes - len(received))
@@ -251,7 +281,10 @@ def _receive(line: socket.socket, size_bytes: int) -> bytes:
 
 
 def _is_taken(line: socket.socket) -> bool:
-    """Whether the other side has confirmed this one's connection; if it has not by now, it no longer can."""
+    """Returns whether the other side has confirmed this side's connection.
+
+    A later confirmation is impossible.
+    """
     poller = select.poll()
     poller.register(line, select.POLLIN)
     poller.poll(_WAIT_SECONDS * 1000)
@@ -264,6 +297,6 @@ def _is_own_user(line: socket.socket) -> bool:
 
 
 def _credentials(line: socket.socket) -> tuple[int, int]:
-    """Process and user of the other side."""
+    """Returns the process and user of the other side."""
     process, user, _ = _CREDENTIALS.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return process, user

@@ -1,10 +1,12 @@
-"""The streams that a streaming frame reads, and their kinds, as a line of Spark's recorded offsets belongs to each.
+"""The streams that a streaming frame reads, and their kinds.
+
+Each stream has a line in Spark's recorded offsets.
 
 It relies on `DataFrame._jdf`, PySpark's private reference to the frame in the JVM (since Spark 1.3), and there on
-Spark's analysed plan: its leaves, which of them are streams, what they call their source, and that two frames of one
-stream share its leaf.
+Spark's analysed plan: its leaves, which leaves are streams, the name of their source, and that two frames of one stream
+share its leaf.
 
-Switched off by `source-inputs`, every frame counts as one stream of its own. A job whose source is a union of streams,
+With the switch `source-inputs` off, every frame counts as a separate stream. A job whose source is a union of streams,
 or with two sources that read one stream, then fails to start, and a source of another kind under an old uid is not
 refused.
 """
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
 
 def inputs_up_to(frames: Sequence[DataFrame]) -> list[int]:
-    """Counts the different streams that are read by the frames up to and including each, in order.
+    """Counts the different streams up to and including each frame, in order.
 
-    A frame may read several, such as a union of topics, and two frames may read the same one.
+    A frame may read several streams, such as a union of topics, and two frames may read the same stream.
     """
     if SparkUse.SOURCE_INPUTS in switched_off():
         return list(range(1, len(frames) + 1))
@@ -39,7 +41,10 @@ def inputs_up_to(frames: Sequence[DataFrame]) -> list[int]:
 
 
 def kinds_of(frame: DataFrame) -> tuple[str, ...]:
-    """Returns the kind of each stream that a frame reads, such as FileSource or kafka; none if that is unknown."""
+    """Returns the kind of each stream of a frame, such as kafka.
+
+    Returns none if the kinds are unknown.
+    """
     if SparkUse.SOURCE_INPUTS in switched_off():
         return ()
     return tuple(_kind(leaf) for leaf in _streams(frame))
@@ -52,6 +57,6 @@ def _streams(frame: DataFrame) -> list[Any]:
 
 def _kind(leaf: Any) -> str:
     try:
-        return str(leaf.sourceName()).partition("[")[0]  # of files, what follows is the path
+        return str(leaf.sourceName()).partition("[")[0]  # of files, the path follows
     except Py4JError:
         return str(leaf.getClass().getSimpleName())

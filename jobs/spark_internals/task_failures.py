@@ -1,9 +1,8 @@
 """Spark's description of a failed task, without Java's stack traces.
 
-It relies on the wording of Spark's exceptions (since Spark 1.0): "Task 3 in stage 7.0 failed 4 times, ... (...
-executor 2): <exception>: <message>", followed by lines that begin with a tab and "at"; and that the exception of a
-Python task's failure holds the traceback of the worker. If Spark words it otherwise, errors quote more of Spark's
-text.
+It relies on the wording of Spark's exceptions (since Spark 1.0): "Task 3 in stage 7.0 failed 4 times, ... (... executor
+2): <exception>: <message>", followed by lines that begin with a tab and "at"; and that the exception of a Python task's
+failure holds the traceback of the worker. If the wording changes, errors quote more of Spark's text.
 """
 
 from __future__ import annotations
@@ -21,7 +20,10 @@ _TRACEBACK = re.compile(r"^Traceback \(most recent call last\):\n(?:[ ].*\n)+", 
 
 
 def failure_text(failure: BaseException) -> str:
-    """Returns the type and message of Spark's exception, or how often a task was tried and why its last try failed."""
+    """Returns the type and message of Spark's exception.
+
+    For a failed task, returns the number of tries and why the last try failed.
+    """
     text = _STACK.split(str(failure), maxsplit=1)[0].strip()
     if isinstance(failure, PySparkException) and failure.getCondition():
         condition = str(failure.getCondition())
@@ -34,7 +36,7 @@ def failure_text(failure: BaseException) -> str:
 
 
 def worker_traceback(failure: BaseException) -> str | None:
-    """Returns the traceback that a Python worker has reported; None if no worker has raised an exception."""
+    """Returns the traceback that a Python worker has reported, if any."""
     text = _STACK.split(str(failure), maxsplit=1)[0]
     _, by_worker, rest = text.partition(_BY_WORKER)
     start = _TRACEBACK.search(rest) if by_worker else None
@@ -42,6 +44,9 @@ def worker_traceback(failure: BaseException) -> str | None:
 
 
 def raised_line(traceback: str) -> str:
-    """Returns the last exception of a traceback: its type and its message, which may have several lines."""
+    """Returns the type and message of a traceback's last exception.
+
+    The message may have several lines.
+    """
     *_, last = _TRACEBACK.finditer(traceback)
     return traceback[last.end() :].strip()

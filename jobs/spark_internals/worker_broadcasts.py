@@ -1,14 +1,14 @@
-"""The broadcast variables that a Python worker holds, which Spark counts per connection.
+"""The broadcast variables of a Python worker; Spark counts them per connection.
 
-Spark sends a worker with each task only what changes: the variables that it does not hold yet, and those to drop. So
-whoever takes over a connection must hold what the worker before held: a variable to drop that is not there fails the
-task, as does one to read.
+With each task Spark sends a worker only changes: the variables that it does not hold yet, and the variables to drop. So
+a worker that takes over a connection must hold the variables of the previous worker: a missing variable to drop or to
+read fails the task.
 
 It relies on `pyspark.core.broadcast._broadcastRegistry`, which has the variables of a worker by their id, and on
-`Broadcast`, which reads its value from the file `_path` when it is first asked for it (since Spark 2.4). Where Spark
-encrypts its files, a variable has a value and no file.
+`Broadcast`, which reads its value from the file `_path` at first use (since Spark 2.4). If Spark encrypts its files, a
+variable has a value and no file.
 
-Switched off by `worker-exchange`, with the exchange that needs it.
+The switch `worker-exchange` turns it off, together with the exchange that needs it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def held_broadcasts() -> dict[int, str] | None:
-    """Returns the file of each variable that this worker holds by its id; None if one of them has no file."""
+    """Returns the file of each variable that this worker holds, by id.
+
+    Returns None if a variable has no file.
+    """
     paths = {}
     for number, held in broadcast._broadcastRegistry.items():
         path: str | None = getattr(held, "_path", None)
@@ -34,7 +37,10 @@ def held_broadcasts() -> dict[int, str] | None:
 
 
 def hold_broadcasts(paths: Mapping[int, str]) -> None:
-    """Makes these the variables that this worker holds. Values that it has read already are kept."""
+    """Replaces the variables that this worker holds.
+
+    Values that it has already read are kept.
+    """
     registry = broadcast._broadcastRegistry
     known = dict(registry)
     registry.clear()

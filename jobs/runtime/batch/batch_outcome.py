@@ -1,4 +1,4 @@
-"""The outcome of a batch: what its commit record says, and what follows from it for the job's time."""
+"""The outcome of a batch: its commit record and the job's time."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The content of a batch's commit record. Until it is committed, none of it counts.
+    """The content of a batch's commit record.
+
+    It counts only once it is committed.
 
     Attributes:
-        changelogs: The changelogs of each operator, by subtask; None where nothing changed.
+        changelogs: The changelogs of each operator, by subtask; None for a subtask without changes.
         sinks: The token of each sink, by which its output is published.
         input_records: Records read from the sources; see `metrics.records_read`.
-        output_records: Records emitted by operators that a sink follows, or transforms before one.
+        output_records: Records emitted by operators that a sink follows directly or after transforms.
         reports: The tasks' reports, by operator and subtask.
         times: The times that the batch ran with, by operator.
-        dead_letters: How many rows each sink that may put some aside has put aside.
+        dead_letters: Number of rows that each diverting sink has diverted.
     """
 
     changelogs: dict[OperatorUid, tuple[ChangelogHandle | None, ...]]
@@ -52,7 +54,9 @@ class BatchOutcome:
         )
 
     def time_after(self, time: JobTime, *, of_spark: bool) -> JobTime:
-        """Returns the job's time after the batch, given that before it; `of_spark` as for `watermarks.time_after`.
+        """Returns the job's time after the batch, given the time before.
+
+        `of_spark` is as for `watermarks.time_after`.
 
         Raises:
             TooManySplitsError: The columns that should name splits have too many values.
@@ -71,7 +75,10 @@ class BatchOutcome:
         )
 
     def latest_of_splits(self) -> dict[OperatorUid, dict[str, dict[str, int]]]:
-        """Returns the latest event time of each split's records, by operator and the name of the source's splits."""
+        """Returns the latest event time of each split's records.
+
+        The result is by operator and by the name of the source's splits.
+        """
         latest: dict[OperatorUid, dict[str, dict[str, int]]] = {}
         for uid, reports in self.reports.items():
             for origin, splits in (item for report in reports for item in report.latest_of_splits.items()):
@@ -81,7 +88,10 @@ class BatchOutcome:
         return latest
 
     def latest_of_origins(self) -> dict[OperatorUid, dict[str, int]]:
-        """Returns the latest event time of each origin's records, of operators that have several origins."""
+        """Returns the latest event time of each origin's records.
+
+        The result has only operators with several origins.
+        """
         latest: dict[OperatorUid, dict[str, int]] = {}
         for uid, reports in self.reports.items():
             for name, latest_ms in (item for report in reports for item in report.latest_of_origins.items()):

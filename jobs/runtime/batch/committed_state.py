@@ -1,4 +1,7 @@
-"""The state of a job after its last committed batch: where the next batch starts, and what a checkpoint captures."""
+"""The state of a job after its last committed batch.
+
+From it the next batch starts, and a checkpoint captures it.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,14 @@ if TYPE_CHECKING:
     from .batch_outcome import BatchOutcome
 
 
-_ENTRIES_AFTER_BASE_MAX = 128  # a task that must rebuild its state reads them, a few at a time
+_ENTRIES_AFTER_BASE_MAX = 128  # a task that must rebuild its state reads these entries, a few at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanBase:
-    """The starts of all subtasks as they were after an entry of the commit log. Tasks find later plans from here on.
+    """The starts of all subtasks as of a commit log entry.
+
+    Tasks find later plans from here on.
 
     Attributes:
         log_position: The position of the entry.
@@ -42,18 +47,18 @@ class PlanBase:
 
 @dataclass(frozen=True, slots=True)
 class CommittedState:
-    """The state after the batch that was committed last.
+    """The state after the last committed batch.
 
     Attributes:
-        batch_id: That batch; -1 before any.
-        starts: Each subtask's version after it, and how to rebuild that version, by operator and index.
-        positions: Files of Spark's checkpoint directory when that batch was planned.
-        sinks: The tokens of its output, by sink.
+        batch_id: The last committed batch; -1 before the first.
+        starts: Each subtask's version after the batch, and the plan to rebuild it, by operator and index.
+        positions: Files of Spark's checkpoint directory when the batch was planned.
+        sinks: The tokens of the batch's output, by sink.
         log_position: The last position in the log that the state contains.
         time: The job's event times and number of time batches.
-        timers: Each subtask's earliest timers, by operator and index; None where this driver does not know them.
+        timers: Each subtask's earliest timers, by operator and index; None if this driver does not know them.
         counters: The job's counters.
-        base: An earlier state of the same attempt from which the log leads to this one; None if there is none.
+        base: An earlier state of the same attempt from which the log leads to this state, if any.
     """
 
     batch_id: BatchId
@@ -68,12 +73,15 @@ class CommittedState:
 
     @property
     def plan_base(self) -> PlanBase:
-        """The base from which tasks find their plans: this very state if there is no earlier one."""
+        """The base from which tasks find their plans.
+
+        Without an earlier state, this state is the base.
+        """
         return self.base or PlanBase(self.log_position, self.starts)
 
     @property
     def spark_batch_id(self) -> int:
-        """Spark's own number of its last batch; -1 before any."""
+        """Spark's own number of its last batch; -1 before the first."""
         return self.batch_id - self.time.time_batches
 
     @property
@@ -89,10 +97,10 @@ class CommittedState:
         positions: Mapping[str, str],
         log_position: int,
     ) -> CommittedState:
-        """Returns the state that an attempt starts from, divided among its own subtasks.
+        """Divides a resume point's state among this attempt's subtasks.
 
         Raises:
-            CoverError: A key group is in no snapshot of a checkpoint, or in several.
+            CoverError: A key group is missing in a checkpoint's snapshots, or in several of them.
         """
         starts = {}
         for uid, subtasks in specs.items():
@@ -122,7 +130,10 @@ class CommittedState:
         log_position: int,
         time: JobTime | None = None,
     ) -> CommittedState:
-        """Returns the state after the next batch, committed at this position of the log; `time` is that after it."""
+        """Returns the state after the next batch.
+
+        The batch is committed at this position of the log; `time` is the job's time after the batch.
+        """
         starts = {
             uid: tuple(
                 SubtaskStart(
@@ -150,7 +161,10 @@ class CommittedState:
         )
 
     def rebased(self, manifest: Manifest) -> CommittedState:
-        """Returns the same state, to be rebuilt from a newer checkpoint of this attempt and so by fewer changelogs."""
+        """Returns the same state, based on a newer checkpoint of this attempt.
+
+        Fewer changelogs then rebuild it.
+        """
         starts = {}
         for operator in manifest.operators:
             starts[operator.uid] = tuple(

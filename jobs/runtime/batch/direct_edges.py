@@ -1,4 +1,7 @@
-"""Edges from an operator to a sink that its subtasks write to themselves, so that no rows pass through Spark."""
+"""Edges from operators to sinks that subtasks write to directly.
+
+Rows of such an edge do not pass through Spark.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +22,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DirectEdge:
-    """An operator whose subtasks write to the sink after it."""
+    """An operator and its sink, if the subtasks write to the sink."""
 
     operator: OperatorNode
     sink: SinkNode
     staging: DirectStaging
 
     def gather(self, token: str, reports: Sequence[TaskReport]) -> None:
-        """Stages the parts that the subtasks have reported, one report per subtask."""
+        """Stages the parts that the subtasks have reported.
+
+        Each subtask has one report.
+        """
         self.staging.gather(token, [report.part for report in reports if report.part is not None])
 
 
 def direct_edges(topology: Topology) -> tuple[DirectEdge, ...]:
-    """Returns the edges to a sink that alone reads an operator's only output, and that can take rows from subtasks.
+    """Returns the edges to sinks that can take rows from subtasks.
+
+    The sink must be the only reader of the operator's only output.
 
     Call it once per run, in the driver, so that all batches are written in the same way.
     """
@@ -47,7 +55,10 @@ def direct_edges(topology: Topology) -> tuple[DirectEdge, ...]:
 
 
 def carries_no_rows(topology: Topology, edges: Sequence[DirectEdge]) -> bool:
-    """Whether a batch without input needs no frames: subtasks write to all sinks, and read sources alone."""
+    """Returns whether a batch without input needs no frames.
+
+    That is so if subtasks write to all sinks, and operators before the sinks read only sources.
+    """
     written = {edge.sink.uid for edge in edges}
     return all(node.uid in written for node in topology.sinks) and all(
         topology.follows_sources_alone(edge.operator) for edge in edges

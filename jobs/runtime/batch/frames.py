@@ -1,7 +1,7 @@
-"""A job's graph over one batch, as Spark frames; nothing is computed before a sink reads one.
+"""A job's graph over one batch, as Spark frames.
 
-A stream within a batch is a frame per source or operator that its records come from. These branches stay apart up to
-the next operator, because each of them has a watermark of its own.
+Nothing is computed before a sink reads a frame. A stream within a batch is a frame per source or operator that its
+records come from. These branches stay separate up to the next operator, because each branch has its own watermark.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class OperatorInputs:
 
     Attributes:
         first: The keyed stream.
-        second: The second keyed stream, if there is one.
-        broadcast: The broadcast stream, if there is one.
+        second: The second keyed stream, if any.
+        broadcast: The broadcast stream, if any.
     """
 
     first: Branches
@@ -64,17 +64,20 @@ class BatchFrames:
         self._kept: list[DataFrame] = []
 
     def build(self, sources: Mapping[NodeId, DataFrame]) -> dict[NodeId, DataFrame]:
-        """Returns the frame of each sink's input, by the id of that input, given the records of each source."""
+        """Returns the frame of each sink's input, by the input's id.
+
+        `sources` are the records of each source.
+        """
         self._sources = sources
         return {sink.input: whole(self._stream(sink.input)) for sink in self._topology.sinks}
 
     def keep(self, frame: DataFrame) -> DataFrame:
-        """Has a frame computed only once, however often it is read before `release`."""
+        """Makes Spark compute a frame only once until `release`."""
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
 
     def release(self) -> None:
-        """Drops the frames that were kept because they are read more than once."""
+        """Drops the kept frames."""
         for frame in self._kept:
             frame.unpersist()
 
@@ -87,7 +90,7 @@ class BatchFrames:
                 stream = {origin: self.keep(frame) for origin, frame in stream.items()}
             if is_read_partly:
                 for frame in stream.values():
-                    frame.count()  # computes all of it, so that every subtask of the operator before runs once
+                    frame.count()  # computes all rows, so that every subtask of the preceding operator runs once
             self._streams[node_id] = stream
         return self._streams[node_id]
 
@@ -110,10 +113,12 @@ class BatchFrames:
         return self._wires[node.id]
 
     def _alone(self, node: OperatorNode) -> DataFrame:
-        """Returns the frame of an operator, computed by a Spark job of its own if it meets others in a later one.
+        """Returns the frame of an operator, computed separately if needed.
 
-        In a stage that puts several frames together, tasks are numbered on from one frame to the next. A subtask is its
-        task's number, so the operators of the later frames would run with the numbers of other subtasks.
+        A separate Spark job is needed if the frame meets other frames in a later job.
+
+        In a stage that combines several frames, task numbers continue from one frame to the next. A subtask is its
+        task's number, so the operators of later frames would run with the numbers of other subtasks.
         """
         frame = self._operator_frame(node)
         if self._topology.meets_others(node.id):
@@ -134,7 +139,10 @@ class BatchFrames:
         return side_output(self._wire(operator), node.tag, operator.side_outputs)
 
     def _is_read_partly(self, node: Node) -> bool:
-        """Whether a reader of an operator's records may leave out some, or compute several partitions in one task."""
+        """Returns whether a reader may read an operator's records partly.
+
+        Such a reader may skip records, or compute several partitions in one task.
+        """
         return bool(self._topology.operators_before(node.id)) and any(
             (isinstance(each, SinkNode) and each.sink.reads_repeatedly)
             or (isinstance(each, TransformNode) and not each.reads_once)
@@ -164,11 +172,17 @@ def whole(branches: Branches) -> DataFrame:
 
 
 def tagged(branches: Branches, arrivals: Sequence[Arrival], port: int) -> DataFrame:
-    """Returns all records of one input, each with the index of its origin among the operator's arrivals."""
+    """Returns all records of one input, with the index of their origin.
+
+    The index refers to the operator's arrivals.
+    """
     places = {each.origin.node.id: place for place, each in enumerate(arrivals) if each.port == port}
     return whole({origin: frame.withColumn(ORIGIN_COLUMN, F.lit(places[origin])) for origin, frame in branches.items()})
 
 
 def tags_of(arrivals: Sequence[Arrival]) -> tuple[str, ...]:
-    """Returns the names of arrivals that an operator's records are distinguished by; none if there is only one."""
+    """Returns the arrival names that distinguish an operator's records.
+
+    Returns none for a single arrival.
+    """
     return tuple(each.name for each in arrivals) if len(arrivals) > 1 else ()

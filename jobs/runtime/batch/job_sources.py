@@ -1,8 +1,8 @@
-"""A job's sources as the one streaming frame of Spark's query, and separated again in each batch.
+"""A job's sources as one streaming frame, and split again per batch.
 
-With several sources, a row is in one of several struct columns, one per source; `__source` says in which. So there is
-one query, whose batches have one set of offsets and one commit. The sources stay in the order in which the job first
-had them, whatever their order in the script is now, because Spark knows them by their places only.
+With several sources, a row is in one of several struct columns, one per source; `__source` says in which. So one query
+has batches with one set of offsets and one commit. The sources stay in the order in which the job first had them,
+whatever their order in the script is now, because Spark knows them only by position.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class JobSources:
         return positions_for(recorded, [node.uid for node in self.nodes], self.inputs(), kinds)
 
     def declared(self) -> list[DeclaredSource]:
-        """Returns what the program says about its sources."""
+        """Returns the program's declaration of its sources."""
         counts = self.inputs()
         return [
             DeclaredSource(node.uid, count - before, kinds_of(node.frame))
@@ -74,14 +74,20 @@ class JobSources:
         ]
 
     def inputs(self) -> list[int]:
-        """Returns how many of Spark's inputs the query has up to and including each source, in order."""
+        """Returns the number of Spark's inputs up to each source, in order.
+
+        The number includes the inputs of the source itself.
+        """
         return inputs_up_to([node.frame for node in self.nodes])
 
     def split(self, frame: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> dict[NodeId, DataFrame]:
-        """Returns the records of each source in a batch; `keep` has a frame computed only once."""
+        """Returns the records of each source in a batch.
+
+        `keep` makes Spark compute a frame only once.
+        """
         if len(self.nodes) == 1:
             return {self.nodes[0].id: frame}
-        kept = keep(frame)  # or Spark would read all sources once per source
+        kept = keep(frame)  # otherwise Spark would read all sources once per source
         return {
             node.id: kept.where(F.col(_SOURCE) == place).select(F.col(_column(place) + ".*"))
             for place, node in enumerate(self.nodes)
@@ -90,7 +96,8 @@ class JobSources:
     def empty(self, spark: SparkSession) -> dict[NodeId, DataFrame]:
         """Returns an empty frame per source, for a batch of time alone.
 
-        They are not local relations: Spark would know those to be empty, and leave out all operators after them.
+        The frames are not local relations: Spark would know local relations to be empty, and skip all operators after
+        them.
         """
         return {
             node.id: spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema_of(node.schema))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class KeyedRecords:
-    """Moves the records of an attempt's operators to their subtasks, batch by batch.
+    """Moves the records of operators to their subtasks, batch by batch.
 
     Args:
         topology: The job.
@@ -34,7 +34,7 @@ class KeyedRecords:
         hash_id: The hash that maps keys to key groups.
 
     Attributes:
-        keyed_by_query: The operator whose records `of_query` moves, if it moves any.
+        keyed_by_query: The operator with records that `of_query` moves, if any.
     """
 
     def __init__(self, topology: Topology, anchor: Anchor, *, max_parallelism: int, hash_id: HashId) -> None:
@@ -53,9 +53,12 @@ class KeyedRecords:
             )
 
     def of_query(self, stream: DataFrame) -> DataFrame:
-        """Returns the frame that the query reads: the sources' records, moved already if one operator alone reads them.
+        """Returns the frame that the query reads.
 
-        Spark analyses it once for all batches. Moving records in each batch takes as long as planning the rest of it.
+        If one operator alone reads the sources, the records are already moved to its subtasks.
+
+        Spark analyses the frame once for all batches. Moving records in each batch takes as long as planning the rest
+        of the batch.
         """
         node = self.keyed_by_query
         return stream if node is None else self._anchor.route(self._routings[node.uid][0].mark(stream))
@@ -68,13 +71,16 @@ class KeyedRecords:
         return self._anchor.route(routed)
 
     def none(self, node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
-        """Returns the empty result of `moved` for an operator without input, without a shuffle; built only once."""
+        """Returns the empty result of `moved`, without a shuffle.
+
+        It is for an operator without input, and built only once.
+        """
         if node.uid not in self._none:
             self._none[node.uid] = self._anchor.empty(self.moved(node, inputs()).schema)
         return self._none[node.uid]
 
     def _routed(self, node: OperatorNode, branches: Branches, port: int) -> DataFrame:
-        """Returns all records of one input, each with its key group and its subtask."""
+        """Returns the records of one input, with key group and subtask."""
         arrivals = self._topology.arrivals(node)
         frame = tagged(branches, arrivals, port) if tags_of(arrivals) else whole(branches)
         return self._routings[node.uid][port].mark(frame)

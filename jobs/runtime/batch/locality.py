@@ -1,4 +1,7 @@
-"""How often subtasks run where their state is, counted from the tasks' reports."""
+"""How often subtasks run where their state is.
+
+The numbers come from the tasks' reports.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A subtask that runs on another executor than before, or that had to rebuild its state.
+    """A subtask that changed its executor or had to rebuild its state.
 
     Attributes:
         uid: The operator.
         subtask: The subtask.
         executor: The executor that it runs on now.
-        before: The executor that it ran on before; None if it had not run.
+        before: The executor that it ran on before, if any.
         source: Where its state came from.
     """
 
@@ -48,8 +51,8 @@ class Locality:
 
     Attributes:
         runs: Tasks of all committed batches that used state.
-        moved: Those that ran on another executor than the task before them.
-        rebuilt: Those that had to rebuild their state from the object store.
+        moved: Tasks that ran on another executor than the previous task.
+        rebuilt: Tasks that had to rebuild their state from the object store.
     """
 
     runs: int = 0
@@ -58,7 +61,7 @@ class Locality:
     _executors: dict[tuple[OperatorUid, SubtaskIndex], str] = field(default_factory=dict)
 
     def saw(self, reports: Iterable[TaskReport]) -> list[Move]:
-        """Counts a batch's tasks; returns those that have moved or had to rebuild their state."""
+        """Counts a batch's tasks; returns moved and rebuilt tasks."""
         moves = []
         for report in reports:
             if report.source is None:

@@ -1,4 +1,7 @@
-"""The figures that users see: of operators, from their tasks' reports; of sources, from Spark's progress. Pure."""
+"""The metrics that users see, as pure functions.
+
+Metrics of operators come from their tasks' reports, metrics of sources from Spark's progress.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +30,17 @@ if TYPE_CHECKING:
 
 CLOCKS_APART_MS = 60_000
 PROGRESS_AGE_MAX_MS = 300_000
-"""From older progress, nothing is reported of what the sources still have."""
+"""Maximum age of the progress from which the sources' remaining records are reported."""
 _SMOOTHING = 0.3
-"""Least weight of the newest batch in rates and durations."""
+"""Minimum weight of the newest batch in rates and durations."""
 _OUTDATED_MS = 10_000
-"""A batch that covers so much time counts alone: what was before it is too old for a rate."""
+"""A batch that covers this much time counts alone: earlier batches are too old for a rate."""
 
 
 def operator_metrics(
     reports: Mapping[OperatorUid, Sequence[TaskReport]], time: JobTime, committed_at_ms: int
 ) -> list[OperatorMetrics]:
-    """Returns the figures of each operator in one batch.
+    """Returns the metrics of each operator in one batch.
 
     Args:
         reports: The tasks' reports, by operator and subtask.
@@ -67,10 +70,11 @@ def operator_metrics(
 
 
 def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> int:
-    """Returns the number of records that a batch has read from the sources: each once, however many operators get it.
+    """Returns the number of records that a batch has read from sources.
 
-    Records that transforms leave out are not seen, nor those that reach only sinks or are only broadcast. Of a source
-    that no operator reads as it is, each branch through transforms counts: they may be different records.
+    Each record counts once, however many operators get it. Records that transforms drop are not counted, nor are
+    records that reach only sinks or are only broadcast. If no operator reads a source directly, each branch through
+    transforms counts: the branches may have different records.
     """
     whole: dict[NodeId, int] = {}
     branches: Counter[NodeId] = Counter()
@@ -92,14 +96,19 @@ def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[Task
 
 
 def sink_metrics(dead_letters: Mapping[OperatorUid, int]) -> list[SinkMetrics]:
-    """Returns the figures of the sinks in one batch, given how many dead letters each of them has."""
+    """Returns the metrics of the sinks in one batch.
+
+    `dead_letters` is the number of dead letters per sink.
+    """
     return [SinkMetrics(uid=uid, dead_letters=count) for uid, count in dead_letters.items()]
 
 
 def lag_ms(event_ms: int | None, at_ms: int) -> int | None:
-    """Returns how far an event time is behind the clock; None if it is far ahead, as in records with invented times.
+    """Returns how far an event time is behind the clock.
 
-    A few seconds ahead are a difference between clocks, and no lag.
+    Returns None if the time is far ahead, as in records with invented times.
+
+    A few seconds ahead are a difference between clocks, and count as 0.
     """
     if event_ms is None or event_ms > at_ms + CLOCKS_APART_MS:
         return None
@@ -127,12 +136,13 @@ def _subtask(report: TaskReport) -> SubtaskMetrics:
 def added_up(
     before: Sequence[OperatorMetrics], batch: Sequence[OperatorMetrics], cycle_ms: float
 ) -> list[OperatorMetrics]:
-    """Adds a batch's figures to the totals since the driver started.
+    """Adds a batch's metrics to the totals since the driver started.
 
     Args:
-        before: The figures after the batch before.
-        batch: The figures of the batch alone.
-        cycle_ms: Time from the commit before to this one, of which busy ratios are shares and rates averages.
+        before: The metrics after the previous batch.
+        batch: The metrics of the batch alone.
+        cycle_ms: Time from the previous commit to this commit; busy ratios are shares of it, rates are averages over
+            it.
     """
     known = {operator.uid: operator for operator in before}
     return [
@@ -141,7 +151,10 @@ def added_up(
 
 
 def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) -> list[SinkMetrics]:
-    """Adds a batch's figures of sinks to the totals since the driver started; a batch of time alone may have none."""
+    """Adds a batch's metrics of sinks to the driver's totals.
+
+    A batch of time alone may have no metrics of sinks.
+    """
     totals = {sink.uid: sink.dead_letters for sink in before}
     for sink in batch:
         totals[sink.uid] = totals.get(sink.uid, 0) + sink.dead_letters
@@ -149,7 +162,7 @@ def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) 
 
 
 def without_rates(operator: OperatorMetrics) -> OperatorMetrics:
-    """Returns an operator's figures while there is nothing to read."""
+    """Returns an operator's metrics without rates, for times without input."""
     return operator.model_copy(update={"read_records_per_second": 0.0, "write_records_per_second": 0.0})
 
 
@@ -164,7 +177,7 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
         subtask.model_copy(
             update={
                 "busy_ratio": min(1.0, _busy_ms(subtask) / max(cycle_ms, 1.0)),
-                # A subtask that had nothing to do has not opened its state, so the size is as before.
+                # A subtask without work has not opened its state, so the size is unchanged.
                 "state_bytes": subtask.state_bytes or sizes.get(subtask.index, 0),
             }
         )
@@ -184,18 +197,24 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
         "dead_letters": before.dead_letters + batch.dead_letters,
         "subtasks": subtasks,
     }
-    if batch.event_time_lag_ms is None:  # a batch of timers alone has no event
+    if batch.event_time_lag_ms is None:  # a batch of timers alone has no events
         totals["event_time_lag_ms"] = before.event_time_lag_ms
     return batch.model_copy(update=totals)
 
 
 def smoothed(before: float | None, newest: float, weight: float = _SMOOTHING) -> float:
-    """Returns the moving average of a figure; None stands for one that has no value yet."""
+    """Returns the moving average of a metric.
+
+    None means that the metric has no value yet.
+    """
     return newest if before is None else before + weight * (newest - before)
 
 
 def rate_after(before: float | None, newest: float, cycle_ms: float) -> float:
-    """Returns the moving average of a rate, in which a batch counts the more the longer the time that it covers."""
+    """Returns the moving average of a rate.
+
+    A batch that covers a longer time has a higher weight.
+    """
     return smoothed(before, newest, min(1.0, max(_SMOOTHING, cycle_ms / _OUTDATED_MS)))
 
 
@@ -204,13 +223,15 @@ def _busy_ms(subtask: SubtaskMetrics) -> float:
 
 
 def pending_records(progress: Any) -> int | None:
-    """Returns by how many records the last batch was behind its sources; None if no source says so.
+    """Returns by how many records the last batch was behind its sources.
 
-    Sources in Python report it as such. Of Spark's own sources, those with numbered partitions do, such as Kafka: their
-    offsets are numbers by topic and partition.
+    Returns None if the sources do not report it.
+
+    Python sources report the number. Spark's own sources with numbered partitions, such as Kafka, report offsets, which
+    are numbers by topic and partition.
 
     Args:
-        progress: Spark's report of the last trigger; None before the first.
+        progress: Spark's report of the last trigger; None before the first trigger.
     """
     if progress is None:
         return None
@@ -219,7 +240,7 @@ def pending_records(progress: Any) -> int | None:
 
 
 def lost_records(progress: Any) -> int:
-    """Returns how many records the sources in Python have lost since the query began.
+    """Returns how many records the Python sources have lost in the query.
 
     Args:
         progress: Spark's report of the last trigger.
@@ -229,12 +250,12 @@ def lost_records(progress: Any) -> int:
 
 
 def source_metrics(progress: Any, uids: Sequence[str], at_ms: int) -> list[SourceMetrics]:
-    """Returns what the sources in Python still have, as far as they say so, and have been asked of late.
+    """Returns the earliest records that the Python sources recently reported.
 
-    They are asked when a batch is planned. While one runs for long, or waits for a sink, records may expire.
+    Sources are asked when a batch is planned. While a batch runs for long, or waits for a sink, records may expire.
 
     Args:
-        progress: Spark's report of the last trigger; None before the first.
+        progress: Spark's report of the last trigger; None before the first trigger.
         uids: The sources, in the order of their inputs.
         at_ms: The time now.
     """

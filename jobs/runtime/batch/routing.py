@@ -29,7 +29,10 @@ _SPARK_SEED = 42
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The columns that say where a row goes. Made once per run: making them takes longer than planning a batch."""
+    """The columns that say where a row goes.
+
+    They are created once per run: creating them takes longer than planning a batch.
+    """
 
     key_group: Column
     subtask: Column
@@ -50,8 +53,8 @@ class Routing:
 
 def key_group_of(code: Column, max_parallelism: int) -> Column:
     """Returns the key group of a hash code: Flink's `murmurHash(code) % max_parallelism`."""
-    # Flink takes the absolute value, and 0 for the smallest int, which has none. The absolute value as a long,
-    # without its 32nd bit, is the same.
+    # Flink takes the absolute value, and 0 for the smallest int, which has no absolute value. The absolute value as a
+    # long, without its 32nd bit, is the same.
     absolute = F.abs(murmur_hash_of(code).cast("long")).bitwiseAND(F.lit(_INT_MAX))
     return (absolute % F.lit(max_parallelism)).cast("int")
 
@@ -64,16 +67,20 @@ def subtask_of(key_group: Column, max_parallelism: int, parallelism: int) -> Col
 
 
 def murmur_hash_of(code: Column) -> Column:
-    """Returns the Murmur3 hash of an int with seed 0, which Flink then makes non-negative.
+    """Returns the Murmur3 hash of an int with seed 0.
 
-    Spark has only `hash(...)`, with seed 42. But the hash of one column is the seed of the next (undocumented), so a
-    constant first column whose hash is 0 makes it `hashInt(code, seed 0)`, which is what Flink computes.
+    Flink then makes the hash non-negative.
+
+    Spark has only `hash(...)`, with seed 42. But the hash of one column is the seed of the next column (undocumented),
+    so a constant first column with hash 0 makes it `hashInt(code, seed 0)`, as in Flink.
     """
     return F.hash(F.lit(_preimage_of_zero(_SPARK_SEED)), code)
 
 
 def _preimage_of_zero(seed: int) -> int:
-    """Returns the int whose Murmur3 x86 32-bit hash with `seed` is 0, by undoing every step of that hash.
+    """Returns the int that Murmur3 x86 32-bit maps to 0 with `seed`.
+
+    It undoes every step of the hash.
 
     The final mix of a 4-byte input is h ^= 4, fmix(h). fmix maps only 0 to 0, so h must be 4 before it.
     """

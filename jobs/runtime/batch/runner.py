@@ -1,4 +1,7 @@
-"""Runs one micro-batch through the job's operators and into its sinks' staging: everything before the commit."""
+"""Runs one batch through the job's operators, up to the commit.
+
+Output is staged in the sinks.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_CLOCK_BEHIND_MS = 1000  # clocks that are kept in step differ by less
+_CLOCK_BEHIND_MS = 1000  # synchronized clocks differ by less
 
 _Result = TypeVar("_Result")
 _OF_SINKS = (SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError)
@@ -87,7 +90,7 @@ class RunInfo:
         store_url: Root of the object store.
         local_root: Directory of local state, the same path on every host.
         rocksdb: Settings of all operators' stores.
-        store_outage_max_ms: How long tasks retry an operation on an object store that does not answer.
+        store_outage_max_ms: How long tasks retry an operation on an unavailable object store.
     """
 
     job_id: JobId
@@ -103,9 +106,10 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class _BatchPlan:
-    """The plan of a batch, made before it runs: its identity, the subtasks' versions, times and due timers.
+    """The plan of a batch, made before it runs.
 
-    `outputs` says where subtasks write their rows themselves, by operator. `parcels` are those of this batch alone.
+    It holds the batch's identity, and the subtasks' versions, times and due timers. `outputs` says where subtasks write
+    their rows directly, by operator. `parcels` are the parcels of this batch alone.
     """
 
     run: str
@@ -133,18 +137,19 @@ class BatchRunner:
         sink_retries: Retries = _NO_RETRIES,
         on_outage: Callable[[SinkOutage | None], None] = _to_nobody,
     ) -> None:
-        """Made once per attempt.
+        """Creates the runner; once per attempt.
 
         Args:
             spark: The session.
             topology: The job.
             info: The attempt's info.
             anchor: The subtasks' rows.
-            specs: The subtasks of each operator, by index; by default those of operators without state.
-            sources: The job's sources, in the order of their places in Spark's query; by default that of the topology.
-            shipment: The parts of the run that are shipped once; by default one of its own.
-            sink_retries: How long a sink is waited for whose system does not answer.
-            on_outage: Takes the sink that is waited for, and None when the waiting has ended.
+            specs: The subtasks of each operator, by index; by default subtasks without state.
+            sources: The job's sources, in the order of their places in Spark's query; by default the source of the
+                topology.
+            shipment: The parts of the run that are shipped once; by default a new shipment.
+            sink_retries: How long to wait for a sink with an unavailable system.
+            on_outage: Called with the sink that batches wait for, and with None when the waiting has ended.
         """
         self._spark = spark
         self._anchor = anchor
@@ -167,7 +172,10 @@ class BatchRunner:
         }
 
     def of_query(self, stream: DataFrame) -> DataFrame:
-        """Returns the frame that the streaming query reads: the sources' stream, prepared once for all batches."""
+        """Returns the frame that the streaming query reads.
+
+        It is the sources' stream, prepared once for all batches.
+        """
         return self._records.of_query(stream)
 
     def run(
@@ -177,15 +185,17 @@ class BatchRunner:
         *,
         is_at_end: bool = False,
     ) -> BatchOutcome:
-        """Processes the next batch and stages its output. A failure leaves only orphaned files that nothing names.
+        """Processes the next batch and stages its output.
 
-        While the system of a sink does not answer, the batch is tried again, from its beginning.
+        A failure leaves only orphaned files that nothing names.
+
+        While a sink's system does not answer, the batch is tried again from its beginning.
 
         Args:
             frame: The batch's records, as foreachBatch gets them from a query over `of_query`; None for a batch of time
                 alone.
-            committed: The state that the batch before has left.
-            is_at_end: Whether no more input comes, so that all event-time timers fire.
+            committed: The state after the previous batch.
+            is_at_end: Whether the input has ended, so that all event-time timers fire.
 
         Raises:
             KeyscaleError: The user's function, a task or a sink failed, or the reports are not complete.
@@ -234,15 +244,17 @@ class BatchRunner:
     def is_due(
         self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]], *, is_at_end: bool = False
     ) -> bool:
-        """Whether a batch of time alone would fire timers if it began now."""
+        """Returns whether a batch of time alone would fire timers now."""
         self._activity.waited(_elapsed_ms())
         times = batch_times(self._topology, time, now_ms(), self._activity, is_at_end=is_at_end)
         return any(any(self._due(node, times, timers)) for node in self._topology.operators)
 
     def rehearse(self) -> None:
-        """Has Spark do its part of a batch of time alone and of a checkpoint, without any work of subtasks.
+        """Rehearses Spark's part of a batch of time alone and a checkpoint.
 
-        It changes nothing. The first such batch of a JVM takes a second longer than those after it.
+        Subtasks do no work.
+
+        Nothing changes. The first such batch of a JVM takes a second longer than later batches.
         """
         run_per_subtask(self._spark, self._anchor, "rehearsal", rehearse_conversion)
         if self._time_carries_no_rows:
@@ -252,9 +264,11 @@ class BatchRunner:
                 frames[node.input].collect()
 
     def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
-        """Makes a committed batch's output visible. It may be called any number of times.
+        """Makes a committed batch's output visible.
 
-        It waits for sinks whose systems do not answer.
+        It may be called any number of times.
+
+        It waits for sinks with unavailable systems.
 
         Raises:
             KeyscaleError: A sink failed; call it again.
@@ -264,20 +278,25 @@ class BatchRunner:
                 self._waiting(partial(_of_sink, node, partial(node.sink.publish, tokens[node.uid])))
 
     def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
-        """Deletes the staged output of a batch that was not committed. `recover` deletes what this cannot."""
+        """Deletes the staged output of a batch that was not committed.
+
+        `recover` deletes the output that this call cannot.
+        """
         for node in self._topology.sinks:
             if node.uid in tokens:
                 with contextlib.suppress(KeyscaleError):
                     node.sink.discard(tokens[node.uid])
 
     def recover(self, committed: BatchId, forked_from: JobId | None = None) -> None:
-        """Deletes output that earlier attempts left. Call it after publishing the batch that was committed last.
+        """Deletes output that earlier attempts left.
 
-        It waits for sinks whose systems do not answer.
+        Call it after publishing the last committed batch.
+
+        It waits for sinks with unavailable systems.
 
         Args:
-            committed: That batch.
-            forked_from: The job from whose snapshot the attempt starts, if it is another one.
+            committed: The last committed batch.
+            forked_from: The other job that the attempt's snapshot comes from, if any.
         """
         for node in self._topology.sinks:
             context = replace(self._sink_context(node, committed, uuid.uuid4().hex), forked_from=forked_from)
@@ -295,7 +314,10 @@ class BatchRunner:
         return self._sink_retries.run(operation, report)
 
     def _stage(self, frame: DataFrame | None, plan: _BatchPlan, tokens: dict[OperatorUid, str]) -> None:
-        """Runs the batch into the sinks' staging; stores each token as soon as there is something to discard."""
+        """Runs the batch into the sinks' staging.
+
+        Stores each token as soon as there is something to discard.
+        """
         for edge in self._direct:
             context = self._sink_context(edge.sink, plan.batch_id, plan.run)
             output = _of_sink(edge.sink, partial(edge.staging.begin, context))
@@ -307,7 +329,7 @@ class BatchRunner:
         with self._frames(frame, partial(self._run_on, plan)) as frames:
             for node in self._topology.sinks:
                 if node.uid in tokens:
-                    _of_sink(node, frames[node.input].collect)  # the subtasks write the rows, so none arrive
+                    _of_sink(node, frames[node.input].collect)  # the subtasks write the rows, so the result is empty
                 else:
                     context = self._sink_context(node, plan.batch_id, plan.run)
                     tokens[node.uid] = _of_sink(node, partial(node.sink.prepare, frames[node.input], context))
@@ -335,13 +357,17 @@ class BatchRunner:
         return due_subtasks(node, times[node.uid], timers.get(node.uid, (None,) * self._info.parallelism))
 
     def _check_clock(self, time: JobTime) -> None:
-        """Logs, once per attempt, that the job's time stands still until the driver's clock has caught up."""
+        """Logs, once per attempt, that processing time stands still.
+
+        It does until the driver's clock has caught up with the job's time.
+        """
         behind_ms = time.processing_ms - now_ms()
         if behind_ms > _CLOCK_BEHIND_MS and not self._clock_was_behind:
             self._clock_was_behind = True
             logger.warning(
-                "the clock of this driver is %d s behind the processing time that the job has reached; until it has "
-                "caught up, processing time stands still: no timers of it fire, and no entries expire by it",
+                "the clock of this driver is %d s behind the processing time that the job has reached; until it has"
+                " caught up, processing time stands still: processing-time timers do not fire, and entries do not"
+                " expire by processing time",
                 behind_ms // 1000,
             )
 
@@ -349,7 +375,9 @@ class BatchRunner:
     def _frames(
         self, batch: DataFrame | None, run_on: Callable[[OperatorNode, DataFrame, bytes], DataFrame]
     ) -> Iterator[dict[NodeId, DataFrame]]:
-        """Builds the frame of each sink's input; those that are read more than once are kept until the end.
+        """Builds the frame of each sink's input.
+
+        Frames that are read more than once are kept until the end.
 
         `run_on` returns the frame of all outputs of an operator, given its keyed records and the rows of its broadcast
         stream.
@@ -371,7 +399,10 @@ class BatchRunner:
             frames.release()
 
     def _without_records(self) -> dict[NodeId, DataFrame]:
-        """Returns the sources of a batch of time alone; made once, as that takes longer than using them."""
+        """Returns the sources of a batch of time alone.
+
+        They are created once, as creating them takes longer than using them.
+        """
         self._no_records = self._no_records or self._sources.empty(self._spark)
         return self._no_records
 
@@ -421,7 +452,10 @@ class BatchRunner:
 
 
 def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
-    """Runs an operation of a sink; its own errors get its uid, those of operators whose rows it reads do not."""
+    """Runs an operation of a sink; its own errors get its uid.
+
+    Errors of operators that the sink reads keep their uid.
+    """
     try:
         return operation()
     except Exception as failure:
@@ -432,7 +466,7 @@ def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
 
 
 def _elapsed_ms() -> int:
-    """Returns the time of a clock that nobody sets, by which idle sources are found."""
+    """Returns the monotonic time in ms; used to detect idle sources."""
     return time.monotonic_ns() // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""The parts of a run that tasks need and that are large, shipped to the executors once and not with every batch.
+"""Large parts of a run, shipped to the executors once.
 
 They are the operators' logic, once per run, and the restore plans of all subtasks, once in a while.
 """
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class Shipment:
-    """Made once per run. Its methods are for one thread at a time: batches and snapshots take turns.
+    """Ships a run's large parts.
+
+    It is created once per run. Its methods are for one thread at a time: batches and snapshots take turns.
 
     Args:
         context: The Spark context.
@@ -37,7 +39,10 @@ class Shipment:
         self._plans: dict[OperatorUid, Parcel] = {}
 
     def starts(self, committed: CommittedState) -> dict[OperatorUid, ShippedStarts]:
-        """Returns where the tasks of each operator start. Ships all plans if the committed state has a new base."""
+        """Returns where the tasks of each operator start.
+
+        Ships all plans if the committed state has a new base.
+        """
         base = committed.plan_base
         if base is not self._base:
             self._release_plans()
@@ -56,7 +61,10 @@ class Shipment:
         }
 
     def release(self) -> None:
-        """Deletes what Spark keeps of it. No task may begin after that."""
+        """Deletes Spark's copies.
+
+        No task may begin after that.
+        """
         self._release_plans()
         for parcel in self.logic.values():
             parcel.release()

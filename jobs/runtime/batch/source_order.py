@@ -1,7 +1,9 @@
-"""The order of a job's sources, so that each finds its recorded positions when the sources have changed. Pure.
+"""The order of a job's sources, as pure functions.
+
+The order lets each source find its recorded positions when the sources have changed.
 
 Spark knows the sources of a query by their places. So the uids of a job's sources are recorded beside Spark's files,
-in the order of their places. A new source gets the places after all others.
+in the order of their places. A new source gets the places after all other sources.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ class DeclaredSource:
 
     Attributes:
         uid: Its uid.
-        inputs: How many of Spark's inputs are its own.
-        kinds: What each of them is, such as FileSource or kafka. Positions of one kind mean nothing to another.
+        inputs: How many of Spark's inputs it has.
+        kinds: The kind of each input, such as FileSource or kafka. Positions of one kind mean nothing to another kind.
     """
 
     uid: OperatorUid
@@ -51,7 +53,9 @@ class DeclaredSource:
 
 
 def recorded_order(positions: Mapping[str, str]) -> tuple[OperatorUid, ...]:
-    """Returns the uids of the sources that positions belong to, by place; none for a job that has never run.
+    """Returns the uids of the sources with recorded positions, by place.
+
+    Returns none for a job that has never run.
 
     Raises:
         PositionsCorruptError: The recorded uids cannot be read.
@@ -66,7 +70,10 @@ def recorded_order(positions: Mapping[str, str]) -> tuple[OperatorUid, ...]:
 
 
 def stored_positions(positions: Mapping[str, str]) -> SourcePositions:
-    """Returns recorded positions in the form that a checkpoint holds. Raises as `recorded_order`."""
+    """Converts recorded positions to the form in a checkpoint.
+
+    Raises as `recorded_order`.
+    """
     files = {name: content for name, content in positions.items() if name != ORDER_NAME}
     return positions_of(files, recorded_order(positions))
 
@@ -80,9 +87,11 @@ def recorded_positions(stored: SourcePositions | SparkFiles) -> dict[str, str]:
 
 
 def order_of(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -> tuple[OperatorUid, ...]:
-    """Returns the declared sources by place: those with recorded positions where they were, new ones after them.
+    """Returns the declared sources by place.
 
-    A job's only source that had no uid may get one.
+    Sources with recorded positions keep their places; new sources follow.
+
+    A job's only source without a uid may get a uid.
 
     Raises:
         RestoreRefusedError: The job no longer has a source that has positions.
@@ -92,14 +101,14 @@ def order_of(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -
     gone = gone_sources(declared, recorded)
     if gone:
         raise RestoreRefusedError(
-            f"there are positions of source {', '.join(map(repr, gone))}, which the job no longer has;"
-            f" its sources are {', '.join(map(repr, declared))}"
+            f"there are positions of source {', '.join(map(repr, gone))}, which the job no longer has; its sources are"
+            f" {', '.join(map(repr, declared))}"
         )
     return (*recorded, *(uid for uid in declared if uid not in recorded))
 
 
 def gone_sources(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]) -> tuple[OperatorUid, ...]:
-    """Returns the sources that have positions and that the job no longer has."""
+    """Returns the sources with positions that the job no longer has."""
     return () if _gets_a_uid(declared, recorded) else tuple(uid for uid in recorded if uid not in declared)
 
 
@@ -108,7 +117,7 @@ def _gets_a_uid(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]
 
 
 def check_kinds(positions: Mapping[str, str], declared: Sequence[DeclaredSource]) -> None:
-    """Refuses a source that reads something of another kind under the uid that it had.
+    """Refuses a source that reads another kind under its old uid.
 
     Raises:
         RestoreRefusedError: A source is of another kind; the message names all of them.
@@ -124,7 +133,7 @@ def check_kinds(positions: Mapping[str, str], declared: Sequence[DeclaredSource]
         if before.get(source.uid) and source.kinds and before[source.uid] != source.kinds
     ]
     if wrong:
-        raise RestoreRefusedError(f"{'; '.join(wrong)}: give a source of another kind a uid of its own")
+        raise RestoreRefusedError(f"{'; '.join(wrong)}: give a source of another kind its own uid")
 
 
 def _recorded_kinds(positions: Mapping[str, str]) -> dict[OperatorUid, tuple[str, ...]]:
@@ -138,7 +147,7 @@ def _recorded_kinds(positions: Mapping[str, str]) -> dict[OperatorUid, tuple[str
 def without_sources(
     positions: Mapping[str, str], gone: Sequence[OperatorUid], declared: Sequence[DeclaredSource]
 ) -> dict[str, str]:
-    """Returns positions without those of some sources.
+    """Returns positions without the positions of some sources.
 
     Args:
         positions: The recorded files.
@@ -146,7 +155,7 @@ def without_sources(
         declared: The job's sources.
 
     Raises:
-        RestoreRefusedError: It is unknown which of Spark's inputs were theirs.
+        RestoreRefusedError: It is unknown which of Spark's inputs belonged to these sources.
     """
     recorded = recorded_order(positions)
     inputs = {source.uid: source.inputs for source in declared}
@@ -154,8 +163,8 @@ def without_sources(
     left = max(found, default=0) - sum(inputs[uid] for uid in recorded if uid not in gone)
     if len(found) != 1 or left < 0 or left % len(gone) or (len(gone) > 1 and left > len(gone)):
         raise RestoreRefusedError(
-            f"it cannot be told which of {found} inputs of Spark's were those of {', '.join(map(repr, gone))}:"
-            " drop one source at a time, and keep the inputs of the others"
+            f"it is unknown which of Spark's {found} inputs belonged to {', '.join(map(repr, gone))}: drop one source"
+            " at a time, and keep the inputs of the other sources"
         )
     counts = [inputs[uid] if uid not in gone else left // len(gone) for uid in recorded]
     kept = [uid not in gone for uid, count in zip(recorded, counts, strict=True) for _ in range(count)]
@@ -170,13 +179,15 @@ def positions_for(
     inputs: Sequence[int],
     kinds: Mapping[OperatorUid, Sequence[str]] | None = None,
 ) -> dict[str, str]:
-    """Returns the files that Spark starts from with sources in this order. A new source has read nothing so far.
+    """Returns the files that Spark starts from with sources in this order.
+
+    A new source has read nothing so far.
 
     Args:
         positions: The recorded files.
         order: The order of the sources now.
         inputs: How many of Spark's inputs there are up to and including each source, in this order.
-        kinds: What each source reads, to be recorded; None or empty where that is not known.
+        kinds: The kinds that each source reads, to be recorded; None or empty if unknown.
 
     Raises:
         RestoreRefusedError: The earlier sources have more or fewer inputs now.
@@ -200,7 +211,7 @@ def _padded(offsets: str, before: int, now: int) -> str:
     if found != before:
         raise RestoreRefusedError(
             f"the sources had {found} of Spark's inputs in all and now have {before}; a source must keep the inputs"
-            " that it began with, and a further input must be a source of its own"
+            " that it began with, and a further input must be a separate source"
         )
     return with_new_inputs(offsets, now - found)
 

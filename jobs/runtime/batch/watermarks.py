@@ -1,10 +1,12 @@
-"""Watermarks of a job's operators for the next batch, computed from what was committed. Pure.
+"""Watermarks of a job's operators for the next batch, as pure functions.
 
-A watermark is about all subtasks at once, so the driver computes it: the latest event time of all records of all
-committed batches, less the time by which records may be out of order. Of several sources, and of the splits of one,
-the one with the earliest watermark counts; except idle ones, and ones that were idle and are still behind the
-watermark that the operator has reached meanwhile. The watermark is in the log before it is used: a batch that runs
-again, in any attempt, has the same one, or a later one if a source has become idle meanwhile.
+Watermarks are computed from committed batches.
+
+A watermark holds for all subtasks at once, so the driver computes it: the latest event time of all records of all
+committed batches, less the time by which records may be out of order. Of several sources, and of several splits, the
+earliest watermark counts. Idle sources do not count, nor do sources that were idle and are still behind the operator's
+current watermark. The watermark is in the log before it is used: a batch that runs again, in any attempt, has the same
+watermark, or a later watermark if a source has become idle meanwhile.
 """
 
 from __future__ import annotations
@@ -30,17 +32,18 @@ if TYPE_CHECKING:
     from ...graph.topology import Topology
 
 SPLITS_MAX = 10_000
-"""Each commit holds a time for every split."""
+"""Maximum number of splits: each commit holds a time for every split."""
 
 _Input: TypeAlias = "tuple[OperatorUid, str, str | None]"
-"""An operator, an arrival at it or the splits of one by name, and the split; None for the arrival as a whole."""
+"""An operator, an arrival at it or the splits of an arrival by name, and the split; None for the whole arrival."""
 
 
 class Activity:
-    """When this attempt last saw records of each origin and split, by operator; in milliseconds of a monotonic clock.
+    """Records when this attempt last saw records of each origin and split.
 
-    One is idle if it had no records for long although Spark looked for some. The time of a running batch does not
-    count, nor does the time in which the job is down.
+    Entries are by operator, in milliseconds of a monotonic clock. An origin or split is idle if it had no records for
+    long although Spark looked for records. The time of a running batch does not count, nor does the downtime of the
+    job.
     """
 
     def __init__(self) -> None:
@@ -56,7 +59,10 @@ class Activity:
         of_origins: Mapping[OperatorUid, Mapping[str, int]],
         of_splits: Mapping[OperatorUid, Mapping[str, Mapping[str, int]]] | None = None,
     ) -> None:
-        """Notes a batch: when its input was read, when it ended, and the origins and splits that had records in it."""
+        """Notes a batch: its times, and its origins and splits with records.
+
+        `began_ms` is when its input was read, `ended_ms` when the batch ended.
+        """
         self.waited(began_ms)
         for uid, origins in of_origins.items():
             self._seen_ms.update({(uid, origin, None): ended_ms for origin in origins})
@@ -65,16 +71,16 @@ class Activity:
                 self._seen_ms.update({(uid, origin, split): ended_ms for split in splits})
 
     def waited(self, now_ms: int) -> None:
-        """Notes that there is no further input now."""
+        """Notes that all input has been read for now."""
         if self._began_ms is None:
             self._began_ms = now_ms
         self._looked_ms = now_ms
 
     def counts(self, at: _Input, arrival: Arrival, reached_ms: int | None, watermark_ms: int | None) -> bool:
-        """Whether a source or split has a say in the watermark of an operator, which has reached `watermark_ms`.
+        """Returns whether a source or split counts for an operator's watermark.
 
-        As in Flink, one that has been idle has none until it has caught up: it would hold back the others, and what it
-        has until then is late in any case.
+        The operator has reached `watermark_ms`. As in Flink, a source that has been idle does not count until it has
+        caught up: it would hold back the other sources, and its records are late in any case until then.
         """
         if self._is_idle(at, arrival):
             self._left_behind.add(at)
@@ -95,15 +101,15 @@ def batch_times(
 ) -> dict[OperatorUid, BatchTime]:
     """Returns the times of the next batch, by operator.
 
-    An operator has the watermark of the operator before it, unless its input was given event times in between.
+    An operator has the watermark of the preceding operator, unless its input got event times in between.
 
     Args:
         topology: The job.
         time: The job's time after the last batch.
         now_ms: The time of the driver's clock. The batch has it as processing time, unless an earlier batch had a later
-            one: clocks are set back, and a job goes on at hosts with other clocks.
-        activity: Says which sources are idle; None if none is.
-        is_at_end: Whether no more input comes.
+            time: clocks are set back, and a job may continue on hosts with other clocks.
+        activity: Knows the idle sources; None if all sources are active.
+        is_at_end: Whether the input has ended.
     """
     processing_ms = max(time.processing_ms, now_ms)
     times: dict[OperatorUid, BatchTime] = {}
@@ -126,9 +132,9 @@ def batch_times(
 def _reached(
     arrival: Arrival, known: EventTime, times: Mapping[OperatorUid, BatchTime], *, alone: bool
 ) -> dict[str | None, int | None]:
-    """Returns the watermark that an operator would have with the records of each split of one arrival alone.
+    """Returns the watermark from each split of one arrival alone.
 
-    The only entry of an arrival that is not in splits, or of which no split is known yet, has no name.
+    An arrival without splits, or without known splits, has a single entry without a name.
     """
     origin = arrival.origin
     if isinstance(origin.node, OperatorNode) and (arrival.timestamp_column is None or origin.timestamps is None):
@@ -156,7 +162,7 @@ def time_after(
         time: The job's time before the batch.
         times: The times that the batch ran with.
         latest_ms: The latest event time of its records, by operator.
-        of_spark: Whether it was one of Spark's batches, and not one of time alone.
+        of_spark: Whether it was a batch of Spark, and not a batch of time alone.
         of_origins: `latest_ms` by origin, of operators that have several.
         of_splits: `latest_ms` by the name of the origin's splits and the split, of origins that are in splits.
 
@@ -185,7 +191,10 @@ def time_after(
 
 
 def due_subtasks(node: OperatorNode, time: BatchTime, timers: Sequence[NextTimers | None]) -> tuple[bool, ...]:
-    """Returns whether each subtask of an operator fires timers in a batch; one whose timers are not known may do so."""
+    """Returns whether each subtask of an operator fires timers in a batch.
+
+    A subtask with unknown timers counts as one that may.
+    """
     if not node.logic.uses_timers:
         return (False,) * len(timers)
     return tuple(known is None or _is_due(known, time) for known in timers)
@@ -214,6 +223,6 @@ def _is_in_step(reached_ms: int | None, watermark_ms: int | None) -> bool:
 
 
 def _least(times_ms: Sequence[int | None]) -> int | None:
-    """Returns the earliest time; None if one of them is not known."""
+    """Returns the earliest time; None if one of the times is unknown."""
     known = [each for each in times_ms if each is not None]
     return min(known, default=None) if len(known) == len(times_ms) else None
