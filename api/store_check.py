@@ -174,6 +174,19 @@ class StoreCheck:
             except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
                 return False
 
+    def newest_attempt(self, store_url: str, job_id: str) -> int:
+        """Returns the highest attempt in a job's commit log; 0 without one.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+        """
+        with store_failures():
+            try:
+                last = CommitLog(open_to_read(store_url), Layout(JobId(job_id))).last()
+            except (DocumentCorruptError, FormatTooNewError, LogGapError):
+                return 0  # the driver says what is wrong with the log
+        return 0 if last is None else last[1].attempt
+
     def find_savepoint(self, store_url: str, job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
         """Reads from the store whether a savepoint was published, after its driver ended without reporting it.
 

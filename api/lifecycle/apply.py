@@ -35,7 +35,7 @@ def apply(step: object, transaction: JobTransaction) -> None:  # noqa: ARG001 - 
 @apply.register
 def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
     stage = AttemptStage.STANDBY if step.standby else AttemptStage.ACTIVE
-    attempt = transaction.create_attempt(step.revision, step.cause, stage=stage)
+    attempt = transaction.create_attempt(step.revision, step.cause, stage=stage, after=step.after)
     if step.standby:
         transaction.change().new_attempt = attempt.number
 

@@ -58,6 +58,7 @@ class JobTransaction:
         cause: Cause,
         *,
         stage: AttemptStage = AttemptStage.ACTIVE,
+        after: int = 0,
     ) -> Attempt:
         """Stores a new attempt of a revision, before anything is started.
 
@@ -67,7 +68,7 @@ class JobTransaction:
         change = changes.running(self.session, self.job.id)
         attempt = Attempt(
             job_id=self.job.id,
-            number=attempts.next_number(self.session, self.job.id),
+            number=max(attempts.next_number(self.session, self.job.id), after + 1),
             stage=stage,
             cause=cause,
             revision=revision,

@@ -93,7 +93,7 @@ def replace_or_fail(
     why = failure_of(attempt, outcome)
     if outcome is Outcome.FAILED and (why.get("code") in FATAL_CODES or why.get("final")):
         return FailJob(why)
-    if facts.restart is not None:
+    if facts.restart is not None and outcome is not Outcome.FENCED:
         history = with_failure(facts.failures, facts.now_ms)
         restart = next_restart(facts.restart, history, facts.jitter)
         if isinstance(restart, GiveUp):
@@ -104,6 +104,8 @@ def replace_or_fail(
         reason = f"{REPETITIONS_MAX} times in a row on the same batch, so the job is not started again"
         return FailJob({**why, "message": f"{why['message']} ({reason})"})
     failures = 1 if attempt.has_progressed else facts.consecutive_failures + 1
+    if outcome is Outcome.FENCED:  # a newer attempt ran, perhaps unknown to the database: the job has not failed
+        failures = min(failures, FAILURES_MAX - 1)
     if failures >= FAILURES_MAX:
         return FailJob(why)
     backoff_ms = 0 if failures == 1 else min(_BACKOFF_MS << (failures - 2), timeouts.backoff_ms_max)

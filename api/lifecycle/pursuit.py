@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_OUTSIDE = (
+    steps.CreateAttempt,
+    steps.Launch,
+    steps.Kill,
+    steps.CheckSavepoint,
+    steps.MarkReaped,
+    steps.RollBack,
+)
 _STEPS_MAX = 20  # so that no job keeps a thread to itself
 
 
@@ -97,7 +106,7 @@ class Pursuit:
             if step is None:
                 return None
             logger.info("job %s: %s", job_id, type(step).__name__)
-            if isinstance(step, (steps.Launch, steps.Kill, steps.CheckSavepoint, steps.MarkReaped, steps.RollBack)):
+            if isinstance(step, _OUTSIDE):
                 return step
             apply(step, JobTransaction(session, job))
             _reach(step, "decided")
@@ -118,12 +127,31 @@ class Pursuit:
                     if (job := jobs.lock(session, job_id)) is not None:
                         apply(step, JobTransaction(session, job))
                 return True
+            case steps.CreateAttempt():
+                return self._create_attempt(job_id, step)
             case steps.CheckSavepoint():
                 return self._check_savepoint(job_id, step)
             case steps.RollBack():
                 return self._roll_back(job_id, step)
             case _:
                 raise TypeError(type(step).__name__)
+
+    def _create_attempt(self, job_id: str, step: steps.CreateAttempt) -> bool:
+        """Creates an attempt above all others in the log, which a database from a backup may not know."""
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+        if job is None:
+            return False
+        after = 0
+        try:
+            after = self._store.newest_attempt(job.store_url, job_id)
+        except StoreUnavailableError as error:
+            logger.warning("job %s: the store does not answer which attempts it knows: %s", job_id, error.detail)
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            if job is not None and next_step(self._reader.read(session, job), self._timeouts) == step:
+                apply(replace(step, after=after), JobTransaction(session, job))
+        return True
 
     def _launch(self, job_id: str, step: steps.Launch) -> bool:
         launcher = self._launcher

@@ -25,11 +25,19 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CreateAttempt:
-    """Stores a new attempt of a revision, which restores as the job's wish says, else its latest checkpoint."""
+    """Stores a new attempt of a revision, which restores as requested or from the latest checkpoint.
+
+    Attributes:
+        revision: The revision.
+        cause: Why the attempt is created.
+        standby: Whether it starts beside the active attempt.
+        after: The highest attempt in the commit log: a database from a backup may not know it.
+    """
 
     revision: int
     cause: Cause
     standby: bool = False
+    after: int = 0
 
 
 @dataclass(frozen=True, slots=True)

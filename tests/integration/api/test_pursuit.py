@@ -62,6 +62,8 @@ class DeadDrivers:
 class Store:
     """In place of the store: gives one answer after the other; the last one stays."""
 
+    newest = 0
+
     def __init__(self, *answers: PublishedSavepoint | StoreUnavailableError | None) -> None:
         self.answers = list(answers)
 
@@ -70,6 +72,9 @@ class Store:
         if isinstance(answer, StoreUnavailableError):
             raise answer
         return answer
+
+    def newest_attempt(self, *_: str) -> int:
+        return self.newest
 
 
 @pytest.fixture
@@ -125,6 +130,15 @@ def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
     pursue(Store(None))
     assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
     assert attempts(client) == [2, 1]
+
+
+def test_a_new_attempt_is_above_those_in_the_log_that_an_older_database_does_not_know(
+    client: httpx.Client, pursue: Callable[[Store], None]
+) -> None:
+    store = Store(None)
+    store.newest = 7
+    pursue(store)
+    assert attempts(client) == [8, 1]
 
 
 class Upgrade:

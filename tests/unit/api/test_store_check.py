@@ -41,6 +41,14 @@ def test_a_published_savepoint_is_found_with_its_location_and_number(job: StateJ
     assert find(job, "there") == PublishedSavepoint(location_of(job.store.url, path), 1)
 
 
+def test_the_highest_attempt_is_that_of_the_log(job: StateJob) -> None:
+    check = StoreCheck(job.store.url)
+    before = job.attempt
+    job.start(1)
+    assert check.newest_attempt(job.store.url, job.job_id) == job.attempt > before
+    assert check.newest_attempt(job.store.url, "unknown") == 0
+
+
 def test_a_savepoint_without_a_readable_manifest_is_missing(job: StateJob) -> None:
     assert find(job, "never taken") is None
     path = job.layout.manifest(1, "there")

@@ -17,7 +17,7 @@ from keyscale.api.lifecycle.outcomes import (
     replace_or_fail,
 )
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
-from keyscale.jobs.protocol.messages import DriverState, Failure
+from keyscale.jobs.protocol.messages import DriverState, Failure, NoRestart
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, job, lost
 
 if TYPE_CHECKING:
@@ -114,6 +114,13 @@ def test_the_pause_before_a_replacement_doubles_up_to_its_limit_until_the_job_is
         *(ReplaceAttempt(3, why, number, pause_ms) for number, pause_ms in enumerate(pauses_ms, 1)),
         FailJob(why),
     ]
+
+
+@pytest.mark.parametrize("restart", [None, NoRestart()])
+def test_a_fence_by_a_newer_attempt_never_fails_the_job(restart: NoRestart | None) -> None:
+    facts = job(consecutive_failures=FAILURES_MAX, restart=restart)
+    step = replace_or_fail(facts, attempt(3), Outcome.FENCED, TIMEOUTS)
+    assert step == ReplaceAttempt(3, failure_of(attempt(3), Outcome.FENCED), FAILURES_MAX - 1, 32_000)
 
 
 @pytest.mark.parametrize(("outcome", "is_final"), [(Outcome.FAILED, True), (Outcome.LOST, False)])
