@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.db.connections import open_engine
 from keyscale.db.embedded import EmbeddedPostgres
-from keyscale.db.migrate import migrate
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
@@ -45,6 +43,10 @@ class SharedPostgres:
 
     def migrated(self) -> str:
         """Returns the name of a migrated database. To copy it takes a fraction of the time of the migrations."""
+        # Importing these takes as long as the start of pytest, and most runs of few tests need none of them.
+        from keyscale.db.connections import open_engine  # noqa: PLC0415
+        from keyscale.db.migrate import migrate  # noqa: PLC0415
+
         url, made = self.url(), self.directory / "migrated"
         with self._alone():
             if not made.exists():
