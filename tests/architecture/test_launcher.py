@@ -87,6 +87,14 @@ def test_the_tests_environment_serves_every_other_command_too(checkout: Path, tm
     assert launch(checkout / "keyscale", "--help", KEYSCALE_VENV=str(environment)).returncode == 0
 
 
+def test_a_benchmark_runs_in_the_development_environment(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "bench").symlink_to(ROOT / "bench")
+    environment = stamped_environment(tmp_path, hash_of(checkout / "requirements-dev.lock"))
+    answer = launch(checkout / "keyscale", "bench", "state", "--help", KEYSCALE_VENV=str(environment))
+    assert answer.returncode == 0, answer.stderr
+    assert "Usage: ./keyscale bench state" in answer.stdout
+
+
 def test_its_exit_code_is_the_commands_own(checkout: Path, tmp_path: Path) -> None:
     environment = stamped_environment(tmp_path, hash_of(checkout / "requirements.lock"))
     home = str(tmp_path / "none")
