@@ -45,4 +45,4 @@ def test_the_demo_is_exact(debian: Path) -> None:
 
 
 def test_tests_of_the_pages_and_of_the_local_stack_pass(debian: Path) -> None:
-    assert " passed" in launch(debian, "test", "tests/e2e/test_dashboard.py", "tests/integration/deploy")
+    assert " passed" in launch(debian, "test", "tests/pages/test_every_page.py", "tests/integration/deploy")

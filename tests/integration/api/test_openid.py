@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import pytest
-from playwright.sync_api import expect
 
 from keyscale.api.access import openid
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.access.openid import claims_at, role_of, scope_of
-from keyscale.api.cli.process import free_port
 from keyscale.api.settings import OpenIdSettings
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import TOKEN
-from tests.support.repository import ROOT
-from tests.support.servers.browser import faults_of_access, new_page, running_browser
+from tests.support.servers.issuer_process import IssuerProcess, running_issuer
 from tests.support.servers.openid_issuer import CLIENT_ID, CLIENT_SECRET
-from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
     from keyscale.api.settings import Settings
     from tests.support.control_plane.running_application import RunningApplication
 
 pytestmark = pytest.mark.real
 
-PROGRAM = ROOT / "tests" / "support" / "servers" / "openid_issuer.py"
 ROLES = {
     "platform": Role.ADMIN,
     "streams": Role.OPERATOR,
@@ -47,43 +41,10 @@ JOB_LABELS = (("streams", None), ("everybody", None), ("billing", BILLING), ("li
 OWN = {"X-Requested-With": "keyscale"}
 
 
-class IssuerProcess:
-    """The issuer's process, as tests steer it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._http = httpx.Client(trust_env=False)
-
-    def set(self, **wish: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self._http.post(f"{self.url}/control", json=wish).json()
-        return answer
-
-    def token(self, *, algorithm: str = "RS256", **claims: Any) -> str:
-        return str(self.set(claims=claims, algorithm=algorithm)["token"])
-
-    def follow(self, url: str) -> str:
-        """Signs in at the issuer, as a browser does, and returns the address that it leads back to."""
-        return str(self._http.get(url).headers["location"])
-
-    def is_up(self) -> bool:
-        try:
-            return self._http.get(f"{self.url}/keys").is_success
-        except httpx.TransportError:
-            return False
-
-    def close(self) -> None:
-        self._http.close()
-
-
 @pytest.fixture
 def issuer() -> Iterator[IssuerProcess]:
-    port = free_port()
-    with subprocess.Popen([sys.executable, PROGRAM, str(port)]) as process:
-        running = IssuerProcess(f"http://127.0.0.1:{port}")
-        wait_until(running.is_up, what="the issuer to answer")
+    with running_issuer() as running:
         yield running
-        running.close()
-        process.terminate()
 
 
 @pytest.fixture
@@ -136,24 +97,6 @@ def test_a_user_signs_in_at_the_issuer_and_has_the_role_of_the_claim(
     assert (signed_in["actor"], signed_in["address"]) == ("oidc:bob", "127.0.0.1")
     anonymous.post("/ui/logout")
     assert anonymous.get("/jobs").status_code == 401
-
-
-@pytest.mark.usefixtures("on_socket")
-def test_the_pages_on_the_way_through_the_issuer_have_no_fault_of_access(
-    anonymous: httpx.Client, issuer: IssuerProcess
-) -> None:
-    issuer.set(user={"sub": "u-7", "preferred_username": "bob", "groups": ["streams"]})
-    with running_browser() as browser, new_page(browser) as page:
-        page.goto(f"{anonymous.base_url}/ui/login?next=/ui/artifacts")
-        assert faults_of_access(page) == []
-        page.route("**/ui/artifacts", lambda route: route.abort("aborted"))  # so that the page in between stays
-        page.get_by_role("link", name="Sign in with").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("You are signed in")
-        assert page.url.startswith(f"{anonymous.base_url}/ui/signed-in?")
-        assert faults_of_access(page) == []
-        page.unroute_all()
-        page.get_by_role("link", name="Go on").click()
-        expect(page.get_by_role("heading", level=1)).to_have_text("Artifacts")
 
 
 def test_a_code_works_once_and_in_the_browser_that_began_only(

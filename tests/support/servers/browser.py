@@ -51,9 +51,9 @@ def running_browser() -> Iterator[Browser]:
 
 
 @contextmanager
-def new_page(browser: Browser) -> Iterator[Page]:
+def new_page(browser: Browser, *, timezone_id: str | None = None) -> Iterator[Page]:
     """Opens a page that shares nothing with others; fails afterwards if it did what no page of ours should."""
-    context = browser.new_context()
+    context = browser.new_context(timezone_id=timezone_id)
     context.set_default_timeout(1000 * TIMEOUT_SECONDS)
     page = context.new_page()
     complaints = Complaints()

@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import expect
 
 from keyscale.api.dashboard.router import TABS
-from tests.support.servers.browser import faults_of_access, new_page, running_browser
+from tests.support.repository import ROOT
+from tests.support.servers.browser import faults_of_access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,33 +25,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 TIMEOUT_MS = 120_000
 VIEWS = 500
-PROGRAM = """
-import pyarrow as pa
-
-from keyscale import FileSink, FixedDelayRestart, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
-
-
-class Count(KeyedProcessFunction):
-    def open(self, context):
-        self.seen = context.get_state(ValueStateDescriptor("seen", pa.int64()))
-
-    def process_element(self, view, context):
-        if view.page == "/broken":
-            raise ValueError("no such page: " + view.page)
-        seen = (self.seen.value() or 0) + 1
-        self.seen.update(seen)
-        yield {"page": context.current_key, "seen": seen, "version": VERSION}
-
-
-VERSION = 1
-env = StreamEnvironment.current()
-env.set_restart_strategy(FixedDelayRestart(attempts=2, delay_ms=100))
-views = env.stream(env.spark.readStream.schema("page string").json(env.parameters["input"]))
-output = {"page": "string", "seen": "bigint", "version": "int"}
-counts = views.key_by("page").process(Count(), output=output).uid("views-by-page")
-counts.sink_to(FileSink(env.parameters["output"], format="json")).uid("files")
-env.execute()
-"""
+PROGRAM = ROOT / "tests" / "support" / "jobs" / "page_views_job.py"
 
 
 @dataclass
@@ -114,30 +89,40 @@ class Walk:
         self.expect_status("Running")
 
 
-@pytest.mark.parametrize(
-    "is_restarted",
-    [
-        pytest.param(False, id="undisturbed"),
-        pytest.param(True, id="with-the-control-plane-restarted", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_a_job_is_run_rescaled_upgraded_and_started_from_a_savepoint_on_the_pages(
-    control_plane: RunningControlPlane, tmp_path: Path, is_restarted: bool
+def test_a_job_is_run_and_rescaled_on_the_pages(
+    visitor: Page, control_plane: RunningControlPlane, tmp_path: Path
 ) -> None:
-    (tmp_path / "views").mkdir()
-    with running_browser() as browser, new_page(browser) as page:
-        walk = Walk(page, control_plane, tmp_path, is_restarted)
-        walk.deliver()
-        sign_in_by_the_form(walk)
-        create_the_job(walk)
-        watch_checkpoints_arrive(walk)
-        savepoint = take_a_savepoint(walk)
-        rescale(walk)
-        upgrade(walk)
-        find_a_line_of_the_log(walk)
-        find_nothing_wrong_with_any_tab(walk)
-        start_a_job_from_the_savepoint(walk, savepoint)
-        see_the_exception_of_the_failed_job(walk)
+    walk = begin(visitor, control_plane, tmp_path, is_restarted=False)
+    watch_checkpoints_arrive(walk)
+    take_a_savepoint(walk)
+    rescale(walk)
+    find_a_line_of_the_log(walk)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["undisturbed", "with-the-control-plane-restarted"])
+def test_a_job_is_run_rescaled_upgraded_and_started_from_a_savepoint_on_the_pages(
+    visitor: Page, control_plane: RunningControlPlane, tmp_path: Path, is_restarted: bool
+) -> None:
+    walk = begin(visitor, control_plane, tmp_path, is_restarted=is_restarted)
+    watch_checkpoints_arrive(walk)
+    savepoint = take_a_savepoint(walk)
+    rescale(walk)
+    upgrade(walk)
+    find_a_line_of_the_log(walk)
+    find_nothing_wrong_with_any_tab(walk)
+    start_a_job_from_the_savepoint(walk, savepoint)
+    see_the_exception_of_the_failed_job(walk)
+
+
+def begin(page: Page, platform: RunningControlPlane, directory: Path, *, is_restarted: bool) -> Walk:
+    """Signs in, and creates a job."""
+    (directory / "views").mkdir()
+    walk = Walk(page, platform, directory, is_restarted)
+    walk.deliver()
+    sign_in_by_the_form(walk)
+    create_the_job(walk)
+    return walk
 
 
 def sign_in_by_the_form(walk: Walk) -> None:
@@ -294,5 +279,5 @@ def see_the_exception_of_the_failed_job(walk: Walk) -> None:
 
 def program(version: int) -> dict[str, str | bytes]:
     """Returns the program as a browser uploads it."""
-    content = PROGRAM.replace("VERSION = 1\n", f"VERSION = {version}\n")
+    content = PROGRAM.read_text(encoding="utf-8").replace("VERSION = 1\n", f"VERSION = {version}\n")
     return {"name": "page_views.py", "mimeType": "text/x-python", "buffer": content.encode()}

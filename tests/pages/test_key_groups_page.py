@@ -1,0 +1,50 @@
+"""The page of key groups."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.pages.opening import NONE, open_page
+from tests.support.servers.browser import faults_of_access
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.support.control_plane.driverless_platform import Platform
+
+pytestmark = pytest.mark.real
+
+
+def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) -> None:
+    platform.create_job("uneven")
+    made = platform.snapshots_of("uneven")
+    for number in (1, 2, 3):
+        made.take(number, {}, key_group_bytes=[1024 * number if group == 77 else 10 for group in range(128)])
+    open_page(page, platform, "/ui/jobs/uneven/key-groups")
+    over_time = page.get_by_role("region", name="Over time")
+    history = over_time.get_by_role("img", name="Key groups over time, 3 checkpoints. Largest now: Group 77 with 3 KiB")
+    expect(history).to_be_visible()
+    history.hover(position={"x": 1, "y": 77 * 2 + 1})
+    expect(over_time.get_by_role("status")).to_contain_text(re.compile("Group 77 at .*: 1 KiB"))
+    largest = page.get_by_role("region", name="Largest key groups").get_by_role("row").nth(1)
+    expect(largest).to_contain_text("77")
+    expect(largest.get_by_role("cell")).to_have_text(["1", "3 KiB", "3,072", "71 %"])
+    subtasks = page.get_by_role("list", name="Subtasks and their key groups").get_by_role("listitem")
+    expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 63}" for start in (0, 64)])
+    expect(page.get_by_role("region", name="Key groups", exact=True)).to_contain_text("Estimates: what a file holds")
+    page.get_by_label("Ranges at parallelism").fill("4")
+    expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 31}" for start in range(0, 128, 32)])
+    page.get_by_role("group", name="Measure").get_by_role("button", name="Entries").click()
+    expect(subtasks.nth(2)).to_contain_text("3,382")
+    expect(page).to_have_url(re.compile(r"\?parallelism=4&measure=entries$"))
+    assert faults_of_access(page) == []
+    head = page.get_by_role("region", name="Key groups", exact=True)
+    expect(head).to_contain_text("At checkpoint #3")
+    made.take(4, {}, "latest", key_group_bytes=[10] * 128)
+    open_page(page, platform, "/ui/jobs/uneven/key-groups")
+    expect(head).to_contain_text("At savepoint #4")  # as the job's state size is that of either
+    platform.api.delete("/jobs/uneven")

@@ -1,0 +1,75 @@
+"""The page of logs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.pages.opening import open_page
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from playwright.sync_api import Page, Route
+
+    from tests.support.control_plane.driverless_platform import Platform
+
+pytestmark = pytest.mark.real
+
+
+def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_path: Path) -> None:
+    log = "".join(f"line {number} of the driver: é\n" for number in range(40_000)).encode()
+
+    def show(route: Route) -> None:
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(route.request.url).query).items()}
+        begin = int(asked.get("offset", max(0, len(log) - int(asked.get("tail_bytes", 0)))))
+        begin = log.rfind(b"\n", 0, begin) + 1
+        end = min(len(log), begin + int(asked.get("limit_bytes", len(log))))
+        end = log.rfind(b"\n", 0, end) + 1
+        answer: dict[str, Any] = {"attempt": 3, "text": log[begin:end].decode(), "offset": begin, "next_offset": end}
+        if "search" in asked:
+            found = [(each.start(), each[0].decode()) for each in re.finditer(rb".*line 39999.*", log)]
+            answer |= {
+                "text": "",
+                "next_offset": len(log),
+                "matches": [{"offset": at, "text": line} for at, line in found],
+            }
+        route.fulfill(json={**answer, "size_bytes": len(log), "truncated": False})
+
+    page.route(f"{platform.url}/jobs/departures/logs?*", show)
+    open_page(page, platform, "/ui/jobs/departures/logs?search=39999")
+    expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_have_text(
+        ["line 39999 of the driver: é"]
+    )
+    shown = page.get_by_role("region", name="Log", exact=True)
+    expect(shown).to_contain_text("line 39999 of the driver: é")
+    from_end = "log => log.scrollHeight - log.clientHeight - log.scrollTop"
+    assert shown.evaluate("log => log.scrollHeight > log.clientHeight")
+    assert shown.evaluate(from_end) < 2
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert download.value.suggested_filename == "departures-3.log"
+    download.value.save_as(tmp_path / "saved.log")
+    assert (tmp_path / "saved.log").read_bytes() == log
+    page.get_by_label("Follow").uncheck()  # the page asks for nothing by itself
+    page.unroute_all(behavior="wait")
+    page.route(f"{platform.url}/jobs/departures/logs?*", lambda route: route.abort())
+    page.get_by_role("button", name="Earlier lines").click()
+    expect(page.locator("#message")).to_contain_text("The control plane does not answer.")
+
+
+def test_the_log_of_the_driver_that_runs_the_job_is_chosen_and_marked(page: Page, platform: Platform) -> None:
+    stages = [(6, "rescale", "ENDED"), (5, "recover", "ACTIVE"), (4, "start", "ENDED")]
+    attempts = [{"number": number, "cause": cause, "stage": stage} for number, cause, stage in stages]
+    answer = {"attempt": 5, "text": "from 5\n", "offset": 0, "next_offset": 7, "size_bytes": 7, "truncated": False}
+    page.route(f"{platform.url}/jobs/departures/attempts?*", lambda route: route.fulfill(json={"attempts": attempts}))
+    page.route(f"{platform.url}/jobs/departures/logs?*", lambda route: route.fulfill(json=answer))
+    open_page(page, platform, "/ui/jobs/departures/logs")
+    chosen = page.get_by_label("Attempt")
+    expect(chosen.get_by_role("option")).to_have_text(["6: rescale", "5: recover, runs the job", "4: start"])
+    expect(chosen).to_have_value("5")
+    page.unroute_all(behavior="wait")

@@ -1,0 +1,268 @@
+"""The overview of a job: its faults, its graph, and its charts."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from keyscale.api.services import series
+from keyscale.clock import now_ms
+from keyscale.db.repositories import series as series_points
+from tests.pages.opening import NONE, open_page
+from tests.support.recordings import journey
+from tests.support.servers.browser import faults_of_access
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+    from tests.support.control_plane.driverless_platform import Platform
+
+pytestmark = pytest.mark.real
+
+
+def test_the_rate_that_a_job_could_process_is_drawn_over_time(page: Page, platform: Platform) -> None:
+    platform.create_job("drawn")
+    with platform.sessions.begin() as session:
+        for steps_ago, processed_rate in enumerate((930.0, 800.0)):
+            at_ms = now_ms() - steps_ago * series.SAMPLE_MS
+            series_points.store(session, platform.jobs["drawn"], at_ms, {"processed_rate": processed_rate})
+    open_page(page, platform, "/ui/jobs/drawn/overview")
+    chart = page.get_by_role("figure").filter(has_text="Records it could process")
+    expect(chart.get_by_role("img", name="Could process: from 800/s to 930/s, last 930/s")).to_be_visible()
+    expect(chart.locator("figcaption")).to_have_text("Records it could process")  # the job does not run
+    platform.api.delete("/jobs/drawn")
+
+
+def test_values_that_hold_are_joined_across_gaps_and_a_lone_point_is_seen(page: Page, platform: Platform) -> None:
+    platform.create_job("sparse")
+    with platform.sessions.begin() as session:
+        for steps_ago, values in (
+            (20, {"state_size": 4096.0}),
+            (9, {}),
+            (4, {"state_size": 8192.0, "lag_records": 7.0}),
+        ):
+            at_ms = now_ms() - steps_ago * series.SAMPLE_MS
+            series_points.store(session, platform.jobs["sparse"], at_ms, {"busy_ratio": 0.5, **values})
+    open_page(page, platform, "/ui/jobs/sparse/overview")
+    state = page.get_by_role("figure").filter(has_text="State")
+    expect(state.locator("figcaption")).to_have_text("State8 KiB")
+    expect(state.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+[LHV][^M]+$"))
+    waiting = page.get_by_role("figure").filter(has_text="Records waiting")
+    point = waiting.locator(".points path").last.bounding_box()
+    assert point is not None
+    assert point["width"] > 3
+    platform.api.delete("/jobs/sparse")
+
+
+def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page, platform: Platform) -> None:
+    platform.create_job("late")
+    now_at_ms = now_ms()
+    with platform.sessions.begin() as session:
+        for steps_ago in (6, 5, 3, 2):
+            at_ms = now_at_ms - steps_ago * series.SAMPLE_MS
+            series_points.store(session, platform.jobs["late"], at_ms, {"lag_records": 7.0, "state_size": 4096.0})
+
+    def run(route: Route) -> None:
+        answer = route.fetch()
+        figures = {"input_rate": 5.0, "lag_records": 9, "state_size": 9216}
+        route.fulfill(response=answer, json=answer.json() | {"figures": answer.json()["figures"] | figures})
+
+    page.route("**/jobs/late", run)
+    page.route("**/jobs/late/stream", lambda route: route.abort())
+    open_page(page, platform, "/ui/jobs/late/overview")
+    waiting = page.get_by_role("figure").filter(has_text="Records waiting")
+    expect(waiting.locator("figcaption")).to_have_text("Records waiting9")
+    expect(page.get_by_role("figure").filter(has_text="State").locator("figcaption")).to_have_text("State9 KiB")
+    expect(waiting.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+L[^M]+$"))
+    page.unroute_all(behavior="wait")
+    platform.api.delete("/jobs/late")
+
+
+def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, platform: Platform) -> None:
+    platform.create_job("mixed")
+    days_ago_ms = now_ms() - 3 * 24 * 3_600_000
+    with platform.sessions.begin() as session:
+        for at_ms, values in (
+            (days_ago_ms, {"lag_records": 7.0, "state_size": 1024.0}),
+            (now_ms(), {"state_size": 4096.0, "processed_rate": 5.0}),
+        ):
+            series_points.store(session, platform.jobs["mixed"], at_ms, values)
+    open_page(page, platform, "/ui/jobs/mixed/overview")
+    titles = page.locator("#charts figure figcaption strong").filter(visible=True)
+    expect(titles).to_have_text(["Records it could process", "State"])
+    page.get_by_role("button", name="7 days").click()
+    expect(titles).to_have_text(["Records it could process", "Records waiting", "State"])
+    page.get_by_role("button", name="15 min").click()
+    expect(titles).to_have_text(["Records it could process", "State"])
+    platform.api.delete("/jobs/mixed")
+
+
+def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(page: Page, platform: Platform) -> None:
+    graph = [
+        {"uid": "views", "kind": "SOURCE", "inputs": []},
+        {"uid": "counts", "kind": "OPERATOR", "inputs": ["views"]},
+        {"uid": "windows", "kind": "OPERATOR", "inputs": ["views"]},
+        {"uid": "count-files", "kind": "SINK", "inputs": ["counts"]},
+        {"uid": "dead-files", "kind": "SINK", "inputs": ["counts"]},
+        {"uid": "window-files", "kind": "SINK", "inputs": ["windows"]},
+    ]
+    subtask = {"index": 0, "read_records": 200, "write_records": 198, "busy_ratio": 0.4}
+    operators = [
+        {
+            "uid": uid,
+            "read_records_per_second": 200,
+            "write_records_per_second": 180,
+            "event_time_lag_ms": 84_000,
+            "subtasks": [subtask],
+        }
+        for uid in ("counts", "windows")
+    ]
+    platform.create_job("fanned")
+    platform.note_figures("fanned", [{"batches": 3, "graph": graph, "operators": operators, "input_records": 1000}])
+    shown: dict[str, Any] = {"input_rate": 200.0, "metrics": {}}
+
+    def run(route: Route) -> None:
+        answer = route.fetch()
+        job = answer.json()
+        job["attempt"]["last_commit_at_ms"] = now_ms()
+        job["attempt"]["metrics"] |= shown["metrics"]
+        job["figures"]["input_rate"] = shown["input_rate"]
+        route.fulfill(response=answer, json=job)
+
+    page.route("**/jobs/fanned", run)
+    page.route("**/jobs/fanned/stream", lambda route: route.abort())
+    open_page(page, platform, "/ui/jobs/fanned/overview")
+    now = page.get_by_role("region", name="Now")
+    expect(now).to_contain_text(f"Records waiting{NONE}the sources do not say")
+    nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
+    expect(nodes.filter(has_text="windows").first).to_contain_text("In, out200/s, 180/sBehind events1 min 24 s")
+    for sink in ("count-files", "dead-files"):
+        expect(nodes.filter(has_text=sink)).to_contain_text(f"Arriving{NONE}Systemanswers")
+    expect(nodes.filter(has_text="window-files")).to_contain_text("Arriving180/s")
+    expect(page.locator(".graph-edges text")).to_have_text(["200/s", "200/s", "", "", "180/s"])
+    for node in nodes.all():  # what is in a box stays in it, one below the other
+        name, *rest = node.locator("> *").all()
+        edges = [each.bounding_box() for each in (name, *rest, node)]
+        tops = [(box["y"], box["y"] + box["height"]) for box in edges if box is not None]
+        assert all(upper[1] <= lower[0] + 1 for upper, lower in pairwise(tops[:-1]))
+        assert tops[-1][0] < tops[0][0] < tops[-2][1] < tops[-1][1]
+    assert faults_of_access(page) == []
+
+    shown["metrics"] = {"graph": [], "operators": []}
+    expect(nodes.filter(has_text="windows").first).to_contain_text("no batch yet")
+    shown |= {"input_rate": None, "metrics": {}}
+    expect(nodes.filter(has_text="window-files")).to_contain_text(f"Arriving{NONE}System{NONE}")
+    expect(nodes.filter(has_text="windows").first).to_contain_text(f"Busiest subtask{NONE}")
+    page.unroute_all(behavior="wait")
+    platform.api.delete("/jobs/fanned")
+
+
+def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform) -> None:
+    item = {
+        "code": "STATE_RETENTION_BLOCKED",
+        "message": "old checkpoints are not deleted: <b>chk-2</b> cannot be read",
+        "since_ms": 1_795_000_000_000,
+        "advice": "Repair the manifest.",
+    }
+
+    def add_item(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "health": [item]})
+
+    page.route("**/jobs/departures/stream", lambda route: route.abort())  # it asks again and again, and sees the item
+    page.goto(f"{platform.url}/ui/jobs/departures")
+    health = page.get_by_label("Faults")
+    expect(page.get_by_role("heading", level=1)).to_have_text("departures")
+    expect(health).to_be_hidden()
+    page.route("**/jobs/departures", add_item)
+    expect(health).to_contain_text("old checkpoints are not deleted: <b>chk-2</b> cannot be read")
+    expect(health).to_contain_text("STATE_RETENTION_BLOCKED")
+    expect(health).to_contain_text("Repair the manifest.")
+    page.unroute("**/jobs/departures")
+    expect(health).to_be_hidden()
+
+
+def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_over_time(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("refused")
+    graph = [
+        {"uid": "clicks", "kind": "SOURCE"},
+        {"uid": "checked", "kind": "OPERATOR", "inputs": ["clicks"]},
+        {"uid": "table", "kind": "SINK", "inputs": ["checked"]},
+        {"uid": "files", "kind": "SINK", "inputs": ["checked"]},
+    ]
+    platform.note_figures(
+        "refused",
+        [
+            {
+                "batches": batches,
+                "graph": graph,
+                "operators": [{"uid": "checked", "late_records": 1100 * batches, "dead_letters": 7 * batches}],
+                "sinks": [{"uid": "table", "dead_letters": 600 * batches}],
+            }
+            for batches in (1, 2)
+        ],
+    )
+    open_page(page, platform, "/ui/jobs/refused")
+    now = page.get_by_role("region", name="Now")
+    for name, value in (("Late", "2,300"), ("Dead letters", "1,214"), ("Lost by sources", "0")):
+        term = now.locator("dl > div").filter(has=page.get_by_text(name, exact=True))
+        expect(term.get_by_role("definition").first).to_have_text(value)
+    nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
+    expect(nodes.filter(has_text="checked")).to_contain_text("since the driver startedLate2,200Dead letters14")
+    expect(nodes.filter(has_text="table")).to_contain_text(f"System{NONE}since the driver startedDead letters1,200")
+    expect(nodes.filter(has_text="files")).not_to_contain_text("Dead letters")
+    chart = page.get_by_role("figure").filter(has_text="Late, dead-letter and lost records")
+    expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost 0")
+    expect(chart.get_by_role("img", name="Dead letters: from 607 to 1,214, last 1,214")).to_be_visible()
+    legend = chart.locator(".legendtext")  # drawn once the library of the charts is there
+    expect(legend).to_have_text(["Late", "Dead letters", "Lost"])
+    assert faults_of_access(page) == []
+    platform.api.delete("/jobs/refused")
+
+
+@pytest.mark.parametrize("at_ms", [2**53 - 1, -(2**53), 10**20])
+def test_a_driver_whose_clock_is_wrong_by_any_number_leaves_the_page_whole(
+    page: Page, platform: Platform, at_ms: int
+) -> None:
+    thrown: list[str] = []
+    page.on("pageerror", lambda error: thrown.append(str(error)))
+    platform.create_job("skewed")
+
+    def skew(route: Route) -> None:
+        answer = route.fetch()
+        fault = {"code": "STORE_UNAVAILABLE", "message": "it is away", "since_ms": at_ms, "advice": None}
+        route.fulfill(response=answer, json=answer.json() | {"health": [fault]})
+
+    page.route("**/jobs/skewed", skew)
+    open_page(page, platform, "/ui/jobs/skewed/overview")
+    expect(page.get_by_role("region", name="Now")).to_be_visible()
+    expect(page.locator("#health")).to_have_text(f"Since {NONE}: it is away STORE_UNAVAILABLE")
+    assert thrown == []
+    page.unroute_all(behavior="wait")
+    platform.api.delete("/jobs/skewed")
+
+
+def test_a_job_that_does_not_exist_is_reported(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/nobody")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such job")
+
+
+def test_a_job_at_work_has_its_labels_figures_graph_and_charts(page: Page, platform: Platform) -> None:
+    platform.beat()
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/overview")
+    expect(page.locator("#status")).to_have_text("Running")
+    expect(page.get_by_role("list", name="Labels").get_by_role("listitem")).to_have_text(["stage: live", "team: web"])
+    now = page.get_by_role("region", name="Now")
+    expect(now).to_contain_text(re.compile(r"Input[\d,.]+/scould process [\d,.]+/s"))
+    expect(now).to_contain_text(re.compile(r"Running for\d"))
+    nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
+    expect(nodes).to_have_count(3)
+    expect(nodes.nth(1)).to_contain_text(re.compile(r"Busiest subtask\d+ %"))
+    expect(page.locator("#operators tr")).to_have_count(2)
+    expect(page.locator("#charts figure .xtick").first).to_be_attached()

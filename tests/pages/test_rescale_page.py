@@ -1,0 +1,159 @@
+"""The page of rescales: the preview, and the phases of each rescale."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from keyscale.api.schemas.change import ChangeFiguresAnswer
+from keyscale.db.models import Change
+from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from tests.pages.opening import HOSTILE_NAME, NONE, open_page
+from tests.support.recordings import journey
+from tests.support.servers.browser import faults_of_access
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+    from tests.support.control_plane.driverless_platform import Platform
+
+pytestmark = pytest.mark.real
+
+
+def test_a_job_that_does_not_run_can_be_started_and_not_rescaled(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/departures/rescale")
+    expect(page.locator("#status")).to_have_text("Created")
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
+    expect(page.get_by_role("button", name="Stop…")).to_be_hidden()
+    expect(page.get_by_role("button", name="Rescale")).to_be_disabled()
+    page.get_by_label("Parallelism", exact=True).fill("4")
+    expect(page.get_by_label("Parallelism", exact=True)).to_have_accessible_description(
+        "From 1 to 128; now 2. Only a running job can be rescaled."
+        " The parallelism of this one is set on its page Revisions."
+    )
+    page.get_by_label("Parallelism", exact=True).fill("129")
+    expect(page.locator("#parallelism-hint")).to_contain_text("A whole number from 1 to 128, please.")
+    page.get_by_role("link", name="Checkpoints").click()
+    expect(page.get_by_text("No checkpoint yet.")).to_be_visible()
+
+
+def test_the_preview_shows_the_key_groups_of_each_subtask(page: Page, platform: Platform) -> None:
+    page.goto(f"{platform.url}/ui/jobs/departures/rescale")
+    expect(page.get_by_text("Now: 2 subtasks own 64 of 128 key groups each")).to_be_visible()
+    page.get_by_label("Parallelism", exact=True).fill("3")
+    expect(page.get_by_text("Then: 3 subtasks own 42 or 43 of 128 key groups each")).to_be_visible()
+    titles = page.locator("#ranges span").evaluate_all("spans => spans.map((span) => span.title)")
+    assert titles == [
+        "subtask 0: key groups 0\N{EN DASH}42",
+        "subtask 1: key groups 43\N{EN DASH}85",
+        "subtask 2: key groups 86\N{EN DASH}127",
+    ]
+
+
+def test_the_slider_says_its_parallelism_and_each_key_moves_it(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/jobs/departures/rescale")
+    slider = page.get_by_label("Parallelism, by slider")
+    expect(slider).to_have_attribute("aria-valuetext", "2")
+    slider.press("Home")
+    for expected in ("2", "3", "4"):
+        slider.press("ArrowRight")
+        expect(slider).to_have_attribute("aria-valuetext", expected)
+        expect(page.get_by_label("Parallelism", exact=True)).to_have_value(expected)
+    slider.press("End")
+    expect(slider).to_have_attribute("aria-valuetext", "128")
+    page.get_by_label("Parallelism", exact=True).fill("97")
+    expect(slider).to_have_attribute("aria-valuetext", "97")
+
+
+def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_cancelled(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("returned")
+    begun = {"REQUESTED": 1000, "SAVEPOINT": 3000, "STOP": 4000, "RESTORE": 4500, "ROLL_BACK": 9000}
+    ended = [*list(begun.values())[1:], 12_000]
+    times = zip(begun.items(), ended, strict=True)
+    phases = [{"phase": phase, "started_at_ms": at, "ended_at_ms": end} for (phase, at), end in times]
+    with platform.sessions.begin() as session:
+        session.add(
+            Change(
+                id="there-and-back", job_id=platform.jobs["returned"], kind=ChangeKind.RESCALE,
+                status=ChangeStatus.ROLLED_BACK, phase=ChangePhase.ROLL_BACK, phases=phases,
+                from_revision=1, to_revision=2,
+                from_parallelism=2, to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1,
+                requested_at_ms=1000, ended_at_ms=12_000, stopped_at_ms=3500, resumed_at_ms=11_500,
+                failure={"code": "USER_CODE_FAILED", "message": f"ValueError: {HOSTILE_NAME}"},
+            )
+        )  # fmt: skip
+    open_page(page, platform, "/ui/jobs/returned/rescale")
+    expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
+    expect(page.locator("#change-summary")).to_contain_text(f"from the same savepoint. ValueError: {HOSTILE_NAME}")
+    steps = page.get_by_role("list", name="Phases of the change").get_by_role("listitem")
+    expect(steps.filter(has_text="failed")).to_have_text(["Have the state restored failed4.5 s"])
+    expect(steps.last).to_have_text("Roll back done3 s")
+    past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1)
+    expect(past).to_contain_text("2 → 4")
+    expect(past).to_contain_text(f"ValueError: {HOSTILE_NAME}")
+    assert faults_of_access(page) == []
+
+    def go_on(route: Route) -> None:
+        answer = route.fetch()
+        (change,) = answer.json()["rescales"]
+        change |= {"status": "IN_PROGRESS", "phase": "RESTORE", "ended_at_ms": None, "can_cancel": True}
+        change |= {"phases": change["phases"][:-1], "failure": None}
+        route.fulfill(response=answer, json={"rescales": [change], "next": None})
+
+    page.route(f"{platform.url}/jobs/returned/rescales?*", go_on)
+    open_page(page, platform, "/ui/jobs/returned/rescale")
+    page.get_by_role("button", name="Cancel it…").click()
+    question = page.get_by_role("dialog")
+    expect(question).to_contain_text("No record is lost.")
+    page.route("**/changes/there-and-back/cancel", lambda route: route.fulfill(status=202, json={}))
+    with page.expect_request("**/jobs/returned/changes/there-and-back/cancel"):
+        question.get_by_role("button", name="Cancel the change").click()
+    expect(page.locator("#message")).to_have_text("The change is being cancelled.")
+    page.unroute_all(behavior="wait")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
+    expect(page.locator("#message")).to_be_hidden()
+    platform.api.delete("/jobs/returned")
+
+
+def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtime_and_no_savepoint(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("untouched")
+    base = {
+        "job_id": platform.jobs["untouched"], "kind": ChangeKind.RESCALE, "status": ChangeStatus.ROLLED_BACK,
+        "phase": ChangePhase.REQUESTED, "from_revision": 1, "to_revision": 2, "from_parallelism": 3,
+        "to_parallelism": 5, "upgrade_mode": UpgradeMode.SAVEPOINT, "old_attempt": 1,
+        "figures_before": {**dict.fromkeys(ChangeFiguresAnswer.model_fields), "processed_rate": 130.0},
+        "failure": {"code": "CHANGE_CANCELLED", "message": "a user has cancelled the rescale"},
+    }  # fmt: skip
+    begun = {"phase": "REQUESTED", "started_at_ms": 1000, "ended_at_ms": 12_300}
+    failed = {"phase": "SAVEPOINT", "started_at_ms": 12_300, "ended_at_ms": 13_000}
+    with platform.sessions.begin() as session:
+        session.add(Change(id="unstopped", phases=[begun], requested_at_ms=1000, ended_at_ms=12_300, **base))
+    open_page(page, platform, "/ui/jobs/untouched/rescale")
+    summary = page.locator("#change-summary")
+    expect(summary).to_contain_text("The job runs as before: the change had not stopped it. a user has cancelled")
+    expect(summary).not_to_contain_text("savepoint")
+    expect(summary).to_contain_text("Downtimenone")
+    past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1).get_by_role("cell")
+    expect(past).to_have_text(["3 → 5", re.compile("Cancelled"), "none", "11.3 s", "130/s", "none"])
+    with platform.sessions.begin() as session:
+        session.get_one(Change, "unstopped").phases = [begun, failed]
+    open_page(page, platform, "/ui/jobs/untouched/rescale")
+    expect(summary).to_contain_text("The job runs as before: no savepoint was taken. a user has cancelled")
+    expect(past.last).to_have_text(NONE)
+
+
+def test_a_rescale_has_the_time_of_each_phase_and_stays_in_the_history(page: Page, platform: Platform) -> None:
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/rescale")
+    expect(page.locator("#change-title")).to_have_text("Rescale 1 → 2 Completed")
+    steps = page.get_by_role("list", name="Phases of the change").get_by_role("listitem")
+    expect(steps).to_have_text([re.compile(r"done\s*[\d,.]+ (ms|s|min)")] * 5)
+    expect(page.get_by_role("table", name="Past rescales").get_by_role("row")).to_have_count(2)
+    expect(page.get_by_label("Parallelism", exact=True)).to_have_value("2")

@@ -1,0 +1,126 @@
+"""The page of revisions: a change and its plan, and the way back."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from keyscale.db.models import Change
+from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from tests.pages.opening import NONE, open_page
+from tests.support.control_plane.driverless_platform import SCRIPT
+from tests.support.recordings import journey
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page, Route
+
+    from tests.support.control_plane.driverless_platform import Platform
+
+pytestmark = pytest.mark.real
+
+
+def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platform: Platform) -> None:
+    platform.create_job("revised")
+    open_page(page, platform, "/ui/jobs/revised/revisions")
+    page.get_by_role("button", name="Change the job…").click()
+    expect(page).to_have_url(re.compile(r"\?edit=yes$"))
+    form = page.get_by_role("region", name="Change the job")
+    form.get_by_role("button", name="Show the plan").click()
+    expect(form.get_by_role("alert")).to_have_text("Nothing differs from the job as it is now.")
+    form.get_by_label("Parallelism").fill("3")
+    expect(form.get_by_role("alert")).to_have_text("")
+    form.get_by_label("Checkpoint every").fill("2.5")
+    form.get_by_label("Why").fill("more of it")
+    form.get_by_role("button", name="Show the plan").click()
+    plan = page.get_by_role("region", name="Plan")
+    expect(plan).to_contain_text("This change can be made.")
+    settings = plan.get_by_role("group", name="Settings that change").get_by_role("row")
+    expect(settings).to_contain_text(["Setting", "parallelism", "checkpoints.interval_ms10 s2.5 s"])
+    form.get_by_role("button", name="Change…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Change the job").click()
+
+    history = page.get_by_role("region", name="Revisions").get_by_role("row")
+    expect(history).to_have_count(3)
+    expect(history.nth(1)).to_contain_text("more of it")
+    expect(form).to_be_hidden()
+    differing = page.locator("#differences tr").filter(has=page.locator(".added"))
+    expect(differing).to_contain_text(["parallelism", "checkpoints.interval_ms"])
+    expect(differing.first.get_by_role("cell")).to_have_text(["2", "3"])
+    job = platform.api.get("/jobs/revised")
+    assert (job["parallelism"], job["checkpoints"]["interval_ms"]) == (3, 2500)
+
+    history.nth(2).get_by_role("button", name="Go to revision 1…").click()
+    question = page.get_by_role("dialog")
+    question.get_by_label("As it is now").check()
+    question.get_by_role("button", name="Roll back to revision 1").click()
+    expect(history.nth(2)).to_contain_text("now")
+    assert platform.api.get("/jobs/revised")["parallelism"] == 2
+    platform.api.delete("/jobs/revised")
+
+
+def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_before_it(
+    page: Page, platform: Platform
+) -> None:
+    platform.create_job("third")
+    api = platform.api
+    for number in (2, 3):
+        api.patch("/jobs/third", {"parallelism": number + 1}, if_match=str(number - 1))
+    with platform.sessions.begin() as session:
+        session.add(
+            Change(
+                id="not-third", job_id=platform.jobs["third"], kind=ChangeKind.UPGRADE, status=ChangeStatus.ROLLED_BACK,
+                phase=ChangePhase.REQUESTED, phases=[], from_revision=1, to_revision=3, from_parallelism=2,
+                to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1, requested_at_ms=1000,
+                ended_at_ms=12_000, failure={"code": "CHANGE_CANCELLED", "message": "a user has cancelled it"},
+            )
+        )  # fmt: skip
+    open_page(page, platform, "/ui/jobs/third/revisions")
+    outcomes = page.get_by_role("table", name="Revisions, the newest first").locator("tbody tr td:nth-of-type(5)")
+    expect(outcomes).to_have_text([NONE, NONE, NONE])
+    expect(page.locator("#differences tr").first.get_by_role("cell")).to_have_text(["2", "4"])
+    api.post("/jobs/third/rollback", {"revision": 2, "state": "current"})
+    expect(outcomes).to_have_text(["Cancelled", NONE, NONE])
+    api.delete("/jobs/third")
+
+
+def test_no_plan_is_made_before_the_chosen_file_is_uploaded(page: Page, platform: Platform) -> None:
+    waiting: list[Route] = []
+
+    def hold(route: Route) -> None:
+        waiting.append(route)
+
+    page.route("**/artifacts", hold)
+    open_page(page, platform, "/ui/jobs/departures/revisions?edit=yes")
+    make_plan = page.get_by_role("button", name="Show the plan")
+    program = {"name": "departures-2.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 2\n"}
+    page.get_by_label("or upload another one:").set_input_files(program)
+    expect(make_plan).to_be_disabled()
+    expect(make_plan).to_have_attribute("title", "The file is being uploaded.")
+    wait_until(lambda: page.title() and waiting, what="the upload")  # asking the page lets its events come in
+    for route in waiting:
+        route.continue_()
+    expect(make_plan).to_be_enabled()
+    expect(page.get_by_label("Program", exact=True).locator("option:checked")).to_have_text("departures-2, version 1")
+    page.unroute_all(behavior="wait")
+
+
+def test_a_specification_is_readable_in_a_narrow_window(page: Page, platform: Platform) -> None:
+    page.set_viewport_size({"width": 400, "height": 800})
+    open_page(page, platform, "/ui/jobs/departures/revisions")
+    expect(page.get_by_role("row", name="checkpoints.tolerable_failed_checkpoints 10", exact=True)).to_be_visible()
+    assert page.locator("#difference-scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
+def test_the_revisions_of_a_job_have_their_reasons_and_their_ends(page: Page, platform: Platform) -> None:
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions")
+    expect(page.locator("#change-title")).to_have_text("Upgrade from revision 2 to 3 Completed")
+    newest = page.get_by_role("region", name="Revisions").get_by_role("row").nth(1)
+    expect(newest).to_contain_text("rows say their version")
+    expect(newest).to_contain_text("now")
+    expect(newest).to_contain_text("Completed")
+    program = page.get_by_role("region", name="Specification").get_by_role("row").nth(1)
+    expect(program).to_contain_text(f"{journey.RUNNING}, version 2")

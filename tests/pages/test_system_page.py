@@ -1,0 +1,67 @@
+"""The pages of artifacts and of the system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from keyscale.db.repositories import jobs
+from tests.pages.opening import HOSTILE_NAME, open_page
+from tests.support.servers.browser import faults_of_access
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from tests.support.control_plane.driverless_platform import Platform
+
+pytestmark = pytest.mark.real
+
+
+def test_a_long_name_hides_nothing_of_the_artifacts_in_a_narrow_window(page: Page, platform: Platform) -> None:
+    long = platform.create_job("n" * 100)
+    page.set_viewport_size({"width": 390, "height": 800})
+    open_page(page, platform, "/ui/artifacts")
+    expect(page.get_by_role("link", name="n" * 100)).to_be_visible()
+    table = page.get_by_role("group", name="Table of artifacts")
+    assert table.evaluate("table => table.scrollWidth - table.clientWidth") == 0
+    platform.api.delete(f"/jobs/{long}")
+
+
+def test_the_system_page_lists_the_replicas(page: Page, platform: Platform) -> None:
+    platform.lead()
+    open_page(page, platform, "/ui/system")
+    row = page.get_by_role("region", name="Replicas").get_by_role("row").nth(1)
+    expect(row.get_by_role("rowheader")).to_have_text(platform.url)
+    expect(row.get_by_role("cell").first).to_have_text("Leads")
+    assert faults_of_access(page) == []
+
+
+def test_the_events_of_the_system_name_their_job(page: Page, platform: Platform) -> None:
+    platform.create_job("gone")
+    platform.api.delete("/jobs/gone")
+    named = platform.create_job("named")
+    with platform.sessions.begin() as session:
+        job = jobs.lock(session, named)
+        assert job is not None
+        job.name = f"{HOSTILE_NAME} 2"
+    open_page(page, platform, "/ui/system")
+    created = page.locator("#events li").filter(has_text="Job created")
+    link = created.get_by_role("link", name=f"{HOSTILE_NAME} 2", exact=True)
+    expect(link).to_have_attribute("href", f"/ui/jobs/{named}/overview")
+    expect(created.filter(has_text=platform.jobs["gone"]).locator(".mono")).to_have_text(platform.jobs["gone"])
+    assert page.locator("#events img, #events script").count() == 0
+    platform.api.delete(f"/jobs/{named}")
+
+
+def test_an_administrator_makes_and_revokes_a_token_on_the_page(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/system")
+    page.get_by_label("Name").fill("nightly")
+    page.get_by_label("Role").select_option("OPERATOR")
+    page.get_by_role("button", name="Make a token").click()
+    expect(page.locator("#token-made")).to_contain_text("The token nightly is shown this once")
+    row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="nightly"))
+    row.get_by_role("button", name="Revoke…").click()
+    page.get_by_role("button", name="Revoke the token").click()
+    expect(row).to_contain_text("revoked")
