@@ -1,4 +1,4 @@
-"""A job's restart strategy and its failures since its user started it; a snapshot's sizes by key group."""
+"""Restart strategies and failures of jobs; snapshots' sizes by key group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = ("key_group_entries", "key_group_bytes")
 
 
 def upgrade() -> None:
-    """Adds the columns; existing jobs have neither a strategy nor failures, existing snapshots have no sizes."""
+    """Adds the columns, empty for existing jobs and snapshots."""
     op.add_column("jobs", sa.Column("restart", JSONB(none_as_null=True), nullable=True))
     op.add_column("jobs", sa.Column("failures", JSONB(none_as_null=True), nullable=True))
     op.add_column(SNAPSHOTS, sa.Column("entries", sa.BigInteger, nullable=False, server_default="0"))

@@ -1,4 +1,4 @@
-"""Control planes that share a database; tokens, sessions and labels; and deleted jobs.
+"""Several control planes; tokens, sessions and labels; deleted jobs.
 
 Versions in development had the revisions 0003 to 0026. The three migrations from here to 0026 replace them. The ids
 of the first two are new, so that a database in between is refused (`keyscale.db.migrate`).
@@ -20,7 +20,10 @@ _SHOWN_TO_ALL = "kind NOT IN ('ACCESS_DENIED', 'SIGNED_IN', 'SIGNED_OUT', 'TOKEN
 
 
 def upgrade() -> None:
-    """Adds tables and columns; existing tokens reach every job and do not expire."""
+    """Adds tables and columns.
+
+    Existing tokens cover every job and do not expire.
+    """
     _create_control_planes()
     _extend_tokens()
     _create_browser_sessions()

@@ -1,4 +1,4 @@
-"""The specification of a job has revisions; a rescale is one kind of change from one revision to another."""
+"""Revisions of jobs' specifications, and changes between them."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ _COUNT_MAX = 1_000_000
 
 
 def upgrade() -> None:
-    """Existing jobs become their revision 1; one that is being rescaled has a second one for the new parallelism.
+    """Turns each existing job into its revision 1.
 
-    Their numbers above today's bounds become the largest ones allowed. They name no secrets, so they get all.
+    A job in a rescale gets revision 2 for the new parallelism. Numbers above today's bounds become the largest
+    allowed. The jobs name no secrets, so they get all of them.
     """
     _create_revisions()
     _extend_jobs()

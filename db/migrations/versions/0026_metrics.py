@@ -1,4 +1,4 @@
-"""Heartbeats, series, the times of changes, exceptions, and what users ask of checkpoints."""
+"""Heartbeats, series, exceptions, times of changes, and requests about checkpoints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SERIES_DAY_NUMBERS = (
 
 
 def upgrade() -> None:
-    """Moves the last heartbeat of each attempt into a table of its own, and adds the rest."""
+    """Moves attempts' last heartbeats into a table, and adds the rest."""
     _create_heartbeats()
     _create_series()
     _create_exceptions()
@@ -120,7 +120,7 @@ def _extend_changes() -> None:
 
 
 def _extend_checkpoints() -> None:
-    """The checkpoints of a deleted job are removed in pieces, so they no longer go with its row."""
+    """Removes the foreign key, because deleted jobs' checkpoints are removed in pieces."""
     op.drop_constraint("fk_checkpoints_job_id_jobs", "checkpoints", type_="foreignkey")
     op.create_index("ix_checkpoints_status", "checkpoints", ["job_id", "status", "is_savepoint", "checkpoint_id"])
     op.create_index("ix_checkpoints_external_path", "checkpoints", ["job_id", "external_path"])
