@@ -72,6 +72,13 @@ class Engine(Protocol):
         """
         ...
 
+    def scan_keys(self, family: str, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        """Returns the keys of the entries with start <= key < end, ascending, without their values.
+
+        `end` None means no upper bound. Do not write to the engine while the scan runs.
+        """
+        ...
+
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         """Returns the greatest key with start <= key < end, or None."""
         ...

@@ -72,8 +72,8 @@ class FilteredEngine(RocksDbEngine):
             self._make_room(family, filtered)
         elif filtered.covered is not None:
             count = max(1, int(len(keys) * _COVERED_PER_LOOKUP))
-            more = [key for key, _ in self._chunk(family, filtered.covered, None, count)]
-            filtered.cover(more, to_the_end=len(more) < count)
+            more, is_end = self._chunk(family, filtered.covered, None, count, keys_only=True)
+            filtered.cover([key for key, _ in more], to_the_end=is_end)
         return values
 
     def write(self, mutations: Iterable[Mutation]) -> None:

@@ -114,6 +114,9 @@ class HeapEngine:
         entries = found.entries
         return ((key, entries[key]) for key in found.between(start, end)[:limit])
 
+    def scan_keys(self, family: str, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        return (key for key, _ in self.scan(family, start, end))
+
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         self._check_open()
         found = self._families.get(family)

@@ -57,6 +57,7 @@ _TABLES_BYTES = "rocksdb.estimate-table-readers-mem"
 _TRY_AGAIN = "Try again"  # part of RocksDB's message, the only sign of this error
 _FIRST_CHUNK = 64
 _LAST_CHUNK = 4096
+_CHUNK_BYTES = 1 << 20
 
 
 class RocksDbEngine:
@@ -124,15 +125,22 @@ class RocksDbEngine:
     ) -> Iterator[tuple[bytes, bytes]]:
         # In chunks, each with its own iterator: an unfinished scan must not keep the store open.
         size, left = _FIRST_CHUNK if limit is None else min(limit, _LAST_CHUNK), limit
-        while True:
-            chunk = self._chunk(family, start, end, size)
+        ended = left == 0
+        while not ended:
+            chunk, ended = self._chunk(family, start, end, size)
             yield from chunk
             if left is not None:
                 left -= len(chunk)
-            if len(chunk) < size or left == 0:
-                return
-            start = chunk[-1][0] + b"\0"
+                ended = ended or left == 0
+            start = chunk[-1][0] + b"\0" if chunk else start
             size = min(size * 4, _LAST_CHUNK) if left is None else min(left, _LAST_CHUNK)
+
+    def scan_keys(self, family: str, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        ended = False
+        while not ended:
+            chunk, ended = self._chunk(family, start, end, _LAST_CHUNK, keys_only=True)
+            yield from (key for key, _ in chunk)
+            start = chunk[-1][0] + b"\0" if chunk else start
 
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         table = self._tables.get(family)
@@ -351,35 +359,36 @@ class RocksDbEngine:
         except Exception as error:
             raise self._failure(error, self.directory) from error
 
-    def _chunk(self, family: str, start: bytes, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
+    def _chunk(
+        self, family: str, start: bytes, end: bytes | None, size: int, *, keys_only: bool = False
+    ) -> tuple[list[tuple[bytes, bytes]], bool]:
+        """Returns up to `size` entries of about `_CHUNK_BYTES`, and whether they are the last ones."""
         self._check_open()
         table = self._tables.get(family)
         if table is None or (end is not None and start >= end):
-            return []
+            return [], True
         options = ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
         chunk: list[tuple[bytes, bytes]] = []
+        room = _CHUNK_BYTES
         try:
             # rocksdict's faster items() would end at a damaged block as if at the last entry.
             iterator = table.iter(options)
             iterator.seek(start)
-            valid, key, value, advance, append = (
-                iterator.valid,
-                iterator.key,
-                iterator.value,
-                iterator.next,
-                chunk.append,
-            )
-            while size and valid():
-                append((key(), value()))
-                size -= 1
-                if size:
-                    advance()
+            valid, advance, append = iterator.valid, iterator.next, chunk.append
+            key, value = iterator.key, bytes if keys_only else iterator.value
+            while there := valid():
+                entry = key(), value()
+                append(entry)
+                room -= len(entry[0]) + len(entry[1])
+                if len(chunk) == size or room <= 0:
+                    break
+                advance()
             iterator.status()
         except Exception as error:
             raise self._failure(error, self.directory) from error
-        return chunk
+        return chunk, not there
 
     @property
     def found_damage(self) -> bool:

@@ -84,6 +84,12 @@ class ShardedEngine:
                 if left == 0:
                     return
 
+    def scan_keys(self, family: str, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        for owned, engine in self._shards:
+            if start < owned.end_key and (end is None or owned.start_key < end):
+                upper = owned.end_key if end is None else min(end, owned.end_key)
+                yield from engine.scan_keys(family, max(start, owned.start_key), upper)
+
     def last_key(self, family: str, start: bytes, end: bytes) -> bytes | None:
         for owned, engine in reversed(self._shards):
             if start < owned.end_key and owned.start_key < end:

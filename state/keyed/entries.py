@@ -216,9 +216,28 @@ class Entries:
         live = (raw if self.ttl is None else self._live_raw(key, raw) for key, raw in stored)
         return [raw for raw in live if raw is not None]
 
+    def scan_keys(self, prefix: bytes) -> Iterator[bytes]:
+        """Returns the stored keys of the present entries below a prefix.
+
+        Values are read only if the TTL says which entries are present. Later changes do not appear in the result.
+        """
+        if self.ttl is None:
+            return self._keys_below(prefix)
+        return (key for key, raw in self._raw_below(prefix) if self._live_raw(key, raw) is not None)
+
     def keys_below(self, prefix: bytes) -> list[bytes]:
         """Returns the stored keys below a prefix, including expired ones."""
-        return [key for key, _ in self._raw_below(prefix)]
+        return list(self._keys_below(prefix))
+
+    def _keys_below(self, prefix: bytes) -> Iterator[bytes]:
+        pending = self.pending
+        pending.settle()
+        entries = pending.entries
+        changed = {key: entries[key] for key in pending.below(prefix) if key in entries}
+        stored = self._engine.scan_keys(self.family, prefix, prefix_end(prefix))
+        if not changed:
+            return stored
+        return (key for key, _ in _merged(((key, b"") for key in stored), changed))
 
     def raw_many(self, keys: list[bytes]) -> list[bytes | None]:
         """Returns the stored values of distinct, ascending keys.

@@ -99,7 +99,8 @@ class MapState(KeyedState):
         return self._decoded(self._entries.scan(prefix), len(prefix))
 
     def keys(self) -> Iterator[Any]:
-        return (key for key, _ in self.items())
+        prefix, decode = self._prefix(), self._map_keys.decode
+        return (decode(key, len(prefix))[0] for key in self._entries.scan_keys(prefix))
 
     def values(self) -> Iterator[Any]:
         return (value for _, value in self._entries.scan(self._prefix()))

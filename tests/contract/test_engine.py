@@ -104,6 +104,21 @@ def test_a_long_scan_returns_every_entry_once(engine):
     assert [int.from_bytes(found[2:], "big") for found, _ in engine.scan("s", key(5), key(6))] == list(range(9000))
 
 
+@pytest.mark.parametrize(("start", "end"), [(b"", None), (key(3), key(33)), (key(10, b"\2"), None), (key(5), key(5))])
+def test_a_scan_of_keys_returns_the_keys_of_the_scan(engine, start, end):
+    fill(engine)
+    assert list(engine.scan_keys("s", start, end)) == [found for found, _ in engine.scan("s", start, end)]
+    assert list(engine.scan_keys("never written", b"", None)) == []
+
+
+def test_large_values_are_all_scanned(engine):
+    value = bytes(300_000)
+    engine.write([Mutation("s", key(group, bytes((n,))), value) for group in (1, 20) for n in range(9)])
+    assert [len(found) for _, found in engine.scan("s", b"", None)] == [len(value)] * 18
+    assert len(list(engine.scan("s", b"", None, 7))) == 7
+    assert len(list(engine.scan_keys("s", b"", None))) == 18
+
+
 def test_the_last_key_of_a_range_is_found_and_removed_ones_are_not(engine):
     fill(engine)
     assert engine.last_key("s", key(0), key(127)) == key(39, b"\4")

@@ -146,6 +146,14 @@ def test_an_unfinished_scan_does_not_keep_the_store_open(tmp_path):
     del scan
 
 
+def test_a_scan_holds_few_large_values_at_a_time(tmp_path):
+    engine = RocksDbEngine(tmp_path / "store")
+    engine.write([Mutation("s", bytes((n,)), bytes(400_000)) for n in range(20)])
+    assert [len(engine._chunk("s", b"", None, size)[0]) for size in (2, 64)] == [2, 3]
+    assert len(engine._chunk("s", b"", None, 64, keys_only=True)[0]) == 20
+    engine.close()
+
+
 def test_all_stores_of_a_process_share_one_memory_budget_and_a_child_has_its_own():
     settings = RocksDbSettings()
     memory = shared_memory(settings)
