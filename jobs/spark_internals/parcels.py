@@ -2,8 +2,8 @@
 
 A small object travels with each task, a large object once to each executor.
 
-PySpark pickles a function and all that it refers to into every task. PySpark handles a large pickled function as
-follows (since Spark 1.1, undocumented): above a mebibyte it is written to a file of the driver that stays until the
+PySpark pickles a function and all that it refers to into every task. It relies on PySpark's handling of a large pickled
+function (since Spark 1.1, undocumented): above a mebibyte it is written to a file of the driver that stays until the
 session ends, for each function, and so for each batch. A parcel of more than `INLINE_BYTES_MAX` is a broadcast variable
 instead, which is public API; `release` deletes it with its file.
 

@@ -1,1 +1,1 @@
-"""The life of a driver: from its assignment over batches and checkpoints to its last report."""
+"""The life of a driver, from its assignment to its last report."""

@@ -1,4 +1,7 @@
-"""Opens an attempt: reads what the job has committed, checks that this run fits it, and fences all older attempts."""
+"""Opens an attempt and fences all older attempts.
+
+It reads the job's commits and checks that this run fits them.
+"""
 
 from __future__ import annotations
 
@@ -61,11 +64,11 @@ class OpenAttempt:
     Attributes:
         attempt: Its fencing number.
         journal: Appends to the commit log.
-        resume: The point that was committed before it.
-        manifest: The checkpoint that it is restored from, or None.
+        resume: The point to resume from, committed earlier.
+        manifest: The checkpoint that the attempt is restored from, or None.
         positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
         unusable: Paths of manifests that turned out to be damaged.
-        claims: Whether the checkpoint that it is restored from belongs to the job now.
+        claims: Whether that checkpoint belongs to the job now.
     """
 
     attempt: Attempt
@@ -84,7 +87,7 @@ def open_attempt(
     sources: Sequence[DeclaredSource] = (DeclaredSource(ONLY_SOURCE_UID),),
     sinks: Collection[OperatorUid] | None = None,
 ) -> OpenAttempt:
-    """Reads what was committed, checks that the job fits it, and fences all older attempts.
+    """Checks that the job fits its commits, and fences older attempts.
 
     Args:
         store: The job's object store.
@@ -140,7 +143,7 @@ def open_attempt(
             ", ".join(dropped) or "none",
             ", ".join(dropped_sources) or "none",
         )
-    # Choose again: only now can no older attempt's retention delete the chosen checkpoint.
+    # Choose again: only now older attempts' retention can no longer delete the chosen checkpoint.
     recovery, positions, unusable = _recover(store, assignment, unusable)
     base = recovery.base.manifest
     return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
@@ -149,10 +152,10 @@ def open_attempt(
 def _kept_positions(
     assignment: Assignment, positions: dict[str, str], sources: Sequence[DeclaredSource]
 ) -> tuple[dict[str, str], tuple[OperatorUid, ...]]:
-    """Returns the positions of the sources that the job still has, and the sources that are dropped.
+    """Returns the positions of the job's sources, and the dropped sources.
 
     Raises:
-        RestoreRefusedError: A source is gone and that is not allowed, or is of another kind.
+        RestoreRefusedError: A source is gone without permission to drop it, or is of another kind.
     """
     uids = [source.uid for source in sources]
     gone = gone_sources(uids, recorded_order(positions))
@@ -166,9 +169,10 @@ def _kept_positions(
 
 
 def _counted(assignment: Assignment, resume: ResumePoint, disowned: CommitLog | None) -> JobCounters:
-    """Returns the job's counters until now. Batches that a rewind disowns have been counted, too.
+    """Returns the job's counters until now.
 
-    A log of an earlier version has no counters; then those count that the control plane knows of.
+    Batches that a rewind disowns have also been counted. A log of an earlier version has no counters; then the counters
+    that the control plane knows count.
     """
     known = JobCounters(**assignment.counters.model_dump())
     counted = known.at_least(resume.counters)
@@ -176,7 +180,10 @@ def _counted(assignment: Assignment, resume: ResumePoint, disowned: CommitLog | 
 
 
 def _is_carried_out(log: CommitLog, assignment: Assignment) -> bool:
-    """Whether an earlier attempt has already gone back, by the same wish. Then what was committed since counts."""
+    """Returns whether an earlier attempt has carried out the same request.
+
+    Then later commits count.
+    """
     if assignment.restore_id is None:
         return False
     newest = log.newest_rewind()
@@ -186,10 +193,12 @@ def _is_carried_out(log: CommitLog, assignment: Assignment) -> bool:
 def _rewound(
     store: ObjectStore, log: CommitLog, assignment: Assignment
 ) -> tuple[Manifest | None, ResumePoint, dict[str, str]]:
-    """Returns the snapshot to go back to, and the point to resume from: that of the snapshot, whatever came after it.
+    """Returns the snapshot to go back to, and its resume point.
+
+    Later commits do not count.
 
     Raises:
-        RestoreRefusedError: There is no such snapshot, or it is damaged.
+        RestoreRefusedError: The snapshot is missing or damaged.
     """
     manifest = None if assignment.restore_mode == "stateless" else _exactly(store, assignment.restore_from)
     job_id = JobId(assignment.job_id)
@@ -212,10 +221,10 @@ def _rewound(
 
 
 def _exactly(store: ObjectStore, location: str | None) -> Manifest:
-    """Reads the snapshot at a location, and checks that all its files are there."""
+    """Reads the snapshot at a location, and checks that its files exist."""
     path = _path_of(store, location)
     if path is None:
-        raise RestoreRefusedError("no checkpoint or savepoint was given to go back to")
+        raise RestoreRefusedError("the location of a checkpoint or savepoint to go back to is missing")
     try:
         manifest = read_manifest(store, path)
     except (DocumentCorruptError, ObjectNotFoundError) as error:
@@ -229,9 +238,11 @@ def _exactly(store: ObjectStore, location: str | None) -> Manifest:
 
 
 def reopen_attempt(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
-    """Opens the same attempt again, in the same process, from what it has committed. Its fence still stands.
+    """Opens the same attempt again from its commits, in the same process.
 
-    A write that seemed to have failed but is applied only now takes the position at which this run appends next: then
+    Its fence still stands.
+
+    A write that seemed to have failed may be applied only now and take the position of this run's next append: then
     that append is refused, and the attempt ends. So nothing is committed twice.
 
     Raises:
@@ -255,12 +266,14 @@ def reopen_attempt(store: ObjectStore, assignment: Assignment, opened: OpenAttem
 
 
 def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -> OpenAttempt:
-    """Restores the same attempt from an older checkpoint, as the one that it was opened with is damaged.
+    """Restores the same attempt from an older checkpoint.
 
-    Nothing is lost: the commit log goes back to the oldest checkpoint that is kept.
+    The checkpoint that it was opened with is damaged.
+
+    Nothing is lost: the commit log goes back to the oldest retained checkpoint.
 
     Raises:
-        NothingUsableError: There is no other checkpoint.
+        NothingUsableError: The job has no other checkpoint.
         KeyscaleError: The log cannot be read.
     """
     unusable = opened.unusable if opened.manifest is None else opened.unusable | {opened.manifest.path}
@@ -276,7 +289,7 @@ def fall_back(store: ObjectStore, assignment: Assignment, opened: OpenAttempt) -
 
 
 def _may_vanish(manifest: Manifest, job_id: JobId) -> bool:
-    """Whether another job's retention may delete the snapshot at any time."""
+    """Returns whether another job's retention may delete the snapshot."""
     return manifest.kind is SnapshotKind.CHECKPOINT and manifest.job_id != job_id
 
 
@@ -294,13 +307,15 @@ def _own_copy(store: ObjectStore, manifest: Manifest, assignment: Assignment) ->
 
 
 def _claim(store: ObjectStore, assignment: Assignment, manifest: Manifest | None) -> bool:
-    """Makes the checkpoint that the attempt is restored from the job's own, if the assignment says so.
+    """Claims the checkpoint that the attempt is restored from.
+
+    It does so only if the assignment says so.
 
     Returns:
-        Whether it is the job's own.
+        Whether the checkpoint is the job's own.
 
     Raises:
-        ClaimRefusedError: It cannot be the job's own, or is another job's.
+        ClaimRefusedError: The checkpoint cannot be claimed, or belongs to another job.
     """
     if manifest is None:
         return False
@@ -317,7 +332,7 @@ def _claim(store: ObjectStore, assignment: Assignment, manifest: Manifest | None
 def _recover(
     store: ObjectStore, assignment: Assignment, unusable: frozenset[str]
 ) -> tuple[Recovery, dict[str, str], frozenset[str]]:
-    """Returns the newest usable base, the positions to start from, and all bases that are not usable."""
+    """Returns the newest usable base, its positions, and all unusable bases."""
     hint = _path_of(store, assignment.restore_from)
     while True:
         recovery = recover(store, JobId(assignment.job_id), hint, excluded=unusable)
@@ -345,12 +360,14 @@ def _path_of(store: ObjectStore, location: str | None) -> str | None:
 
 
 def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dict[str, str]:
-    """Returns the files that Spark starts from, to run a planned batch again or to continue after the last commit.
+    """Returns the files that Spark starts from.
+
+    Spark runs a planned batch again, or continues after the last commit.
 
     Raises:
-        PositionsCorruptError: They do not hold the offsets of the last batch.
+        PositionsCorruptError: The files lack the offsets of the last batch.
     """
-    of_spark = resume.batch_id - resume.time.time_batches  # Spark numbers its own batches only
+    of_spark = resume.batch_id - resume.time.time_batches  # Spark numbers only its own batches
     files = merged(
         {} if resume.replaces_positions else of_manifest, resume.positions, of_spark + 1 if resume.planned else of_spark
     )
@@ -363,17 +380,19 @@ def check_fit(
     operators: Mapping[OperatorUid, OperatorDeclaration],
     sinks: Collection[OperatorUid] | None = None,
 ) -> tuple[OperatorUid, ...]:
-    """Refuses a job whose state would be lost or misread, or that a newer attempt already runs.
+    """Refuses a job that does not fit its state.
+
+    State must not be lost or misread. Also refuses a fenced attempt.
 
     Returns:
-        The operators whose state the job no longer has, and is allowed to drop.
+        The operators that the job no longer has, and may drop with their state.
 
     Raises:
         FencedError: This attempt, or a newer one, was opened before.
         RestoreRefusedError: The job does not fit its state; the message lists all differences.
     """
     if resume.attempt >= assignment.attempt:
-        raise FencedError(f"attempt {resume.attempt} was opened already, so attempt {assignment.attempt} may not begin")
+        raise FencedError(f"attempt {resume.attempt} was already opened, so attempt {assignment.attempt} may not begin")
     wrong = []
     if resume.max_parallelism not in {None, assignment.max_parallelism}:
         wrong.append(
@@ -384,7 +403,7 @@ def check_fit(
         wrong.append(f"the state's keys are hashed by {resume.hash_id.value!r}, the job's by {assignment.hash_id!r}")
     dropped = tuple(uid for uid, history in resume.operators.items() if uid not in operators and history.has_state)
     if not assignment.allow_non_restored_state:
-        wrong += [f"there is state of operator {uid!r}, which the job no longer has" for uid in dropped]
+        wrong += [f"the state has operator {uid!r}, which the job no longer has" for uid in dropped]
         unpublished = [] if sinks is None else sorted(set(resume.sinks) - set(sinks))
         wrong += [
             f"batch {resume.batch_id} is committed, and may not be published yet by sink {uid!r}, which the job no"

@@ -1,4 +1,7 @@
-"""The loop of a job's batches: each is planned in the log, run, committed to the log, and only then published."""
+"""The loop of a job's batches.
+
+Each batch is planned in the log, run, committed to the log, and only then published.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class BatchLoop:
-    """Runs Spark's micro-batches through the job, exactly once each, until it is halted.
+    """Runs Spark's batches through the job, exactly once each.
 
     Between two batches the loop can be paused: during a pause the committed state does not change.
 
@@ -54,10 +57,10 @@ class BatchLoop:
         frame: The job's streaming input.
         runner: Runs one batch up to its commit.
         opened: The attempt.
-        committed: The state that is committed when the attempt begins.
+        committed: The committed state when the attempt begins.
         directory: Path for Spark's checkpoint directory; must not exist.
-        positions: The files that Spark starts from; by default those that were recorded.
-        batch_interval_ms: The least time between the starts of two batches with input.
+        positions: The files that Spark starts from; by default the recorded files.
+        batch_interval_ms: The minimum time between the starts of two batches with input.
         status: Takes every commit.
         on_failure: Called once with the exception of a failed batch, on that batch's thread.
     """
@@ -96,18 +99,20 @@ class BatchLoop:
             name: content for name, content in self._positions.items() if opened.positions.get(name) != content
         }
         self._replanned = opened.resume.planned.batch_id if opened.resume.planned else None
-        # A checkpoint that is taken before an earlier attempt's planned batch is committed would lose the plan.
+        # A checkpoint before the commit of an earlier attempt's planned batch would lose the plan.
         self._settled = threading.Event()
         if self._replanned is None:
             self._settled.set()
 
     def start(self, until_present_end: bool = False) -> StreamingQuery:
-        """Starts a query on a fresh checkpoint directory. From now on batches run on threads of their own.
+        """Starts a query on a fresh checkpoint directory.
 
-        The batches of an earlier query are refused. Waits for the end of one that runs.
+        From now on batches run on threads of their own.
+
+        The batches of an earlier query are refused. Waits for the end of a running batch.
 
         Args:
-            until_present_end: Whether the query ends when it has read the input that there is now.
+            until_present_end: Whether the query ends when it has read the present input.
 
         Raises:
             RunEndedError: The loop has been halted.
@@ -129,12 +134,18 @@ class BatchLoop:
         return writer.option("checkpointLocation", self._directory.location).start()
 
     def refuse(self) -> None:
-        """Lets no further batch begin. May be called during a pause."""
+        """Prevents further batches.
+
+        May be called during a pause.
+        """
         self._halted = True
         self._settled.set()
 
     def halt(self) -> None:
-        """Lets no further batch begin, and waits for the end of a running one: nothing is committed after this."""
+        """Prevents further batches and waits for a running batch to end.
+
+        Nothing is committed after this.
+        """
         self.refuse()
         with self._lock:
             pass
@@ -162,14 +173,18 @@ class BatchLoop:
             self._lock.release()
 
     def rebase(self, manifest: Manifest) -> None:
-        """Lets later restores of subtasks start from a checkpoint that this attempt has completed.
+        """Sets a completed checkpoint as the base of later subtask restores.
 
-        Does not wait: a batch that runs goes on with the checkpoint that it began with.
+        This attempt has completed the checkpoint. Does not wait: a running batch continues with the checkpoint that it
+        began with.
         """
         self._rebases.append(manifest)
 
     def wait_until_rebased(self) -> None:
-        """Waits for the end of a running batch, after which no restore starts from an older checkpoint."""
+        """Waits for the end of a running batch.
+
+        After it, restores start only from the newest checkpoint.
+        """
         with self._lock:
             self._apply_rebase()
 
@@ -178,7 +193,10 @@ class BatchLoop:
             self._committed = self._committed.rebased(self._rebases.popleft())
 
     def is_overtaken(self) -> bool:
-        """Whether a newer attempt has begun; False while a batch runs, as its commit finds out by itself."""
+        """Returns whether a newer attempt has begun.
+
+        Returns False while a batch runs, as its commit detects a newer attempt itself.
+        """
         if not self._lock.acquire(blocking=False):
             return False
         try:
@@ -200,20 +218,20 @@ class BatchLoop:
                 self._on_failure(error)
                 if isinstance(error, Exception):
                     raise
-                # Of others, such as SystemExit, Spark is not told, and waits.
+                # Spark is not informed of other exceptions, such as SystemExit, and waits.
                 raise RunEndedError(f"{type(error).__name__} was raised") from error
             self._settled.set()
 
     def fire_timers(self, idle_seconds: float = 0.0, *, wait: bool = False, is_at_end: bool = False) -> bool:
-        """Runs a batch of time alone if timers are due and the loop is idle.
+        """Runs a batch of time alone for due timers, if idle.
 
-        The batch is numbered and committed like any other; Spark's own numbers lag behind from then on. It has no
-        plan in the log, so a failed one leaves no trace. It does not run before a batch that is planned in the log.
+        The batch is numbered and committed like other batches; Spark's own numbers lag behind from then on. It has no
+        plan in the log, so a failed batch leaves no trace. It does not run before a batch that is planned in the log.
 
         Args:
-            idle_seconds: How long no batch with input must have been committed.
+            idle_seconds: Minimum time since the last commit of a batch with input.
             wait: Whether to wait for the end of a running batch, instead of doing nothing.
-            is_at_end: Whether no more input comes, so that every event-time timer is due.
+            is_at_end: Whether the input has ended, so that every event-time timer is due.
 
         Returns:
             Whether a batch ran.
@@ -238,7 +256,9 @@ class BatchLoop:
             self._lock.release()
 
     def rehearse_timers(self, idle_seconds: float) -> bool:
-        """Rehearses a batch of time alone if the loop is idle, so that the first one is no slower than the others.
+        """Rehearses a batch of time alone if the loop is idle.
+
+        The first real batch is then as fast as later batches.
 
         Batches may run at the same time.
 
@@ -302,7 +322,8 @@ class BatchLoop:
         positions = merged(self._positions, new, spark_batch_id)
         check_planned(positions, spark_batch_id)
         if batch_id == self._replanned:
-            # It runs again with its own positions, which are in the log already; other new files go with the next plan.
+            # The batch runs again with its own positions, which are already in the log; other new files go with the
+            # next plan.
             self._unplanned = new
         else:
             self._journal.append(BatchPlanned(self._attempt, batch_id, shortened(new, self._positions)))

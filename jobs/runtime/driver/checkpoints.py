@@ -1,4 +1,7 @@
-"""Takes checkpoints and savepoints: links during a pause of the batches, uploads beside them, publishes, reports."""
+"""Takes checkpoints and savepoints.
+
+A checkpoint links files during a pause of the batches, uploads them beside the batches, is published and reported.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +64,7 @@ logger = logging.getLogger(__name__)
 
 _UPLOAD_LOOK_SECONDS = 0.25
 _UPLOAD_LOOK_SECONDS_MAX = 2.0
-KEY_GROUPS_REPORTED_MAX = 4096  # with more, the sizes of single key groups are not reported
+KEY_GROUPS_REPORTED_MAX = 4096  # with more key groups, the sizes of single key groups are not reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class SnapshotContext:
         places: The subtasks and where their state is.
         store: The object store.
         layout: The paths of the job's objects.
-        timeout_ms: How long a checkpoint waits for a running batch, and then how long it may take to complete.
+        timeout_ms: Time limit of waiting for a running batch, and then of completing the checkpoint.
     """
 
     spark: SparkSession
@@ -104,17 +107,17 @@ class Checkpoints:
     """Takes an attempt's checkpoints and savepoints, one at a time.
 
     Attributes:
-        context: What they have in common.
-        loop: The batches that they are taken between.
+        context: The context that all checkpoints share.
+        loop: The loop of the batches.
         report: Takes the reports to the control plane.
         next_id: Number of the next checkpoint; numbers never start over.
         retained_ids: Numbers of the checkpoints that are kept, oldest first.
-        retained_count: How many are kept.
-        base: The newest complete checkpoint, or the one that the attempt was restored from: its files are not uploaded
-            again.
+        retained_count: Number of checkpoints to keep.
+        base: The newest complete checkpoint, or the checkpoint that the attempt was restored from: its files are not
+            uploaded again.
         input_records: Returns how many records the attempt has committed so far.
         claims: Whether the files of the checkpoint that the attempt was restored from are the job's own now.
-        reported_records: How many records earlier checkpoints have reported.
+        reported_records: Number of records that earlier checkpoints have reported.
     """
 
     context: SnapshotContext
@@ -130,7 +133,10 @@ class Checkpoints:
     _copyable: bool = field(default=True, init=False)
 
     def find_savepoint(self, savepoint_id: str) -> CompletedSnapshot | None:
-        """Returns the savepoint of this id if it is already complete, perhaps taken by an earlier attempt."""
+        """Returns the savepoint of this id if it is already complete.
+
+        An earlier attempt may have taken it.
+        """
         path = self.context.layout.manifest(self.next_id, savepoint_id)
         try:
             return self._completed(read_manifest(self.context.store, path))
@@ -144,12 +150,12 @@ class Checkpoints:
 
         Args:
             savepoint_id: The savepoint's id, chosen by the control plane.
-            then: Called when it is complete, before the next batch may begin: batches are paused until then.
+            then: Called when the savepoint is complete; batches are paused until it returns.
 
         Raises:
             RunEndedError: The run has ended.
             CheckpointNotBegunError: A batch ran for the whole timeout. No number was used, and nothing was reported.
-            KeyscaleError: It failed, and was reported as failed; nothing refers to the uploaded files.
+            KeyscaleError: The checkpoint failed, and was reported as failed; nothing refers to the uploaded files.
         """
         triggered_at_ms = now_ms()
         with ExitStack() as pause:
@@ -168,14 +174,17 @@ class Checkpoints:
                     elif savepoint_id is None:
                         self.loop.rebase(completed.manifest)
             except Exception as failure:
-                # Perhaps a file that was to be copied is gone: the next checkpoint uploads it instead.
+                # A file to copy may be gone: the next checkpoint uploads it instead.
                 self._copyable = False
                 self.report(taking.failed(failure))
                 raise
         return completed
 
     def _take_number(self) -> CheckpointId:
-        """Returns the next number without a manifest; an overtaken driver may have published one late."""
+        """Returns the next number without a manifest.
+
+        An overtaken driver may have published a manifest late.
+        """
         context = self.context
         while context.store.head(context.layout.manifest(self.next_id)) is not None:
             self.next_id = CheckpointId(self.next_id + 1)
@@ -197,7 +206,8 @@ class Checkpoints:
         bases = [self.base] if self.base is not None else []
         job_id = self.context.info.job_id
         copies = known_files(bases, job_id, claimed=True) if self._copyable else {}
-        # To search a savepoint for expired entries takes a time that grows with the state: no job stands still for it.
+        # Searching a savepoint for expired entries takes a time that grows with the state: waiting batches skip the
+        # search.
         clocks = {} if batches_wait else snapshot_clocks(committed.time, self.context.places.specs)
         stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, clocks)
         reach("checkpoint.uploaded")
@@ -212,7 +222,10 @@ class Checkpoints:
         return manifest
 
     def _retain(self, taking: _Taking) -> list[CheckpointId]:
-        """Keeps a checkpoint's number; returns those that it subsumes. Savepoints are their owner's to keep."""
+        """Keeps a checkpoint's number; returns the numbers that it subsumes.
+
+        Savepoints are kept by their owner.
+        """
         if taking.savepoint_id is not None:
             return []
         self.retained_ids.append(taking.checkpoint_id)
@@ -236,7 +249,7 @@ class _Taking:
 
     @contextmanager
     def cancelled_at(self, deadline: float) -> Iterator[None]:
-        """Cancels this checkpoint's Spark jobs, and no others, at the deadline."""
+        """Cancels only this checkpoint's Spark jobs at the deadline."""
         spark_context = self.context.spark.sparkContext
         tag = f"checkpoint-{self.checkpoint_id}"
 
@@ -265,7 +278,7 @@ class _Taking:
         )
 
     def link(self, committed: CommittedState) -> dict[SubtaskIndex, list[LinkedSubtask]]:
-        """Runs the synchronous part, for which batches wait."""
+        """Runs the synchronous part; batches wait for it."""
         clocks = snapshot_clocks(committed.time, self.context.places.specs)
         task = SnapshotSubtasks(
             self.context.places, self.context.shipment.starts(committed), self.checkpoint_id, clocks
@@ -303,7 +316,7 @@ class _Taking:
         return {subtask: pickle.loads(result) for subtask, result in results.items()}  # noqa: S301 - from our tasks
 
     def publish(self, committed: CommittedState, stored: Sequence[StoredSubtask]) -> Manifest:
-        """Writes the manifest: from then on the checkpoint is complete."""
+        """Writes the manifest, which completes the checkpoint."""
         context, info = self.context, self.context.info
         positions = None
         if committed.positions:
@@ -408,9 +421,10 @@ class _Taking:
 
 
 def added_bytes(stored: Sequence[StoredSubtask], attempt: Attempt, checkpoint_id: CheckpointId) -> list[int]:
-    """Returns the bytes that each subtask has added to the store for a checkpoint. Pure.
+    """Returns the bytes that each subtask has added for a checkpoint.
 
-    After a rescale several subtasks hold the same file. Each of them stores it, as the same object, which counts once.
+    Pure. After a rescale several subtasks hold the same file. Each subtask stores it, as the same object, which counts
+    once.
     """
     new = f"-{attempt}-{checkpoint_id}"
     seen: set[str] = set()
@@ -423,9 +437,10 @@ def added_bytes(stored: Sequence[StoredSubtask], attempt: Attempt, checkpoint_id
 
 
 def snapshot_clocks(time: JobTime, uids: Iterable[OperatorUid]) -> dict[OperatorUid, BatchClock]:
-    """Returns, by operator, the times by which a snapshot's entries have expired: no later than the next batch's.
+    """Returns the times by which a snapshot's entries have expired.
 
-    They are those of the last batch, not of the driver's clock, which may be ahead of the next driver's.
+    Times are by operator, and at most the next batch's times. They are the times of the last batch, not of the driver's
+    clock, which may be ahead of the next driver's clock.
     """
     return {
         uid: BatchClock(time.processing_ms, STAMP_MIN_MS if (event := _watermark_ms(time, uid)) is None else event)

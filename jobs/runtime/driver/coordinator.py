@@ -1,4 +1,4 @@
-"""The thread that takes checkpoints when they are due and executes the control plane's commands, one after another."""
+"""The thread that takes due checkpoints and executes commands in order."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ _FENCE_CHECK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSchedule:
-    """When the next periodic checkpoint is due. Times are seconds of one monotonic clock.
+    """When the next periodic checkpoint is due.
+
+    Times are seconds of one monotonic clock.
 
     Attributes:
         started_at: When the last checkpoint was triggered; at first, when the job started to run.
-        ended_at: When the last checkpoint ended, whatever its outcome; None before any.
-        consecutive_failures: How many have failed since the last one that completed.
+        ended_at: When the last checkpoint ended, whatever its outcome; None before the first.
+        consecutive_failures: Number of failures since the last completed checkpoint.
     """
 
     started_at: float
@@ -47,7 +49,10 @@ class CheckpointSchedule:
     consecutive_failures: int = 0
 
     def due_at(self, settings: CheckpointSettings) -> float:
-        """Returns when to trigger the next one: an interval after the last start and a pause after the last end."""
+        """Returns when to trigger the next checkpoint.
+
+        It is an interval after the last start and at least a pause after the last end.
+        """
         by_interval = self.started_at + settings.interval_ms / 1000
         if self.ended_at is None:
             return by_interval
@@ -70,7 +75,9 @@ class CheckpointSchedule:
 
 
 class Coordinator:
-    """Coordinates checkpoints and commands. Its thread is the only one that takes checkpoints.
+    """Coordinates checkpoints and commands.
+
+    Only its thread takes checkpoints.
 
     Args:
         checkpoints: Takes the checkpoints.
@@ -79,13 +86,13 @@ class Coordinator:
         status: Takes results and states.
         outcome_box: Takes the outcome of a command that ends the run.
         commands: The queue of commands; None ends the thread.
-        drain: Returns when the input that there is now has been processed, all event-time timers have fired, and both
-            are committed.
-        read_on: Lets the job read on after a drain.
-        run_retention: Called after each completed checkpoint, and now and then; may delete objects that no retained
+        drain: Returns when the present input has been processed, all event-time timers have fired, and both are
+            committed.
+        read_on: Continues reading after a drain.
+        run_retention: Called after each completed checkpoint, and periodically; may delete objects that no retained
             checkpoint needs.
         nudge: Sends the status to the control plane at once.
-        follow_settings: Called now and then, between checkpoints: has the run follow settings that have changed.
+        follow_settings: Called periodically, between checkpoints, to apply changed settings.
     """
 
     def __init__(
@@ -124,7 +131,10 @@ class Coordinator:
         self._thread.start()
 
     def close(self, timeout_seconds: float) -> None:
-        """Ends the thread after its current step, whose outcome no longer ends the run."""
+        """Ends the thread after its current step.
+
+        The step's outcome no longer ends the run.
+        """
         self._closed.set()
         self._commands.put(None)
         if self._thread.ident is not None:
@@ -151,7 +161,7 @@ class Coordinator:
             if now >= self._fence_checked_at + _FENCE_CHECK_SECONDS:
                 self._fence_checked_at = now
                 self._check_fence()
-                self._run_retention()  # a pass may have had to wait for the last checkpoint's report
+                self._run_retention()  # a pass may have waited for the last checkpoint's report
             self._follow_settings()
             if now >= self._schedule.due_at(self._settings()):
                 self._take_periodic()
@@ -168,7 +178,7 @@ class Coordinator:
             logger.warning("cannot check for a newer attempt: %s: %s", error.code, error)
             return
         if overtaken:
-            raise FencedError("a newer attempt has taken over while this one was idle")
+            raise FencedError("a newer attempt has taken over while this attempt was idle")
 
     def _take_periodic(self) -> None:
         self._schedule = self._schedule.triggered(time.monotonic())
@@ -187,7 +197,7 @@ class Coordinator:
             if self._schedule.has_failed_too_often(self._settings()):
                 failures = self._schedule.consecutive_failures
                 raise CheckpointsFailingError(
-                    f"{failures} checkpoints failed in a row; the last one: {error.code}: {error}"
+                    f"{failures} checkpoints failed in a row; the last failure: {error.code}: {error}"
                 ) from error
             return
         self._schedule = self._schedule.completed(time.monotonic())
@@ -204,7 +214,7 @@ class Coordinator:
             result = CommandResult(command_id=command.id, status="FAILED", failure=failure_of(error))
         self._status.answer(result)
         if command.kind is CommandKind.STOP_WITH_SAVEPOINT and result.status == "COMPLETED":
-            # Nothing more can be committed, so the next attempt need not wait until Spark has stopped.
+            # Commits have ended, so the next attempt need not wait until Spark has stopped.
             outcome = RunOutcome(DriverState.FINISHED if command.drain else DriverState.STOPPED)
             self._outcome_box.give(outcome)
             self._status.enter(outcome.state)
@@ -235,7 +245,7 @@ class Coordinator:
         try:
             return self._checkpoints.take()
         finally:
-            # A requested checkpoint postpones the next periodic one. The requester handles its failure.
+            # A requested checkpoint postpones the next periodic checkpoint. The requester handles its failure.
             self._schedule = self._schedule.ended(time.monotonic())
             self._run_retention()
 
@@ -244,7 +254,10 @@ class Coordinator:
         return self._checkpoints.find_savepoint(savepoint_id) or self._checkpoints.take(savepoint_id)
 
     def _stop_with_savepoint(self, command: Command) -> CompletedSnapshot:
-        """Pauses the batches from the snapshot to the end, so that nothing is committed after the savepoint."""
+        """Pauses the batches from the snapshot to the end of the job.
+
+        Nothing is committed after the savepoint.
+        """
         self._status.enter(DriverState.STOPPING)
         if not command.drain:
             return self._stop_now(command)

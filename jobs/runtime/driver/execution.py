@@ -1,4 +1,7 @@
-"""The execution of a declared job: fence, restore, batches and checkpoints, until something ends it."""
+"""The execution of a declared job.
+
+It fences, restores, and runs batches and checkpoints until something ends it.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,7 @@ class RunContext:
         outcome_box: Takes the run's outcome.
         commands: The control plane's commands, in order.
         reporter: Sends checkpoint reports.
-        work_dir: A directory of this process alone.
+        work_dir: A directory for this process alone.
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
     """
 
@@ -108,7 +111,7 @@ class Execution:
     Args:
         context: The driver's objects.
         topology: The job.
-        after: A failed execution in this process whose attempt this one continues, if there is one.
+        after: A failed execution in this process of the same attempt, if any.
     """
 
     def __init__(self, context: RunContext, topology: Topology, after: Execution | None = None) -> None:
@@ -145,7 +148,9 @@ class Execution:
         return self._opened is not None
 
     def run(self) -> None:
-        """Runs until some thread gives the run's outcome; nothing is committed after this returns.
+        """Runs until a thread sets the run's outcome.
+
+        Nothing is committed after this returns.
 
         Raises:
             KeyscaleError: The attempt could not begin.
@@ -182,7 +187,7 @@ class Execution:
         )
         with contextlib.closing(
             IdleQueries(context.spark)
-        ) as idle:  # before the query, whose first look may find no input
+        ) as idle:  # before the query, which may find no input at its first poll
             query = JobQuery(loop.start)
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
@@ -220,7 +225,10 @@ class Execution:
     def _resumed(
         self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment
     ) -> tuple[OpenAttempt, CommittedState, BatchRunner]:
-        """Publishes committed output and restores the state, from an older checkpoint if the newest is damaged."""
+        """Publishes committed output and restores the state.
+
+        It restores from an older checkpoint if the newest is damaged.
+        """
         context = self._context
         while True:
             self._places = with_schemas(self._places, opened.resume)
@@ -266,14 +274,14 @@ class Execution:
         return [node.uid for node in self._topology.sources]
 
     def _sources_of(self, opened: OpenAttempt) -> JobSources:
-        """Returns the sources in the places that they have in the recorded positions."""
+        """Returns the sources in the order of the recorded positions."""
         order = order_of(self._source_uids, recorded_order(opened.positions))
         return JobSources.ordered(self._topology.sources, order)
 
     def _restore(self, anchor: Anchor, shipment: Shipment, committed: CommittedState) -> None:
-        """Restores every subtask's state on its host, and asserts that each key group is there once.
+        """Restores every subtask's state on its host, each key group once.
 
-        A job without state starts at once: its first batch creates the stores, as on a new executor.
+        A job without state starts immediately: its first batch creates the stores, as on a new executor.
         """
         if not committed.is_empty:
             task = RestoreSubtasks(self._places, shipment.starts(committed))
@@ -365,24 +373,27 @@ class Execution:
         )
 
     def _batch_interval_ms(self) -> int:
-        """Returns the interval that the job's specification has, else its script's."""
+        """Returns the interval of the job's specification, or else of its script."""
         given_ms = self._context.settings.newest.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
     def _wait_for_end(self, query: JobQuery, progress: ProgressWatch) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
-        # Looking takes a busy driver some milliseconds; only the first commit is to be seen at once.
+        # Polling takes a busy driver some milliseconds; only the first commit must be noticed at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             progress.look()
             if query.ended_by_itself:
                 failure = query.current.exception()
-                # A failed batch has given its own, better reason before the query ends.
+                # A failed batch has set its own, better reason before the query ends.
                 outcome_box.give(RunOutcome.by(failure or SparkLostError("the streaming query ended by itself")))
         with contextlib.suppress(Exception):  # Spark may be gone
             progress.look_a_last_time()
 
     def _go_down(self, loop: BatchLoop, query: JobQuery, coordinator: Coordinator) -> None:
-        """Ends between two batches, never in a commit; a batch that nothing waits for is cancelled."""
+        """Ends between two batches, never in a commit.
+
+        A batch without a waiting stop is cancelled.
+        """
         loop.refuse()
         outcome = self._context.outcome_box.outcome
         if outcome is None or outcome.error is not None or outcome.state is DriverState.STOPPED:
@@ -399,15 +410,20 @@ def _retention_policy(settings: CheckpointSettings, protected: frozenset[str]) -
 
 
 def positions_name(attempt: Attempt, number: int) -> str:
-    """Returns the name of an execution's checkpoint directory of Spark; it is the `number`-th in its attempt."""
+    """Returns the name of Spark's checkpoint directory of an execution.
+
+    The execution is the `number`-th of its attempt.
+    """
     return f"positions-{attempt}-{number}" if number else f"positions-{attempt}"
 
 
 def drain(query: JobQuery, loop: BatchLoop, *, operators: int) -> None:
-    """Processes the input that there is now, then fires all event-time timers, as time has come to its end.
+    """Processes the present input, then fires all event-time timers.
 
-    Records that an operator then emits may register timers in the operators behind it, and a timer may register another
-    one. So there are some more rounds than operators, up to a limit.
+    Event time has come to its end.
+
+    Records that an operator then emits may register timers in downstream operators, and a timer may register another
+    timer. So the number of rounds is the number of operators and some more.
     """
     query.drain()
     while loop.fire_timers(wait=True):
@@ -415,11 +431,11 @@ def drain(query: JobQuery, loop: BatchLoop, *, operators: int) -> None:
     for _ in range(operators + _ROUNDS_OF_TIMERS):
         if not loop.fire_timers(wait=True, is_at_end=True):
             return
-    logger.warning("timers register further timers without end; those that are left stay in the savepoint")
+    logger.warning("timers register further timers without end; the remaining timers stay in the savepoint")
 
 
 def operator_declarations(topology: Topology) -> dict[OperatorUid, OperatorDeclaration]:
-    """Returns each operator's declaration, which later runs are compared with."""
+    """Returns each operator's declaration, for comparison with later runs."""
     return {
         node.uid: OperatorDeclaration(key_schema=tuple((field.name, str(field.type)) for field in node.key_schema))
         for node in topology.operators
@@ -440,13 +456,16 @@ def with_schemas(places: SubtaskPlaces, resume: ResumePoint) -> SubtaskPlaces:
 def next_checkpoint_id(
     assignment: Assignment, restored: Manifest | None, existing: Sequence[CheckpointId]
 ) -> CheckpointId:
-    """Returns a number that no checkpoint or savepoint of the job has, even if the control plane missed reports."""
+    """Returns an unused number for the job's next checkpoint or savepoint.
+
+    The number is unused even if the control plane missed reports.
+    """
     used = [*existing, restored.checkpoint_id] if restored is not None else existing
     return CheckpointId(max([assignment.next_checkpoint_id, *(number + 1 for number in used)]))
 
 
 def existing_checkpoints(store: ObjectStore, layout: Layout) -> list[CheckpointId]:
-    """Returns the numbers of the checkpoints whose manifests are in the store, ascending."""
+    """Returns the numbers of the checkpoints with manifests, ascending."""
     manifest = re.compile(re.escape(layout.checkpoints) + r"(\d+)/manifest\.json")
     found = (manifest.fullmatch(info.path) for info in store.list(layout.checkpoints))
     return sorted(CheckpointId(int(match[1])) for match in found if match)

@@ -1,4 +1,7 @@
-"""Spark's streaming query of a job: it reads on and on, or drains what there is."""
+"""Spark's streaming query of a job.
+
+It reads continuously, or drains the present input.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class JobQuery:
-    """The one query of Spark that runs a job's batches; replaced by another one when the job is drained.
+    """The one Spark query that runs a job's batches.
+
+    A drain replaces it by another query.
 
     Args:
-        start: Starts a query from the committed positions, with which no batch of an earlier query runs any more. Its
-            argument says whether the query reads up to the input's present end only.
+        start: Starts a query from the committed positions, and stops the batches of earlier queries. Its argument says
+            whether the query reads only up to the input's present end.
     """
 
     def __init__(self, start: Callable[[bool], StreamingQuery]) -> None:
@@ -35,32 +40,37 @@ class JobQuery:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether the query, which should read on and on, has ended. Does not wait."""
+        """Whether the query ended although it should read continuously.
+
+        Does not wait.
+        """
         return not self._draining and not self._query.isActive and not self._draining
 
     def drain(self) -> None:
-        """Processes the input up to where it ends now, though more may come. Afterwards no query runs.
+        """Processes the input up to its present end.
+
+        Afterwards the job has no running query.
 
         Raises:
-            StreamingQueryException: A batch failed, or a source.
+            StreamingQueryException: A batch or a source failed.
         """
         self._draining = True
         if self._replace(until_present_end=True):
             self._query.awaitTermination()
 
     def read_on(self) -> None:
-        """Reads on and on again, after a drain that did not lead to the job's end."""
+        """Reads continuously again after a drain that did not end the job."""
         self._replace(until_present_end=False)
         self._draining = False
 
     def stop(self) -> None:
-        """Ends the query; no other one starts."""
+        """Ends the query and prevents further queries."""
         with self._lock:
             self._stopped = True
         self._query.stop()
 
     def _replace(self, *, until_present_end: bool) -> bool:
-        """Starts another query; returns whether it did, which it does not when the run ends."""
+        """Starts another query, unless the run ends; returns whether it did."""
         with self._lock:
             if self._stopped:
                 return False

@@ -1,4 +1,4 @@
-"""The run of one assignment, from the user's script to the last report."""
+"""The run of one assignment, from script to last report."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 
 def forget_ends(commands: queue.SimpleQueue[Command | None]) -> None:
-    """Removes the markers that ended the thread for commands; the commands stay, in order."""
+    """Removes the markers that ended the thread for commands.
+
+    The commands stay, in order.
+    """
     left = []
     with contextlib.suppress(queue.Empty):
         while True:
@@ -47,7 +50,7 @@ def forget_ends(commands: queue.SimpleQueue[Command | None]) -> None:
 
 logger = logging.getLogger(__name__)
 
-LAST_REPORT_SECONDS = 60.0  # without the last report, the control plane finds out from the store
+LAST_REPORT_SECONDS = 60.0  # without the last report, the control plane reads the store
 
 
 class JobRun:
@@ -57,7 +60,7 @@ class JobRun:
         spark: The driver's session.
         channel: The connection to the control plane.
         assignment: The job and its settings.
-        work_dir: A directory of this process alone.
+        work_dir: A directory for this process alone.
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
         libraries: SHA-256s of the libraries that the driver was started with.
     """
@@ -86,7 +89,10 @@ class JobRun:
         self._topology_given = False
 
     def run(self) -> DriverState:
-        """Runs until the job ends; returns its terminal state, which has been reported if that was possible."""
+        """Runs until the job ends; returns its terminal state.
+
+        The state has been reported, if possible.
+        """
         self._status.enter(DriverState.RESTORING)
         self._reporter.start()
         start_workers(self._spark, self._assignment.parallelism)
@@ -99,7 +105,7 @@ class JobRun:
             log_failure(f"the run ends {outcome.state}", outcome.error)
         self._status.enter(outcome.state, outcome.failure)
         if not self._reporter.close(LAST_REPORT_SECONDS):
-            logger.warning("the control plane did not take the last report")
+            logger.warning("the control plane did not receive the last report")
         return outcome.state
 
     def _run_script(self) -> None:
@@ -118,7 +124,10 @@ class JobRun:
             artifact.run(self._spark)
 
     def _run_topology(self, topology: Topology, scripts_restart: RestartStrategy | None) -> None:
-        """Runs the job for the script's `env.execute()`; raises the error if one ended it."""
+        """Runs the job for the script's `env.execute()`.
+
+        Raises the error that ended the job, if any.
+        """
         if self._topology_given:
             raise RunEndedError("a script can execute only one job")
         self._topology_given = True
@@ -148,7 +157,10 @@ class JobRun:
                 raise outcome.error
 
     def _execute(self, context: RunContext, topology: Topology, restarts: Restarts) -> None:
-        """Executes the job until it ends, or until its restart strategy allows no further restart."""
+        """Executes the job, with restarts, until it ends.
+
+        The restart strategy limits the restarts.
+        """
         execution: Execution | None = None
         while True:
             execution = Execution(context, topology, execution)
@@ -164,7 +176,7 @@ class JobRun:
 
     def _on_command(self, command: Command) -> None:
         if command.kind is CommandKind.CANCEL:
-            # Waits neither for a checkpoint nor for the batch that runs.
+            # Does not wait for a checkpoint or the running batch.
             self._status.answer(CommandResult(command_id=command.id, status="COMPLETED"))
             self._outcome_box.give(RunOutcome(DriverState.STOPPED))
             with contextlib.suppress(Exception):  # Spark may be gone

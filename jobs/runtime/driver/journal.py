@@ -1,4 +1,7 @@
-"""The journal of an attempt: appends its entries to the commit log. A batch is committed here."""
+"""The journal of an attempt, which commits batches.
+
+It appends the attempt's entries to the commit log.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,11 @@ NO_RETRIES = Retries(0)
 
 
 class Journal:
-    """Appends an attempt's entries to the commit log, without a gap, unless the attempt is fenced.
+    """Appends an attempt's entries to the commit log, without a gap.
 
-    It is not for several threads at once: batches append while they hold the batch lock.
+    A fenced attempt cannot append.
+
+    It is not thread-safe: batches append while they hold the batch lock.
     """
 
     def __init__(self, log: CommitLog, next_position: int, retries: Retries = NO_RETRIES) -> None:
@@ -26,7 +31,7 @@ class Journal:
 
     @property
     def last_position(self) -> int:
-        """The position of the last entry that is known to be in the log."""
+        """The position of the last entry known to be in the log."""
         return self._next_position - 1
 
     def append(self, entry: LogEntry) -> None:
@@ -34,8 +39,7 @@ class Journal:
 
         Raises:
             FencedError: A newer attempt has taken over.
-            StoreUnavailableError: The store did not answer in time. The entry may be in the log or not, so the run must
-                end.
+            StoreUnavailableError: The store did not answer in time. The entry may be in the log, so the run must end.
         """
         position = self._next_position
         self._next_position = self._retries.run(lambda: self._log.append(position, entry))
@@ -45,9 +49,15 @@ class Journal:
         return Journal(self._log, next_position, self._retries)
 
     def with_retries(self, retries: Retries) -> Journal:
-        """Returns the same journal with retries. An entry that is appended again is the same entry."""
+        """Returns the same journal with retries.
+
+        A retried append writes the same entry.
+        """
         return Journal(self._log, self._next_position, retries)
 
     def is_overtaken(self) -> bool:
-        """Whether a newer attempt has appended; may be called from any thread, also while a batch appends."""
+        """Returns whether a newer attempt has appended.
+
+        May be called from any thread, also while a batch appends.
+        """
         return self._log.is_continued_by_another(self._next_position - 1)

@@ -1,6 +1,6 @@
 r"""The program that `spark-submit` runs: one process, one attempt of one job.
 
-Start it so (the launcher and tests do):
+Start it as the launcher and tests do:
 
     PYTHONPATH=<checkout>/src PYSPARK_PYTHON=<python> PYSPARK_DRIVER_PYTHON=<python> KEYSCALE_...=... \
         spark-submit --master <master> --conf <key>=<value> ... <checkout>/src/keyscale/jobs/runtime/driver/main.py
@@ -9,22 +9,23 @@ Environment:
     KEYSCALE_CONTROL_URL: base address of the control plane, e.g. http://127.0.0.1:8080; `/driver/...` is added to it.
     KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
     KEYSCALE_ATTEMPT: the attempt, as <job>:<number>, and KEYSCALE_JOB_STORE_URL: the job's store. With both, a driver
-        whose control plane does not answer looks for another one.
+        without an answer from its control plane looks for another control plane.
     KEYSCALE_LIBRARIES: SHA-256 of each library of the job that the driver was started with, separated by commas, and
         KEYSCALE_EXECUTOR_PYTHONPATH: where executors on other hosts find them, below their working directory.
-    KEYSCALE_CA_FILE: a PEM file with certificate authorities that a control plane's certificate may be from.
+    KEYSCALE_CA_FILE: a PEM file with certificate authorities to trust for the control plane.
     KEYSCALE_WORK_DIR: a local directory for Spark's checkpoint directory, state files and the artifact. Ephemeral:
-        the driver reads nothing there that an earlier process has written. Give each attempt its own, and delete it
+        the driver does not read files of earlier processes there. Give each attempt its own, and delete it
         afterwards.
     KEYSCALE_LOCAL_STATE_DIR: root of local state files, by default a subdirectory of KEYSCALE_WORK_DIR. Attempts that
-        share it reuse each other's files on the same host, verified, and download less. Results never depend on it.
+        share the directory reuse each other's verified files on the same host and download less. Results do not depend
+        on it.
     KEYSCALE_ASSIGNMENT_FILE: instead of a control plane, a file with an `Assignment` as JSON (see channel.py for the
         directory in which commands are read and reports are written).
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
-    KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to go without, separated by commas (see docs/spark-internals.md).
-    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, where it is s3://.
-    KEYSCALE_STORE_CREDENTIALS_RENEWED, instead of the keys: the control plane gives out credentials for the job's own
-        objects, to which the file of AWS_CONFIG_FILE will lead.
+    KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to switch off, separated by commas (see docs/spark-internals.md).
+    AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, for s3://.
+    KEYSCALE_STORE_CREDENTIALS_RENEWED, instead of the keys: the control plane grants credentials for the job's own
+    objects; the driver writes the file of AWS_CONFIG_FILE.
 
 Spark settings: `REQUIRED_SETTINGS`, `DEFAULT_SETTINGS` and, for `local[...]` masters, `LOCAL_SETTINGS` of
 spark_settings.py. A `local` master must allow task retries: `local[<cores>,4]`.
@@ -32,9 +33,8 @@ spark_settings.py. A `local` master must allow task retries: `local[<cores>,4]`.
 Exit codes: 0 stopped by command, finished, or no work; 1 failed (the reason was reported, and is in the log); 2 wrong
 environment; 10 fenced: another attempt has taken over.
 
-If the control plane answers "wait", the driver warms Spark up and sends its first heartbeat (STANDBY) when it is
-warm. If the control plane waits for that, no time is lost to class loading between the old run's stop and the new
-run's first commit.
+If the control plane answers "wait", the driver warms Spark up and sends its first heartbeat (STANDBY) when it is warm.
+If the control plane waits for the heartbeat, class loading does not delay the new run's first commit.
 
 The process ends when spark-submit's JVM ends, and the JVM when this process ends; Python workers end with the JVM.
 """
@@ -108,7 +108,7 @@ class DriverEnvironment:
         """Reads the variables that this module's docstring lists.
 
         Raises:
-            DriverEnvironmentError: One is missing.
+            DriverEnvironmentError: A variable is missing.
         """
 
         def required(name: str) -> str:
@@ -155,7 +155,7 @@ def main() -> int:
     spark = SparkSession.builder.getOrCreate()
     if path := os.environ.get("KEYSCALE_EXECUTOR_PYTHONPATH"):
         # Spark puts it before the path that a worker inherits from its executor. As a setting for executors it would
-        # replace that path, by which they import Keyscale.
+        # replace that path, from which they import Keyscale.
         spark.sparkContext.environment["PYTHONPATH"] = path
     with contextlib.closing(environment.channel()) as channel:
         access = StoreAccess.of(channel, os.environ)
@@ -173,7 +173,7 @@ def main() -> int:
             return EXIT_OK
         if access is not None:
             with contextlib.suppress(ControlUnreachableError):
-                access.renew()  # it may be told to restore another job's snapshot
+                access.renew()  # the attempt may have been told to restore another job's snapshot
         outcome = JobRun(
             spark, channel, assignment, environment.work_dir, environment.local_root, libraries=environment.libraries
         ).run()
@@ -181,7 +181,7 @@ def main() -> int:
 
 
 def wait_for_assignment(channel: ControlChannel, spark: SparkSession, work_dir: Path) -> Assignment | None:
-    """Asks for work until there is some; returns None if there will be none.
+    """Asks for work; returns None if there will be none.
 
     Raises:
         ControlRefusedError: The control plane does not know this driver.
@@ -218,9 +218,10 @@ def _attach(channel: ControlChannel, request: AttachRequest) -> AttachResponse |
 
 
 def end_with_parent() -> None:
-    """Ends this process, at once and without clean-up, when the process that started it has ended.
+    """Ends this process, without clean-up, when its parent process ends.
 
-    The JVM of spark-submit watches this process, and Python workers watch the JVM; only this direction is missing.
+    The JVM of spark-submit watches this process, and Python workers watch the JVM; without this function only the
+    reverse direction would be missing.
     """
     parent = os.getppid()
     threading.Thread(target=_watch_parent, args=(parent,), name="parent-watch", daemon=True).start()
@@ -231,11 +232,12 @@ def _watch_parent(parent: int) -> None:
     while os.getppid() == parent:
         never.wait(_PARENT_LOOK_SECONDS)
     logger.error("spark-submit has ended, so the driver ends too")
-    # sys.exit would wait for threads that wait for a JVM that is gone.
+    # sys.exit would wait for threads that wait for the ended JVM.
     os._exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":
-    # Python puts a program's own directory first on the path: the user's modules may have the names of ours.
+    # Python puts a program's own directory first on the path: the user's modules may have the names of Keyscale's
+    # modules.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
     sys.exit(main())

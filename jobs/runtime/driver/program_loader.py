@@ -1,13 +1,15 @@
-r"""The program that `spark-submit` runs to see what a job's program declares: nothing is processed, nothing is stored.
+r"""The `spark-submit` program that loads a job's declaration.
+
+It processes and stores nothing.
 
     KEYSCALE_WORK_DIR=<directory> spark-submit --master local[1] ... program_loader.py
 
 The directory holds a `ProgramQuestion` and the program's file; the loader writes a `ProgramAnswer` there. The script
 runs as it would in a driver, up to `env.execute()`, where it ends. Then the function of every operator is opened, as in
-a subtask's first batch, on state without content, so that it declares its states; and closed again.
+a subtask's first batch, on empty state, so that it declares its states, and closed again.
 
-The environment holds the secrets that the job names, and no others: neither a token, nor the object store's
-credentials, nor an address of the control plane.
+The environment holds only the secrets that the job names. It holds no token, no object store credentials and no address
+of the control plane.
 """
 
 from __future__ import annotations
@@ -61,11 +63,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX = 8 << 30
-"""The most address space of the script's process. Java's heap is in another process, with a limit of its own."""
+"""Maximum address space of the script's process. Java's heap is in another process, with its own limit."""
 
 
 class _DeclaredError(BaseException):
-    """Ends the script at `env.execute()`. No `except Exception` of the script catches it."""
+    """Ends the script at `env.execute()`.
+
+    The script's `except Exception` clauses do not catch it.
+    """
 
 
 def main() -> int:
@@ -116,7 +121,7 @@ def load(spark: SparkSession, question: ProgramQuestion, directory: Path) -> Pro
 
 
 def declared_operators(topology: Topology, question: ProgramQuestion) -> list[DeclaredOperator]:
-    """Opens each operator of a topology on state without content, and returns what it declares.
+    """Opens each operator on empty state; returns its declaration.
 
     Raises:
         KeyscaleError: An operator cannot be opened.
@@ -159,6 +164,7 @@ def _value_of(parameter: Any) -> str:
 
 
 if __name__ == "__main__":
-    # Python puts a program's own directory first on the path: the user's modules may have the names of ours.
+    # Python puts a program's own directory first on the path: the user's modules may have the names of Keyscale's
+    # modules.
     sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
     sys.exit(main())

@@ -1,4 +1,7 @@
-"""The watch over what Spark tells of a query's progress: records that wait, were lost, or are still in the sources."""
+"""Watches Spark's progress reports of a query.
+
+They report records that wait, were lost, or are still in the sources.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,18 @@ if TYPE_CHECKING:
     from ..control.driver_status import DriverStatus
     from .job_query import JobQuery
 
-_LOOKS_AFTER_COMMIT = 2  # Spark tells of a batch's progress a moment after its commit
+_LOOKS_AFTER_COMMIT = 2  # Spark reports a batch's progress a moment after its commit
 _SOURCES_SECONDS = 10.0
 
 
 class ProgressWatch:
-    """Passes on to the driver's status what Spark tells. It is not for several threads.
+    """Passes Spark's progress reports on to the driver's status.
+
+    It is not thread-safe.
 
     Args:
         query: The job's query.
-        idle: Knows whether it waits for input.
+        idle: Knows whether the query waits for input.
         source_uids: The sources, in the order of the query's inputs.
         status: The status.
         clock: Returns seconds.
@@ -54,11 +59,11 @@ class ProgressWatch:
         self._sources_seen_at: float | None = None
 
     def look(self) -> None:
-        """Looks at what has changed since the last look; does nothing costly if nothing was committed."""
+        """Polls for changes; cheap if nothing was committed."""
         current = self._query.current
         self._status.waits_for_input(self._idle.has(current))
         if current is not self._running:
-            self._pass_on(self._running)  # the last that the query before has told
+            self._pass_on(self._running)  # the last report of the previous query
             self._running = current
         if self._status.commits != self._commits:
             self._commits, self._looks, self._sources_seen_at = self._status.commits, _LOOKS_AFTER_COMMIT, None
@@ -67,16 +72,16 @@ class ProgressWatch:
             self._pass_on(current)
         now = self._clock()
         if self._sources_seen_at is None or now - self._sources_seen_at > _SOURCES_SECONDS:
-            self._sources_seen_at = now  # records expire while there is no input, too
+            self._sources_seen_at = now  # records also expire while there is no input
             self._status.sources_still_have(source_metrics(current.lastProgress, self._source_uids, now_ms()))
 
     def look_a_last_time(self) -> None:
-        """Looks when the run has ended: its last batch may have told of its progress since."""
+        """Polls once more after the run ends, to include the last batch."""
         for query in dict.fromkeys((self._running, self._query.current)):
             self._pass_on(query)
 
     def _pass_on(self, query: StreamingQuery) -> None:
         progress = query.lastProgress
-        if progress is not None:  # a query that has just begun knows nothing that is newer
+        if progress is not None:  # a query that has just begun has no newer report
             self._status.sources_are_behind(pending_records(progress))
             self._status.sources_have_lost(lost_records(progress), of_query=str(progress["runId"]))

@@ -1,4 +1,7 @@
-"""Restarts of a job in the same process: the attempt stays open and Spark stays up."""
+"""Restarts of a job in the same process.
+
+The attempt stays open and Spark stays up.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ logger = logging.getLogger(__name__)
 class Restarts:
     """Decides whether a failed run starts again.
 
-    Without a strategy it decides nothing: the driver ends, and the control plane replaces it by its own rule.
+    Without a strategy it does not decide: the driver ends, and the control plane replaces the driver by its own rule.
 
     Args:
         strategy: Returns the job's restart strategy, which may change.
@@ -45,7 +48,7 @@ class Restarts:
         history: FailureHistory,
         status: DriverStatus,
         *,
-        draw: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311 - no secret
+        draw: Callable[[], float] = lambda: random.uniform(-1, 1),  # noqa: S311 - not a secret
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._strategy = strategy
@@ -60,7 +63,10 @@ class Restarts:
         self._status.restarts(self._strategy(), self._history)
 
     def decide(self, outcome: RunOutcome) -> RestartAfter | GiveUp | None:
-        """Counts a failure and decides by the strategy; returns None if this process cannot restart the run."""
+        """Counts a failure and decides by the strategy.
+
+        Returns None if this process cannot restart the run.
+        """
         error, strategy = outcome.error, self._strategy()
         if strategy is None or outcome.state is not DriverState.FAILED or error is None:
             return None
@@ -71,10 +77,10 @@ class Restarts:
         return next_restart(strategy, self._history, self._draw())
 
     def wait_to_restart(self, outcome_box: RunOutcomeBox) -> bool:
-        """Decides about the outcome that was given, and waits for the restart.
+        """Decides about the run's outcome, and waits for the restart.
 
         Returns:
-            Whether the job shall start again. If so, the box is open again; if not, it has the final outcome.
+            Whether the job shall start again. If so, the box is open again; otherwise it has the final outcome.
         """
         outcome = outcome_box.outcome
         if outcome is None:
@@ -95,7 +101,7 @@ class Restarts:
 
 
 def is_session_good(spark: SparkSession) -> bool:
-    """Whether Spark still runs jobs."""
+    """Returns whether Spark still runs jobs."""
     try:
         return spark.range(1).count() == 1
     except Exception:  # noqa: BLE001 - any exception means that it does not

@@ -1,4 +1,7 @@
-"""Deletes objects that no retained checkpoint needs, and unfinished writes, beside the batches and not too often."""
+"""Deletes unneeded objects and unfinished writes.
+
+Retained checkpoints do not need the objects. Passes run beside the batches and not too often.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ INTERVAL_SECONDS = 900.0  # a pass lists all of the job's objects
 
 
 class RetentionRunner:
-    """Runs a retention pass in a thread of its own when one is due.
+    """Runs due retention passes in a separate thread.
 
     Attributes:
         policy: Which checkpoints the next pass keeps.
@@ -41,11 +44,11 @@ class RetentionRunner:
         store: The object store.
         job_id: The job whose objects are deleted.
         policy: Which checkpoints are kept.
-        allowed: Whether a pass may run: not while the control plane knows only checkpoints that would be deleted.
-        wait_until_rebased: Returns when no running batch can be rebuilt from a checkpoint older than the newest one.
+        allowed: Whether a pass may run: not while the control plane knows only checkpoints that the pass would delete.
+        wait_until_rebased: Returns when running batches can be rebuilt only from the newest checkpoint.
         is_overtaken: Whether a newer attempt has begun. Called when all facts are gathered: an attempt that begins
-            later chooses from the objects that this pass leaves in the store. Called again now and then.
-        status: Takes what was deleted, or why a pass failed.
+            later chooses from the objects that this pass leaves in the store. Called again periodically.
+        status: Takes the deletions, or why a pass failed.
     """
 
     def __init__(
@@ -72,7 +75,10 @@ class RetentionRunner:
         self._thread: threading.Thread | None = None
 
     def run_if_due(self) -> None:
-        """Starts a pass, unless one runs, it is too early, or none is allowed. Returns at once."""
+        """Starts a pass if one is due and allowed.
+
+        Returns immediately.
+        """
         running = self._thread is not None and self._thread.is_alive()
         if running or time.monotonic() < self._due_at or not self._allowed():
             return
@@ -81,7 +87,10 @@ class RetentionRunner:
         self._thread.start()
 
     def run(self) -> None:
-        """Runs one pass. After a failure, a pass follows soon and deletes the rest."""
+        """Runs one pass.
+
+        After a failure, a pass follows soon and deletes the rest.
+        """
         self._wait_until_rebased()
         try:
             facts = gather_facts(self._store, self._job_id, now_ms(), self._log).by_store_clock()
@@ -101,6 +110,6 @@ class RetentionRunner:
         try:
             return self._store.remove_unfinished(Layout(self._job_id).job, store_now_ms - self.policy.age_floor_ms)
         except StoreRefusedError as error:
-            logger.warning("unfinished uploads stay in the object store, which refuses their removal: %s", error)
+            logger.warning("unfinished uploads stay in the object store, which refuses to remove them: %s", error)
             self._may_remove_writes = False
             return 0

@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The terminal state of a run and its error; `given_up` names the rule by which its strategy ends restarts."""
+    """The terminal state of a run and its error.
+
+    `given_up` names the rule by which its strategy ends restarts.
+    """
 
     state: DriverState
     error: KeyscaleError | None = None
@@ -34,14 +37,20 @@ class RunOutcome:
 
     @property
     def failure(self) -> Failure | None:
-        """The failure that is reported to the control plane; None unless the run has failed."""
+        """The failure that is reported to the control plane.
+
+        None unless the run has failed.
+        """
         if self.error is None or self.state is not DriverState.FAILED:
             return None
         return failure_of(self.error, self.given_up)
 
 
 def failure_of(error: KeyscaleError, given_up: str | None = None) -> Failure:
-    """Returns an error as the control plane shows it; `given_up` as for RunOutcome."""
+    """Returns an error as the control plane shows it.
+
+    `given_up` is as for RunOutcome.
+    """
     origin = origin_of(error)
     return Failure(
         code=error.code,
@@ -55,12 +64,18 @@ def failure_of(error: KeyscaleError, given_up: str | None = None) -> Failure:
 
 
 def log_failure(happened: str, error: KeyscaleError) -> None:
-    """Logs an error; one of the user's code with the user's traceback, which says more than ours."""
+    """Logs an error.
+
+    An error of user code has the user's traceback, which says more than Keyscale's traceback.
+    """
     logger.error("%s: %s", happened, described(error), exc_info=None if origin_of(error).user_traceback else error)
 
 
 class RunOutcomeBox:
-    """Takes the run's outcome from any thread; the main thread waits for it."""
+    """Takes the run's outcome from any thread.
+
+    The main thread waits for it.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +88,7 @@ class RunOutcomeBox:
         return self._outcome
 
     def give(self, outcome: RunOutcome) -> None:
-        """Ends the run with this outcome, unless it has one already."""
+        """Ends the run with this outcome, unless it has an outcome already."""
         with self._lock:
             if self._outcome is None:
                 self._outcome = outcome
@@ -85,7 +100,7 @@ class RunOutcomeBox:
         """Takes a failure back, so that the job can start again.
 
         Returns:
-            A stop or a fence that came after the failure, if there was one: it stays, and the job must not start again.
+            A stop or a fence that came after the failure, if any: it stays, and the job must not start again.
         """
         with self._lock:
             self._outcome, self._later = self._later, None

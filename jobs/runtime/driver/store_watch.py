@@ -1,4 +1,7 @@
-"""The thread that checks whether the object store answers, so that the status of a waiting job says so."""
+"""The thread that checks whether the object store answers.
+
+The status of a waiting job shows the result.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ _LOOK_SECONDS = 2.0
 
 
 class StoreWatch:
-    """Asks the store for one object every two seconds, whatever the batches do.
+    """Asks the store for one object every two seconds.
+
+    It does so independently of the batches.
 
     Args:
         store: The object store.

@@ -1,4 +1,4 @@
-"""The thread that has timers fire when there is no input."""
+"""The thread that fires timers without input."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.05  # looking takes microseconds: the driver knows when the next timer is due
-_REHEARSALS = 3  # the JVM compiles code that has run a few times: the third takes a third of the first one's time
-_FIRST_LOOK_SECONDS = 30.0  # a source that is slow to list, or away, does not keep timers for longer
+_LOOK_SECONDS = 0.05  # polling takes microseconds: the driver knows when the next timer is due
+_REHEARSALS = 3  # the JVM compiles code that has run a few times: the third run takes a third of the first run's time
+_FIRST_LOOK_SECONDS = 30.0  # a slow or unavailable source delays timers for at most this time
 IDLE_SECONDS = 0.3
-"""A loop that has committed no input for so long is idle. Otherwise, due timers fire with the next batch anyhow."""
+"""A loop that has committed no input for this long is idle. Otherwise, due timers fire with the next batch."""
 
 
 class Timekeeper:
-    """Runs a batch of time alone when timers are due while the loop is idle; looks several times per second.
+    """Runs batches of time alone for due timers, in an idle loop.
 
-    Including the time of the batch, timers fire within a second of being due, unless a checkpoint delays them. Until
-    a timer is due, it has the loop rehearse such a batch, as the first ones of a JVM are slow. For jobs with timers
-    only.
+    It polls several times per second.
 
-    Timers wait until the driver has looked for input: a program that fails on its first record is then taken back with
-    nothing committed, and no row of a timer is emitted twice.
+    Including the time of the batch, timers fire within a second of being due, unless a checkpoint delays them. Until a
+    timer is due, the loop rehearses such a batch, as the first batches of a JVM are slow. Only for jobs with timers.
+
+    Timers wait until the driver has looked for input: a program that fails on its first record is then rolled back
+    without commits, and rows of timers are never emitted twice.
 
     Args:
         loop: The loop.
-        has_looked_for_input: Whether the driver has committed input, or has found none.
+        has_looked_for_input: Whether the driver has committed input, or has found no input.
     """
 
     def __init__(self, loop: BatchLoop, has_looked_for_input: Callable[[], bool]) -> None:
@@ -46,7 +47,10 @@ class Timekeeper:
         self._thread.start()
 
     def end(self) -> None:
-        """Ends the thread. The loop ends a batch that runs."""
+        """Ends the thread.
+
+        The loop finishes a running batch.
+        """
         self._ended.set()
 
     def _run(self) -> None:
@@ -68,5 +72,5 @@ class Timekeeper:
         try:
             return self._loop.rehearse_timers(IDLE_SECONDS)
         except Exception:
-            logger.info("the first batch of timers may take a second longer than those after it", exc_info=True)
+            logger.info("the first batch of timers may take a second longer than later batches", exc_info=True)
             return True

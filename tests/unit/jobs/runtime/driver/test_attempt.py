@@ -532,7 +532,7 @@ def test_another_jobs_snapshot_is_found_again_without_a_hint(store: ObjectStore)
         ({"max_parallelism": 16}, "max parallelism 8"),
         ({"hash_id": "java"}, "hashed by"),
         ({"restore_from": "s3://else/where/job/chk-1/manifest.json"}, "another object store"),
-        ({"restore_from": None}, "no checkpoint or savepoint was given"),
+        ({"restore_from": None}, "is missing"),
     ],
 )
 def test_a_snapshot_that_cannot_be_gone_back_to_is_refused_before_anything_is_disowned(
