@@ -51,9 +51,9 @@ class Report:
     """The tables of a run, on the terminal and in a file.
 
     Attributes:
-        root: Where inputs, environments and outputs are kept.
-        markdown: The file that the tables are also written to.
-        load: What the machine has been doing since the run's start.
+        root: The folder of inputs, environments and outputs.
+        markdown: The file for a copy of the tables.
+        load: The machine's load since the run's start.
     """
 
     root: Path
@@ -61,7 +61,10 @@ class Report:
     load: MachineLoad
 
     def show(self, tables: Iterable[Table], cores: int) -> None:
-        """Prints each table as soon as it is there, with the machine's load, and the machine at the end."""
+        """Prints each table when it is ready, with the machine's load.
+
+        The description of the machine comes at the end.
+        """
         texts: list[str] = []
         for table in tables:
             table.notes.append(self.load.note())
@@ -83,7 +86,7 @@ class Report:
 @click.pass_context
 def main(context: click.Context, root: Path, markdown: Path | None) -> None:
     """Measures Keyscale beside its peers."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what we started ends with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends the child processes, too
     root.mkdir(parents=True, exist_ok=True)
     busy = os.getloadavg()[0]
     if busy > LOAD_MAX:
@@ -109,7 +112,7 @@ def main(context: click.Context, root: Path, markdown: Path | None) -> None:
 @only_option
 @click.pass_obj
 def dedup(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
-    """Deduplication by UUID beside Spark and Flink."""
+    """Measure deduplication by UUID beside Spark and Flink."""
     report.show(run_dedup(report.root, DedupSizes(**sizes), only, _say), sizes["cores"])
 
 
@@ -141,7 +144,7 @@ def dedup(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
 @only_option
 @click.pass_obj
 def state(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
-    """The state library beside a plain rocksdict loop and the heap.
+    """Measure the state library beside a plain rocksdict loop and the heap.
 
     Parts: insert, large, record, small, bytes, map, memory, rescale, checkpoint, consolidate.
     """
@@ -155,7 +158,10 @@ def state(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def batches(report: Report, /, **sizes: int) -> None:
-    """The cost of a small batch and of an empty one, with stores open and closed, beside Spark's dropDuplicates."""
+    """Measure small and empty batches, beside Spark's dropDuplicates.
+
+    Stores are open or closed between batches.
+    """
     report.show(run_small_batches(report.root, SmallBatchSizes(**sizes), _say), sizes["cores"])
 
 
@@ -168,7 +174,7 @@ def batches(report: Report, /, **sizes: int) -> None:
 @only_option
 @click.pass_obj
 def latency(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
-    """From Kafka to files, beside Spark's dropDuplicates."""
+    """Measure latency from Kafka to files, beside Spark's dropDuplicates."""
     report.show(run_latency(report.root, LatencySizes(**sizes), only, _say), sizes["cores"])
 
 
@@ -181,7 +187,10 @@ def latency(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def intervals(report: Report, /, *, interval_ms: Sequence[int], **sizes: int) -> None:
-    """From Kafka to files with several batch intervals: the delay, the processor time, the output directories."""
+    """Measure latency from Kafka to files at several batch intervals.
+
+    Also the processor time, and the number of output directories.
+    """
     report.show(run_intervals(report.root, LatencySizes(**sizes), interval_ms, _say), sizes["cores"])
 
 
@@ -192,7 +201,7 @@ def intervals(report: Report, /, *, interval_ms: Sequence[int], **sizes: int) ->
 @cores_option
 @click.pass_obj
 def timers(report: Report, /, **sizes: int) -> None:
-    """From a timer's moment to its output, while no input comes."""
+    """Measure the delay of timers' output on idle input."""
     report.show(run_timers(report.root, TimerSizes(**sizes), _say), sizes["cores"])
 
 
@@ -204,7 +213,7 @@ def timers(report: Report, /, **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def scale(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
-    """Deduplication on top of a large state, restored from a savepoint."""
+    """Measure deduplication on top of a large state, from a savepoint."""
     report.show(run_scale(report.root, ScaleSizes(keys, **sizes), _say), sizes["cores"])
 
 
@@ -215,7 +224,7 @@ def scale(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
-    """For how long a job stands still when its program is replaced, by the size of its state."""
+    """Measure the downtime of a program change, by the size of state."""
     report.show(run_upgrade(report.root, UpgradeSizes(keys, **sizes), _say), sizes["cores"])
 
 
@@ -230,7 +239,7 @@ def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def api(report: Report, /, **sizes: int) -> None:
-    """Reads of the REST API, with a long history in the database."""
+    """Measure reads of the REST API with a long history."""
     report.show(run_api(ApiSizes(**sizes), _say), sizes["cores"])
 
 
@@ -241,7 +250,7 @@ def api(report: Report, /, **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def pages(report: Report, /, **sizes: int) -> None:
-    """How long each page of the dashboard loads, and how much it sends."""
+    """Measure the load time and size of each page of the dashboard."""
     report.show(run_pages(PageSizes(**sizes), _say), sizes["cores"])
 
 

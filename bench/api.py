@@ -1,4 +1,4 @@
-"""`./keyscale bench api`: a steady rate of reads of the REST API, with the history of many jobs in the database."""
+"""`./keyscale bench api`: steady reads of the API with long history."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ READS = {
 
 @dataclass(frozen=True, slots=True)
 class ApiSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
         jobs: Jobs in the database.
         checkpoints: Checkpoints in the database, shared out evenly.
         rate: Requests per second, in turn of each kind.
-        seconds: How long they are sent.
+        seconds: The duration of the requests.
         replicas: Control planes on the one database, which get the requests in turn. Each is a Python process, which
             uses one core.
-        cores: The cores of the machine, on which everything runs, the sender too.
+        cores: The cores of the machine for everything, including the sender.
     """
 
     jobs: int
@@ -65,7 +65,7 @@ class ApiSizes:
 
 
 def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
-    """Starts control planes on an embedded PostgreSQL, fills it, and reads from them at a steady rate."""
+    """Starts control planes on a filled embedded PostgreSQL, and reads steadily."""
     # Not below the benchmark's root: as root, PostgreSQL runs as another user, who may not enter private directories.
     with (
         tempfile.TemporaryDirectory(prefix="keyscale-bench-", ignore_cleanup_errors=True) as directory,
@@ -92,7 +92,10 @@ def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
 
 
 def _cpu_seconds(members: Sequence[ControlPlaneProcess]) -> dict[str, float]:
-    """Returns the CPU seconds so far, by the side that has used them; those of processes that have ended are kept."""
+    """Returns the CPU seconds so far, by side.
+
+    Ended processes count.
+    """
     server = psutil.Process(int((members[0].home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
     sides = {
         "the control planes": [psutil.Process(member.pid) for member in members],
@@ -103,9 +106,9 @@ def _cpu_seconds(members: Sequence[ControlPlaneProcess]) -> dict[str, float]:
 
 
 def _send(connections: Sequence[Connection], sizes: ApiSizes) -> dict[str, list[float]]:
-    """Returns the milliseconds from the moment when each request was due to its whole answer, by kind.
+    """Returns the milliseconds from each request's due time to its answer.
 
-    Its client is the plainest of the standard library, as it shares the server's cores.
+    They are grouped by kind. Its client is the simplest of the standard library, because it shares the server's cores.
     """
     own = threading.local()
     took: dict[str, list[float]] = {kind: [] for kind in READS}

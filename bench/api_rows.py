@@ -1,4 +1,4 @@
-"""Rows of a control plane's database that has run for long, written by the database itself."""
+"""Rows of a long-running control plane's database, written by the database."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ def fill(
     events: int,
     now_ms: int = 40 * _DAY_MS,
 ) -> None:
-    """Writes jobs with a history, of which all are stopped.
+    """Writes stopped jobs with a history.
 
     Args:
         session: The transaction.
-        jobs: How many, called `job-1` and so on.
-        checkpoints: How many each job has; every hundredth one is a savepoint.
-        subtasks: How many subtasks each of a job's newest 100 checkpoints has.
-        attempts: How many each job has.
-        events: How many each job has.
+        jobs: The number of jobs, called `job-1` and so on.
+        checkpoints: The number of checkpoints per job; every hundredth is a savepoint.
+        subtasks: The number of subtasks of each of a job's newest 100 checkpoints.
+        attempts: The number of attempts per job.
+        events: The number of events per job.
         now_ms: The time of the newest rows.
     """
     sizes = {"jobs": jobs, "checkpoints": checkpoints, "subtasks": subtasks, "attempts": attempts, "events": events}

@@ -1,4 +1,7 @@
-"""A real Kafka broker for the latency benchmark: the local stack's, in its own folder and on its own port."""
+"""A real Kafka broker for the latency benchmark, from the local stack.
+
+It has its own folder and port.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ JARS = CHECKOUT / ".keyscale" / "stack" / "kafka-jars"  # the local stack's
 
 @contextmanager
 def broker(folder: Path) -> Iterator[Path]:
-    """A running broker; gives the folder of its jars, in which Kafka's own tools are, too."""
+    """Runs a broker; yields the folder of its jars and tools."""
     _control(folder, "install")
     _control(folder, "start")
     try:
@@ -30,12 +33,12 @@ def broker(folder: Path) -> Iterator[Path]:
 
 
 def create_topic(folder: Path, name: str, partitions: int) -> None:
-    """Create a topic on the running broker."""
+    """Creates a topic on the running broker."""
     _control(folder, "create-topic", name, str(partitions))
 
 
 def tool(jars: str, java_class: str, arguments: Sequence[str]) -> list[str]:
-    """The command line of one of Kafka's tools."""
+    """Returns the command line of one of Kafka's tools."""
     return ["java", "-Xmx256m", "-cp", f"{jars}/*", java_class, *arguments]
 
 

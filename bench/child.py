@@ -1,11 +1,10 @@
-"""The entry of a measured process: runs one function of one module and leaves its answer in a file.
+"""The entry of a measured process: runs one function of a module.
 
-Only the standard library is imported here, because peers run in environments of their own.
+It imports only the standard library, because peers run in environments of their own.
 
     python -m bench.child MODULE RESULT_FILE CORES OPTIONS_AS_JSON
 
-pins itself, and so all that it starts, to CORES cores, and calls `MODULE.run(**options)`, whose answer is written as
-JSON.
+It pins itself and its children to CORES cores, calls `MODULE.run(**options)`, and writes the answer as JSON.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 
 
 def main(argv: list[str]) -> None:
-    """Run `MODULE.run(**options)` and write its answer to RESULT_FILE."""
+    """Runs `MODULE.run(**options)` and writes its answer to RESULT_FILE."""
     module, result_file, cores, options = argv
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(cores)])
     answer = importlib.import_module(module).run(**json.loads(options))

@@ -1,4 +1,4 @@
-"""A control plane of a benchmark, whose database has the history of many jobs."""
+"""A control plane of a benchmark, with the history of many jobs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def started(home: Path, settings: Mapping[str, str], running: ExitStack) -> Cont
 
 
 def fill_database(home: Path, *, jobs: int, checkpoints: int) -> None:
-    """Writes jobs with a history into the embedded database of a control plane.
+    """Writes jobs with a history into a control plane's embedded database.
 
     Args:
         home: Its home.
-        jobs: How many, called `job-1` and so on. The first one also has an hour of series.
-        checkpoints: How many each of them has.
+        jobs: The number of jobs, called `job-1` and so on. The first also has an hour of series.
+        checkpoints: The number of checkpoints per job.
     """
     url = EmbeddedPostgres(home / "postgres").url
-    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))  # without limits of time
+    engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))  # without time limits
     with Session(engine) as session, session.begin():
         fill(session, jobs=jobs, checkpoints=checkpoints, subtasks=2, attempts=10, events=20, now_ms=now_ms())
         _fill_series(session, md5(b"job1", usedforsecurity=False).hexdigest())

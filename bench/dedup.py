@@ -1,4 +1,7 @@
-"""`./keyscale bench dedup`: one deduplication by UUID, the same files, in ours and in the peers, in turn."""
+"""`./keyscale bench dedup`: one deduplication by UUID in all contenders.
+
+They run in turn on the same files.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,16 @@ SLOW = (OURS_BY_RECORD, SPARK_PYTHON, SPARK_PANDAS, FLINK_PYTHON)
 
 @dataclass(frozen=True, slots=True)
 class DedupSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
-        events: For the contenders that need no Python call per record, and ours.
-        batches: Micro-batches that these make.
-        slow_events: For the Python peers, and ours beside them.
-        slow_batches: Micro-batches of those.
-        checkpoint_interval_ms: For Flink, and for our checkpoints beside the changelog of each batch.
-        rounds: How often each runs.
-        cores: For each.
+        events: For the contenders without a Python call per record, and Keyscale.
+        batches: The micro-batches of these events.
+        slow_events: For the Python peers, and Keyscale beside them.
+        slow_batches: The micro-batches of the slow events.
+        checkpoint_interval_ms: For Flink, and for Keyscale's checkpoints beside the changelog of each batch.
+        rounds: The number of runs of each contender.
+        cores: The cores of each contender.
     """
 
     events: int
@@ -52,7 +55,7 @@ class DedupSizes:
 
 
 def run_dedup(root: Path, sizes: DedupSizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
-    """Measure and return the tables: the fast contenders, the Python contenders, and the target ratios."""
+    """Measures fast and Python contenders, and returns tables and ratios."""
     fast_input = dedup_input(root / "inputs", sizes.events, sizes.batches)
     slow_input = dedup_input(root / "inputs", sizes.slow_events, sizes.slow_batches)
     chosen = _Chosen(root, sizes, only)
@@ -63,7 +66,7 @@ def run_dedup(root: Path, sizes: DedupSizes, only: Sequence[str], say: Callable[
 
 
 class _Chosen:
-    """Makes contenders, and what they need, only if they are to run."""
+    """Creates the wanted contenders, and what they need."""
 
     def __init__(self, root: Path, sizes: DedupSizes, only: Sequence[str]) -> None:
         self._root = root
@@ -105,7 +108,7 @@ def _checked(files: DedupInput, committed: Callable[[Path], list[Path]]) -> Call
 
 
 def _spark_files(output: Path) -> list[Path]:
-    return sorted(output.glob("part-*.parquet"))  # nothing failed, so each was committed
+    return sorted(output.glob("part-*.parquet"))  # without failures, each was committed
 
 
 def _batch_folder_files(output: Path) -> list[Path]:
@@ -113,7 +116,7 @@ def _batch_folder_files(output: Path) -> list[Path]:
 
 
 def _flink_files(output: Path) -> list[Path]:
-    return sorted(output.glob("part-*"))  # one in progress has a name that begins with a dot
+    return sorted(output.glob("part-*"))  # a file in progress has a name that begins with a dot
 
 
 def _table(files: DedupInput, rounds: Rounds) -> Table:
@@ -145,7 +148,7 @@ def _table(files: DedupInput, rounds: Rounds) -> Table:
 
 
 def _reached(fast: Rounds, slow: Rounds) -> Table:
-    """Our contenders over the better peer of each round."""
+    """Returns Keyscale's ratios to the better peer of each round."""
     table = Table("Ratios, paired within each round", ("of", "over the better of", "reach", "whole run", "warm"))
     rows = (
         (fast, OURS, "Spark dropDuplicates, Flink SQL", (SPARK, FLINK), "2"),

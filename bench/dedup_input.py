@@ -1,4 +1,4 @@
-"""The files that every contender of the deduplication benchmark reads, and what they all must make of them."""
+"""The input files of the deduplication benchmark, and their right output."""
 
 from __future__ import annotations
 
@@ -26,18 +26,23 @@ SEED = 1
 
 
 class WrongOutputError(AssertionError):
-    """A contender's output is not the input without its duplicates; its figures do not count."""
+    """A contender's output is wrong; its measurements do not count.
+
+    The right output is the input without its duplicates.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class DedupInput:
-    """A folder of Parquet files: `id` (canonical UUID string), `ts_ms` (event time, rising), `payload` (20 characters).
+    """A folder of Parquet files.
+
+    The columns are `id` (canonical UUID string), `ts_ms` (event time, rising) and `payload` (20 characters).
 
     Attributes:
-        folder: Holds FILES_PER_BATCH files per batch, each of the same number of events.
-        events: Rows in all.
-        batches: How many batches the micro-batch engines make of it.
-        distinct: How many ids there are.
+        folder: Holds FILES_PER_BATCH files per batch, each with the same number of events.
+        events: The number of rows.
+        batches: The number of batches in micro-batch engines.
+        distinct: The number of ids.
         fingerprint: SHA-256 of all distinct ids in order.
     """
 
@@ -49,13 +54,15 @@ class DedupInput:
 
 
 def dedup_input(root: Path, events: int, batches: int, *, only_ends: bool = False) -> DedupInput:
-    """Make the files, or reuse the last ones. Nine in ten ids are new; a repeated one was seen at any earlier time.
+    """Creates the files, or reuses existing ones.
+
+    Nine in ten ids are new; a repeated id was seen at any earlier time.
 
     Args:
-        root: Where they are kept.
-        events: Rows in all.
-        batches: Batches that they are spread over.
-        only_ends: Only the first and the last batch have rows; those between have files without any.
+        root: The parent folder.
+        events: The number of rows.
+        batches: The number of batches.
+        only_ends: Only the first and the last batch have rows; the files between them are empty.
     """
     folder = root / f"dedup-{events}-{batches}-{SEED}{'-ends' if only_ends else ''}"
     facts = folder.with_suffix(".json")
@@ -85,10 +92,10 @@ def dedup_input(root: Path, events: int, batches: int, *, only_ends: bool = Fals
 
 
 def check_output(expected: DedupInput, files: Iterable[Path]) -> None:
-    """Every id exactly once.
+    """Checks that the output has every id exactly once.
 
     Args:
-        expected: What was read.
+        expected: The input.
         files: The Parquet files that the contender has committed.
 
     Raises:
@@ -124,7 +131,7 @@ def _fingerprint(ids: np.ndarray[Any, np.dtype[np.bytes_]]) -> tuple[int, str]:
 
 
 def write_durably(table: pa.Table, path: Path) -> None:
-    """A Parquet file that is on disk when this returns, so that nobody's measurement pays for it."""
+    """Writes a Parquet file durably, so that later measurements are undisturbed."""
     pq.write_table(table, path, use_dictionary=["payload"])
     with path.open("rb") as written:
         os.fsync(written.fileno())

@@ -1,4 +1,7 @@
-"""Python environments for contenders that cannot run in ours, each made at its first use from a lock with hashes."""
+"""Python environments for contenders that need their own.
+
+Each is made at its first use from a lock with hashes.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +25,14 @@ class PackageError(RuntimeError):
 
 
 class ParquetJarError(RuntimeError):
-    """Flink's Parquet format is not the file it should be."""
+    """Flink's Parquet format is not the expected file."""
 
 
 def flink_python(root: Path) -> Path:
-    """The interpreter of an environment that holds PyFlink and with it a whole Flink."""
+    """Returns the interpreter of an environment with PyFlink.
+
+    PyFlink includes a whole Flink.
+    """
     folder = root / "flink"
     python = folder / "bin" / "python"
     lock = BENCH / "requirements-flink.lock"
@@ -38,10 +44,12 @@ def flink_python(root: Path) -> Path:
 
 
 def flink_jars(root: Path) -> list[str]:
-    """The jars with which Flink reads and writes Parquet: its own format, and the Hadoop classes that come with Spark.
+    """Returns the jars with which Flink reads and writes Parquet.
+
+    They are Flink's own format, and the Hadoop classes that come with Spark.
 
     Raises:
-        ParquetJarError: The downloaded file has other bytes than this benchmark was written with.
+        ParquetJarError: The downloaded file differs from the one this benchmark was written with.
     """
     jar = _package_jars(root / "ivy", PARQUET_MODULE) / PARQUET_FILE
     if hashlib.sha256(jar.read_bytes()).hexdigest() != PARQUET_SHA256:
@@ -52,15 +60,20 @@ def flink_jars(root: Path) -> list[str]:
 
 
 def kafka_connector_jars(root: Path) -> str:
-    """Spark's Kafka connector and its dependencies, comma separated as in spark.jars; empty if they are missing."""
+    """Returns Spark's Kafka connector jars, comma separated; empty if missing.
+
+    The list includes its dependencies, as in spark.jars.
+    """
     return ",".join(sorted(str(path) for path in (root / "kafka-connector").glob("*.jar")))
 
 
 def _package_jars(cache: Path, module: str) -> Path:
-    """The folder with a package and what it needs; Spark's own resolver downloads it, so that there is no second one.
+    """Returns the folder with a package and its dependencies.
+
+    Spark's own resolver downloads it, so that a second resolver is unnecessary.
 
     Raises:
-        PackageError: It cannot be had; jars that come from elsewhere may be put into the folder.
+        PackageError: The package is unavailable; jars from elsewhere may be put into the folder.
     """
     jars = cache / "jars"
     if not jars.exists():
@@ -74,7 +87,10 @@ def _package_jars(cache: Path, module: str) -> Path:
 
 
 def transform_with_state_path(root: Path) -> str:
-    """A PYTHONPATH entry with what Spark's transformWithState imports beside our own environment."""
+    """Returns a PYTHONPATH entry for Spark's transformWithState.
+
+    It has the imports that our own environment lacks.
+    """
     folder = root / "transform-with-state"
     lock = BENCH / "requirements-transform-with-state.lock"
     if not _is_made_from(folder, lock):
@@ -84,7 +100,7 @@ def transform_with_state_path(root: Path) -> str:
 
 
 def _install(python: Path, lock: Path, *options: str) -> None:
-    hashed = ["--no-deps", "--require-hashes"]  # the lock is complete: nothing is resolved, so nothing newer is found
+    hashed = ["--no-deps", "--require-hashes"]  # the lock is complete: pip resolves nothing, and so finds nothing newer
     _run([str(python), "-m", "pip", "install", "--quiet", *hashed, *options, "-r", str(lock)])
 
 

@@ -1,4 +1,7 @@
-"""`./keyscale bench state`: the state library beside a plain rocksdict loop and the heap, and against its own goals."""
+"""`./keyscale bench state`: the state library, rocksdict and the heap.
+
+It also compares the state library with its own goals.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,20 @@ RESCALE = "rescale"
 
 @dataclass(frozen=True, slots=True)
 class StateSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
         insert_keys: Keys inserted beside the plain loop and the heap.
-        large_keys: Keys that our store is grown to, to see the rate there; 0 leaves that out.
-        large_memory_mib: Memory budget of the stores of that part, the small ones included.
-        sized_keys: Keys whose bytes on disk are counted.
+        large_keys: The number of keys to which Keyscale's store grows; 0 skips that part.
+        large_memory_mib: Memory budget of the stores of that part, including the small stores.
+        sized_keys: Keys for the bytes on disk.
         records: Records of the per-record measurements.
         memory_mib: Size of the values that one batch reads, writes or replays.
-        rescale_keys: The larger state of the two that are rescaled; the smaller has 1,000,000.
+        rescale_keys: The larger of the two rescaled states; the smaller has 1,000,000.
         checkpoint_keys: Keys of which 1 % change between checkpoints.
         merge_keys: Keys of the two shards that are merged.
-        rounds: How often each runs. Sizes on disk are measured once, and one state is rescaled and checkpointed that
-            often.
-        cores: For each.
+        rounds: The number of runs. Sizes on disk are measured once; one state is rescaled and checkpointed this often.
+        cores: The cores of each run.
     """
 
     insert_keys: int
@@ -55,7 +57,7 @@ class StateSizes:
 
 
 def run_state(root: Path, sizes: StateSizes, only: Sequence[str], say: Callable[[str], None]) -> Iterator[Table]:
-    """Measure each part that is wanted, one table per part."""
+    """Measures each wanted part, one table per part."""
     work = root / "work"
     parts: dict[str, Callable[[Path, StateSizes, Callable[[str], None]], Table]] = {
         "insert": _insert,
@@ -88,9 +90,10 @@ def _insert(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _large(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    """The growing store runs once, as it takes minutes, in which the machine's pace drifts.
+    """Measures a growing store, with a small store before and after.
 
-    So before and after each million keys of a window it is stopped as it is, its merges too, and a small store runs.
+    The growing store runs once, because it takes minutes, in which the machine's speed drifts. So before and after each
+    million keys of a window it is stopped with its merges, and a small store runs.
     """
     last = sizes.large_keys
     windows = [size for size in (10 * MILLION, 40 * MILLION) if size <= last - WINDOW_MILLIONS * MILLION] + [last]
@@ -180,7 +183,10 @@ def _bytes(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
 
 
 def _map(work: Path, sizes: StateSizes, say: Callable[[str], None]) -> Table:
-    """Each form writes 60 bytes to 4 KiB per record, enough to fill its write buffers ten times and to merge once."""
+    """Measures reads and writes of single map entries.
+
+    Each form writes 60 bytes to 4 KiB per record, enough to fill its write buffers ten times and to merge once.
+    """
     keys, records = 20_000, 3 * sizes.records
     options: dict[str, dict[str, Any]] = {
         MAP: {"form": "map", "records": records},

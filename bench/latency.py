@@ -1,4 +1,7 @@
-"""`./keyscale bench latency`: from a Kafka record's timestamp to the moment when readers of the sink see it."""
+"""`./keyscale bench latency`: the delay from Kafka records to readers.
+
+It counts from a record's timestamp to its visibility in the sink.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ FIGURES = ("p50_ms", "p99_ms", "max_ms")
 
 @dataclass(frozen=True, slots=True)
 class LatencySizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
         rate: Records per second.
-        seconds: How long they are sent.
-        warm_up_seconds: How long at the start they are not counted.
-        rounds: How often each runs.
-        cores: For each; the broker and the producer are on the same machine.
+        seconds: The duration of sending.
+        warm_up_seconds: The part at the start that does not count.
+        rounds: The number of runs of each contender.
+        cores: The cores of each contender; the broker and the producer share the machine.
     """
 
     rate: int
@@ -44,7 +47,7 @@ class LatencySizes:
 
 
 def run_latency(root: Path, sizes: LatencySizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
-    """Start a broker, run both beside it, in turn, and return the table."""
+    """Runs both contenders beside a broker, in turn; returns the tables."""
     jars_of_connector = kafka_connector_jars(root)
     sources = SOURCES if jars_of_connector else {"KafkaSource": "python"}
     words = [word.lower() for word in only]
@@ -71,7 +74,7 @@ def run_latency(root: Path, sizes: LatencySizes, only: Sequence[str], say: Calla
 def run_intervals(
     root: Path, sizes: LatencySizes, intervals_ms: Sequence[int], say: Callable[[str], None]
 ) -> list[Table]:
-    """Start a broker, run our job beside it with each batch interval, in turn, and return the table."""
+    """Runs Keyscale beside a broker with each batch interval; returns the table."""
     payload = _payload(root / "inputs", sizes)
     finished: list[Rounds] = []
     with broker(root / "stack") as jars:
@@ -124,7 +127,10 @@ def _table(rounds: Rounds, sizes: LatencySizes, source: str) -> Table:
 
 
 def _payload(root: Path, sizes: LatencySizes) -> Path:
-    """Ids of which the producer takes random ones: about a tenth of what it sends was sent before."""
+    """Returns a file of ids, from which the producer takes random ones.
+
+    About a tenth of its records repeat an earlier id.
+    """
     ids = 5 * sizes.rate * sizes.seconds
     path = root / f"latency-{ids}.txt"
     if not path.exists():

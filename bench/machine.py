@@ -1,4 +1,4 @@
-"""Facts about the machine and the versions a figure was measured with: without them a figure means nothing."""
+"""Facts about the machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 
 
 def describe(cores: int) -> str:
-    """One line for under a table."""
+    """Returns one line for below a table."""
     today = dt.datetime.now(dt.UTC).date().isoformat()
     memory_gib = psutil.virtual_memory().total / (1 << 30)
     versions = ", ".join(f"{name} {version(name)}" for name in ("pyspark", "rocksdict", "pyarrow", "numpy"))

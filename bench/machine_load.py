@@ -1,4 +1,4 @@
-"""How busy the machine was during a measurement, and how much of it was the measurement itself."""
+"""The machine's load during a measurement, and the measurement's own share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Counters:
 
     Attributes:
         load_average: Load average of the last minute.
-        busy: Seconds in which a processor worked, over all processors, including those of other virtual machines.
+        busy: Seconds of working processors, over all processors, including other virtual machines' seconds.
         total: Seconds of all processors.
         own: Seconds in which a processor worked for the measurement.
     """
@@ -38,7 +38,7 @@ class Counters:
 
 
 def describe_load(before: Counters, now: Counters) -> str:
-    """Returns the note of a table: the load between two moments, and the share of other programs in it."""
+    """Returns a table's note: the load, and the share of other programs."""
     others = max(0.0, (now.busy - before.busy) - (now.own - before.own))
     share = min(1.0, others / max(now.total - before.total, 0.01))
     return (
@@ -48,11 +48,11 @@ def describe_load(before: Counters, now: Counters) -> str:
 
 
 class MachineLoad:
-    """Watches the machine while this process and all that it starts are measured.
+    """Watches the machine while this process and its children are measured.
 
-    The mark in the environment and the descent tell which processes are part of the measurement, as PostgreSQL is no
-    descendant any more once it runs. The CPU seconds of a process are those last seen, so up to a second of each that
-    has ended counts as that of other programs.
+    A mark in the environment and the descent identify processes of the measurement: a running PostgreSQL is no longer a
+    descendant. The CPU seconds of a process are the last sample's, so up to a second of each ended process counts for
+    other programs.
     """
 
     def __init__(self) -> None:
@@ -66,11 +66,14 @@ class MachineLoad:
         self._begun = self._counters()
 
     def start(self) -> None:
-        """Samples from now on, in a thread."""
+        """Starts sampling in a thread."""
         threading.Thread(target=self._sample_for_ever, name="machine-load", daemon=True).start()
 
     def note(self) -> str:
-        """Returns the load since the note before; tables that come at once share one."""
+        """Returns the load since the previous note.
+
+        Tables that come at once share a note.
+        """
         if not self._note or time.monotonic() - self._begun_at > SAMPLE_INTERVAL_SECONDS:
             before, self._begun, self._begun_at = self._begun, self._counters(), time.monotonic()
             self._note = describe_load(before, self._begun)

@@ -1,4 +1,4 @@
-"""Repeated, paired measurements in processes of their own.
+"""Repeated, paired measurements in separate processes.
 
 A round runs every contender once, in turn, on the same input. Figures are medians over rounds, and a ratio is the
 median of the ratios within each round: a disturbance of minutes affects both sides of a ratio.
@@ -30,21 +30,23 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 
 class ContenderFailedError(RuntimeError):
-    """A measured process ended without an answer; its log says why."""
+    """A measured process ended without an answer; its log has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One side of a comparison: a module with a `run(**options)` function, run in a fresh process.
+    """One side of a comparison, run in a fresh process.
+
+    It is a module with a `run(**options)` function.
 
     Attributes:
-        name: How tables call it.
+        name: Its name in tables.
         module: The module with the function.
         options: Passed to the function, with `work` (a fresh folder) added.
         python: The interpreter, for peers that need an environment of their own.
         python_path: A folder to import from beside the checkout.
-        check: Called with the answer and the work folder; raises when the answer must not count.
-        limit_seconds: A run that takes longer has failed.
+        check: Called with the answer and the work folder; raises if the answer must not count.
+        limit_seconds: A longer run has failed.
     """
 
     name: str
@@ -58,10 +60,10 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One contender's one run: the figures it gave about itself, and what its process tree used.
+    """One run of a contender: its own measurements, and its processes' usage.
 
     Attributes:
-        answer: What the contender's function returned.
+        answer: The result of the contender's function.
         seconds: Wall time of the whole process, start-up included.
         cpu_seconds: CPU time of the process tree, start-up included.
         memory_peak_bytes: Largest proportional set size of the process tree.
@@ -73,7 +75,10 @@ class Run:
     memory_peak_bytes: int
 
     def figure(self, name: str) -> float:
-        """A figure of the answer or of the process tree by name; not a number where there is none."""
+        """Returns a measurement by name, or NaN.
+
+        It belongs to the answer or to the process tree.
+        """
         own = {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds, "memory_peak_bytes": self.memory_peak_bytes}
         value = self.answer.get(name, own.get(name))
         return float("nan") if value is None else float(value)
@@ -90,23 +95,23 @@ class Rounds:
 
     @classmethod
     def joined(cls, parts: Sequence[Rounds]) -> Rounds:
-        """The rounds of several measurements of the same contenders."""
+        """Joins the rounds of several measurements of the same contenders."""
         return cls([runs for part in parts for runs in part._rounds])
 
     def contenders(self) -> list[str]:
-        """Names of all that ran, in the order in which they were given."""
+        """Returns the names of all contenders in the given order."""
         return list(self._rounds[0]) if self._rounds else []
 
     def figures(self, contender: str, figure: str) -> list[float]:
-        """A contender's figure in each round that has it."""
+        """Returns a contender's measurement in each round that has it."""
         return [runs[contender].figure(figure) for runs in self._rounds if contender in runs]
 
     def median(self, contender: str, figure: str) -> float:
-        """The median over rounds; not a number for a contender that did not run."""
+        """Returns the median over rounds, or NaN for a missing contender."""
         return median(self.figures(contender, figure))
 
     def ratio(self, contender: str, other: str, figure: str) -> float:
-        """The median of contender over other, paired within each round."""
+        """Returns the median ratio of two contenders, paired within each round."""
         return median(
             [
                 runs[contender].figure(figure) / runs[other].figure(figure)
@@ -116,7 +121,7 @@ class Rounds:
         )
 
     def ratio_to_best(self, contender: str, others: Sequence[str], figure: str) -> float:
-        """The median of contender over the best of the others that ran, paired within each round."""
+        """Returns the median ratio to the best other contender per round."""
         ratios = []
         for runs in self._rounds:
             best = max((runs[other].figure(figure) for other in others if other in runs), default=float("nan"))
@@ -125,26 +130,26 @@ class Rounds:
         return median(ratios)
 
     def spread(self, contender: str, figure: str) -> float:
-        """(largest - smallest) / median over rounds: how noisy a figure is."""
+        """Returns (largest - smallest) / median over rounds, a measure of noise."""
         figures = self.figures(contender, figure)
         return (max(figures) - min(figures)) / median(figures) if figures else float("nan")
 
 
 def median(figures: Sequence[float]) -> float:
-    """The median; not a number of nothing."""
+    """Returns the median, or NaN of an empty sequence."""
     return statistics.median(figures) if figures else float("nan")
 
 
 def measure(contenders: Sequence[Contender], rounds: int, work: Path, cores: int, say: Callable[[str], None]) -> Rounds:
-    """Run every contender once per round, in turn.
+    """Runs every contender once per round, in turn.
 
     Args:
-        contenders: In the order in which they run. Each round starts one further along, so that none always follows the
-            same other.
-        rounds: How often.
-        work: Folder for what the contenders write; what a run wrote is deleted after it.
-        cores: How many cores the processes may use.
-        say: Told of progress.
+        contenders: In the order of their runs. Each round starts one further along, so that a contender does not always
+            follow the same one.
+        rounds: The number of rounds.
+        work: Folder for the contenders' output, which is deleted after each run.
+        cores: The number of cores for the processes.
+        say: Called with progress.
 
     Raises:
         ContenderFailedError: A process failed.
@@ -168,16 +173,16 @@ def measure(contenders: Sequence[Contender], rounds: int, work: Path, cores: int
 
 
 def run_child(contender: Contender, folder: Path, cores: int, when_stopped: Callable[[], None] | None = None) -> Run:
-    """Run one contender in a process of its own, pinned to the first `cores` of the cores we may use.
+    """Runs one contender in a process, pinned to the first `cores` cores.
 
-    Everything written before is on disk first, so that no earlier run's write-back is paid by this one.
+    Earlier writes are synced first, so that this run does not pay for them.
 
     Args:
-        contender: Who runs.
-        folder: Where it writes.
-        cores: How many cores it may use.
-        when_stopped: Called each time that the contender stops itself (SIGSTOP), threads and all, before it is
-            continued: so others are measured in the midst of it.
+        contender: The contender.
+        folder: Its folder.
+        cores: The number of its cores.
+        when_stopped: Called each time that the contender stops itself (SIGSTOP), with all threads, before it continues:
+            so other contenders are measured in between.
 
     Raises:
         ContenderFailedError: The process failed.
@@ -212,7 +217,7 @@ def run_child(contender: Contender, folder: Path, cores: int, when_stopped: Call
 
 
 def _attend(process: subprocess.Popen[bytes], when_stopped: Callable[[], None], limit_seconds: float) -> None:
-    """Until the process has ended, which `wait` then answers from."""
+    """Waits until the process has ended, without reaping it."""
     deadline = time.monotonic() + limit_seconds
     while True:
         # Not reaped: Popen does that.
@@ -228,7 +233,10 @@ def _attend(process: subprocess.Popen[bytes], when_stopped: Callable[[], None], 
 
 
 def _slug(name: str) -> str:
-    """A folder's name that no program misreads: Spark takes lists of folders with commas between them."""
+    """Returns a name for a folder that every program accepts.
+
+    Spark reads commas as separators of folders.
+    """
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 

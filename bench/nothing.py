@@ -1,1 +1,4 @@
-"""A Spark application that does nothing: submitting it makes Spark download the packages it is submitted with."""
+"""A Spark application that does nothing.
+
+Submitting it makes Spark download the packages of its command line.
+"""

@@ -1,4 +1,7 @@
-"""`./keyscale bench pages`: how long each page of the dashboard loads, and what it sends, in a real browser."""
+"""`./keyscale bench pages`: load time and size of the dashboard's pages.
+
+It uses a real browser.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +45,13 @@ _LARGEST_PAINT_MS = """() => new Promise((resolve) => new PerformanceObserver(
 
 @dataclass(frozen=True, slots=True)
 class PageSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
         jobs: Jobs in the database.
-        checkpoints: Checkpoints of each.
-        rounds: How often each page is opened.
-        cores: The cores of the machine, on which everything runs, the browser too.
+        checkpoints: Checkpoints of each job.
+        rounds: The number of loads of each page.
+        cores: The cores of the machine for everything, including the browser.
     """
 
     jobs: int
@@ -59,7 +62,10 @@ class PageSizes:
 
 @dataclass(slots=True)
 class Loads:
-    """The loads of one page: milliseconds, and bytes over the network with and without the chart library."""
+    """The loads of one page: milliseconds, and bytes over the network.
+
+    Bytes are counted with and without the chart library.
+    """
 
     first_ms: list[float] = field(default_factory=list)
     painted_ms: list[float] = field(default_factory=list)
@@ -69,7 +75,7 @@ class Loads:
 
 
 class Traffic:
-    """The requests of a page, as Chromium tells of them, and the bytes of their answers over the network."""
+    """The requests of a page from Chromium's events, with answers' bytes."""
 
     def __init__(self) -> None:
         self._addresses: dict[str, str] = {}
@@ -79,19 +85,22 @@ class Traffic:
         self._addresses[event["requestId"]] = event["request"]["url"]
 
     def receive(self, event: dict[str, Any]) -> None:
-        """Counts a part of an answer; an event stream has no other count, as it does not end."""
+        """Counts a part of an answer.
+
+        An event stream has only such counts, because it does not end.
+        """
         self._bytes[event["requestId"]] = self._bytes.get(event["requestId"], 0) + event["encodedDataLength"]
 
     def end(self, event: dict[str, Any]) -> None:
         self._bytes[event["requestId"]] = event["encodedDataLength"]
 
     def bytes_of(self, ending: str) -> int:
-        """Returns the bytes of the answers whose addresses have this ending."""
+        """Returns the bytes of the answers with addresses of this ending."""
         return int(sum(size for one, size in self._bytes.items() if self._addresses.get(one, "").endswith(ending)))
 
 
 def run_pages(sizes: PageSizes, say: Callable[[str], None]) -> list[Table]:
-    """Starts a control plane on an embedded PostgreSQL, fills it, and opens every page of the dashboard in turn."""
+    """Opens every page of a filled control plane's dashboard, in turn."""
     with (
         tempfile.TemporaryDirectory(prefix="keyscale-bench-", ignore_cleanup_errors=True) as directory,
         ExitStack() as running,
@@ -128,7 +137,7 @@ def _chromium() -> str:
 
 
 def _open(browser: Browser, connection: Connection, path: str, loads: Loads) -> None:
-    """Opens a page in a browser that has nothing of it in its cache, and once more in the same one."""
+    """Opens a page with an empty cache, and then once more."""
     signed_in = httpx.post(f"{connection.url}/ui/login", data={"token": connection.token}, trust_env=False)
     context = browser.new_context()
     context.add_cookies([{"name": SESSION_COOKIE, "value": signed_in.cookies[SESSION_COOKIE], "url": connection.url}])
@@ -145,7 +154,7 @@ def _open(browser: Browser, connection: Connection, path: str, loads: Loads) -> 
         page.wait_for_function(_IS_READY, timeout=TIMEOUT_MS)
         times.append(1000 * (time.perf_counter() - began))
         if times is loads.first_ms:
-            page.wait_for_timeout(500)  # what is still on its way counts
+            page.wait_for_timeout(500)  # requests that are still under way count
             loads.painted_ms.append(page.evaluate(_LARGEST_PAINT_MS))
             loads.library_bytes = traffic.bytes_of(CHART_LIBRARY)
             loads.sent_bytes = traffic.bytes_of("") - loads.library_bytes

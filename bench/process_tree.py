@@ -1,4 +1,7 @@
-"""CPU seconds and peak memory of a process and all that it starts: JVMs, Python daemons and their workers."""
+"""CPU seconds and peak memory of a process and its descendants.
+
+They are JVMs, Python daemons and their workers.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,26 @@ from pathlib import Path
 import psutil
 
 SAMPLE_INTERVAL_SECONDS = 1.0
-MEMORY_INTERVAL_SAMPLES = 3  # asking for proportional sizes takes a tenth of a second of a JVM that is being measured
+MEMORY_INTERVAL_SAMPLES = 3  # reading proportional sizes takes a tenth of a second of a JVM that is being measured
 
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """CPU time and peak memory of a process tree over its whole life, start-up included."""
+    """CPU time and peak memory of a process tree's whole life.
+
+    Start-up is included.
+    """
 
     cpu_seconds: float
     memory_peak_bytes: int
 
 
 class ProcessTree:
-    """Watches the session that a child leads, by sampling.
+    """Watches the session of a child, by sampling.
 
-    Membership is by session and by descent, so a worker whose parent has died is still counted. The CPU seconds of a
-    process are those last seen, so at most one sampling interval per process is missed. Memory is the proportional set
-    size (a page shared by n processes counts an n-th in each): summed over a tree of forked workers it is what they
-    really use.
+    Membership is by session and by descent, so an orphaned worker counts. The CPU seconds of a process are the last
+    sample's, so at most one sampling interval per process is missed. Memory is the proportional set size (a page shared
+    by n processes counts an n-th in each): summed over a tree of forked workers it is their real usage.
     """
 
     def __init__(self, root_pid: int) -> None:
@@ -42,7 +47,7 @@ class ProcessTree:
         self._sampler.start()
 
     def end(self) -> TreeUsage:
-        """Stop sampling, and kill what the child left behind."""
+        """Stops sampling, and kills the child's remaining processes."""
         self._ended.set()
         self._sampler.join()
         for process in self._members():

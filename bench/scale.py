@@ -1,4 +1,7 @@
-"""`./keyscale bench scale`: the deduplication job's throughput by size of state, restored from a savepoint."""
+"""`./keyscale bench scale`: deduplication's throughput by size of state.
+
+The state is restored from a savepoint.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +31,14 @@ OPERATOR_UID = "first-of-key"
 
 @dataclass(frozen=True, slots=True)
 class ScaleSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
-        keys: In state, one measurement each.
-        events: That the job then reads.
-        batches: Micro-batches of them.
-        rounds: How often each runs.
-        cores: For each.
+        keys: The numbers of keys in state, one measurement each.
+        events: Events that the job then reads.
+        batches: Micro-batches of the events.
+        rounds: The number of runs of each size.
+        cores: The cores of each run.
     """
 
     keys: Sequence[int]
@@ -46,7 +49,10 @@ class ScaleSizes:
 
 
 def run_scale(root: Path, sizes: ScaleSizes, say: Callable[[str], None]) -> list[Table]:
-    """Write the savepoints that are missing, measure, and work out the needs of ten billion events per day."""
+    """Measures each size, and extrapolates to ten billion events per day.
+
+    Missing savepoints are written first.
+    """
     savepoints = {keys: filled_savepoint(root, keys, sizes.cores, say) for keys in sizes.keys}
     contenders = [_contender(root, keys, savepoints[keys], sizes) for keys in sizes.keys]
     rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
@@ -75,7 +81,10 @@ def _name(keys: int) -> str:
 
 
 def filled_savepoint(root: Path, keys: int, parallelism: int, say: Callable[[str], None]) -> Mapping[str, Any]:
-    """Where it is and how large; written once, by a process of its own."""
+    """Returns the location and size of a savepoint, written if missing.
+
+    A separate process writes it.
+    """
     folder = root / "savepoints" / f"{keys}-{parallelism}"
     facts = folder / "facts.json"
     if not facts.exists():
@@ -119,7 +128,10 @@ def _contender(root: Path, keys: int, savepoint: Mapping[str, Any], sizes: Scale
 
 
 def _input(root: Path, keys: int, sizes: ScaleSizes) -> DedupInput:
-    """Events whose ids continue those of the savepoint: nine in ten are new, the others are in it or came before."""
+    """Returns the input with ids that continue the savepoint's ids.
+
+    Nine in ten are new; the rest are in the savepoint or came before.
+    """
     folder = root / f"scale-{keys}-{sizes.events}-{sizes.batches}"
     facts = folder.with_suffix(".json")
     if not facts.exists():
@@ -140,7 +152,7 @@ def _input(root: Path, keys: int, sizes: ScaleSizes) -> DedupInput:
 
 
 def _on_paper(rounds: Rounds, sizes: ScaleSizes, savepoints: Mapping[int, Mapping[str, Any]]) -> Table:
-    """From the largest state measured, without any allowance for peaks."""
+    """Extrapolates from the largest measured state, without allowance for peaks."""
     largest = max(sizes.keys)
     events_per_second = EVENTS_PER_DAY / 86_400
     rate_per_core = rounds.median(_name(largest), "warm_rate") / sizes.cores

@@ -1,4 +1,7 @@
-"""`./keyscale bench batches`: the cost of a micro-batch with few records or none, beside Spark's own stateful one."""
+"""`./keyscale bench batches`: the cost of small and empty micro-batches.
+
+It runs beside Spark's own stateful operator.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,13 @@ CHECKPOINT_INTERVAL_MS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class SmallBatchSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
         batches: Micro-batches per run.
         records: Records of a small batch.
-        rounds: How often each contender runs.
-        cores: For each; also the parallelism.
+        rounds: The number of runs of each contender.
+        cores: The cores of each contender; also the parallelism.
     """
 
     batches: int
@@ -39,7 +42,7 @@ class SmallBatchSizes:
 
 
 def run_small_batches(root: Path, sizes: SmallBatchSizes, say: Callable[[str], None]) -> list[Table]:
-    """Measure batches of a few records, and batches of none between two that have some."""
+    """Measures batches of a few records, and empty batches between two others."""
     small = dedup_input(root / "inputs", sizes.records * sizes.batches, sizes.batches)
     empty = dedup_input(root / "inputs", 2 * sizes.records, sizes.batches, only_ends=True)
     warm = sizes.batches - math.ceil(WARM_UP_SHARE * sizes.batches)

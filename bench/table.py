@@ -1,4 +1,7 @@
-"""A result table: aligned text for the terminal, Markdown for docs/benchmarks.md. They are the same characters."""
+"""A result table: aligned text, which is also Markdown.
+
+The terminal and docs/benchmarks.md get the same characters.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Table:
-    """A title, column headings, rows of cells that are already text, and notes on how to read it."""
+    """A title, column headings, rows of text cells, and notes."""
 
     title: str
     headings: Sequence[str]
@@ -23,7 +26,7 @@ class Table:
         self.rows.append(cells)
 
     def render(self) -> str:
-        """Markdown whose columns are aligned: the first to the left, figures to the right."""
+        """Returns aligned Markdown: the first column left, numbers right."""
         lines = [list(self.headings), *(list(row) for row in self.rows)]
         widths = [max(3, *(len(line[column]) for line in lines)) for column in range(len(self.headings))]
 
@@ -55,27 +58,27 @@ class Table:
 
 
 def count(value: float) -> str:
-    """A rate or an amount: 105,000."""
+    """Formats a rate or an amount: 105,000."""
     return "-" if math.isnan(value) else f"{value:,.0f}"
 
 
 def decimal(value: float, digits: int = 1) -> str:
-    """A measured quantity: 10.9."""
+    """Formats a measured quantity: 10.9."""
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def times(value: float) -> str:
-    """A ratio: 2.4x."""
+    """Formats a ratio: 2.4x."""
     return "-" if math.isnan(value) else f"{value:.2f}x"
 
 
 def percent(value: float) -> str:
-    """A share: 12 %."""
+    """Formats a share: 12 %."""
     return "-" if math.isnan(value) else f"{value * 100:.0f} %"
 
 
 def mebibytes(value: float) -> str:
-    """Bytes as MiB, with one decimal below 100."""
+    """Formats bytes as MiB, with one decimal below 100."""
     if math.isnan(value):
         return "-"
     size = value / (1 << 20)

@@ -1,4 +1,4 @@
-"""`./keyscale bench timers`: the time from a timer's moment to its output, while no input comes."""
+"""`./keyscale bench timers`: the delay of timers' output on idle input."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FIGURES = ("p50_ms", "p99_ms", "max_ms")
 
 @dataclass(frozen=True, slots=True)
 class TimerSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
-        timers: One per key.
-        apart_ms: From one timer's moment to the next one's.
-        rounds: How often it runs.
-        cores: For each; also the parallelism.
+        timers: The number of timers, one per key.
+        apart_ms: The time between two timers.
+        rounds: The number of runs.
+        cores: The cores of each run; also the parallelism.
     """
 
     timers: int
@@ -34,7 +34,7 @@ class TimerSizes:
 
 
 def run_timers(root: Path, sizes: TimerSizes, say: Callable[[str], None]) -> list[Table]:
-    """Measure timers of the clock, from the first one on, on idle input."""
+    """Measures processing-time timers on idle input, from the first on."""
     options = {"timers": sizes.timers, "apart_ms": sizes.apart_ms, "cores": sizes.cores}
     rounds = measure(
         [Contender(OURS, "bench.peers.timers_keyscale", options)], sizes.rounds, root / "work", sizes.cores, say

@@ -1,4 +1,4 @@
-"""`./keyscale bench upgrade`: for how long a job stands still when its program is replaced, by its state's size."""
+"""`./keyscale bench upgrade`: the downtime of program changes by state size."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ RATIO_MAX = 1.5
 
 @dataclass(frozen=True, slots=True)
 class UpgradeSizes:
-    """How much of it.
+    """The size of the measurement.
 
     Attributes:
-        keys: In state, one measurement each.
-        changes: How often each job gets a new program.
-        rounds: How often each job runs.
-        cores: For each; also the parallelism.
+        keys: The numbers of keys in state, one measurement each.
+        changes: The number of program changes per job.
+        rounds: The number of runs of each job.
+        cores: The cores of each run; also the parallelism.
     """
 
     keys: Sequence[int]
@@ -37,13 +37,13 @@ class UpgradeSizes:
 
 
 def run_upgrade(root: Path, sizes: UpgradeSizes, say: Callable[[str], None]) -> list[Table]:
-    """Write the savepoints that are missing, and measure jobs that are started from them."""
+    """Measures jobs that start from savepoints; writes missing savepoints."""
     savepoints = {keys: filled_savepoint(root, keys, sizes.cores, say) for keys in sizes.keys}
     contenders = [_contender(keys, savepoints[keys]["location"], sizes) for keys in sizes.keys]
     try:
         rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
     finally:
-        end_processes(processes_of(root / "work"))  # of a contender that was killed: its PostgreSQL would go on
+        end_processes(processes_of(root / "work"))  # of a killed contender: its PostgreSQL would continue
     table = Table(
         f"A new program for a deduplication with a TTL of {TTL_HOURS} hours; from the last commit before to the "
         f"first one after, in milliseconds; median of {len(rounds)} rounds of {sizes.changes} changes each",

@@ -1,4 +1,7 @@
-"""The deduplication job as a user of Keyscale writes it, in both forms; what the benchmark's driver is given to run."""
+"""The deduplication job as users write it, in both forms.
+
+The benchmark's driver runs it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SCHEMA = "id string, ts_ms long, payload string"
 
 
 class FirstOfKey(KeyedProcessFunction):
-    """Lets a key's first row through."""
+    """Passes a key's first row."""
 
     def open(self, context: RuntimeContext) -> None:
         self.seen = context.get_state(ValueStateDescriptor("seen", pa.bool_()))

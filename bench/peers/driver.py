@@ -1,4 +1,7 @@
-"""A Keyscale driver without a control plane: the process that the platform starts, controlled by files."""
+"""A Keyscale driver without a control plane, controlled by files.
+
+It is the process that the platform starts.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,13 @@ MAX_PARALLELISM = 128
 
 
 class DriverFailedError(RuntimeError):
-    """The driver ended before it was told to; its log is above."""
+    """The driver ended early; its log is above."""
 
 
 class Driver:
-    """A running driver, which ends with the `with` block; its files in the object store are then deleted.
+    """A running driver, which ends with its `with` block.
+
+    Its files in the object store are then deleted.
 
     Attributes:
         log: The job's commit log.
@@ -100,10 +105,10 @@ class Driver:
         return Path(urlsplit(self._store_url).path, self._job)
 
     def heartbeat(self) -> Heartbeat | None:
-        """The last one, or None before the first.
+        """Returns the last heartbeat, or None before the first.
 
         Raises:
-            DriverFailedError: It has ended.
+            DriverFailedError: The driver has ended.
         """
         if self._process.poll() is not None:
             message = f"the driver ended by itself with {self._process.returncode}"
@@ -112,10 +117,10 @@ class Driver:
         return Heartbeat.model_validate_json(file.read_bytes()) if file.exists() else None
 
     def cancel(self) -> None:
-        """Tell it to end, and wait for that.
+        """Cancels the driver's job, and waits for its end.
 
         Raises:
-            DriverFailedError: It ended otherwise.
+            DriverFailedError: The driver ended otherwise.
         """
         command = Command(id="end", kind=CommandKind.CANCEL)
         (self._control / "commands" / "end.json").write_text(command.model_dump_json(), encoding="utf-8")

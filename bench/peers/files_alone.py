@@ -1,4 +1,4 @@
-"""Spark reads the files and writes them back: what nothing that runs on Spark can be faster than."""
+"""Spark reading and writing the files, the limit for Spark's contenders."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 
 def run(**options: Any) -> Mapping[str, Any]:
-    """Read and write, nothing else."""
+    """Reads and writes, nothing else."""
     return spark.run(DedupTask(**options), lambda events: events)

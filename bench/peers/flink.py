@@ -1,7 +1,7 @@
-"""Shared by the Flink contenders: configuration, tables on the files, and how progress is read.
+"""Shared by the Flink contenders: configuration, tables and progress.
 
-Runs in the Flink environment (see bench/environments.py), which holds nothing of ours but this folder's modules that
-need only the standard library.
+It runs in the Flink environment (see bench/environments.py), which has only this folder's modules that need nothing but
+the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ POLL_SECONDS = 0.5
 def table_environment(
     task: DedupTask, jars: Sequence[str], more_settings: Mapping[str, str] | None = None
 ) -> tuple[StreamTableEnvironment, str]:
-    """A streaming environment tuned for this job, with the tables `events` and `kept`, and its REST address."""
+    """Returns a tuned streaming environment with tables, and its REST address.
+
+    The tables are `events` and `kept`.
+    """
     port = _free_port()
     configuration = Configuration()
     settings = {
@@ -64,7 +67,10 @@ def table_environment(
 
 
 def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mapping[str, Any]:
-    """Submit the job, watch it to its end; the last checkpoint commits the last files."""
+    """Submits the job and watches it to its end.
+
+    The last checkpoint commits the last files.
+    """
     progress = Progress()
     result = submit()
     job = f"{rest}/jobs/{result.get_job_client().get_job_id()}"
@@ -76,9 +82,9 @@ def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mappin
 
 
 class _Watch(threading.Thread):
-    """Polls Flink's REST API for the records that the source has emitted, and the size of the checkpoint storage.
+    """Polls Flink's REST API for the source's records, and the checkpoints' size.
 
-    The size has to be polled, because Flink empties the storage when a job has finished.
+    The size must be polled, because Flink empties the storage when a job has finished.
     """
 
     def __init__(self, job: str, progress: Progress, storage: Path) -> None:

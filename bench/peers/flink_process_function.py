@@ -1,4 +1,7 @@
-"""Deduplication as a KeyedProcessFunction in Python with a ValueState on RocksDB: PyFlink's own way to keep state."""
+"""Deduplication as a PyFlink KeyedProcessFunction with a ValueState on RocksDB.
+
+This is PyFlink's own way to keep state.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Deduplicate(KeyedProcessFunction):  # type: ignore[misc] # untyped here
-    """Lets a key's first row through."""
+    """Passes a key's first row."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
@@ -31,9 +34,9 @@ class Deduplicate(KeyedProcessFunction):  # type: ignore[misc] # untyped here
 
 
 def run(*, jars: Sequence[str], **options: Any) -> Mapping[str, Any]:
-    """Deduplicate with a KeyedProcessFunction."""
-    # The JVM's own Python is the faster mode by far: with worker processes each read of state is a network call.
-    # It knows nothing of a virtual environment.
+    """Deduplicates with a KeyedProcessFunction."""
+    # The JVM's own Python is by far the faster mode: with worker processes each read of state is a network call. It
+    # does not know virtual environments.
     checkout = Path(__file__).resolve().parents[2]
     path = os.pathsep.join((sysconfig.get_path("purelib"), str(checkout / "src"), str(checkout)))
     os.environ["PYTHONPATH"] = path

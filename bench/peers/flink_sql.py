@@ -1,6 +1,7 @@
-"""Flink SQL's deduplication query (first row by processing time, so its output only appends), on RocksDB, in the JVM.
+"""Flink SQL's deduplication query on RocksDB, in the JVM.
 
-Mini-batching is left off: with it Flink plans this query as one that updates its rows, which no file sink takes.
+It takes the first row by processing time, so that its output only appends. Mini-batching is off: with it Flink plans a
+query that updates its rows, which file sinks refuse.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WHERE row_number_of_id = 1
 
 
 def run(*, jars: Sequence[str], **options: Any) -> Mapping[str, Any]:
-    """Deduplicate with Flink SQL."""
+    """Deduplicates with Flink SQL."""
     task = DedupTask(**options)
     tables, rest = flink.table_environment(task, jars)
     return flink.run(task, rest, lambda: tables.execute_sql(QUERY))

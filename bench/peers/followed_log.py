@@ -13,7 +13,7 @@ class FollowedLog:
     """Keeps the entries of a log.
 
     A driver's clean-up deletes entries before the oldest retained checkpoint, for the first time after a minute. So
-    `read` must be called more often than checkpoints are made.
+    call `read` more often than checkpoints are taken.
     """
 
     def __init__(self, log: CommitLog) -> None:

@@ -1,4 +1,7 @@
-"""Our own contenders: a real driver process, run without a control plane, on the same files with the same Spark."""
+"""Keyscale's contenders: a real driver process without a control plane.
+
+It runs on the same files with the same Spark as its peers.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +33,13 @@ def run(
     warm_idle_ms: int | None = None,
     **options: Any,
 ) -> Mapping[str, Any]:
-    """Deduplicate with `deduplicate` or with a KeyedProcessFunction.
+    """Deduplicates with `deduplicate` or with a KeyedProcessFunction.
 
     Args:
         form: batch, or process_element.
         restore_from: Location of a savepoint to start from; state is then kept in the same object store.
-        ttl_hours: How long the batch form remembers an id; without limit if None.
-        warm_idle_ms: For how long state stays open after a batch; 0 closes it each time. None: as by default.
+        ttl_hours: How long the batch form remembers an id; None: without limit.
+        warm_idle_ms: How long state stays open after a batch; 0 closes it each time. None: the default.
         options: As of DedupTask.
     """
     if warm_idle_ms is not None:
@@ -75,7 +78,10 @@ def _when_all_is_committed(driver: Driver, events: int) -> Heartbeat:
 
 
 def _answer(task: DedupTask, driver: Driver, last: Heartbeat) -> Mapping[str, Any]:
-    """Figures from the commit log: the time from the attempt's opening to the publication of the last batch."""
+    """Returns the measurements from the commit log.
+
+    The time is from the attempt's opening to the publication of the last batch.
+    """
     entries = driver.log.read()
     opened_ms = next(entry.opened_at_ms for entry in entries if isinstance(entry, AttemptOpened))
     committed = [entry for entry in entries if isinstance(entry, BatchCommitted) and entry.input_records]

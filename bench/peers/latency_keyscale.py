@@ -1,4 +1,4 @@
-"""Our deduplication from a topic into files."""
+"""Keyscale's deduplication from a topic into files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKPOINT_INTERVAL_MS = 10_000
 
 
 def run(**options: Any) -> Mapping[str, Any]:
-    """Start the driver, let the producer run, and see when each row became visible."""
+    """Runs the driver and the producer, and observes each row's visibility."""
     task = LatencyTask(**options)
     with Driver(
         Path(task.work),
@@ -41,6 +41,9 @@ def run(**options: Any) -> Mapping[str, Any]:
 
 
 def _visible(output: Path) -> dict[Path, float]:
-    """A batch's files are there for readers once its folder has been renamed into place."""
+    """Returns the visible files with their times.
+
+    A batch's files are visible once its folder has been renamed into place.
+    """
     folders = list(output.glob("batch=*"))
     return {file: folder.stat().st_ctime for folder in folders for file in folder.glob("part-*.parquet")}

@@ -1,4 +1,4 @@
-"""Spark's dropDuplicates from a topic into files, batch after batch as fast as they come."""
+"""Spark's dropDuplicates from a topic into files, without pauses between batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(**options: Any) -> Mapping[str, Any]:
-    """Start the query, let the producer run, and see when each row became visible."""
+    """Runs the query and the producer, and observes each row's visibility."""
     task = LatencyTask(**options)
     session = spark.session(task.work, task.cores, jars=task.connector_jars)
     records = source_frame(session, task.source_parameters())
@@ -30,7 +30,10 @@ def run(**options: Any) -> Mapping[str, Any]:
 
 
 def _visible(output: Path) -> dict[Path, float]:
-    """A file is there for readers once the sink's log names it."""
+    """Returns the visible files with their times.
+
+    A file is visible once the sink's log names it.
+    """
     seen: dict[Path, float] = {}
     logs = [log for log in (output / "_spark_metadata").glob("[0-9]*") if not log.name.endswith(".tmp")]
     for log in sorted(logs, key=lambda log: int(log.name.removesuffix(".compact"))):

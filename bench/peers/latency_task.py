@@ -1,4 +1,7 @@
-"""The task of the latency contenders: remove duplicates from a topic into files while a producer writes steadily."""
+"""The task of the latency contenders: deduplicate a topic into files.
+
+Meanwhile a producer writes steadily.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ POLL_SECONDS = 0.2
 
 
 class MissingOutputError(AssertionError):
-    """Not every id of the topic is in the output, once; the latencies do not count."""
+    """The output lacks or doubles ids; the latencies do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,17 @@ class LatencyTask:
 
     Attributes:
         work: Fresh folder for output, state, checkpoints.
-        topic: Empty, and this run's own.
-        address: The broker's.
+        topic: The run's own, empty topic.
+        address: The broker's address.
         source: "python" for KafkaSource, "connector" for Spark's.
         kafka_jars: Folder of Kafka's tools.
         connector_jars: Spark's connector, comma separated.
         payload: File of ids, of which the producer sends random ones.
         rate: Records per second.
-        seconds: How long they are sent.
-        warm_up_seconds: How long at the start they are not counted.
-        cores: How many tasks run at a time.
-        batch_interval_ms: The least time between the starts of two of our batches.
+        seconds: The duration of sending.
+        warm_up_seconds: The part at the start that does not count.
+        cores: The number of concurrent tasks.
+        batch_interval_ms: The least time between the starts of two of Keyscale's batches.
     """
 
     work: str
@@ -71,12 +74,12 @@ class LatencyTask:
         return self.rate * self.seconds
 
     def source_parameters(self) -> dict[str, str]:
-        """The arguments of `source_frame`."""
+        """Returns the arguments of `source_frame`."""
         return {"source": self.source, "address": self.address, "topic": self.topic}
 
 
 def source_frame(spark: SparkSession, parameters: Mapping[str, str]) -> DataFrame:
-    """The topic's records as both contenders read them."""
+    """Returns the topic's records as both contenders read them."""
     if parameters["source"] == "python":
         return streaming_frame(spark, KafkaSource(parameters["address"], parameters["topic"]))
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", parameters["address"])
@@ -84,21 +87,21 @@ def source_frame(spark: SparkSession, parameters: Mapping[str, str]) -> DataFram
 
 
 def produce(task: LatencyTask) -> None:
-    """Send all records at the wanted rate; returns when all are sent."""
+    """Sends all records at the wanted rate."""
     arguments = ["--topic", task.topic, "--num-records", str(task.records), "--throughput", str(task.rate)]
     arguments += ["--payload-file", task.payload, "--producer-props", f"bootstrap.servers={task.address}"]
     subprocess.run(tool(task.kafka_jars, PRODUCER, arguments), check=True)  # noqa: S603 - Kafka's tool
 
 
 def wait_for_all(task: LatencyTask, visible: Callable[[], Mapping[Path, float]]) -> Mapping[str, Any]:
-    """Wait until each id of the topic is in the output; then work the latencies out.
+    """Waits until each id is in the output; returns the latencies.
 
     Args:
         task: The run.
-        visible: Gives each committed file, and when it became visible (seconds since the epoch).
+        visible: Returns each committed file, and when it became visible (seconds since the epoch).
 
     Raises:
-        MissingOutputError: That does not happen, or an id is there twice.
+        MissingOutputError: An id is missing or doubled.
     """
     arguments = [
         "--bootstrap-server",

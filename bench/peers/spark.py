@@ -1,4 +1,4 @@
-"""Shared by the Spark contenders: the session, the source, the exactly-once file sink, and how progress is read."""
+"""Shared by the Spark contenders: session, source, file sink and progress."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ SCHEMA = "id string, ts_ms long, payload string"
 
 
 def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
-    """A local session tuned for this job: as many state partitions as cores, RocksDB with changelog checkpoints."""
+    """Returns a local session tuned for this job.
+
+    It has as many state partitions as cores, and RocksDB with changelog checkpoints.
+    """
     settings = {
         "spark.driver.memory": DRIVER_MEMORY,
         "spark.ui.enabled": "false",
         "spark.local.dir": f"{work}/spark",
         "spark.sql.shuffle.partitions": str(cores),
-        "spark.shuffle.compress": "false",  # as our drivers have it: nothing leaves the host
+        "spark.shuffle.compress": "false",  # as in Keyscale's drivers: all shuffles are on one host
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
@@ -47,7 +50,7 @@ def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
 
 
 def run(task: DedupTask, transform: Callable[[DataFrame], DataFrame]) -> Mapping[str, Any]:
-    """Run all of the input through `transform` into files, in micro-batches, each committed."""
+    """Runs all input through `transform` into files, in committed micro-batches."""
     spark = session(task.work, task.cores)
     events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", task.files_per_batch).parquet(task.input)
     writer = transform(events).writeStream.format("parquet").option("checkpointLocation", f"{task.work}/checkpoint")

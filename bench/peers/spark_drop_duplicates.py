@@ -1,4 +1,7 @@
-"""Spark's own deduplication in the JVM: dropDuplicates, or dropDuplicatesWithinWatermark, which forgets old ids."""
+"""Spark's own deduplication in the JVM.
+
+It is dropDuplicates, or dropDuplicatesWithinWatermark, which forgets old ids.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def run(*, within_watermark: bool = False, **options: Any) -> Mapping[str, Any]:
-    """Deduplicate with dropDuplicates, without limit or within a watermark."""
+    """Deduplicates with dropDuplicates, without limit or within a watermark."""
     return spark.run(DedupTask(**options), _within_watermark if within_watermark else _without_limit)
 
 

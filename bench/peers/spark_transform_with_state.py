@@ -1,4 +1,7 @@
-"""Deduplication as a StatefulProcessor in Python: Spark's own way to keep state in PySpark."""
+"""Deduplication as a StatefulProcessor in Python.
+
+This is Spark's own way to keep state in PySpark.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DeduplicateRows(StatefulProcessor):
-    """Lets a key's first row through."""
+    """Passes a key's first row."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getValueState("seen", "seen boolean")
@@ -33,7 +36,7 @@ class DeduplicateRows(StatefulProcessor):
 
 
 class DeduplicatePandas(StatefulProcessor):
-    """The same on pandas frames."""
+    """Passes a key's first row, on pandas frames."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._seen = handle.getValueState("seen", "seen boolean")
@@ -49,7 +52,7 @@ class DeduplicatePandas(StatefulProcessor):
 
 
 def run(*, pandas: bool = False, **options: Any) -> Mapping[str, Any]:
-    """Deduplicate with transformWithState, row by row or on pandas frames."""
+    """Deduplicates with transformWithState, row by row or on pandas frames."""
 
     def transform(events: DataFrame) -> DataFrame:
         keyed = events.groupBy("id")

@@ -1,4 +1,7 @@
-"""The task of every contender of the deduplication benchmark, and the form of its answer. Standard library only."""
+"""The task of every deduplication contender, and the form of its answer.
+
+It needs only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,16 @@ WARM_UP_SHARE = 0.2  # of the records, before the warm rate is counted
 
 @dataclass(frozen=True, slots=True)
 class DedupTask:
-    """Read the files of a folder in name order, write each id's first row to `output`, exactly once.
+    """Writes each id's first row to `output`, exactly once.
+
+    It reads the files of a folder in name order.
 
     Attributes:
         input: Folder of the input files.
         work: Fresh folder for everything else: output, state, checkpoints.
         events: Rows in the input.
-        files_per_batch: How many files a micro-batch takes.
-        cores: How many tasks run at a time.
+        files_per_batch: The number of files of a micro-batch.
+        cores: The number of concurrent tasks.
         checkpoint_interval_ms: For engines without micro-batches.
     """
 
@@ -40,20 +45,25 @@ class DedupTask:
 
 
 class Progress:
-    """Counts of processed records over time; the overall and the warm rate follow from them, alike for every engine."""
+    """Counts of processed records over time.
+
+    The overall and the warm rate follow from them, alike for every engine.
+    """
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._points: list[tuple[float, int]] = [(0.0, 0)]
 
     def processed(self, records: int, seconds: float | None = None) -> None:
-        """Note that `records` in all had been processed, now or at a number of seconds since the start."""
+        """Records the total of processed records, now or at a time."""
         self._points.append((time.perf_counter() - self._started if seconds is None else seconds, records))
 
     def answer(
         self, events: int, state_bytes: int | None, *, ended_seconds: float | None = None, **more: object
     ) -> Mapping[str, Any]:
-        """The contender's figures at the moment when all output is committed: now, unless `ended_seconds` is given.
+        """Returns the measurements when all output is committed.
+
+        That is now, unless `ended_seconds` is given.
 
         Returns:
             `processing_seconds` from the query's start to its last commit, `rate` (events over that), `warm_rate` (from
@@ -72,7 +82,10 @@ class Progress:
 
 
 def folder_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder, which may be changing; 0 if it is not there."""
+    """Returns the bytes of all files below a folder, which may change.
+
+    A missing folder has 0 bytes.
+    """
     size = 0
     for file in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):

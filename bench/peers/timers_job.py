@@ -1,4 +1,7 @@
-"""The timers benchmark's job as a user of Keyscale writes it: each record is emitted again when its timer is due."""
+"""The timers benchmark's job as a user of Keyscale writes it.
+
+It emits each record again when its timer is due.
+"""
 
 from __future__ import annotations
 

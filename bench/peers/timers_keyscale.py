@@ -1,4 +1,4 @@
-"""Timers of the clock in a real driver whose input has gone idle."""
+"""Processing-time timers in a real driver on idle input."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ POLL_SECONDS = 0.2
 
 
 class TimersLostError(AssertionError):
-    """Not every timer has fired, once."""
+    """Some timers have not fired exactly once."""
 
 
 def run(*, work: str, timers: int, apart_ms: int, cores: int) -> Mapping[str, Any]:
-    """Register all timers with one file of records, then nothing comes any more.
+    """Registers all timers with one file of records on otherwise idle input.
 
     Returns:
-        How long after its moment a timer's row was there for readers of the sink: `p50_ms`, `p99_ms`, `max_ms`.
+        The delay until a timer's row was visible to readers of the sink: `p50_ms`, `p99_ms`, `max_ms`.
 
     Raises:
-        TimersLostError: A row is missing, or is there twice.
+        TimersLostError: A row is missing or doubled.
     """
     source, output = Path(work, "input"), Path(work, "output")
     source.mkdir()
@@ -55,7 +55,10 @@ def run(*, work: str, timers: int, apart_ms: int, cores: int) -> Mapping[str, An
 
 
 def _late_ms(output: Path, timers: int) -> np.ndarray[Any, Any]:
-    """By id. A batch's files are there for readers once its folder has been renamed into place."""
+    """Returns the delays by id.
+
+    A batch's files are visible once its folder has been renamed into place.
+    """
     give_up = time.monotonic() + GIVE_UP_SECONDS
     while True:
         tables = {folder: pq.ParquetDataset(list(folder.glob("part-*"))).read() for folder in output.glob("batch=*")}

@@ -1,4 +1,7 @@
-"""Upgrades of a running deduplication job with a large state, by a real control plane, while records come in."""
+"""Upgrades of a running deduplication job with a large state.
+
+A real control plane carries them out while records come in.
+"""
 
 from __future__ import annotations
 
@@ -37,23 +40,23 @@ POLL_SECONDS = 0.2
 
 
 class UpgradeFailedError(AssertionError):
-    """An upgrade was not carried out, or what should happen around it did not."""
+    """An upgrade failed, or its conditions were not met."""
 
 
 def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, changes: int) -> Mapping[str, Any]:
-    """Start a job from a savepoint and give it a new program several times.
+    """Starts a job from a savepoint and changes its program several times.
 
     Args:
         work: A fresh folder.
         keys: UUIDs number 0 to `keys` are in the savepoint.
         restore_from: The savepoint's location; the job keeps its objects in the same object store.
-        ttl_hours: For how long the job remembers an id.
+        ttl_hours: How long the job remembers an id.
         cores: The job's parallelism.
-        changes: How often it gets a new program.
+        changes: The number of program changes.
 
     Returns:
-        Medians over the changes: `downtime_ms`, and `<phase>_ms` of each phase; and `output_rows` with the number that
-        is right, `expected_rows`.
+        Medians over the changes: `downtime_ms`, and `<phase>_ms` of each phase; and `output_rows` with the right
+        number, `expected_rows`.
 
     Raises:
         UpgradeFailedError: A change did not complete, or the job stopped making progress.
@@ -99,7 +102,7 @@ def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, 
 
 
 class _Input:
-    """Files of records that appear at an even pace: ids that are new, and ids that the savepoint holds."""
+    """Files of new ids and savepoint ids, at an even pace."""
 
     def __init__(self, folder: Path, keys: int) -> None:
         self._folder = folder
@@ -116,7 +119,7 @@ class _Input:
         self.end()
 
     def end(self) -> int:
-        """End the input; returns how many files there are."""
+        """Ends the input; returns the number of files."""
         self._ended.set()
         self._thread.join()
         return self._files
@@ -138,7 +141,7 @@ class _Input:
 
 @contextmanager
 def _control_plane(home: Path, store_url: str) -> Iterator[ControlPlane]:
-    settings = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_STORE_URL": store_url}  # the job is ours
+    settings = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_STORE_URL": store_url}  # the job is trusted
     process = ControlPlaneProcess(home, free_port(), settings)
     try:
         process.start()
@@ -150,13 +153,13 @@ def _control_plane(home: Path, store_url: str) -> Iterator[ControlPlane]:
 
 
 def _program(api: ControlPlane, version: int) -> str:
-    """Upload a version of the program; they differ by a comment."""
+    """Uploads a version of the program; versions differ by a comment."""
     content = PROGRAM.read_bytes() + f"\n# version {version}\n".encode()
     return str(api.upload("/artifacts", filename=PROGRAM.name, content=content)["id"])
 
 
 def _upgraded(api: ControlPlane, job: str, version: int) -> Mapping[str, Any]:
-    """Change the program once the job has taken a checkpoint in its present attempt."""
+    """Changes the program after a checkpoint of the present attempt."""
     shown = api.get(job_path(job))
     attempt = shown["attempt"]["number"]
     _wait_for("a checkpoint", lambda: _has_checkpoint(api, job, attempt))

@@ -1,4 +1,4 @@
-"""A checkpoint after 1 % of the keys changed: the bytes uploaded, and the time for which writers stop."""
+"""A checkpoint after 1 % of the keys changed: uploads and stops."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CHANGED_SHARE = 0.01
 
 
 def run(*, work: str, keys: int, batch_keys: int, checkpoints: int) -> Mapping[str, Any]:
-    """Checkpoint all, then `checkpoints` times change keys at random and checkpoint again.
+    """Takes a full checkpoint, then checkpoints after random changes.
 
     Args:
         work: A fresh folder.
-        keys: How many are in state.
-        batch_keys: How many are changed per batch, 0 for all in one. Up to 10,000 go through write buffers, like
+        keys: The number of keys in state.
+        batch_keys: The number of keys changed per batch, 0 for all in one. Up to 10,000 go through write buffers, like
             changes made record by record; more are written as sorted files.
-        checkpoints: How often.
+        checkpoints: The number of checkpoints.
 
     Returns:
         `uploaded_share` of the state's bytes, as median, and `stop_seconds_median` and `stop_seconds_max`.
@@ -43,7 +43,7 @@ def run(*, work: str, keys: int, batch_keys: int, checkpoints: int) -> Mapping[s
             put(stores, states, batch, changed[first : first + (batch_keys or len(changed))], number)
             batch += 1
             for subtask in stores:
-                subtask.flush_if_large()  # as a worker does that keeps its stores open
+                subtask.flush_if_large()  # as a worker with open stores does
         manifest, stopped, uploaded = checkpoint(work, stores, number, known_files([manifest], JOB))
         shares.append(uploaded / manifest.state_size_bytes)
         stops += stopped

@@ -1,4 +1,4 @@
-"""Merging the two shards that a scale-in leaves, in a process of its own, while the subtask's batches go on."""
+"""Merges a scale-in's two shards in a process, beside the batches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 BATCH_KEYS = 10_000
 BATCHES_BEFORE = 40
-BATCH_SECONDS = 0.25  # as jobs have at best; without a pause no result would ever be of the last few batches
+BATCH_SECONDS = 0.25  # the best of real jobs; without a pause the result would never catch up with the last few batches
 BATCHES_PER_CHECKPOINT = 20
 BATCHES_MAX = 1_000
 SEED = 7
@@ -39,7 +39,9 @@ class NeverMergedError(AssertionError):
 
 
 def run(*, work: str, keys: int) -> Mapping[str, Any]:
-    """Fill two subtasks, restore both as one, and change random keys in each batch: before, beside and after the merge.
+    """Measures batches before, beside and after the merge of two subtasks.
+
+    It fills two subtasks, restores both as one, and changes random keys in each batch.
 
     Returns:
         `merge_seconds`: from its start to the batch that has taken over the result; `merge_cpu_seconds` of its process;
@@ -60,7 +62,7 @@ def run(*, work: str, keys: int) -> Mapping[str, Any]:
     began, used = time.perf_counter(), _children_cpu_seconds()
     beside: list[float] = []
     for number in range(BATCHES_MAX):
-        if number % BATCHES_PER_CHECKPOINT == 0:  # as each checkpoint does: an old result has to catch up
+        if number % BATCHES_PER_CHECKPOINT == 0:  # as each checkpoint does: an old result must catch up
             start_consolidator(Path(consolidation), os.getpid())
         shards, seconds = batches.run()
         if shards == 1:
@@ -84,7 +86,7 @@ def run(*, work: str, keys: int) -> Mapping[str, Any]:
 
 
 class _Batches:
-    """One subtask's batches, on a store that stays open between them as a worker's does."""
+    """One subtask's batches, on an open store as in a worker."""
 
     def __init__(self, work: str, keys: int, history: OperatorHistory) -> None:
         self.warm = WarmStores()
@@ -97,12 +99,15 @@ class _Batches:
         self._store = object_store(work)
 
     def taken(self) -> SubtaskStore:
-        """The store at the newest version."""
+        """Returns the store at the newest version."""
         version = version_of(self._plan, self._spec.key_group_range, self._batch)
         return self.warm.take(self._spec, version, self._plan, local_root(self._work), self._store)
 
     def run(self) -> tuple[int, float]:
-        """One batch; how many shards it ran on, and the seconds that it took, opening included."""
+        """Runs a batch; returns its number of shards and its seconds.
+
+        The seconds include opening.
+        """
         numbers = np.unique(self._random.integers(0, self._keys, BATCH_KEYS, dtype=np.uint64))
         column = key_column(numbers)
         began = time.perf_counter()

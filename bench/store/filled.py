@@ -1,4 +1,7 @@
-"""State of a given size, written in columns and checkpointed: the start of the rescale and checkpoint measurements."""
+"""State of a given size, written in columns and checkpointed.
+
+The rescale and checkpoint measurements start from it.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ SEEN = ValueStateDescriptor("seen", pa.int64())
 
 
 def fill(work: str, keys: int, parallelism: int) -> list[SubtaskStore]:
-    """Open the subtasks and put keys number 0 to `keys` into them, batch by batch, each with its changelog."""
+    """Opens the subtasks and inserts keys number 0 to `keys`.
+
+    It runs batch by batch, each with its changelog.
+    """
     stores = [
         open_subtask(
             spec_of(INT64_KEY, index=index, parallelism=parallelism),
@@ -58,7 +64,7 @@ def put(
     numbers: np.ndarray[tuple[int], np.dtype[np.uint64]],
     value: int,
 ) -> None:
-    """One batch of keys by their numbers, each into its subtask."""
+    """Writes one batch of keys by their numbers, each into its subtask."""
     column = key_column(numbers)
     owners = column.key_groups * len(stores) // MAX_PARALLELISM
     for index, (store, state) in enumerate(zip(stores, states, strict=True)):
@@ -71,10 +77,10 @@ def put(
 def checkpoint(
     work: str, stores: Sequence[SubtaskStore], number: int, known: Mapping[str, str]
 ) -> tuple[Manifest, list[float], int]:
-    """Take a checkpoint and publish it.
+    """Takes a checkpoint and publishes it.
 
     Returns:
-        Its manifest, for each subtask the seconds for which its writer was stopped, and the bytes uploaded.
+        Its manifest, for each subtask the seconds for which its writer was stopped, and the uploaded bytes.
     """
     store = object_store(work)
     handles: list[SnapshotHandle] = []

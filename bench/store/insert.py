@@ -1,4 +1,7 @@
-"""Insert-if-absent of batches of 100,000 keys, nine in ten of them new: ours, a plain rocksdict loop, and the heap."""
+"""Insert-if-absent of batches of 100,000 keys, nine in ten new.
+
+Contenders are Keyscale, a plain rocksdict loop, and the heap.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +33,22 @@ DEFAULT_BUDGET_BYTES = RocksDbSettings().memory_budget_bytes
 
 
 class Inserter(Protocol):
-    """One way of doing it."""
+    """One way of inserting."""
 
     def insert(self, batch_id: int, keys: KeyColumn) -> int:
-        """Insert a batch, all of it; returns how many keys were new."""
+        """Inserts a whole batch; returns the number of new keys."""
         ...
 
     def disk_bytes(self) -> int:
-        """After compaction: bytes of the state's files."""
+        """Returns the bytes of the state's files after compaction."""
         ...
 
 
 class SubtaskInserter:
-    """Ours, as a task does it: the columnar form, then the changelog, durable in the object store, then the store."""
+    """Keyscale's way, as in a task.
+
+    It takes the columnar form, then the changelog, durable in the object store, then the store.
+    """
 
     def __init__(self, work: str, settings: RocksDbSettings, *, uuids: bool, ttl: bool) -> None:
         self._work = work
@@ -63,7 +69,7 @@ class SubtaskInserter:
 
 
 class HeapInserter:
-    """Our backend over a dict, without a changelog."""
+    """Keyscale's backend over a dict, without a changelog."""
 
     def __init__(self, *, uuids: bool, ttl: bool) -> None:
         self._engine = HeapEngine()
@@ -82,7 +88,10 @@ class HeapInserter:
 
 
 class PlainInserter:
-    """A loop with rocksdict alone: gets a list, writes the absent keys as a WriteBatch; no changelog, no TTL."""
+    """A loop with rocksdict alone, without changelog and TTL.
+
+    It gets a list, and writes the absent keys as a WriteBatch.
+    """
 
     def __init__(self, work: str) -> None:
         options = Options(raw_mode=True)
@@ -127,9 +136,9 @@ def run(
     size: bool = False,
     budget_bytes: int = DEFAULT_BUDGET_BYTES,
 ) -> Mapping[str, Any]:
-    """Insert `keys` keys, and stop this process, until it is continued, each time that so many of `stops` are inserted.
+    """Inserts `keys` keys, and stops this process at each of `stops`.
 
-    Our store has `budget_bytes` of memory.
+    It stops until it is continued. Keyscale's store has `budget_bytes` of memory.
 
     Returns:
         `rate` over all; for each window's end the rate up to there: `rate_at_...` over the last 1,000,000 keys,
@@ -168,7 +177,10 @@ def _inserter(work: str, engine: str, budget_bytes: int, *, uuids: bool, ttl: bo
 
 
 def _stored_keys(keys: KeyColumn) -> list[bytes]:
-    """Key group and key, as in our store, for the keys that the plain loop takes: 64-bit integers and text."""
+    """Returns key group and key, as in Keyscale's store.
+
+    It supports the plain loop's keys: 64-bit integers and text.
+    """
     groups = [int(group).to_bytes(2, "big") for group in keys.key_groups.tolist()]
     if pa.types.is_integer(keys.keys.type):
         raw = keys.keys.to_numpy().astype(">i8").tobytes()

@@ -1,4 +1,7 @@
-"""Keys to measure with: columns of 64-bit integers or UUID strings, with the key groups that Spark would compute."""
+"""Keys to measure with, and the key groups that Spark would compute.
+
+They are columns of 64-bit integers or UUID strings.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A batch of keys, each one's number in the series, and its key group."""
+    """A batch of keys, with their numbers and key groups."""
 
     keys: pa.Array
     numbers: npt.NDArray[np.uint64]
@@ -35,18 +38,19 @@ class KeyColumn:
         return len(self.keys)
 
     def part(self, first: int, end: int) -> KeyColumn:
-        """The keys from `first` to before `end`."""
+        """Returns the keys from `first` to before `end`."""
         return KeyColumn(self.keys[first:end], self.numbers[first:end], self.key_groups[first:end])
 
     def beyond(self, number: int) -> list[bool]:
-        """Whether each key is not among the first `number` of the series."""
+        """Returns whether each key is after the first `number` of the series."""
         return [bool(other >= number) for other in self.numbers]
 
 
 def batches_of_keys(first: int, end: int, *, uuids: bool = False, batch_keys: int = BATCH_KEYS) -> Iterator[KeyColumn]:
-    """Keys number `first` to `end` of an endless series; nine in ten are new, the others were seen earlier.
+    """Yields keys number `first` to `end` of an endless series.
 
-    The series is the same however it is cut, so that one run can prepare state that another one goes on with.
+    Nine in ten are new; the rest were seen earlier. The series does not depend on the cuts, so that one run can prepare
+    state that another continues.
     """
     for start in range(first, end, batch_keys):
         numbers = np.arange(start, min(start + batch_keys, end), dtype=np.uint64)
@@ -57,14 +61,17 @@ def batches_of_keys(first: int, end: int, *, uuids: bool = False, batch_keys: in
 
 
 def key_column(numbers: npt.NDArray[np.uint64], *, uuids: bool = False) -> KeyColumn:
-    """The keys of these numbers: spread evenly over all 64-bit integers, or over all UUIDs; no two are equal."""
+    """Returns the distinct keys of these numbers.
+
+    They are spread evenly over all 64-bit integers, or over all UUIDs.
+    """
     low = _scramble(numbers)
     keys = pa.array(_uuid_strings(_scramble(low), low)) if uuids else pa.array(low.view(np.int64))
     return KeyColumn(keys, numbers, assign_to_key_groups(hash_codes([keys], HashId.SPARK), MAX_PARALLELISM))
 
 
 def _scramble(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finalizer of SplitMix64: one to one on 64-bit integers."""
+    """Applies the finalizer of SplitMix64, one to one on 64-bit integers."""
     with np.errstate(over="ignore"):
         z = numbers * _MIX + _MIX
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,4 +1,7 @@
-"""One subtask's store without a job, opened as a task opens it, on a local directory and a local object store."""
+"""One subtask's store without a job, opened as in a task.
+
+Its directory and object store are local.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def spec_of(
     attempt: int = 1,
     operator_uid: OperatorUid = OPERATOR,
 ) -> SubtaskSpec:
-    """A subtask of the benchmark's one operator."""
+    """Returns a subtask of the benchmark's one operator."""
     return SubtaskSpec(
         job_id=JOB,
         operator_uid=operator_uid,
@@ -50,23 +53,23 @@ def spec_of(
 
 
 def object_store(work: str) -> ObjectStore:
-    """A local one."""
+    """Returns a local object store."""
     return open_store(Path(work, "objects").as_uri())
 
 
 def local_root(work: str) -> Path:
-    """Where local state goes."""
+    """Returns the root of local state."""
     return Path(work, "local")
 
 
 def fresh_subtask(work: str, key_schema: pa.Schema, settings: RocksDbSettings | None = None) -> SubtaskStore:
-    """An empty one."""
+    """Opens an empty subtask."""
     spec = replace(spec_of(key_schema), settings=settings or RocksDbSettings())
     return open_subtask(spec, None, RestorePlan(), local_root(work), object_store(work))
 
 
 def settle(subtask: SubtaskStore) -> None:
-    """Flush, and wait until no compaction follows another one."""
+    """Flushes, and waits for the last of successive compactions."""
     subtask.engine.flush()
     idle = 0
     while idle < 2:  # between two of them the store is idle for a moment

@@ -1,6 +1,7 @@
-"""One entry of a map of 100 read, changed and written: MapState, and ValueStates that hold the whole map.
+"""Reads, changes and writes one entry of a map of 100.
 
-Users' visits by page: 100 of 10,000 paths of about 21 characters each, with a count and a time.
+Contenders are MapState, and ValueStates with the whole map. The data are users' visits by page: 100 of 10,000 paths of
+about 21 characters each, with a count and a time.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ VISITS = pa.struct([("visits", pa.int64()), ("seen_ms", pa.int64())])
 SETTINGS = RocksDbSettings(
     write_buffer_bytes=8 * MEBIBYTE, target_file_bytes=8 * MEBIBYTE, level_base_bytes=32 * MEBIBYTE
 )
-"""An eighth of the defaults, so that the data is flushed and compacted several times within seconds."""
+"""An eighth of the defaults, for several flushes and compactions within seconds."""
 
 
 class Records(NamedTuple):
-    """A batch as columns, and each row's key and page as Python has them."""
+    """A batch as columns, with each row's key and page in Python."""
 
     key_groups: npt.NDArray[np.int32]
     keys: list[pa.Array]
@@ -48,7 +49,10 @@ class Records(NamedTuple):
     names: list[str]
 
     def each(self, backend: KeyedStateBackend) -> Iterator[str]:
-        """Each row's page, with its key as the current one; as a job's process functions get their records."""
+        """Yields each row's page, with its key as the current key.
+
+        A job's process functions get their records in the same way.
+        """
         keys = backend.each_key(self.key_groups, self.keys, self.rows, [self.pages])
         return (page for _, page in zip(keys, self.names, strict=True))
 
@@ -68,11 +72,11 @@ class Users:
         return len(self.column)
 
     def pages_of(self, users: npt.NDArray[np.int64], entries: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The pages that are these entries of these users' maps."""
+        """Returns the pages of these entries of these users' maps."""
         return (self._first_pages[users] + entries * 997) % PAGES
 
     def records(self, count: int) -> Records:
-        """Visits of users to pages that are in their maps, at random."""
+        """Returns random visits of users to pages in their maps."""
         users = self._random.integers(0, len(self), count)
         pages = self.pages_of(users, self._random.integers(0, ENTRIES, count))
         groups, keys = self.column.key_groups[users], self.column.keys.take(pa.array(users))
@@ -80,7 +84,7 @@ class Users:
         return Records(groups, [keys], pa.array(names), [(key,) for key in keys.to_pylist()], names)
 
     def first_visits(self, count: int) -> pa.StructArray:
-        """The initial content of the maps."""
+        """Returns the initial content of the maps."""
         visits = self._random.integers(1, 1000, count)
         return pa.StructArray.from_arrays(
             [pa.array(visits), pa.array(START_MS + visits * 3_600_000)], fields=list(VISITS)
@@ -91,16 +95,16 @@ class Form(Protocol):
     """One way to keep the maps."""
 
     def fill(self, users: npt.NDArray[np.int64], pages: npt.NDArray[np.int64], visits: pa.StructArray) -> None:
-        """Put whole maps, ENTRIES rows a user, one user after another."""
+        """Inserts whole maps, ENTRIES rows per user, user by user."""
         ...
 
     def count(self, records: Records) -> None:
-        """Add one to the visits of each record's entry."""
+        """Adds one to the visits of each record's entry."""
         ...
 
 
 class _Maps:
-    """MapState, record by record, as process functions go through their records."""
+    """MapState, record by record, as in process functions."""
 
     def __init__(self, backend: KeyedStateBackend, users: Users) -> None:
         self._backend = backend
@@ -121,7 +125,7 @@ class _Maps:
 
 
 class _LoneReads(_Maps):
-    """MapState, record by record, where nothing tells which entry is next."""
+    """MapState, record by record, without read-ahead."""
 
     def count(self, records: Records) -> None:
         set_key, get, put = self._backend.set_current_key, self._state.get, self._state.put
@@ -152,7 +156,7 @@ class _Dicts:
         self._backend = backend
         self._users = users
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the warning is about just what is measured here
+            warnings.simplefilter("ignore")  # the measurement is about just this warning
             self._state = backend.value_state(ValueStateDescriptor("map", self.type))
 
     type: pa.DataType = pa.map_(pa.string(), VISITS)
@@ -183,7 +187,10 @@ class _Dicts:
 
 
 class _PackedDicts(_Dicts):
-    """A ValueState of bytes, into which the user packs the dict with msgspec: unchecked, and nothing but C code."""
+    """A ValueState of bytes, packed with msgspec by the user.
+
+    It is unchecked, and C code alone.
+    """
 
     type = pa.binary()
     _pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
@@ -198,13 +205,13 @@ class _PackedDicts(_Dicts):
 
 
 def run(*, work: str, form: str, keys: int, records: int, heap: bool = False) -> Mapping[str, Any]:
-    """Change `records` entries at random of the maps of `keys` keys, which have ENTRIES entries each.
+    """Changes `records` random entries of the maps of `keys` keys.
 
-    The time covers reads, changes, each batch's changelog, written and synced, and writing to the store until all is
-    flushed and no compaction is left to do. With `heap`, the store is a dict, without changelogs.
+    Each map has ENTRIES entries. The time covers reads, changes, each batch's synced changelog, and writing to the
+    store until everything is flushed and compacted. With `heap`, the store is a dict, without changelogs.
 
     Returns:
-        `rate`, and `record_cpu_us`: CPU time a record of all threads.
+        `rate`, and `record_cpu_us`: CPU time of all threads per record.
     """
     users = Users(keys)
     finish: Callable[[], None]

@@ -1,4 +1,7 @@
-"""A ValueState read and updated record by record, as a process function does: ours, the heap, and rocksdict alone."""
+"""A ValueState read and updated record by record.
+
+Contenders are Keyscale, the heap, and rocksdict alone.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ BATCH_RECORDS = 50_000
 
 
 def run(*, work: str, engine: str, keys: int, records: int) -> Mapping[str, Any]:
-    """Add one to the count of each of `records` random keys, out of `keys` keys that are all there already."""
+    """Adds one to the count of each of `records` random keys.
+
+    The `keys` keys are all present.
+    """
     column = key_column(np.arange(keys, dtype=np.uint64))
     groups, values = column.key_groups.tolist(), column.keys.to_pylist()
     rows = np.random.default_rng(2).integers(0, keys, records).tolist()

@@ -1,4 +1,7 @@
-"""From a manifest to the first read at another parallelism, on the host that has the files."""
+"""The time from a manifest to the first read at another parallelism.
+
+The host already has the files.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,18 @@ CHECKED_KEYS = 1000
 
 
 class LostKeysError(AssertionError):
-    """Keys were not found again after the rescale."""
+    """Some keys were missing after the rescale."""
 
 
 def run(*, work: str, keys: Sequence[int], times: int, parallelism: int = 2, target: int = 4) -> Mapping[str, Any]:
-    """Fill and checkpoint a state of each size; then restore each in turn at `target`, `times` times, and read it.
+    """Restores checkpointed states at `target` in turn, and reads them.
 
-    Each restore is an attempt of its own.
+    It fills and checkpoints a state of each size, and restores each `times` times. Each restore is a separate attempt.
 
     Returns:
         For each size, as `..._<keys>`: medians of `first_read_seconds` (the slowest subtask's time from the manifest to
         its first value, one subtask after another) and of `all_seconds` (until all subtasks have answered);
-        `rewritten_bytes` of files that are no links; `state_bytes`. And `growth`: the median, over turns, of the ratio
+        `rewritten_bytes` of files that are not links; `state_bytes`. And `growth`: the median, over turns, of the ratio
         of the last size's first read to the first size's.
     """
     states = [_State(str(Path(work, str(size))), size, parallelism) for size in keys]
@@ -51,7 +54,10 @@ def run(*, work: str, keys: Sequence[int], times: int, parallelism: int = 2, tar
 
 
 class _Restored(NamedTuple):
-    """How long a restore took, in seconds: to the slowest subtask's first read, and until all had answered."""
+    """The duration of a restore in seconds.
+
+    It is measured to the slowest subtask's first read, and until all subtasks had answered.
+    """
 
     first_read: float
     all_subtasks: float
@@ -59,7 +65,7 @@ class _Restored(NamedTuple):
 
 
 class _State:
-    """A state of so many keys, checkpointed."""
+    """A state of this many keys, checkpointed."""
 
     def __init__(self, work: str, keys: int, parallelism: int) -> None:
         self.keys = keys

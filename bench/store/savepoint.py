@@ -1,4 +1,7 @@
-"""A savepoint with any number of UUID keys, written without a job; the deduplication job of bench/peers restores it."""
+"""A savepoint with any number of UUID keys, written without a job.
+
+The deduplication job of bench/peers restores it.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,12 @@ KEY = pa.schema([("id", pa.string())])
 
 
 def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: str, ttl_hours: int) -> Mapping[str, Any]:
-    """Put UUIDs number 0 to `keys` into state, as `deduplicate` keeps it, and write a savepoint to the folder `target`.
+    """Writes a savepoint with UUIDs number 0 to `keys` in state.
+
+    The state is `deduplicate`'s; the savepoint is in the folder `target`.
 
     Returns:
-        `location` to restore from, `state_bytes`, and the `rate` at which keys were put in.
+        `location` to restore from, `state_bytes`, and the `rate` of inserted keys.
     """
     store = object_store(work)
     stores = [

@@ -1,4 +1,7 @@
-"""One subtask through many small batches, each committed: with its store left open in between, and with it closed."""
+"""One subtask through many small committed batches.
+
+Between batches its store is left open, or closed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ WARM_UP_BATCHES = 5
 
 
 def run(*, work: str, batches: int, records: int, stays_open: bool) -> Mapping[str, Any]:
-    """Take the store, write some values, finish the batch and give the store back.
+    """Runs small batches, taking and giving back the store for each.
 
     Returns:
         `batch_ms` and `batch_cpu_ms`: medians of a batch's wall time and of its processor time.

@@ -1,4 +1,7 @@
-"""The memory of one batch that reads, writes or replays many times the memory budget, in values of one size."""
+"""The memory of one batch over many times the memory budget.
+
+The batch reads, writes or replays values of one size.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,9 @@ class Blobs:
 
 
 def run(*, work: str, form: str, value_bytes: int, total_bytes: int, budget_bytes: int) -> Mapping[str, Any]:
-    """Run a batch over `total_bytes` in values of `value_bytes`, in a store with a budget of `budget_bytes`.
+    """Runs a batch over `total_bytes` in values of `value_bytes`.
+
+    The store has a budget of `budget_bytes`.
 
     Returns:
         `peak_bytes`: the most memory that the batch took beyond what the process took before it.
@@ -82,7 +87,7 @@ def run(*, work: str, form: str, value_bytes: int, total_bytes: int, budget_byte
 def _batch(
     store: SubtaskStore, plan: RestorePlan, form: Form, blobs: Blobs, batches: Iterable[KeyColumn]
 ) -> RestorePlan:
-    """Run one batch, as a task does."""
+    """Runs one batch, as a task does."""
     batch_id = BatchId(store.version.batch_id + 1)
     store.begin_batch(batch_id)
     for keys in batches:
@@ -119,7 +124,7 @@ _FORMS: dict[str, Form] = {"write": _write, "read": _read, "columns": _columns}
 
 
 def _begin() -> int:
-    """Returns the memory of this process, from which the peak is counted from now on."""
+    """Returns this process's memory, and restarts the count of the peak."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak to the present value
     return _memory("VmRSS")
