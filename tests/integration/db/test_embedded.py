@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,35 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def root() -> Iterator[Path]:
+def new_root() -> Iterator[Path]:
+    """The directory of a server that has never been started."""
+    with directory_of_server() as root:
+        yield root
+
+
+@pytest.fixture(scope="module")
+def first_start() -> Iterator[Path]:
+    """The directory of a server that was started once. To copy it takes a fraction of the time of the first start."""
+    with directory_of_server() as root:
+        postgres = EmbeddedPostgres(root)
+        postgres.start()
+        postgres.stop()
+        yield root
+
+
+@pytest.fixture
+def root(first_start: Path, new_root: Path) -> Path:
+    """The directory of a server that was started once and stopped."""
+    copy(first_start, new_root)
+    return new_root
+
+
+def copy(root: Path, to: Path) -> None:
+    subprocess.run(["cp", "-a", str(root), str(to)], check=True)  # with the owners of the files
+
+
+@contextmanager
+def directory_of_server() -> Iterator[Path]:
     # Not pytest's tmp_path: as root, PostgreSQL runs as another user, who may not enter root's private directories.
     with tempfile.TemporaryDirectory(prefix="keyscale-embedded-", ignore_cleanup_errors=True) as directory:
         postgres = EmbeddedPostgres(Path(directory) / "postgres")
@@ -120,16 +149,18 @@ def test_it_starts_again_after_the_server_itself_was_killed(root: Path) -> None:
     assert query(postgres, "SELECT * FROM kept") == 7
 
 
-def test_an_interrupted_first_start_is_repeated(root: Path) -> None:
-    postgres = EmbeddedPostgres(root)
-    (root / "data.new").mkdir(parents=True)
-    (root / "data.new" / "PG_VERSION").write_text("18")
+def test_an_interrupted_first_start_is_repeated(new_root: Path) -> None:
+    postgres = EmbeddedPostgres(new_root)
+    (new_root / "data.new").mkdir(parents=True)
+    (new_root / "data.new" / "PG_VERSION").write_text("18")
     postgres.start()
     assert query(postgres, "SELECT 1") == 1
 
 
-def test_a_long_path_gets_a_short_socket(root: Path) -> None:
-    postgres = EmbeddedPostgres(root / ("long" * 30))
+def test_a_long_path_gets_a_short_socket(first_start: Path, new_root: Path) -> None:
+    postgres = EmbeddedPostgres(new_root / ("long" * 30))
+    new_root.mkdir()
+    copy(first_start, postgres.root)
     try:
         postgres.start()
         assert query(postgres, "SELECT 1") == 1
@@ -137,14 +168,14 @@ def test_a_long_path_gets_a_short_socket(root: Path) -> None:
         postgres.stop()
 
 
-def test_a_link_in_the_place_of_the_short_socket_is_not_followed(root: Path, tmp_path: Path) -> None:
-    postgres = EmbeddedPostgres(root / ("long" * 30))
+def test_a_link_in_the_place_of_the_short_socket_is_not_followed(new_root: Path, tmp_path: Path) -> None:
+    postgres = EmbeddedPostgres(new_root / ("long" * 30))
     place, target = postgres.socket_directory, tmp_path / "of somebody else"
     target.mkdir(mode=0o755)
     before = target.stat()
     place.symlink_to(target)
     try:
-        with pytest.raises(EmbeddedPostgresError, match="not a directory of ours"):
+        with pytest.raises(EmbeddedPostgresError, match="not a directory of Keyscale's"):
             postgres.start()
     finally:
         place.unlink()
@@ -153,8 +184,8 @@ def test_a_link_in_the_place_of_the_short_socket_is_not_followed(root: Path, tmp
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
-def test_a_directory_of_another_user_in_the_place_of_the_short_socket_is_refused(root: Path) -> None:
-    postgres = EmbeddedPostgres(root / ("long" * 30))
+def test_a_directory_of_another_user_in_the_place_of_the_short_socket_is_refused(new_root: Path) -> None:
+    postgres = EmbeddedPostgres(new_root / ("long" * 30))
     place = postgres.socket_directory
     place.mkdir()
     os.chown(place, NOBODY, NOBODY)
@@ -167,8 +198,6 @@ def test_a_directory_of_another_user_in_the_place_of_the_short_socket_is_refused
 
 def test_the_reason_of_a_failed_start_is_named(root: Path) -> None:
     postgres = EmbeddedPostgres(root)
-    postgres.start()
-    postgres.stop()
     shutil.rmtree(root / "data" / "global")
     with pytest.raises(EmbeddedPostgresError, match="pg_control"):
         postgres.start()
