@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.database_clock import AGREES_MS, follow_database_clock, shared_now_ms
+from keyscale.api.launching.launcher import Seen
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.decision import next_step
+from keyscale.api.lifecycle.fact_reader import FactReader
+from keyscale.api.lifecycle.facts import Timeouts
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause, CreateAttempt, MarkReaped, ReplaceAttempt, ShowStatus
+from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
-from keyscale.db.models import Attempt
-from keyscale.db.repositories import checkpoints
+from keyscale.db.models import Attempt, Job
+from keyscale.db.repositories import checkpoints, revisions
 from keyscale.db.repositories.database_time import database_now_ms
-from keyscale.db.statuses import AttemptStage, Role
+from keyscale.db.statuses import AttemptStage, JobStatus, Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.snapshots import Snapshots
 
@@ -101,6 +110,40 @@ def test_a_driver_that_one_replica_has_heard_is_heard_for_all(
     assert client.get("/jobs/flights").json()["figures"]["processed_rate"] == 12.5
     [shown] = client.get("/jobs").json()["jobs"]
     assert shown["figures"]["processed_rate"] == 12.5
+
+
+class NoDriver:
+    """In place of the launcher: the driver is dead."""
+
+    def inspect(self, _: Attempt) -> Seen:
+        return Seen(ProcessState.DEAD)
+
+
+@pytest.mark.parametrize("restart", [None, {"type": "fixed-delay", "attempts": 3, "delay_ms": 200_000}])
+def test_a_job_waits_for_its_next_start_but_not_longer_because_the_clock_was_set_back(
+    client: httpx.Client,
+    context: Context,
+    job: dict[str, Any],
+    on_host: Callable[[int], None],
+    restart: dict[str, Any] | None,
+) -> None:
+    pause_ms = 30_000 if restart is None else restart["delay_ms"]
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = session.get_one(Job, job["id"])
+        revisions.current(session, found).restart = restart
+        transaction = JobTransaction(session, found)
+        attempt = transaction.create_attempt(1, Cause.START)
+        apply(ReplaceAttempt(attempt.number, {"code": "DRIVER_LOST", "message": "x"}, 2, pause_ms), transaction)
+        apply(ShowStatus(JobStatus.RESTARTING), transaction)
+        apply(MarkReaped(attempt.number), transaction)
+    reader = FactReader(cast("Any", NoDriver()), Stopwatch(), Timeouts())
+    for minutes, step in ((0, None), (-MINUTES, CreateAttempt(1, Cause.RECOVER))):
+        on_host(minutes)
+        with context.sessions.begin() as session:
+            facts = reader.read(session, session.get_one(Job, job["id"]))
+        assert (0 < facts.start_in_ms <= pause_ms) is (step is None)
+        assert next_step(facts) == step
 
 
 def test_a_verification_that_another_replica_makes_goes_on(

@@ -605,8 +605,12 @@ def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
         "sink_outage": {"uid": "s", "since_ms": 1, "reason": "of-the-orders is refused"},
         "sources": [{"uid": "o", "earliest": {"of-the-orders/0": {"offset": 1, "topic_id": "of-the-orders"}}}],
     }
+    driver(number, "heartbeat", state="RUNNING", metrics={})
+    driver(number, "heartbeat", state="RUNNING", metrics={**metrics, "failures": {"count": 1, "times_ms": [5]}})
     driver(number, "heartbeat", state="FAILED", failure=said, metrics={**metrics, "clean_up": {"failure": said}})
     driver(number, "checkpoints", **report(1, "FAILED", failure_message="X: of-the-orders"))
+    kept = client.get("/jobs/flights/exceptions").json()["exceptions"]
+    assert [(each["message"], each["traceback"]) for each in kept] == [("***** and more", "raise E('*****')")] * 2
     shown = client.get("/jobs/flights").text + client.get("/jobs/flights/checkpoints").text
     assert shown.count("*****") > 6
     assert "of-the-orders" not in shown
