@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 _ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"|^\s*(?P<bare>[0-9]{1,18})\s*$')
 """An ETag of a revision; a number alone is understood, too: it is what people write first."""
 _PARAMETER = "parameters."
+_INSTEAD = (UpgradeMode.SAVEPOINT, UpgradeMode.LAST_STATE)
+"""The requested mode, and the mode in which a failing job is upgraded."""
 
 
 def update(
@@ -115,6 +117,8 @@ def update(
             only_parallelism = replace(present, parallelism=wanted.parallelism) == wanted
             is_rescale = only_parallelism and mode is UpgradeMode.SAVEPOINT
             kind = ChangeKind.RESCALE if is_rescale else ChangeKind.UPGRADE
+            if mode is UpgradeMode.SAVEPOINT and not is_rescale and _is_failing(session, job):
+                mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
             intents.require_changeable(session, job, kind, mode)
             if mode is UpgradeMode.LAST_STATE:
                 _require_young(session, job, request.last_state_age_ms_max)
@@ -290,7 +294,9 @@ def _require_same(session: Session, repeated: Change, given: Mapping[str, Any], 
     is_same = (
         before is not None
         and after is not None
-        and (repeated.kind is not ChangeKind.ROLLBACK, repeated.upgrade_mode) == (True, mode)
+        and repeated.kind is not ChangeKind.ROLLBACK
+        # A failing job was upgraded from its last state instead of a savepoint.
+        and (repeated.upgrade_mode == mode or (mode, repeated.upgrade_mode) == _INSTEAD)
         and changed(Specification.of(before), given) == Specification.of(after)
     )
     if not is_same:

@@ -199,6 +199,23 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
     assert answer.json()["change"]["upgrade_mode"] == mode
 
 
+@pytest.mark.parametrize(("status", "mode"), [(JobStatus.RESTARTING, "last-state"), (JobStatus.RUNNING, "savepoint")])
+def test_a_job_that_fails_again_and_again_is_upgraded_from_its_last_state(
+    context: Context, client: httpx.Client, job: dict[str, Any], status: JobStatus, mode: str
+) -> None:
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        JobTransaction(session, found).create_attempt(1, steps.Cause.START)
+        for shown in dict.fromkeys((JobStatus.RUNNING, status)):
+            apply(steps.ShowStatus(shown), JobTransaction(session, found))
+    body = {"parameters": {"input": "/corrected"}, "change_id": "u", "plan_first": False}
+    first = patch(client, 1, **body)
+    assert (first.status_code, first.json()["change"]["upgrade_mode"]) == (202, mode)
+    assert patch(client, 1, **body).json()["change"] == first.json()["change"]
+
+
 def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepoint_was_taken(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
