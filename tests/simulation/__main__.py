@@ -7,13 +7,23 @@ import logging
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tests.simulation.controlled import play_controlled
+from tests.simulation.database import own_database
 from tests.simulation.environment import play
-from tests.simulation.generator import data_plane_history
+from tests.simulation.generator import control_plane_history, data_plane_history
 from tests.simulation.history import History
 from tests.simulation.shortening import shortened
 from tests.simulation.trace import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.database import Database
+    from tests.simulation.environment import Outcome
 
 SHORTENED_MAX = 3
 """So many histories of a run are shortened: each takes as long as some dozens."""
@@ -31,20 +41,40 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="plays one history, and prints its trace")
     parser.add_argument("--seeds", help="plays the histories of a range of seeds, as FIRST-LAST")
     parser.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
+    parser.add_argument("--control-plane", action="store_true", help="with the real control plane, on PostgreSQL")
     parser.add_argument("--logs", action="store_true", help="prints the product's log, too")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO if options.logs else logging.CRITICAL, format="%(name)s %(message)s")
-    if options.seed is not None:
-        return play_one(data_plane_history(options.seed))
-    if options.history is not None:
-        return play_one(History.read(options.history.read_text()))
-    first, _, last = options.seeds.partition("-")
-    return play_many(range(int(first), int(last or first) + 1))
+    generate = control_plane_history if options.control_plane else data_plane_history
+    with ExitStack() as stack:
+        players = Players(stack)
+        if options.seed is not None:
+            return play_one(players, generate(options.seed))
+        if options.history is not None:
+            return play_one(players, History.read(options.history.read_text()))
+        first, _, last = options.seeds.partition("-")
+        return play_many(players, generate, range(int(first), int(last or first) + 1))
 
 
-def play_one(history: History) -> int:
+class Players:
+    """Plays histories of both kinds; starts PostgreSQL for the first that needs it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._database: Database | None = None
+
+    def play(self, history: History, trace: Trace | None = None) -> Outcome:
+        """Plays a history."""
+        if not history.has_control_plane:
+            return play(history, trace)
+        if self._database is None:
+            self._database = self._stack.enter_context(own_database())
+        return play_controlled(history, self._database, trace)
+
+
+def play_one(players: Players, history: History) -> int:
     """Plays a history, and prints all of it."""
-    outcome = play(history, Trace(prints=True))
+    outcome = players.play(history, Trace(prints=True))
     for finding in outcome.findings:
         say(f"FINDING {finding}")
     say(f"{outcome.seconds:.0f} virtual seconds, {outcome.switches} switches, {outcome.rows} rows")
@@ -52,21 +82,21 @@ def play_one(history: History) -> int:
     return bool(outcome.findings)
 
 
-def show_shortened(seed: int) -> None:
+def show_shortened(players: Players, history: History) -> None:
     """Prints the events of a history that fails, without those that do not matter."""
-    short = shortened(data_plane_history(seed), lambda history: bool(play(history).findings))
-    say(f"seed {seed} fails with these {len(short.events)} events; play them with --history FILE:")
+    short = shortened(history, lambda each: bool(players.play(each).findings))
+    say(f"seed {history.seed} fails with these {len(short.events)} events; play them with --history FILE:")
     for event in short.events:
         say(f"    {event}")
     say(short.text())
 
 
-def play_many(seeds: range) -> int:
+def play_many(players: Players, generate: Callable[[int], History], seeds: range) -> int:
     """Plays the histories of many seeds; prints those that failed, and the counts of rare states."""
     began, reached, failed = time.perf_counter(), Counter[str](), list[int]()
     for seed in seeds:
         try:
-            outcome = play(data_plane_history(seed))
+            outcome = players.play(generate(seed))
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
@@ -75,7 +105,7 @@ def play_many(seeds: range) -> int:
             failed.append(seed)
             say(f"seed {seed}: {outcome.findings[:3]}")
             if len(failed) <= SHORTENED_MAX:
-                show_shortened(seed)
+                show_shortened(players, generate(seed))
     seconds = time.perf_counter() - began
     say(f"{len(seeds)} histories in {seconds:.1f} s ({len(seeds) / seconds:.1f} per second); failed: {failed}")
     for state, times in reached.most_common():

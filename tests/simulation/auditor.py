@@ -5,6 +5,7 @@ It knows none of the product's decisions, only the forms of its documents.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 from keyscale.state.documents.checked_document import decode_document
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, decode_manifest
+from keyscale.state.documents.source_positions import decode_positions
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import MANIFEST_NAME, Layout
 from keyscale.state.log import commit_log
@@ -49,6 +51,7 @@ class Auditor:
     manifests: dict[str, Manifest] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     entries: dict[str, dict[int, LogEntry]] = field(default_factory=dict)
+    records_read: dict[str, int] = field(default_factory=dict)
     _named_by: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,6 +71,7 @@ class Auditor:
                 self.find(f"the manifest {path} was written twice")
             manifest = decode_manifest(data, path)
             self.manifests[path] = manifest
+            self.records_read[path] = self._records_read_by(manifest)
             for file in manifest.files():
                 self._named_by.setdefault(file.path, set()).add(path)
             log = self.entries.get(manifest.job_id, {})
@@ -103,6 +107,15 @@ class Auditor:
             )
             if covered != list(range(manifest.max_parallelism)):
                 self.find(f"{manifest.path} covers key groups {covered}")
+
+    def _records_read_by(self, manifest: Manifest) -> int:
+        """Returns how many records a snapshot contains."""
+        stored = None if manifest.positions is None else self.store.objects.get(manifest.positions.path)
+        if stored is None:
+            return 0
+        positions = decode_positions(stored.data, manifest.path)
+        ends = [end for batch in positions.batches for end in batch.ends]
+        return max((json.loads(end)["end"] for end in ends), default=0)
 
     def _deleted(self, path: str) -> None:
         manifest = self.manifests.pop(path, None)

@@ -24,7 +24,7 @@ from tests.simulation.sink_model import SinkModel
 from tests.simulation.spark import Source
 from tests.simulation.stage import AGE_FLOOR_MS, RETENTION_INTERVAL_SECONDS, played
 from tests.simulation.trace import Trace
-from tests.simulation.world import Host, Process, World
+from tests.simulation.world import Host, Process, ProcessEndedError, World
 
 if TYPE_CHECKING:
     from tests.simulation.history import History
@@ -399,19 +399,47 @@ class Environment:
         self.moments[name] += 1
         process = world.process
         for armed in self._armed:
-            if armed.moment != name or process is self.control_process:
+            if armed.moment != name:
                 continue
             armed.nth -= 1
             if armed.nth > 0:
                 continue
             self._armed.remove(armed)
-            world.trace.note(world, f"{'frozen' if armed.freezes else 'killed'} at {name}")
-            if armed.freezes:
-                world.freeze(process)
-            else:
-                process.kill()
-            world.wait(0.0 if armed.freezes else None)  # it never goes on, or when it is thawed
+            self._strike(process, name, freezes=armed.freezes)
             return
+
+    def _strike(self, process: Process, name: str, *, freezes: bool) -> None:
+        """Ends or stops the process that is at a moment."""
+        world = self.world
+        if not freezes:
+            world.trace.note(world, f"killed at {name}")
+            process.kill()
+            if self._is_control(process):
+                raise ProcessEndedError  # its transaction is rolled back
+            world.wait(None)  # a driver's task is never resumed, and nothing of it is unwound
+        if self._may_stop_here():
+            world.trace.note(world, f"frozen at {name}")
+            world.freeze(process)
+            world.wait(0.0)
+
+    def _is_control(self, process: Process) -> bool:
+        return process is self.control_process
+
+    def _may_stop_here(self) -> bool:
+        """Whether a task may wait here; not within a transaction, as others would wait for its locks."""
+        return True
+
+    def outcome(self) -> Outcome:
+        """How the history went."""
+        return Outcome(
+            findings=self.auditor.findings,
+            reached=self.world.reached,
+            digest=self.world.trace.digest,
+            seconds=self.world.now,
+            switches=self.world.switches,
+            rows=sum(len(sink.rows) for sink in self.sinks.values()),
+            moments=self.moments,
+        )
 
 
 def play(history: History, trace: Trace | None = None, patches: list[tuple[Any, str, object]] | None = None) -> Outcome:
@@ -425,13 +453,4 @@ def play(history: History, trace: Trace | None = None, patches: list[tuple[Any, 
             environment.play()
         finally:
             environment.world.close()
-    world = environment.world
-    return Outcome(
-        findings=environment.auditor.findings,
-        reached=world.reached,
-        digest=trace.digest,
-        seconds=world.now,
-        switches=world.switches,
-        rows=len(environment.sinks[JOB].rows),
-        moments=environment.moments,
-    )
+    return environment.outcome()

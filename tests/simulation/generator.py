@@ -80,6 +80,21 @@ def data_plane_history(seed: int) -> History:
     return History(seed, tuple(events))
 
 
+def control_plane_history(seed: int) -> History:
+    """Returns a history with control planes, which start the drivers."""
+    chance = random.Random(f"controlled history {seed}")
+    kinds, weights = zip(*_CONTROLLED.items(), strict=True)
+    events = [
+        Event("records", 0.0, {"keys": _keys(chance)}),
+        Event("idle", 0.0, {"seconds": chance.choice((2.0, 12.0))}),
+    ]
+    for _ in range(chance.randint(4, 16)):
+        kind = chance.choices(kinds, weights)[0]
+        given = _GIVEN_CONTROLLED.get(kind) or _GIVEN.get(kind, _nothing)
+        events.append(Event(kind, round(_pause(chance) * 2, 3), given(chance)))
+    return History(seed, tuple(events), has_control_plane=True)
+
+
 def _pause(chance: random.Random) -> float:
     return round(chance.choice((0.1, 0.5, 1.0, 3.0, 8.0, 15.0)) * (0.5 + chance.random()), 3)
 
@@ -169,4 +184,96 @@ _GIVEN: dict[str, Callable[[random.Random], dict[str, Any]]] = {
     "delete_snapshot": lambda chance: {"which": chance.randrange(5)},
     "damage": lambda chance: {"which": chance.randrange(100), "how": chance.choice(("flip", "truncate", "remove"))},
     "idle": lambda chance: {"seconds": chance.choice((25.0, 60.0, 200.0))},
+}
+
+CONTROL_HOSTS = ("a", "b")
+CONTROL_MOMENTS = (
+    "database.committing",
+    "launcher.acting",
+    "Launch.decided",
+    "Launch.recorded",
+    "Launch.taken",
+    "MarkReaped.taken",
+    "CreateAttempt.taken",
+    "BeginSavepoint.decided",
+    "BeginSavepoint.taken",
+    "AdvanceChange.STOP.taken",
+    "AdvanceChange.VERIFY.taken",
+    "SwitchOver.decided",
+    "SwitchOver.taken",
+    "CheckSavepoint.decided",
+    "RollBack.decided",
+    "RollBack.taken",
+    "RetryRestore.taken",
+    "CompleteChange.taken",
+    "SettleJob.taken",
+    "ReplaceAttempt.taken",
+    "deleted_job.log_closed",
+    "deleted_job.objects_deleted",
+)
+
+_CONTROLLED: dict[str, float] = {
+    "records": 10,
+    "rescale": 6,
+    "upgrade": 5,
+    "roll_back": 2,
+    "cancel_change": 1,
+    "stop": 2.5,
+    "cancel": 1,
+    "run": 4,
+    "run_from": 1.5,
+    "command": 3,
+    "clone": 1,
+    "delete_clone": 0.7,
+    "kill": 3,
+    "freeze": 2,
+    "thaw": 2,
+    "kill_at": 6,
+    "freeze_at": 3,
+    "kill_control": 2,
+    "freeze_control": 2,
+    "store_faults": 2,
+    "store_away": 1,
+    "host_cut_off": 1.5,
+    "network_faults": 2,
+    "heal": 2,
+    "clock_jump": 1.5,
+    "disk_full": 0.7,
+    "lose_executor": 1,
+    "sink_away": 1,
+    "idle": 2,
+}
+
+_GIVEN_CONTROLLED: dict[str, Callable[[random.Random], dict[str, Any]]] = {
+    "rescale": lambda chance: {"parallelism": chance.choice(PARALLELISMS), "twice": chance.random() < 0.3},
+    "upgrade": lambda chance: {
+        "fails": chance.random() < 0.4,
+        "mode": chance.choice(("savepoint", "savepoint", "last-state", "stateless")),
+        "twice": chance.random() < 0.2,
+    },
+    "roll_back": lambda chance: {
+        "revision": chance.choice((1, 1, 2, 3)),
+        "state": chance.choice(("savepoint", "current")),
+    },
+    "stop": lambda chance: {"drain": chance.random() < 0.3},
+    "run": lambda chance: {"parallelism": chance.choice((None, *PARALLELISMS))},
+    "run_from": lambda chance: {"which": "latest", "claim": chance.random() < 0.3},
+    "command": lambda chance: {"what": chance.choice(("CHECKPOINT", "SAVEPOINT"))},
+    "clone": lambda chance: {"parallelism": chance.choice(PARALLELISMS)},
+    "kill_at": lambda chance: {
+        "moment": chance.choice((*CONTROL_MOMENTS, *MOMENTS)),
+        "nth": chance.choice((1, 1, 2, 3, 5)),
+    },
+    "freeze_at": lambda chance: {
+        "moment": chance.choice((*CONTROL_MOMENTS, *MOMENTS)),
+        "nth": chance.choice((1, 1, 2, 3)),
+    },
+    "kill_control": lambda chance: {"host": chance.choice(CONTROL_HOSTS), "seconds": chance.choice((1.0, 10.0, 60.0))},
+    "freeze_control": lambda chance: {"host": chance.choice(CONTROL_HOSTS), "seconds": chance.choice((5.0, 30.0))},
+    "host_cut_off": lambda chance: {"host": chance.choice(CONTROL_HOSTS), "seconds": chance.choice((3.0, 30.0, 90.0))},
+    "clock_jump": lambda chance: {
+        "host": chance.choice(CONTROL_HOSTS),
+        "ms": chance.choice((-60_000, -1_000, 1_000, 60_000)),
+    },
+    "disk_full": lambda chance: {"host": chance.choice(CONTROL_HOSTS), "seconds": chance.choice((3.0, 20.0))},
 }

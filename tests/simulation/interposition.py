@@ -260,6 +260,19 @@ class InlineExecutor:
         return
 
 
+class SpawningExecutor:
+    """In the place of a `ThreadPoolExecutor` whose results nobody asks for: each function is a task of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> None:
+        self._world.spawn(self._world.process, "pool", lambda: function(*args))
+
+    def shutdown(self, **_: bool) -> None:
+        return
+
+
 class WorldUuid:
     """In the place of the module `uuid`: its numbers come from the seed."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from tests.simulation.world import ProcessEndedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,6 +134,10 @@ class PlayedChannel:
             raise ControlRefusedError(str(refused)) from refused
         except OSError as error:
             raise ControlUnreachableError(str(error)) from error
+        except ProcessEndedError as ended:
+            if world.is_over or driver_process is None or not driver_process.is_alive:
+                raise
+            raise ControlUnreachableError("the control plane died") from ended
         finally:
             if driver is not None and driver_process is not None:
                 driver.process = driver_process

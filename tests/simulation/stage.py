@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import fcntl
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from keyscale.api import store_check
+from keyscale.api.lifecycle import reconciler
+from keyscale.api.upkeep import object_removal
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch
 from keyscale.jobs.runtime.executor import subtask_jobs, worker
@@ -31,6 +35,7 @@ HEARTBEAT_SECONDS = 2.0
 AGE_FLOOR_MS = 150_000
 RETENTION_FIRST_SECONDS = 15.0
 RETENTION_INTERVAL_SECONDS = 40.0
+REMOVAL_SETTLED_MS = 200_000
 
 
 class InlineWork:
@@ -96,6 +101,9 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (retention_runner, "FIRST_SECONDS", RETENTION_FIRST_SECONDS),
         (retention_runner, "INTERVAL_SECONDS", RETENTION_INTERVAL_SECONDS),
         (deletion_plan, "AGE_FLOOR_MS", AGE_FLOOR_MS),
+        (object_removal, "SETTLED_MS", REMOVAL_SETTLED_MS),
+        (reconciler, "ThreadPoolExecutor", lambda *_, **__: interposition.SpawningExecutor(world)),
+        (store_check, "wait", lambda futures, _: SimpleNamespace(done=futures)),
     ]
     worker_parts: list[tuple[Any, str, object]] = [
         (worker, "_warm_stores_of", warm_stores_of),

@@ -204,6 +204,7 @@ class World:
                 pass
             except BaseException as error:  # noqa: BLE001 - the auditor reports it
                 task.error = error
+                self.trace.note(self, f"task {name} failed: {type(error).__name__}: {error}")
             task.is_done = True
             for joiner in task.joiners:
                 self.wake(joiner)

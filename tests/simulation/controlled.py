@@ -1,0 +1,479 @@
+"""A world with control planes: the real one's services, lifecycle and repositories on PostgreSQL, two replicas of it.
+
+The user's requests go to a control plane; drivers are started by it, and are those of the data plane.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select
+
+from keyscale.api.schemas.change import RescaleRequest
+from keyscale.api.schemas.job import CheckpointRequest, JobRequest, StartRequest, StopRequest
+from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
+from keyscale.api.schemas.restore import RestoreSource
+from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateRequest
+from keyscale.api.services import changes, clones, jobs, operations, revisions
+from keyscale.api.settings import Settings
+from keyscale.api.web.app import make_context
+from keyscale.db.models import Attempt, Change, DeletedJob, Job, Revision
+from keyscale.db.statuses import AttemptStage, ChangeStatus, ClaimMode, JobStatus
+from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.messages import DriverState
+from keyscale.state.documents.log_entries import AttemptOpened
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import Layout
+from tests.simulation.control_plane import USER, Election, Launched, PlayedControlPlane
+from tests.simulation.database import ARTIFACT
+from tests.simulation.driver import Driver
+from tests.simulation.environment import STEP_SECONDS, Environment, Outcome
+from tests.simulation.given_control import MAX_PARALLELISM, SETTINGS, SLOW_SETTINGS
+from tests.simulation.object_store import URL
+from tests.simulation.sink_model import SinkModel
+from tests.simulation.stage import AGE_FLOOR_MS, REMOVAL_SETTLED_MS, RETENTION_INTERVAL_SECONDS, played
+from tests.simulation.trace import Trace
+from tests.simulation.world import ProcessEndedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from keyscale.api.services.context import Context
+    from tests.simulation.database import Database
+    from tests.simulation.history import History
+    from tests.simulation.network import ControlPlane
+    from tests.simulation.world import Process
+
+NAME = "flights"
+HOSTS = ("a", "b")
+QUIET_SECONDS = 900.0
+"""After the last fault, each wish of the user must have come true within this virtual time."""
+SETTLED = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FINISHED, JobStatus.FAILED}
+
+
+class ControlledEnvironment(Environment):
+    """A world with two hosts, each with a control plane, and PostgreSQL.
+
+    Args:
+        history: The events.
+        trace: Takes what happens.
+        database: PostgreSQL.
+    """
+
+    def __init__(self, history: History, trace: Trace, database: Database) -> None:
+        super().__init__(history, trace)
+        self.database = database
+        self.launched = Launched(self._launch, {})
+        self.network.reachable = self._reachable
+        self.election = Election(self.world)
+        self.sinks: dict[str, SinkModel] = {}
+        self.first_record: dict[str, int] = defaultdict(int)
+        self.planes: dict[str, PlayedControlPlane] = {}
+        self.requests = 0
+        self._context: Context | None = None
+        self._planes_started = 0
+
+    def begin(self) -> None:
+        """Starts the control planes, and creates and starts the job."""
+        settings = Settings(home=self._directory, store_url=URL, artifact_bytes_max=1 << 20, failures_per_minute=0)
+        self._context = make_context(settings, self.database.engine)
+        for host in HOSTS:
+            self._begin_control_plane(host)
+        request = JobRequest(
+            name=NAME,
+            artifact_id=ARTIFACT,
+            parallelism=2,
+            max_parallelism=MAX_PARALLELISM,
+            checkpoints=CheckpointRequest(**SETTINGS.model_dump()),
+            parameters={"fails": "no"},
+        )
+        self._ask("create", lambda context: jobs.create(context, USER, request))
+        self.world.run_until(self.world.now + 2.0)
+        self._ask("start", lambda context: jobs.start(context, USER, NAME, StartRequest()))
+
+    def _begin_control_plane(self, host: str) -> None:
+        assert self._context is not None
+        self._planes_started += 1
+        name = f"control-{host}{self._planes_started}"
+        self.planes[host] = PlayedControlPlane(
+            self.world, self.hosts[host], self._context, self.election, self.launched, name
+        )
+
+    def play(self) -> None:
+        self.begin()
+        super().play()
+
+    # Requests of the user
+
+    def on_rescale(self, parallelism: int, *, twice: bool = False) -> None:
+        given = RescaleRequest(parallelism=parallelism, rescale_id=self._id())
+        self._ask("rescale", lambda context: changes.request_rescale(context, USER, NAME, given), twice=twice)
+
+    def on_upgrade(self, fails: bool, mode: str, *, twice: bool = False) -> None:
+        given = UpdateRequest(
+            parameters={"fails": "yes" if fails else "no", "version": self._id()},
+            upgrade_mode=mode,
+            plan_first=False,
+            change_id=self._id(),
+        )
+        self._ask("upgrade", lambda context: revisions.update(context, USER, NAME, given, "*"), twice=twice)
+
+    def on_roll_back(self, revision: int, state: str) -> None:
+        given = RollbackRequest(revision=revision, state=state, plan_first=False, change_id=self._id())
+        self._ask("roll back", lambda context: revisions.roll_back(context, USER, NAME, given))
+
+    def on_cancel_change(self) -> None:
+        with self.database.sessions() as session:
+            running = session.scalars(select(Change).where(Change.status == ChangeStatus.IN_PROGRESS)).first()
+        if running is not None:
+            self._ask("cancel the change", lambda context: changes.cancel(context, USER, NAME, running.id))
+
+    def on_stop(self, drain: bool) -> None:
+        given = StopRequest(drain=drain, operation_id=self._id())
+        self._ask("stop", lambda context: operations.stop(context, USER, NAME, given))
+
+    def on_cancel(self) -> None:
+        self._ask("cancel", lambda context: jobs.cancel(context, USER, NAME))
+
+    def on_run(self, parallelism: int | None = None) -> None:
+        given = StartRequest(parallelism=parallelism)
+        self._ask("start", lambda context: jobs.start(context, USER, NAME, given))
+
+    def on_run_from(self, which: str, *, claim: bool) -> None:
+        """Goes back to the latest snapshot, by stopping and starting from it."""
+        source = RestoreSource(latest=True) if which == "latest" else RestoreSource(savepoint_id=which)
+        given = StartRequest(restore_from=source, claim_mode=ClaimMode.CLAIM if claim else ClaimMode.NO_CLAIM)
+        self._ask("start from", lambda context: jobs.start(context, USER, NAME, given))
+
+    def on_command(self, what: str) -> None:
+        if what == "SAVEPOINT":
+            given = SavepointRequest(savepoint_id=self._id())
+            self._ask("savepoint", lambda context: operations.trigger_savepoint(context, USER, NAME, given))
+        else:
+            wanted = OperationRequest(operation_id=self._id())
+            self._ask("checkpoint", lambda context: operations.trigger_checkpoint(context, USER, NAME, wanted))
+
+    def on_clone(self, parallelism: int) -> None:
+        if sum(name.startswith("clone") for name in self._job_names()) >= 1:
+            return
+        given = CloneRequest(name=f"clone-{self._id()}", parallelism=parallelism, start=True)
+        self._ask("clone", lambda context: clones.clone(context, USER, NAME, given))
+
+    def on_delete_clone(self) -> None:
+        for name in self._job_names():
+            if name.startswith("clone"):
+                self._ask("cancel", lambda context, name=name: jobs.cancel(context, USER, name))
+                self._ask("delete", lambda context, name=name: jobs.delete(context, USER, name))
+
+    # Faults of control planes
+
+    def on_kill_control(self, host: str, seconds: float) -> None:
+        plane = self.planes[host]
+        plane.process.kill()
+        self.world.after(seconds, lambda: self._begin_control_plane(host))
+
+    def on_freeze_control(self, host: str, seconds: float) -> None:
+        process = self.planes[host].process
+        self.world.freeze(process)
+        self.world.after(seconds, lambda: self.world.thaw(process))
+
+    # The end
+
+    def settle(self) -> None:
+        """Mends everything, waits for the last wish, lets the job run, stops and deletes it; checks at each step."""
+        self._mend()
+        try:
+            self._come_right()
+        finally:
+            self._check_troubles()
+
+    def _come_right(self) -> None:
+        world = self.world
+        if not self._wait("the last wish to come true", self._is_quiet):
+            return
+        self._check_one_driver_each()
+        self.on_records([number % 6 for number in range(8)])
+        if not self._run_well():
+            return
+        self._check_data()
+        if self.auditor.findings:
+            return
+        self._request_now("slow", lambda context: revisions.update(context, USER, NAME, _slow(), "*"))
+        world.run_until(world.now + AGE_FLOOR_MS / 1000)
+        self.on_records([1])
+        world.run_until(world.now + 3 * RETENTION_INTERVAL_SECONDS)
+        if not self._wait("the job to catch up after the clean-up", self._have_all_caught_up):
+            return
+        self._check_data()
+        for job_id in self._job_ids():
+            if not self.auditor.damaged:
+                self.auditor.check_left_over(job_id, retained=SETTINGS.retained_count)
+        self._stop_and_delete()
+
+    def _mend(self) -> None:
+        self._armed.clear()
+        self.on_heal()
+        self.store.is_away = False
+        for sink in self.sinks.values():
+            sink.is_away = False
+        for host in self.hosts.values():
+            host.is_full = host.is_cut_off = host.store_is_away = False
+        for driver in self.drivers:
+            if driver.is_alive and driver.process.is_frozen:
+                self._thaw(driver)
+        for host, plane in list(self.planes.items()):
+            if plane.process.is_alive:
+                self.world.thaw(plane.process)
+            else:
+                self._begin_control_plane(host)
+
+    def _run_well(self) -> bool:
+        """Has the job run a good program; returns whether it does, and has read all."""
+        with self.database.sessions() as session:
+            job = session.scalars(select(Job).where(Job.name == NAME)).one()
+            present = session.get_one(Revision, (job.id, job.revision))
+        if present.parameters.get("fails") == "yes":
+            given = UpdateRequest(parameters={"fails": "no"}, plan_first=False, change_id=self._id())
+            if job.status not in SETTLED:
+                self._request_now("cancel", lambda context: jobs.cancel(context, USER, NAME))
+                if not self._wait("the cancelled job to end", lambda: self._status() in SETTLED):
+                    return False
+            self._request_now("mend", lambda context: revisions.update(context, USER, NAME, given, "*"))
+        if self._status() in SETTLED:
+            self._request_now("start", lambda context: jobs.start(context, USER, NAME, StartRequest()))
+        return self._wait("all records to be read", self._have_all_caught_up)
+
+    def _stop_and_delete(self) -> None:
+        for name in self._job_names():
+            if self._status(name) not in SETTLED and not self._stop(name):
+                return
+        if not self._wait("all drivers to end", lambda: not self._alive()):
+            return
+        deleted = self._job_ids()
+        for name in self._job_names():
+            self._request_now("delete", lambda context, name=name: jobs.delete(context, USER, name))
+        self.world.run_until(self.world.now + REMOVAL_SETTLED_MS / 1000 + 30.0)
+        if self._wait("the objects of deleted jobs to be gone", self._is_all_removed):
+            self._check_removed(deleted)
+
+    def _stop(self, name: str) -> bool:
+        given = StopRequest(operation_id=self._id())
+        self._request_now("stop", lambda context: operations.stop(context, USER, name, given))
+        return self._wait("the job to stop", lambda: self._status(name) == JobStatus.STOPPED)
+
+    def _check_removed(self, deleted: list[str]) -> None:
+        """Of deleted jobs only savepoints are left, and no job has a claim on one."""
+        for job_id in deleted:
+            layout = Layout(JobId(job_id))
+            for path in sorted(self.store.objects):
+                if path.startswith(layout.job) and not path.startswith(layout.savepoints):
+                    self.auditor.find(f"{path} is left of a deleted job")
+        for path in sorted(self.store.objects):
+            if path.endswith("/claim.json"):
+                self.auditor.find(f"{path} is left, and its job is deleted")
+
+    def _is_all_removed(self) -> bool:
+        with self.database.sessions() as session:
+            return not session.scalars(select(DeletedJob)).all()
+
+    def _check_data(self) -> None:
+        for job_id in self._job_ids():
+            self.auditor.check_log(job_id)
+            if job_id in self.sinks:
+                first = self._first_record_of(job_id)
+                self.auditor.check_rows(job_id, self.sinks[job_id], self.source.records, first)
+
+    def _check_one_driver_each(self) -> None:
+        """The job runs as its row says: one driver, of its revision and parallelism."""
+        with self.database.sessions() as session:
+            for job in session.scalars(select(Job)).all():
+                active = session.scalars(
+                    select(Attempt).where(Attempt.job_id == job.id, Attempt.stage == AttemptStage.ACTIVE)
+                ).all()
+                alive = [driver for driver in self._alive() if driver.job_id == job.id]
+                numbers = [driver.attempt for driver in alive]
+                if job.status in SETTLED and numbers:
+                    self.auditor.find(f"{job.name} is {job.status}, and attempts {numbers} run")
+                if job.status == JobStatus.RUNNING:
+                    revision = session.get_one(Revision, (job.id, job.revision))
+                    if numbers != [attempt.number for attempt in active]:
+                        self.auditor.find(f"attempts {numbers} of {job.name} run")
+                    for driver in alive:
+                        given = driver.assignment
+                        if given is not None and given.parallelism != revision.parallelism:
+                            self.auditor.find(f"{job.name} runs at parallelism {given.parallelism}")
+
+    def _check_troubles(self) -> None:
+        for plane in self.planes.values():
+            for job_id, trouble in plane.troubles.items():
+                self.auditor.find(f"the steps of {job_id} fail: {trouble.code}")
+        for task, error in self.world.failures:
+            self.auditor.find(f"task {task.name} of {task.process.name} failed: {type(error).__name__}: {error}")
+
+    def _is_quiet(self) -> bool:
+        with self.database.sessions() as session:
+            if session.scalars(select(Change.id).where(Change.status == ChangeStatus.IN_PROGRESS)).first():
+                return False
+            rows = session.scalars(select(Job)).all()
+            unreaped = session.scalars(
+                select(Attempt.number).where(Attempt.stage == AttemptStage.ENDED, Attempt.reaped.is_(False))
+            ).all()
+        is_settled = all(job.status in SETTLED or (job.status == JobStatus.RUNNING and not job.failure) for job in rows)
+        running = sum(job.status == JobStatus.RUNNING for job in rows)
+        return is_settled and not unreaped and len(self._alive()) == running
+
+    def _have_all_caught_up(self) -> bool:
+        if not self._is_quiet():
+            return False
+        with self.database.sessions() as session:
+            running = session.scalars(select(Job.id).where(Job.status == JobStatus.RUNNING)).all()
+        if self._status() != JobStatus.RUNNING:
+            return False
+        count = len(self.source.records)
+        return all(len(self.sinks[job_id].rows) >= count - self._first_record_of(job_id) for job_id in running)
+
+    def _first_record_of(self, job_id: str) -> int:
+        """Returns how many records a clone's snapshot had read, whose effect is in the original's sink."""
+        opened = [entry for entry in self.auditor.entries.get(job_id, {}).values() if isinstance(entry, AttemptOpened)]
+        first = min(opened, key=lambda entry: entry.attempt, default=None)
+        if first is None or first.restored_from is None:
+            return 0
+        return self.auditor.records_read.get(first.restored_from, 0)
+
+    def _wait(self, what: str, observe: Callable[[], bool]) -> bool:
+        deadline = self.world.now + QUIET_SECONDS
+        while self.world.now < deadline:
+            if observe():
+                return True
+            self.world.run_until(self.world.now + STEP_SECONDS)
+        with self.database.sessions() as session:
+            shown = [(job.name, str(job.status), job.failure) for job in session.scalars(select(Job)).all()]
+        self.auditor.find(f"waited in vain for {what}: {shown}")
+        return False
+
+    # What the rest of the environment uses
+
+    def _launch(self, job_id: str, attempt: int, host: str) -> Driver:
+        disk = self._directory / host
+        disk.mkdir(exist_ok=True)
+        driver = Driver(
+            self.world,
+            self.hosts[host],
+            job_id,
+            attempt,
+            network=self.network,
+            source=self.source,
+            sink=self.sinks.setdefault(job_id, SinkModel(self.world)),
+            disk=disk,
+        )
+        if any(each.job_id == job_id and each.is_alive for each in self.drivers):
+            self.world.reach("two drivers of a job were alive")
+        self.drivers.append(driver)
+        return driver
+
+    def _reachable(self, process: Process) -> tuple[ControlPlane, Process] | None:
+        """A driver stays with the control plane that answers it, and looks for another one if it does not."""
+        known = process.resources.get("control plane")
+        for plane in sorted(self.planes.values(), key=lambda each: (each is not known, each.process.name)):
+            if plane.process.is_alive and not plane.process.is_frozen and not plane.process.host.is_cut_off:
+                if known is not None and plane is not known:
+                    self.world.reach("a driver found another control plane")
+                process.resources["control plane"] = plane
+                return plane, plane.process
+        return None
+
+    def _ask(self, what: str, call: Callable[[Context], Any], *, twice: bool = False) -> None:
+        """Sends a request to a control plane; a double click is two requests, perhaps to both."""
+        planes = [plane for plane in self.planes.values() if plane.process.is_alive and not plane.process.is_frozen]
+        for _ in range(2 if twice else 1):
+            if not planes:
+                return
+            plane = self.world.chance.choice(planes)
+            self.world.spawn(plane.process, f"request {what}", lambda plane=plane: self._answer(plane, what, call))
+
+    def _answer(self, plane: PlayedControlPlane, what: str, call: Callable[[Context], Any]) -> None:
+        try:
+            call(plane.context)
+        except KeyscaleError as error:
+            self.world.trace.note(self.world, f"refused to {what}: {error.code}: {error}")
+        except ProcessEndedError:
+            raise
+        else:
+            self.world.trace.note(self.world, f"accepted to {what}")
+
+    def _request_now(self, what: str, call: Callable[[Context], Any]) -> None:
+        """Sends a request after the last fault: it must be accepted."""
+        plane = next(plane for plane in self.planes.values() if plane.process.is_alive)
+        done: list[str] = []
+
+        def run() -> None:
+            try:
+                call(plane.context)
+            except KeyscaleError as error:
+                self.auditor.find(f"refused to {what} when all was well: {error.code}: {error}")
+            done.append(what)
+
+        self.world.spawn(plane.process, f"request {what}", run)
+        for _ in range(20):
+            if done:
+                return
+            self.world.run_until(self.world.now + 1.0)
+        self.auditor.find(f"no answer to {what}")
+
+    def _id(self) -> str:
+        self.requests += 1
+        return f"request-{self.requests}"
+
+    def _job_names(self) -> list[str]:
+        with self.database.sessions() as session:
+            return sorted(session.scalars(select(Job.name)).all(), reverse=True)
+
+    def _job_ids(self) -> list[str]:
+        with self.database.sessions() as session:
+            return sorted(session.scalars(select(Job.id)).all())
+
+    def _status(self, name: str = NAME) -> JobStatus | None:
+        with self.database.sessions() as session:
+            return session.scalar(select(Job.status).where(Job.name == name))
+
+    def on_sink_away(self, seconds: float) -> None:
+        for sink in self.sinks.values():
+            sink.is_away = True
+            self.world.after(seconds, lambda sink=sink: setattr(sink, "is_away", False))
+
+    def _may_stop_here(self) -> bool:
+        return self.database.open_transactions == 0
+
+    def _is_control(self, process: Process) -> bool:
+        return any(plane.process is process for plane in self.planes.values()) or process.name.startswith("control")
+
+
+def _slow() -> UpdateRequest:
+    return UpdateRequest(checkpoints=SLOW_SETTINGS.model_dump(), plan_first=False)
+
+
+def play_controlled(
+    history: History,
+    database: Database,
+    trace: Trace | None = None,
+    patches: list[tuple[Any, str, object]] | None = None,
+) -> Outcome:
+    """Plays a history with control planes."""
+    trace = trace or Trace()
+    database.begin_history(None)
+    environment = ControlledEnvironment(history, trace, database)
+    with ExitStack() as stack:
+        stack.callback(environment.close)
+        stack.enter_context(played(environment.world, environment.store, patches))
+        database.world = environment.world
+        try:
+            environment.play()
+        finally:
+            environment.world.close()
+            database.world = None
+    return environment.outcome()
+
+
+__all__ = ["ControlledEnvironment", "DriverState", "play_controlled"]

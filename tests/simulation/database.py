@@ -1,0 +1,109 @@
+"""The real PostgreSQL of the histories with a control plane: one database, emptied between two histories."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import event, text
+
+from keyscale.api.libraries.contents import Contents
+from keyscale.db.connections import open_engine, session_factory
+from keyscale.db.models import Artifact
+from keyscale.db.statuses import ArtifactKind
+from tests.simulation.world import ProcessEndedError
+from tests.support.servers.postgres import create_database
+from tests.support.servers.shared_postgres import SharedPostgres
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.simulation.world import World
+
+ARTIFACT = "a" * 32
+MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - no power is cut here
+_KEPT = {"leader", "artifacts", "artifact_chunks"}
+
+
+class Database:
+    """A migrated database, on which one world after the other works.
+
+    Transactions of a process that is dead do not begin and do not commit. Within a transaction no task waits, so that
+    the one thread of the simulation never waits for a lock.
+
+    Args:
+        url: Its URL.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.engine = open_engine(url)
+        self.sessions = session_factory(self.engine)
+        self.world: World | None = None
+        self.open_transactions = 0
+        event.listen(self.engine, "begin", self._begin)
+        event.listen(self.engine, "commit", self._commit)
+        event.listen(self.engine, "rollback", self._end)
+        emptied = [table.name for table in reversed(Base.metadata.sorted_tables) if table.name not in _KEPT]
+        self._delete = ";".join(f'DELETE FROM "{name}"' for name in emptied)  # noqa: S608 - names of our own tables
+        self._add_artifact()
+
+    def begin_history(self, world: World | None) -> None:
+        """Empties the database, for a world."""
+        self.world, self.open_transactions = None, 0
+        with self.sessions.begin() as session:
+            session.execute(text(self._delete))
+        self.open_transactions = 0
+        self.world = world
+
+    def close(self) -> None:
+        self.world = None
+        self.engine.dispose()
+
+    def _begin(self, _connection: object) -> None:
+        self._require_alive()
+        self.open_transactions += 1
+
+    def _commit(self, _connection: object) -> None:
+        if self.world is not None:
+            self.world.moment("database.committing")
+            self._require_alive()
+        self.open_transactions -= 1
+
+    def _end(self, _connection: object) -> None:
+        self.open_transactions = max(0, self.open_transactions - 1)
+
+    def _require_alive(self) -> None:
+        if self.world is not None and (self.world.is_over or not self.world.process.is_alive):
+            raise ProcessEndedError
+
+    def _add_artifact(self) -> None:
+        with self.sessions.begin() as session:
+            if session.get(Artifact, ARTIFACT) is None:
+                session.add(
+                    Artifact(
+                        id=ARTIFACT,
+                        name="job.py",
+                        version=1,
+                        filename="job.py",
+                        kind=ArtifactKind.PYTHON,
+                        sha256="0" * 64,
+                        size_bytes=1,
+                        created_at_ms=0,
+                        uploaded_by="simulation",
+                        contents=Contents().model_dump(mode="json"),
+                    )
+                )
+
+
+@contextmanager
+def own_database() -> Iterator[Database]:
+    """Starts a PostgreSQL for the histories of a command."""
+    with tempfile.TemporaryDirectory(prefix="keyscale-sim-pg-", dir=MEMORY, ignore_cleanup_errors=True) as directory:
+        server = SharedPostgres(Path(directory))
+        try:
+            with closing(Database(create_database(server.url(), "simulation", server.migrated()))) as database:
+                yield database
+        finally:
+            server.stop()
