@@ -1,1 +1,4 @@
-"""The control plane: an HTTP API over PostgreSQL, and the reconciler that keeps jobs as they are wanted."""
+"""The control plane.
+
+It is an HTTP API over PostgreSQL, and the reconciler that keeps jobs in their desired state.
+"""

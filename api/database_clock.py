@@ -1,7 +1,8 @@
-"""The time that all replicas agree on, although the clocks of their hosts may differ by minutes: the database's.
+"""The database's time, which all replicas share.
 
-It is for times that one replica writes and another one compares with its own: when tokens and sessions expire, when a
-driver was heard, whether a verification goes on. All other times are those of the host.
+The clocks of their hosts may differ by minutes. The shared time is for times that one replica writes and another
+replica compares: the expiry of tokens and sessions, a driver's last heartbeat, and whether a verification continues.
+All other times come from the host.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AGREES_MS = 1000
-"""A host's clock that differs from the database's by less is used as it is."""
+"""A host's clock that differs from the database's clock by less is used directly."""
 
 
 class DatabaseClock:
-    """The database's clock, as this host's clock and what that differs by."""
+    """The database's clock: this host's clock plus its difference."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
@@ -32,7 +33,10 @@ class DatabaseClock:
         return now_ms() - self._ahead_ms
 
     def follow(self, session: Session) -> None:
-        """Finds out how much this host's clock differs. It is called every few seconds."""
+        """Measures the difference of this host's clock.
+
+        Called every few seconds.
+        """
         before_ms = now_ms()
         database_ms = database_now_ms(session)
         after_ms = now_ms()

@@ -1,4 +1,6 @@
-"""The errors of the control plane, which callers of the API see as `application/problem+json`.
+"""The errors of the control plane.
+
+Callers of the API see them as `application/problem+json`.
 
 docs/errors.md explains every class under its code. Messages (`detail`) never hold a record or a secret.
 """
@@ -16,8 +18,8 @@ class ApiError(KeyscaleError):
     Attributes:
         title: Describes the error, with the same text for every error of this code.
         status: HTTP status of the answer.
-        detail: Describes this very error.
-        retry_after_s: How long to wait before the request is sent again, where waiting can help.
+        detail: Describes the single error.
+        retry_after_s: Time to wait before sending the request again, if waiting can help.
     """
 
     code = "INTERNAL_ERROR"
@@ -53,7 +55,7 @@ class CursorInvalidError(ApiError):
     """The parameter `after` is not a cursor of the list."""
 
     code = "CURSOR_INVALID"
-    title = "The cursor is not one of this list"
+    title = "The cursor does not belong to this list"
     status = 422
     domain = "user"
     advice = "Send the `next` of an earlier answer of the same list unchanged, or leave `after` out to begin again."
@@ -63,7 +65,7 @@ class RouteNotFoundError(ApiError):
     """There is nothing at this path."""
 
     code = "ROUTE_NOT_FOUND"
-    title = "There is nothing at this path"
+    title = "This path does not exist"
     status = 404
     domain = "user"
     advice = "GET /openapi.json lists every path."
@@ -90,7 +92,7 @@ class TokenMissingError(ApiError):
 
 
 class TokenExpiredError(TokenMissingError):
-    """The token of a request, or the session of a page, has expired."""
+    """A request's token or a page's session has expired."""
 
     code = "TOKEN_EXPIRED"
     title = "The token has expired"
@@ -116,7 +118,7 @@ class RoleTooLowError(ApiError):
 
 
 class RoleMissingError(ApiError):
-    """The issuer knows the user, but the settings give the user no role."""
+    """The issuer knows the user, but settings grant the user no role."""
 
     code = "ROLE_MISSING"
     title = "You have no role here"
@@ -129,18 +131,18 @@ class RoleMissingError(ApiError):
 
 
 class IssuerUnavailableError(ApiError):
-    """The OpenID Connect issuer does not answer, or not as OpenID Connect demands."""
+    """The OpenID Connect issuer does not answer, or answers incorrectly."""
 
     code = "ISSUER_UNAVAILABLE"
     title = "The OpenID Connect issuer cannot be used"
     status = 503
     domain = "external"
     retryable = True
-    advice = "Check KEYSCALE_OIDC_ISSUER and that the issuer is running. Tokens of Keyscale's own work without it."
+    advice = "Check KEYSCALE_OIDC_ISSUER and that the issuer is running. Keyscale's own tokens work without it."
 
 
 class OutOfScopeError(ApiError):
-    """A user whose scope covers certain jobs only wants to make another one."""
+    """A user tries to make a job outside the user's scope."""
 
     code = "OUT_OF_SCOPE"
     title = "Your scope does not cover this job"
@@ -150,27 +152,33 @@ class OutOfScopeError(ApiError):
 
 
 class TokenNotFoundError(ApiError):
-    """There is no token with this id."""
+    """No token has this id."""
 
     code = "TOKEN_NOT_FOUND"
-    title = "There is no such token"
+    title = "The token does not exist"
     status = 404
     domain = "user"
-    advice = "GET /tokens lists them. Use the token's id, not the token itself."
+    advice = "GET /tokens lists all tokens. Use the token's id, not the token itself."
 
 
 class TokenNameTakenError(ApiError):
-    """A valid token has this name: events could not tell the two apart."""
+    """Another valid token has this name.
+
+    Events could not distinguish the two tokens.
+    """
 
     code = "TOKEN_NAME_TAKEN"
-    title = "There is a valid token with this name already"
+    title = "A valid token already has this name"
     status = 409
     domain = "user"
     advice = "Choose another name, or revoke that token first."
 
 
 class RateLimitedError(ApiError):
-    """A user or an address sends more requests than are allowed, or too many without a valid token."""
+    """A user or an address sends too many requests.
+
+    Requests without a valid token have their own limit.
+    """
 
     code = "RATE_LIMITED"
     title = "Too many requests"
@@ -198,7 +206,7 @@ class HostNotAllowedError(ApiError):
 
 
 class OriginNotAllowedError(ApiError):
-    """A page of another origin sent a request with our cookie."""
+    """A page of another origin sent the control plane's cookie."""
 
     code = "ORIGIN_NOT_ALLOWED"
     title = "Pages of other sites may not call the API"
@@ -214,37 +222,38 @@ class BodyTooLargeError(ApiError):
     title = "The request's body is too large"
     status = 413
     domain = "user"
-    advice = (
-        "Upload less: an artifact should not contain data. Bring libraries as artifacts of their own, one per wheel."
-    )
+    advice = "Upload less: an artifact should not contain data. Bring libraries as separate artifacts, one per wheel."
 
 
 class TooManyInFlightError(ApiError):
-    """As many uploads, plans, verifications, streams, log searches or snapshots of a job as may be are in progress."""
+    """Too many uploads, streams or other costly requests are in progress.
+
+    Costly requests are uploads, plans, verifications, streams, log searches and snapshots of a job.
+    """
 
     code = "TOO_MANY_IN_FLIGHT"
     title = "Too many of these are in progress"
     status = 429
     domain = "user"
     retryable = True
-    advice = "Wait until some of them have ended, and send the request again."
+    advice = "Wait until some of these requests have ended, and send the request again."
 
 
 # --- artifacts ------------------------------------------------------------------------------------------------------
 
 
 class ArtifactNotFoundError(ApiError):
-    """There is no artifact with this id."""
+    """No artifact has this id."""
 
     code = "ARTIFACT_NOT_FOUND"
-    title = "There is no such artifact"
+    title = "The artifact does not exist"
     status = 404
     domain = "user"
-    advice = "GET /artifacts lists them."
+    advice = "GET /artifacts lists all artifacts."
 
 
 class ArtifactInvalidError(ApiError):
-    """The uploaded file is not a valid Python file, zip, wheel or jar."""
+    """The file is not a valid Python file, zip, wheel or jar."""
 
     code = "ARTIFACT_INVALID"
     title = "The file is not a valid Python file, zip, wheel or jar"
@@ -267,51 +276,57 @@ class ArtifactNotRunnableError(ApiError):
 
 
 class ArtifactInUseError(ApiError):
-    """An artifact cannot be deleted while a revision of a job uses it."""
+    """An artifact that a job's revision uses cannot be deleted."""
 
     code = "ARTIFACT_IN_USE"
     title = "A job uses this artifact"
     status = 409
     domain = "user"
-    advice = "`detail` names the job. Its revisions keep their artifacts, so that it can go back: delete the job first."
+    advice = "`detail` names the job. Its revisions keep their artifacts for a rollback: delete the job first."
 
 
 class LibraryInvalidError(ApiError):
-    """A job cannot have this library: it is no importable module, no package of the platform, or one of too many."""
+    """A job cannot have this library.
+
+    It is not an importable module or a package of the platform, or the job has too many libraries.
+    """
 
     code = "LIBRARY_INVALID"
     title = "A job cannot have this library"
     status = 422
     domain = "user"
     advice = (
-        "A .py library is imported by its file's name, which must be that of a module. A package is named "
-        "`package:NAME`; `detail` lists those that there are."
+        "A .py library is imported by its file's name, which must be a module's name. A package is named"
+        " `package:NAME`; `detail` lists the available packages."
     )
 
 
 class LibraryClashError(ApiError):
-    """A library has the name of a package or module of the platform, of Python, or of another library of the job."""
+    """A library has the name of another package or module.
+
+    The other package belongs to the platform, to Python, or to another library of the job.
+    """
 
     code = "LIBRARY_CLASH"
     title = "Two packages or modules have the same name"
     status = 422
     domain = "user"
     advice = (
-        "Leave the library out and use the platform's version, which `detail` names; or rename your own module. Of two "
-        "libraries with the same modules a job can have one."
+        "Leave the library out and use the platform's version, which `detail` names; or rename your own module. A job"
+        " can have only one of two libraries with the same modules."
     )
 
 
 class LibraryRequirementError(ApiError):
-    """A wheel needs a package that neither the job nor the platform has, or has in another version."""
+    """A wheel needs a package that is missing or has another version."""
 
     code = "LIBRARY_REQUIREMENT_MISSING"
-    title = "A library needs another one that is missing"
+    title = "A library needs a missing package"
     status = 422
     domain = "user"
     advice = (
-        "Add a wheel of each package that `detail` names. `./keyscale artifacts upload --requirements FILE` uploads "
-        "wheels with all that they need."
+        "Add a wheel of each package that `detail` names. `./keyscale artifacts upload --requirements FILE` uploads"
+        " wheels with all their requirements."
     )
 
 
@@ -342,40 +357,46 @@ class JarNotAllowedError(ApiError):
 
 
 class JobNotFoundError(ApiError):
-    """There is no job with this id or name."""
+    """No job has this id or name."""
 
     code = "JOB_NOT_FOUND"
-    title = "There is no such job"
+    title = "The job does not exist"
     status = 404
     domain = "user"
-    advice = "GET /jobs lists them. Use the id or the name of a job."
+    advice = "GET /jobs lists all jobs. Use the id or the name of a job."
 
 
 class JobNameTakenError(ApiError):
     """Two jobs cannot have the same name."""
 
     code = "JOB_NAME_TAKEN"
-    title = "There is a job with this name already"
+    title = "A job already has this name"
     status = 409
     domain = "user"
     advice = "Choose another name, or delete that job."
 
 
 class ReportInvalidError(ApiError):
-    """A driver reports what cannot be true of its attempt, such as a checkpoint of another job."""
+    """A driver's report cannot be true of its attempt.
+
+    An example is a checkpoint of another job.
+    """
 
     code = "REPORT_INVALID"
     title = "The report cannot be true"
     status = 422
     domain = "internal"
-    advice = "Nothing was stored. If the job's code does not send reports of its own, this is a defect: report it."
+    advice = "Nothing was stored. If the job's code does not send its own reports, this is a defect: report it."
 
 
 class JobLimitError(ApiError):
-    """A job asks for more cores, memory, executors or subtasks than the platform gives to a job."""
+    """A job asks for more resources than the platform's limits allow.
+
+    Resources are cores, memory, executors and subtasks.
+    """
 
     code = "JOB_LIMIT_EXCEEDED"
-    title = "The job asks for more than it may have"
+    title = "The job asks for more than the limits allow"
     status = 422
     domain = "user"
     advice = "Ask for less, or raise the limit: docs/configuration.md lists the settings KEYSCALE_JOB_..._MAX."
@@ -385,7 +406,7 @@ class SecretUnknownError(ApiError):
     """A job names a secret that the platform does not have."""
 
     code = "SECRET_UNKNOWN"
-    title = "There is no such secret"
+    title = "The secret does not exist"
     status = 422
     domain = "user"
     advice = (
@@ -428,8 +449,8 @@ class SparkConfNotAllowedError(ApiError):
     status = 422
     domain = "user"
     advice = (
-        "A job may choose settings of memory, cores and timeouts, which docs/configuration.md lists, and those that an "
-        "administrator allows by KEYSCALE_SPARK_CONF_ALLOWED."
+        "A job may choose settings of memory, cores and timeouts, which docs/configuration.md lists, and settings that"
+        " an administrator allows by KEYSCALE_SPARK_CONF_ALLOWED."
     )
 
 
@@ -437,10 +458,10 @@ class SparkConfNotAllowedError(ApiError):
 
 
 class OperationNotFoundError(ApiError):
-    """There is no operation with this id."""
+    """No operation has this id."""
 
     code = "OPERATION_NOT_FOUND"
-    title = "There is no such operation"
+    title = "The operation does not exist"
     status = 404
     domain = "user"
     advice = "Use the operation_id from the answer to your request."
@@ -463,7 +484,7 @@ class CheckpointNotFoundError(ApiError):
     title = "The job has no such checkpoint"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/checkpoints lists them."
+    advice = "GET /jobs/{id}/checkpoints lists its checkpoints."
 
 
 class SavepointNotFoundError(ApiError):
@@ -473,7 +494,7 @@ class SavepointNotFoundError(ApiError):
     title = "The job has no such savepoint"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/savepoints lists them."
+    advice = "GET /jobs/{id}/savepoints lists its savepoints."
 
 
 class RescaleNotFoundError(ApiError):
@@ -483,7 +504,7 @@ class RescaleNotFoundError(ApiError):
     title = "The job has no such rescale"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/rescales lists them."
+    advice = "GET /jobs/{id}/rescales lists its rescales."
 
 
 class ChangeNotFoundError(ApiError):
@@ -493,7 +514,7 @@ class ChangeNotFoundError(ApiError):
     title = "The job has no such change"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/changes lists them."
+    advice = "GET /jobs/{id}/changes lists its changes."
 
 
 class RevisionNotFoundError(ApiError):
@@ -503,14 +524,14 @@ class RevisionNotFoundError(ApiError):
     title = "The job has no such revision"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/revisions lists them."
+    advice = "GET /jobs/{id}/revisions lists its revisions."
 
 
 class ChangeInProgressError(ApiError):
     """Another change of the job is in progress.
 
     Attributes:
-        change_id: That change.
+        change_id: The running change.
     """
 
     def __init__(self, detail: str = "", change_id: str | None = None) -> None:
@@ -540,13 +561,13 @@ class UpgradeInProgressError(ChangeInProgressError):
 
 
 class RevisionConflictError(ApiError):
-    """A change names a revision that is no longer the job's present one."""
+    """A change names an outdated revision of the job."""
 
     code = "REVISION_CONFLICT"
     title = "The job has another revision now"
     status = 412
     domain = "user"
-    advice = "`revision` is the present one. Look at it (GET /jobs/{id}), and send its ETag in If-Match."
+    advice = "`revision` is the current revision. Read it (GET /jobs/{id}), and send its ETag in If-Match."
 
     def __init__(self, detail: str = "", revision: int = 0) -> None:
         super().__init__(detail)
@@ -564,14 +585,20 @@ class RevisionRequiredError(ApiError):
     """A change does not say which revision it changes."""
 
     code = "REVISION_REQUIRED"
-    title = "The change does not say which revision it is meant for"
+    title = "The change does not name its revision"
     status = 428
     domain = "user"
-    advice = "Send the ETag of GET /jobs/{id} in the header If-Match, so that nobody's change is overwritten unseen."
+    advice = (
+        "Send the ETag of GET /jobs/{id} in the header If-Match, so that the change cannot overwrite another user's"
+        " change."
+    )
 
 
 class LastStateTooOldError(ApiError):
-    """A job has no completed checkpoint that is as young as the request for an upgrade from the last state demands."""
+    """The job's latest checkpoint is older than the upgrade allows.
+
+    The upgrade takes the last state.
+    """
 
     code = "LAST_STATE_TOO_OLD"
     title = "The latest checkpoint is too old"
@@ -582,7 +609,7 @@ class LastStateTooOldError(ApiError):
 
 
 class RevisionWithoutSavepointError(ApiError):
-    """No savepoint was taken when a revision was replaced, so the job cannot be taken back to it."""
+    """The replaced revision has no savepoint, so rollback is impossible."""
 
     code = "REVISION_WITHOUT_SAVEPOINT"
     title = "No savepoint was taken when this revision was replaced"
@@ -596,15 +623,15 @@ class RevisionWithoutSavepointError(ApiError):
 
 
 class RestoreSourceError(ApiError):
-    """A job cannot start from the checkpoint or savepoint that a request names."""
+    """A job cannot start from the requested checkpoint or savepoint."""
 
     code = "RESTORE_SOURCE_INVALID"
     title = "The job cannot start from this checkpoint or savepoint"
     status = 422
     domain = "user"
     advice = (
-        "`detail` says why. GET /jobs/{id}/checkpoints and GET /jobs/{id}/savepoints list those that are COMPLETED; "
-        "max parallelism, hash and store must be the job's own."
+        "`detail` says why. GET /jobs/{id}/checkpoints and GET /jobs/{id}/savepoints list the job's snapshots; the"
+        " snapshot must be COMPLETED, with the job's own max parallelism, hash and store."
     )
 
 
@@ -630,8 +657,8 @@ class ChangeNotCancellableError(ApiError):
     status = 409
     domain = "user"
     advice = (
-        "`detail` says how far it is. A change that has ended is taken back by another one: `./keyscale "
-        "rescale JOB N` to the old parallelism, or `./keyscale jobs rollback JOB REVISION`."
+        "`detail` says how far it is. To take back a change that has ended, make another change: `./keyscale rescale"
+        " JOB N` to the old parallelism, or `./keyscale jobs rollback JOB REVISION`."
     )
 
 
@@ -646,7 +673,10 @@ class ParallelismUnchangedError(ApiError):
 
 
 class ChangeIncompatibleError(ApiError):
-    """A change of a running job that could not take over its state, or that would lose some of it without leave."""
+    """A running job's change cannot take over its state.
+
+    Or it would drop state without permission.
+    """
 
     code = "CHANGE_INCOMPATIBLE"
     title = "The changed job does not fit its stored state"
@@ -654,13 +684,13 @@ class ChangeIncompatibleError(ApiError):
     domain = "user"
     advice = (
         "`detail` names each difference. POST /jobs/{id}/plan with the same body shows the whole plan. Declare the"
-        " state as it is stored or under another name; allow_non_restored_state lets dropped state go; upgrade_mode"
+        " state as it is stored or under another name; allow_non_restored_state permits dropping state; upgrade_mode"
         " stateless begins without state."
     )
 
 
 class PlanTimeoutError(ApiError):
-    """A program was not loaded, or a job's stored state not read, within the time that a plan may take."""
+    """A plan did not load the program or read state in time."""
 
     code = "PLAN_TIMEOUT"
     title = "The plan takes too long"
@@ -669,13 +699,16 @@ class PlanTimeoutError(ApiError):
     retryable = True
     advice = (
         "Send the request again when the host is less busy, or raise KEYSCALE_PLAN_TIMEOUT_MS. A script must reach"
-        " env.execute() by itself: it must not wait for anything before. An upgrade with plan_first=false"
-        " (`--no-plan-first`) is applied without a plan."
+        " env.execute() without waiting for anything. An upgrade with plan_first=false (`--no-plan-first`) is applied"
+        " without a plan."
     )
 
 
 class ProgramUnloadableError(ApiError):
-    """The process that loads a program for a plan ended without an answer, such as by a lack of memory."""
+    """The process that loads a plan's program ended without an answer.
+
+    A lack of memory can be the cause.
+    """
 
     code = "PROGRAM_UNLOADABLE"
     title = "The program cannot be loaded for a plan"
@@ -698,10 +731,10 @@ class AttemptOverError(ApiError):
 
 
 class StoreRoleMissingError(ApiError):
-    """A driver asks for credentials of the object store, and the platform gives out none."""
+    """A driver asks for store credentials that the platform does not grant."""
 
     code = "STORE_ROLE_MISSING"
-    title = "The platform gives out no credentials"
+    title = "The platform grants no credentials"
     status = 404
     domain = "external"
     advice = "Set KEYSCALE_STORE_ROLE, or start the job again: its driver then has the control plane's credentials."
@@ -714,19 +747,19 @@ class AttemptNotFoundError(ApiError):
     title = "The job has no such attempt"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/attempts lists them."
+    advice = "GET /jobs/{id}/attempts lists its attempts."
 
 
 class SnapshotNeededError(ApiError):
-    """A checkpoint or savepoint that something still needs, or of which nothing is there, is not deleted."""
+    """A checkpoint or savepoint that is needed or missing is not deleted."""
 
     code = "SNAPSHOT_NEEDED"
     title = "The checkpoint or savepoint is not deleted"
     status = 409
     domain = "user"
     advice = (
-        "`detail` names what needs it. The newest one can be deleted when there is a newer one; the dry run "
-        "(`./keyscale checkpoints delete JOB N --dry-run`) shows the reasons at any time."
+        "`detail` names what needs it. The newest checkpoint can be deleted once a newer one exists; the dry run"
+        " (`./keyscale checkpoints delete JOB N --dry-run`) shows the reasons at any time."
     )
 
 
@@ -741,7 +774,7 @@ class VerificationNotFoundError(ApiError):
 
 
 class LogNotHereError(ApiError):
-    """The driver's log is where no control plane answers, or it was deleted."""
+    """The driver's log was deleted or is on an unavailable host."""
 
     code = "LOG_NOT_HERE"
     title = "The log cannot be read"
@@ -764,14 +797,14 @@ class DatabaseUnavailableError(ApiError):
     status = 503
     domain = "external"
     retryable = True
-    advice = "Running jobs go on. Start PostgreSQL again; the control plane reconnects by itself."
+    advice = "Running jobs continue. Start PostgreSQL again; the control plane reconnects by itself."
 
 
 class DatabaseBusyError(ApiError):
-    """PostgreSQL gave the request up, because it stood in the way of another one."""
+    """PostgreSQL cancelled the request because it blocked another request."""
 
     code = "DATABASE_BUSY"
-    title = "Another request stood in the way"
+    title = "The request blocked another request"
     status = 503
     domain = "external"
     retryable = True
@@ -779,14 +812,17 @@ class DatabaseBusyError(ApiError):
 
 
 class DatabaseSlowError(ApiError):
-    """A statement took longer than its limit of time. PostgreSQL answers, but not fast enough."""
+    """A database statement exceeded its time limit.
+
+    PostgreSQL answers, but not fast enough.
+    """
 
     code = "DATABASE_SLOW"
     title = "The database took too long"
     status = 503
     domain = "external"
     retryable = True
-    advice = "Nothing was changed. Send the request again; if this repeats, look for load or locks in PostgreSQL."
+    advice = "Nothing was changed. Send the request again; if this repeats, check PostgreSQL for load or locks."
 
 
 class StoreUnavailableError(ApiError):
@@ -803,49 +839,63 @@ class StoreUnavailableError(ApiError):
 
 
 class ReconcilerDownError(ApiError):
-    """The reconciler has not finished a round for a while: nothing is started, restarted or rescaled."""
+    """The reconciler has not finished a round for a while.
+
+    Jobs are not started, restarted or rescaled.
+    """
 
     code = "RECONCILER_DOWN"
     title = "The reconciler is not working"
     status = 503
     domain = "internal"
     retryable = True
-    advice = "Running jobs go on. If the database answers, read the control plane's log and restart the control plane."
+    advice = (
+        "Running jobs continue. If the database answers, read the control plane's log and restart the control plane."
+    )
 
 
 class LeaderMissingError(ApiError):
-    """No replica leads: nothing is started, restarted or rescaled."""
+    """No replica leads.
+
+    Jobs are not started, restarted or rescaled.
+    """
 
     code = "LEADER_MISSING"
     title = "No replica of the control plane leads"
     status = 503
     domain = "internal"
     retryable = True
-    advice = "Running jobs go on. A new leader is elected within 30 seconds. If not, read the replicas' logs."
+    advice = "Running jobs continue. A new leader is elected within 30 seconds. If not, read the replicas' logs."
 
 
 class LeadershipLostError(ApiError):
-    """A replica that led before tried to write although another one leads by now; nothing was written."""
+    """A former leader tried to write although another replica leads now.
+
+    The write had no effect.
+    """
 
     code = "LEADERSHIP_LOST"
     title = "Another replica leads"
     status = 503
     domain = "internal"
     retryable = True
-    advice = "Nothing is wrong: the replica was stopped or cut off for a while, and the new leader carries on."
+    advice = "Nothing is wrong: the replica was stopped or disconnected for a while, and the new leader continues."
 
 
 class JobUserError(ApiError):
-    """A job's user of the operating system cannot be made, or a directory of the job's is not what it should be."""
+    """A job's system user or one of its directories cannot be used.
+
+    The user cannot be made, or a directory is not in the expected state.
+    """
 
     code = "JOB_USER_UNAVAILABLE"
-    title = "The job cannot run as a user of its own"
+    title = "The job cannot run as its own user"
     status = 500
     domain = "external"
     retryable = True
     advice = (
-        "`detail` names the user or directory. Set KEYSCALE_JOB_USERS to a range of numbers that no account has, and "
-        "remove what is in the way."
+        "`detail` names the user or directory. Set KEYSCALE_JOB_USERS to a range of numbers without accounts, and"
+        " remove the file or account in the way."
     )
 
 

@@ -28,7 +28,7 @@ _UNITS = {"k": 1 << 10, "": 1 << 20, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40, "
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """The most that a job may ask for.
+    """The limits of a job.
 
     Attributes:
         parallelism_max: Subtasks per operator, each with a Python worker.
@@ -46,7 +46,7 @@ class JobLimits:
         """Checks a job's parallelism and Spark settings.
 
         Raises:
-            JobLimitError: The job asks for more than it may have, or for what is no number.
+            JobLimitError: The job asks for more than a limit, or a value is not a number.
         """
         self.check_parallelism(parallelism)
         for key in _CORES:
@@ -60,7 +60,7 @@ class JobLimits:
         """Checks a parallelism.
 
         Raises:
-            JobLimitError: It is above the limit.
+            JobLimitError: The parallelism is above the limit.
         """
         if parallelism > self.parallelism_max:
             raise JobLimitError(f"parallelism is at most {self.parallelism_max} here")
@@ -70,7 +70,7 @@ class JobLimits:
         """Reads KEYSCALE_JOB_PARALLELISM_MAX, _CORES_MAX, _EXECUTORS_MAX and _MEMORY_MAX.
 
         Raises:
-            SettingInvalidError: One is no number above zero.
+            SettingInvalidError: A value is not a number above zero.
         """
         memory = "KEYSCALE_JOB_MEMORY_MAX"
         try:
@@ -88,10 +88,10 @@ class JobLimits:
 
 
 def size_bytes(text: str, name: str) -> int:
-    """Returns a size that is written as Spark writes it, such as `512m` or `4g`.
+    """Parses a size in Spark's notation, such as `512m` or `4g`.
 
     Raises:
-        JobLimitError: It is none.
+        JobLimitError: The text is not a size.
     """
     found = _SIZE.fullmatch(text)
     if found is None:

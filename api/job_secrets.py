@@ -1,4 +1,7 @@
-"""The platform's secrets for jobs: environment variables of the control plane, and files of a directory."""
+"""The platform's secrets for jobs.
+
+They are environment variables of the control plane, and files of a directory.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _BYTES_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class JobSecrets:
-    """Secrets by their names. A job gets those that it names.
+    """Secrets by their names; a job gets the secrets that it names.
 
     Attributes:
         variables: Environment variables `KEYSCALE_JOB_SECRET_<NAME>`, by their whole names.
@@ -35,23 +38,28 @@ class JobSecrets:
         """Checks that the platform has secrets of these names.
 
         Raises:
-            SecretUnknownError: It lacks one.
+            SecretUnknownError: A secret is missing.
         """
         unknown = sorted(name for name in set(names) if self._find(name) is None)
         if unknown:
-            raise SecretUnknownError(f"there is no secret {', '.join(unknown)}")
+            raise SecretUnknownError(f"the secrets do not exist: {', '.join(unknown)}")
 
     def variables_of(self, names: Iterable[str] | None) -> dict[str, str]:
-        """Returns the variables with these secrets, for a driver's environment; None: with all of them.
+        """Returns the variables with these secrets, for a driver's environment.
 
-        One that is gone is left out: the job says itself what it misses.
+        None stands for all secrets.
+
+        A missing secret is left out: the job itself reports it.
         """
         wanted = self._names() if names is None else set(names)
         found = {name: self._find(name) for name in wanted}
         return {f"{JOB_SECRET_PREFIX}{name}": value for name, value in found.items() if value is not None}
 
     def environment_of(self, names: Collection[str] | None) -> dict[str, str]:
-        """Returns the variables of `variables_of` and one with the names: a driver then sees which secret is gone."""
+        """Returns the variables of secrets and a variable with their names.
+
+        From the names a driver sees which secret is missing.
+        """
         named = {} if names is None else {NAMED_VARIABLE: ",".join(names)}
         return {**self.variables_of(names), **named}
 

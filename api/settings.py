@@ -32,17 +32,17 @@ _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
 @dataclass(frozen=True, slots=True)
 class OpenIdSettings:
-    """An OpenID Connect issuer whose users may use the control plane.
+    """The OpenID Connect issuer of users of the control plane.
 
     Attributes:
         issuer: Its URL, exactly as its tokens name it.
-        client_id: Our id at the issuer.
-        client_secret: Our secret at the issuer; None: we have none.
+        client_id: The control plane's id at the issuer.
+        client_secret: The control plane's secret at the issuer, if any.
         audience: The audience of bearer tokens for the API.
         roles: The roles by values of the claim; `*` is every user.
         role_claim: The claim, such as `groups`, or `realm_access.roles` for a nested one.
         job_labels: By values of the claim, a label (name and value) of jobs that the user reaches; the value `*` is
-            every user, and None instead of a label every job. Without any, everybody reaches every job.
+            every user, and None instead of a label every job. Without labels, every user reaches every job.
         scopes: The scopes that a sign-in requests, separated by spaces.
     """
 
@@ -64,18 +64,20 @@ class Settings:
         home: The directory of the embedded database, the admin token, the drivers' logs and the local store.
         database_url: The PostgreSQL to use; None: start the embedded one under `home`.
         store_url: Root of all snapshots; fixed for a job when the job is created.
-        spark_master: `local` means a local master with one core per subtask and one more.
+        spark_master: `local` means a local master with one core per subtask and one extra core.
         host: Address to listen on.
         port: Port to listen on; 0 picks a free one.
-        allowed_hosts: Host names under which the API may be called, besides the loopback ones.
+        allowed_hosts: Host names under which the API may be called, besides loopback names.
         artifact_bytes_max: Largest size of an upload.
         store_environment: Variables that only the object store's client reads; passed on to drivers.
-        store_role: A role of the store that drivers get credentials of, narrowed to their job; None: they get ours.
-        store_token_endpoint: Address of the service that gives them out; None: that of AWS's configuration.
+        store_role: A role of the store; drivers get its credentials, narrowed to their job. None: drivers get the
+            control plane's credentials.
+        store_token_endpoint: Address of the service that grants these credentials; None: the address in AWS's
+            configuration.
         job_secrets: The secrets that jobs may name.
-        job_limits: The most that a job may ask for.
+        job_limits: The limits of a job.
         jar_rules: The jars that jobs may have.
-        spark_conf_allowed: Spark settings that jobs may choose besides the usual ones; `prefix.*` allows all below.
+        spark_conf_allowed: Further Spark settings that jobs may choose; `prefix.*` allows all settings below.
         spark_secret: Shared by all processes of a Spark cluster, which then prove to each other that they know it.
         job_users: Range of users for jobs, or `off`; None: a default range, where jobs can have users of their own.
         job_group: A group of all these users, for files that jobs share.
@@ -89,12 +91,13 @@ class Settings:
         failures_per_minute: Requests without a valid token, and failed sign-ins, from one address; 0: without limit.
         tls_certificate: PEM file with the certificate and its chain; None: plain HTTP.
         tls_key: PEM file with the certificate's private key.
-        ca_file: PEM file with certificate authorities that drivers, and we as a client of the issuer, trust as well.
-        own_url: The URL at which drivers and commands reach the control plane, if it is not that of `host` and `port`.
+        ca_file: PEM file with further certificate authorities that drivers trust, and the control plane as a client of
+            the issuer.
+        own_url: The URL at which drivers and commands reach the control plane, if it differs from `host` and `port`.
         openid: The issuer whose users may sign in; None: tokens only.
         trusted_proxies: Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
-        keep_checkpoints: Checkpoints in the history of a job; those that are in the store stay in any case.
-        keep_checkpoint_details: How many of these keep the figures of their subtasks.
+        keep_checkpoints: Checkpoints in the history of a job; checkpoints in the store stay in any case.
+        keep_checkpoint_details: How many of these keep their subtasks' metrics.
         keep_attempts: Ended attempts in the history of a job.
         keep_event_days: Age of the oldest events.
     """
@@ -147,7 +150,10 @@ class Settings:
 
     @property
     def runs_directory(self) -> Path:
-        """Holds one directory per job and attempt, with the files of the launcher and the driver."""
+        """The directory with one directory per job and attempt.
+
+        An attempt's directory has the files of the launcher and the driver.
+        """
         return self.home / "runs"
 
     @property
@@ -156,7 +162,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Reads KEYSCALE_HOME, _DATABASE_URL, _STORE_URL, _SPARK_MASTER, _HOST, _PORT, _ALLOWED_HOSTS, _DRIVER_MEMORY.
+        """Reads the KEYSCALE_ variables of the environment.
 
         Raises:
             SettingInvalidError: A variable has an invalid value.
@@ -317,7 +323,7 @@ def _roles(text: str) -> dict[str, Role]:
             )
         roles[value] = Role(role.upper())
     if not roles:
-        raise SettingInvalidError("KEYSCALE_OIDC_ROLES is empty: nobody could sign in")
+        raise SettingInvalidError("KEYSCALE_OIDC_ROLES is empty, so sign-in is impossible")
     return roles
 
 
@@ -342,4 +348,4 @@ def _group(name: str | None) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        raise SettingInvalidError(f"KEYSCALE_JOB_GROUP: there is no group {name}") from None
+        raise SettingInvalidError(f"KEYSCALE_JOB_GROUP: the group {name!r} does not exist") from None

@@ -1,4 +1,7 @@
-"""The specification of a job: all that a revision keeps. Pure."""
+"""The specification of a job, as a revision keeps it.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Specification:
-    """All that defines what a job does and how.
+    """Everything that defines a job.
 
     Attributes:
         artifact_id: The program.
         libraries: Ids of further artifacts, and packages of the platform's jars as `package:NAME`.
         parameters: Text, or `{"secret": NAME}`.
-        secrets: Names; None: all, for a job from before jobs named secrets.
-        restart: The restart strategy; None: that of the script, or the control plane's default.
-        batch_interval_ms: Least time between two batches; None: that of the script, or none.
+        secrets: Names; None: all secrets, for a job from before jobs named secrets.
+        restart: The restart strategy; None: the script's strategy, or the control plane's default.
+        batch_interval_ms: Minimum time between two batches; None: the script's value, or no minimum.
     """
 
     artifact_id: str
@@ -55,7 +58,7 @@ FOLLOWED_WHILE_RUNNING = frozenset(
         "restart",
     }
 )
-"""The settings that a driver follows while it runs. For any other one the job gets another driver."""
+"""The settings that a running driver follows. Any other setting needs a new driver."""
 
 SPECIFICATION_FIELDS = tuple(each.name for each in fields(Specification))
 
@@ -69,9 +72,9 @@ def changed(specification: Specification, change: Mapping[str, Any]) -> Specific
     """Returns a specification after a change.
 
     Args:
-        specification: The present one.
+        specification: The current specification.
         change: The fields that the change gives. Parameters, Spark settings and settings of checkpoints are merged into
-            the present ones, and null removes one; other fields replace the present ones.
+            the current values, and null removes a value; other fields replace the current values.
     """
     present = specification.columns()
     merged = {name for name in ("parameters", "spark_conf", "checkpoints") if change.get(name) is not None}
@@ -87,7 +90,7 @@ def changed(specification: Specification, change: Mapping[str, Any]) -> Specific
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field that differs, by its path; None: it is not there."""
+    """One field that differs, by its path; None: the value is missing."""
 
     field: str
     before: Any
@@ -100,7 +103,10 @@ class Difference:
 
 
 def differences(before: Specification, after: Specification) -> list[Difference]:
-    """Returns what differs between two specifications, entry by entry of fields that have entries."""
+    """Returns the differences between two specifications.
+
+    Fields with entries are compared entry by entry.
+    """
     found = []
     old, new = before.columns(), after.columns()
     for name in SPECIFICATION_FIELDS:

@@ -1,4 +1,7 @@
-"""Checks of the object store: is it usable, and does a savepoint exist? Drivers do everything else with the store."""
+"""Checks of the object store and of snapshots in it.
+
+Drivers do everything else with the store.
+"""
 
 from __future__ import annotations
 
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READ_BYTES_MAX = 64 << 20
-"""The largest object that the control plane reads into memory. A job can write whatever it likes."""
+"""The largest object that the control plane reads into memory. Jobs can write objects of any size."""
 _HEALTH_TTL_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedSavepoint:
-    """A savepoint whose manifest is in the store."""
+    """A savepoint with a manifest in the store."""
 
     location: str
     checkpoint_id: CheckpointId
@@ -47,11 +50,11 @@ class PublishedSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class FoundSnapshot:
-    """A snapshot whose files are all there.
+    """A snapshot with all its files in the store.
 
     Attributes:
         manifest: Its manifest.
-        claimed_by: The id of the job that has claimed it, as its claim names it; None: nobody has.
+        claimed_by: The id of the job that has claimed it, as its claim names it; None: unclaimed.
     """
 
     manifest: Manifest
@@ -59,23 +62,23 @@ class FoundSnapshot:
 
 
 def open_to_read(store_url: str) -> ObjectStore:
-    """Returns a store of which the control plane reads no object that is too large for its memory.
+    """Opens a store for reading objects of limited size.
 
     Raises:
-        StoreUrlError: The URL has another form.
+        StoreUrlError: The URL has an unknown form.
     """
     return open_store(store_url, get_bytes_max=READ_BYTES_MAX)
 
 
 @contextmanager
 def store_failures(*, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Raises what a store raises as StoreUnavailableError.
+    """Converts a store's errors to StoreUnavailableError.
 
     Args:
         but: Errors that the caller handles itself.
 
     Raises:
-        StoreUnavailableError: The store does not answer, or not with what was asked for.
+        StoreUnavailableError: The store does not answer, or answers incorrectly.
     """
     try:
         yield
@@ -88,16 +91,16 @@ def store_failures(*, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
 
 
 def read_within(limit_ms: int, read: Callable[[], T], *, what: str, but: tuple[type[Exception], ...] = ()) -> T:
-    """Reads from a store for a request, which does not wait for longer than a limit.
+    """Reads from a store for a request, within a time limit.
 
     Args:
         limit_ms: The limit.
-        read: Reads, in a thread of its own. One that hangs is left to itself.
-        what: What it reads, as it should stand in the error.
+        read: Reads, in a separate thread. A hanging thread is abandoned.
+        what: The name of the object in the error.
         but: Errors that the caller handles itself.
 
     Raises:
-        PlanTimeoutError: It was not read in time.
+        PlanTimeoutError: The object was not read in time.
         StoreUnavailableError: The store does not answer.
     """
     reader = ThreadPoolExecutor(1, thread_name_prefix="store-reader")
@@ -124,7 +127,7 @@ class StoreCheck:
         """Checks that a store answers and honours conditional creates.
 
         Raises:
-            StoreUnavailableError: It does not.
+            StoreUnavailableError: The store does not answer, or does not honour conditional creates.
         """
         try:
             probe(open_to_read(url))
@@ -134,9 +137,10 @@ class StoreCheck:
             raise StoreUnavailableError(f"{type(error).__name__}: {error.strerror or 'no access'}") from error
 
     def problem(self) -> str | None:
-        """Returns what is wrong with the configured store, by a check at most ten seconds old; None: nothing.
+        """Returns the problem of the configured store, if any.
 
-        While somebody else checks, it is what the check before has found: where a store hangs, only one caller waits.
+        The check is at most ten seconds old. During another caller's check, the result is the previous result: if a
+        store hangs, only one caller waits.
         """
         if not self._lock.acquire(blocking=False):
             return self._problem
@@ -156,10 +160,12 @@ class StoreCheck:
     def confirms_checkpoint(
         self, store_url: str, job_id: str, *, attempt: int, checkpoint_id: int, savepoint_id: str | None
     ) -> bool:
-        """Reads from the store whether an attempt took a checkpoint, and had committed what is in it.
+        """Reads from the store whether an attempt completed a checkpoint.
+
+        The attempt must have committed the checkpoint's batches.
 
         Raises:
-            StoreUnavailableError: The store does not answer. Ask again: never guess.
+            StoreUnavailableError: The store does not answer. Ask again; do not guess.
         """
         layout = Layout(JobId(job_id))
         with store_failures():
@@ -188,7 +194,9 @@ class StoreCheck:
         return 0 if last is None else last[1].attempt
 
     def find_savepoint(self, store_url: str, job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
-        """Reads from the store whether a savepoint was published, after its driver ended without reporting it.
+        """Reads from the store whether a savepoint was published.
+
+        Its driver ended without reporting it.
 
         Raises:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
@@ -198,15 +206,15 @@ class StoreCheck:
             try:
                 manifest: Manifest = read_manifest(open_to_read(store_url), path)
             except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
-                return None  # without a readable manifest there is no savepoint
+                return None  # without a readable manifest the savepoint does not exist
         return PublishedSavepoint(location_of(store_url, path), manifest.checkpoint_id)
 
     def first_commit_after(self, store_url: str, job_id: str, location: str, *, attempt: int) -> int | None:
-        """Reads from the commit log when attempts later than one committed their first batch after a snapshot.
+        """Reads when later attempts committed their first batch after a snapshot.
 
         Returns:
-            Milliseconds since the epoch; None if they committed none, or the log is damaged: nothing can go on from
-            it, but only from the snapshot.
+            Milliseconds since the epoch; None without such a commit, or if the log is damaged: jobs can then continue
+            only from the snapshot.
 
         Raises:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
@@ -221,17 +229,17 @@ class StoreCheck:
         return None if first is None else first.committed_at_ms
 
     def read_snapshot(self, store_url: str, path: str, *, limit_ms: int) -> FoundSnapshot:
-        """Reads a snapshot's manifest, and checks that all of its files are there.
+        """Reads a snapshot's manifest, and checks that its files exist.
 
         Args:
             store_url: The store.
             path: Where the manifest is.
-            limit_ms: How long this may take: a job can name as many files as it likes.
+            limit_ms: Time limit: a job can name any number of files.
 
         Raises:
-            RestoreSourceError: No job could start from it.
+            RestoreSourceError: A job could not start from the snapshot.
             StoreUnavailableError: The store does not answer.
-            PlanTimeoutError: It was not read in time.
+            PlanTimeoutError: The snapshot was not read in time.
         """
         location = location_of(store_url, path)
         unreadable = (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError)
@@ -240,8 +248,8 @@ class StoreCheck:
             store = open_to_read(store_url)
             manifest: Manifest = read_manifest(store, path)
             if manifest.path != path:
-                raise RestoreSourceError(f"{location}: the manifest there is that of {manifest.path}")
-            if foreign := foreign_files(store, manifest):  # before anything tells whether they are there
+                raise RestoreSourceError(f"{location}: the manifest there belongs to {manifest.path}")
+            if foreign := foreign_files(store, manifest):  # before checking whether the files exist
                 raise RestoreSourceError(f"{location}: {len(foreign)} of its files are not its job's: {foreign[0]}")
             if missing := missing_files(store, manifest):
                 raise RestoreSourceError(f"{location}: {len(missing)} of its files are missing, such as {missing[0]}")
