@@ -16,7 +16,10 @@ PUBLIC_MODULES = ("keyscale", "keyscale.state", "keyscale.testing")
 
 
 def load(name: str) -> pdoc.doc.Module:
-    """Imports a public module with all of its public names, which `keyscale` itself imports only at first use."""
+    """Imports a public module with all of its public names.
+
+    `keyscale` itself imports them only at first use.
+    """
     module = import_module(name)
     for public in module.__all__:
         setattr(module, public, getattr(module, public))

@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 DIRECTORY = Path(__file__).parent / "screenshots"
 DELIVERY_SECONDS = 2.0
 SETTLE_MS = 1500
-"""Time for what moves on a page to come to rest."""
+"""Time for moving parts of a page to settle."""
 CHARTS_DRAWN = """() => [...document.querySelectorAll('.charts')].filter((charts) => charts.offsetParent).every(
     (charts) => charts.children.length
         && [...charts.querySelectorAll('.plot')].every((plot) => plot.querySelector('.xtick'))
 )"""
-"""Whether every chart that is shown has its axis."""
+"""Returns whether every visible chart has its axis."""
 FAILING_JOB = "checkout"
-# The failure is that of a user's function, so that the page has a traceback to show.
+# A user's function fails, so that the page has a traceback to show.
 FAILING_SCRIPT = b"""
 from keyscale import KeyedProcessFunction, StreamEnvironment
 from keyscale import FileSink
@@ -71,7 +71,7 @@ env.execute()
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a page is shown: by day or by night, on a desk or in a hand."""
+    """The look of a page: colour scheme and width."""
 
     scheme: Literal["light", "dark"]
     width: int
@@ -144,7 +144,7 @@ def _browser() -> Iterator[Browser]:
 
 @contextmanager
 def _control_plane_with_history() -> Iterator[Connection]:
-    """Starts a control plane, and gives it a job with a history and one that fails; ends everything afterwards."""
+    """Runs a control plane with a job that has a history, and a failed job."""
     with tempfile.TemporaryDirectory(prefix="keyscale-screenshots-", ignore_cleanup_errors=True) as directory:
         home = Path(directory) / "home"
         home.mkdir()
@@ -168,7 +168,7 @@ def _control_plane_with_history() -> Iterator[Connection]:
 
 @contextmanager
 def _delivered_again(source: Path) -> Iterator[None]:
-    """Delivers files of reports once more, one after the other, so that the pages show a job at work."""
+    """Delivers files of reports again, one by one, to keep the job busy."""
     ended = threading.Event()
 
     def deliver() -> None:

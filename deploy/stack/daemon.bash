@@ -1,7 +1,6 @@
 # Starts and stops the background processes of the stack by pid file. The scripts beside this file source it.
 #
-# A pid file holds the pid and the start time of a process. So a pid that the kernel has given to another process is
-# never mistaken for ours, and never killed.
+# A pid file holds the pid and the start time of a process, so that a reused pid is recognised, and never killed.
 # shellcheck shell=bash
 
 stack_source=$(CDPATH='' cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -14,15 +13,14 @@ die() {
   say "$@"
   exit 1
 }
-# Wrong usage exits with 2, as is usual; the caller defines usage().
+# Exits with 2, as usual; the caller defines usage().
 wrong_usage() {
   [[ $# == 0 ]] || say "$@"
   usage >&2
   exit 2
 }
 
-# Prints the kernel's start time of the process PID (clock ticks since boot); fails if there is no such process. A
-# zombie counts as gone.
+# Prints the kernel's start time of the process PID (clock ticks since boot); fails if the process is gone or a zombie.
 start_time() {
   local line
   { line=$(<"/proc/$1/stat"); } 2>/dev/null || return 1
@@ -77,7 +75,7 @@ wait_until_ready() {
   done
 }
 
-# stop_daemon NAME [SIGNAL]: signals it to end, kills it after 20 s. No error if it does not run.
+# stop_daemon NAME [SIGNAL]: ends a running daemon by a signal, and kills it after 20 s.
 stop_daemon() {
   local name=$1 signal=${2:-TERM} pid deadline=$((SECONDS + 20))
   if ! pid=$(daemon_pid "$name"); then
@@ -106,10 +104,10 @@ report_daemon() {
   fi
 }
 
-# is_listening PORT: whether something on 127.0.0.1 accepts connections there.
+# is_listening PORT: succeeds if a program on 127.0.0.1 accepts connections there.
 is_listening() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
 
-# refuse_taken_port NAME PORT: fails if another program listens there, which could be mistaken for the daemon.
+# refuse_taken_port NAME PORT: fails if another program listens there, to avoid mistaking it for the daemon.
 refuse_taken_port() {
   if ! daemon_pid "$1" >/dev/null && is_listening "$2"; then
     die "port $2 on 127.0.0.1 is taken by another program; choose another one (see: ${0##*/} --help)"
@@ -125,7 +123,7 @@ check_port() { # VALUE
   ((10#$1 <= 65535)) || wrong_usage "a port is at most 65535, not '$1'"
 }
 
-# secret NAME: prints a random secret, which is made at first use and readable by its owner only.
+# secret NAME: prints a random secret, created at first use and readable only by its owner.
 secret() {
   local file=$stack/$1.secret
   if [[ ! -s $file ]]; then

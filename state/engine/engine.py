@@ -73,7 +73,7 @@ class Engine(Protocol):
         ...
 
     def scan_keys(self, family: str, start: bytes, end: bytes | None) -> Iterator[bytes]:
-        """Returns the keys of the entries with start <= key < end, ascending, without their values.
+        """Returns the keys with start <= key < end, ascending, without values.
 
         `end` None means no upper bound. Do not write to the engine while the scan runs.
         """

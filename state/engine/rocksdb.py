@@ -362,7 +362,7 @@ class RocksDbEngine:
     def _chunk(
         self, family: str, start: bytes, end: bytes | None, size: int, *, keys_only: bool = False
     ) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """Returns up to `size` entries of about `_CHUNK_BYTES`, and whether they are the last ones."""
+        """Returns up to `size` entries, and whether they are the last."""
         self._check_open()
         table = self._tables.get(family)
         if table is None or (end is not None and start >= end):

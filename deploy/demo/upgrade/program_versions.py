@@ -18,7 +18,7 @@ EXAMPLE: Final = EXAMPLES / "flights.py"
 
 _COUNT: Final = "flights = (self.flights.value() or 0) + 1"
 _DELAY: Final = "(report.dep_delay or 0.0)"
-_ENDS: Final = ('"dest_flights": dest_flights,', '"dest_flights": "bigint",  # those of them to this destination')
+_ENDS: Final = ('"dest_flights": dest_flights,', '"dest_flights": "bigint",  # flights among them to this destination')
 _STATE: Final = 'self.by_dest = context.get_map_state(MapStateDescriptor("flights_by_dest", pa.string(), pa.int64()))'
 
 # A delay of 0 minutes is as false as a missing delay: neither punctual nor cancelled flights are counted.
