@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import event, text
 
 from keyscale.api.libraries.contents import Contents
+from keyscale.db.base import Base
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.models import Artifact
 from keyscale.db.statuses import ArtifactKind
