@@ -1,6 +1,6 @@
 """The entry of a measured process: runs one function of a module.
 
-It imports only the standard library, because peers run in environments of their own.
+It imports only the standard library, because peers run in separate environments.
 
     python -m bench.child MODULE RESULT_FILE CORES OPTIONS_AS_JSON
 

@@ -43,7 +43,7 @@ class Contender:
         name: Its name in tables.
         module: The module with the function.
         options: Passed to the function, with `work` (a fresh folder) added.
-        python: The interpreter, for peers that need an environment of their own.
+        python: The interpreter, for peers that need a separate environment.
         python_path: A folder to import from beside the checkout.
         check: Called with the answer and the work folder; raises if the answer must not count.
         limit_seconds: A longer run has failed.

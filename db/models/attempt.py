@@ -16,7 +16,7 @@ from .last_heartbeat import LastHeartbeat
 class Attempt(Base):
     """One run of a job by one driver.
 
-    Its number fences everything that it commits. Its last heartbeat has a row of its own, so that this row is rarely
+    Its number fences everything that it commits. Its last heartbeat has a separate row, so that this row is rarely
     rewritten.
     """
 

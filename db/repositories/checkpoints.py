@@ -294,7 +294,7 @@ def first_discarded(session: Session, except_for: Collection[tuple[str, int]]) -
         except_for: Checkpoints that are left for later, by job and number.
 
     Returns:
-        The checkpoint and the URL of its job's store; None if there is none.
+        The checkpoint and the URL of its job's store, or None.
     """
     row = session.execute(
         select(Checkpoint, Job.store_url)

@@ -58,9 +58,6 @@ def demo(session: Session, context: click.Context, /, keep: bool | None, **scena
 
     The demo kills and rescales the job on real input. It has a control plane of its own (under HOME/demo), which stops
     with it. `demo upgrade` shows new versions of the job instead.
-
-    The demo has a control plane of its own (under HOME/demo), which stops with it. `demo upgrade` shows new versions of
-    the job instead.
     """
     if context.invoked_subcommand is not None:
         if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
@@ -81,9 +78,6 @@ def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
 
     Version 1 counts wrongly. Version 2 is planned and applied while reports come in; it keeps the state and repairs it.
     Version 3 raises, and Keyscale rolls it back. A clone of the savepoint runs at another parallelism beside the job.
-
-    Version 1 counts wrongly. Version 2 is planned and applied while reports come in; it keeps the state and repairs it.
-    Version 3 raises, and is rolled back by itself. A clone of the savepoint runs at another parallelism beside the job.
     """
     from .scenario import UpgradeScenario  # noqa: PLC0415 - as above
     from .upgrade.upgrade_play import Upgrade  # noqa: PLC0415

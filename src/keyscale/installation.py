@@ -21,7 +21,7 @@ LOADER_PROGRAM = _PACKAGE / "jobs" / "runtime" / "driver" / "program_loader.py"
 """The script that spark-submit runs to read a program's declarations."""
 
 EXAMPLES = _PACKAGE / "jobs" / "examples"
-"""The example jobs, which can be uploaded as they are."""
+"""The example jobs, ready for upload."""
 
 
 def default_home() -> Path:

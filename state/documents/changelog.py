@@ -8,7 +8,7 @@ Frames format, version 1, integers little endian:
 
 Keys of a run ascend strictly, so that two binary searches clip it to a key group range.
 
-A large run is an object of its own: a sorted file of the engine. It is written once, and the writing subtask's own
+A large run is a separate object: a sorted file of the engine. It is written once, and the writing subtask's own
 store ingests the same file.
 """
 
@@ -243,7 +243,7 @@ def encode_changelog(runs: Sequence[SortedRun]) -> bytes:
 def decode_changelog(data: bytes, where: str) -> list[SortedRun]:
     """Returns the runs of a changelog file.
 
-    `where` names the file in errors, which are those that `read_changelog` raises.
+    `where` names the file in errors, which are `read_changelog`'s errors.
     """
     if len(data) < _PREFIX.size + _DIGEST_BYTES:
         raise ChangelogCorruptError(f"{where} is too short for a changelog")

@@ -15,8 +15,8 @@ class EventTime(msgspec.Struct, frozen=True):
         watermark_ms: The watermark up to which timers have fired; None before any. It never goes back.
         origins: For an operator with several inputs, `latest_ms` of each input by its name; omitted for
             a single input.
-        splits: `latest_ms` of each split of an input, by the name of the input's splits; left out where none is in
-            splits.
+        splits: `latest_ms` of each split of an input, by the name of the input's splits; omitted for an input
+            without splits.
     """
 
     latest_ms: int | None = None

@@ -94,7 +94,7 @@ class SnapshotHandle(msgspec.Struct, frozen=True):
         lineage: Identifies the state's content; see `keyscale.state.documents.state_version`.
         shards: Ordered by key group.
         schema: The schema of the entries; None if there are none.
-        operator_state: The file of the subtask's operator state; left out where there is none.
+        operator_state: The file of the subtask's operator state; omitted without operator state.
     """
 
     subtask: SubtaskIndex
@@ -281,7 +281,7 @@ def read_manifest(store: ObjectStore, path: str) -> Manifest:
     """Reads and verifies a manifest.
 
     Raises:
-        ObjectNotFoundError: There is none.
+        ObjectNotFoundError: The manifest does not exist.
         DocumentCorruptError: It is damaged.
         FormatTooNewError: A newer version wrote it.
     """

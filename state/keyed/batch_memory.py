@@ -27,7 +27,7 @@ class BatchMemory:
         limit_bytes: The memory that the batch may take; None: any.
         large_bytes: The bytes of large entries so far.
         column_bytes: The bytes of the columns that were read or written since `saw_rows`.
-        rows_at_once: The number of rows whose columns of state fit in memory.
+        rows_at_once: The number of rows with columns of state that fit in memory.
     """
 
     __slots__ = (

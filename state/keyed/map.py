@@ -49,8 +49,8 @@ class MapState(KeyedState):
         # The key that `get` read last, since `put` mostly follows with the same object. Objects are compared by
         # identity, so mutable keys are not kept.
         self._last: tuple[bytes, Any, bytes] = (b"", None, b"")
-        # The maps of different keys mostly have the same map keys, so their stored form is kept, for types whose equal
-        # values have equal stored forms.
+        # The maps of different keys mostly have the same map keys, so their stored form is kept, for types with equal
+        # stored forms of equal values.
         self._encoded: dict[Any, bytes] = {}
         self._encoded_type: type | None = None
         if types.is_string(map_keys.type) or types.is_large_string(map_keys.type):

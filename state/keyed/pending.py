@@ -40,7 +40,7 @@ class _Marked(dict[bytes, bytes | None]):
 class Pending:
     """One family's pending mutations.
 
-    `entries` has them by stored key; sorted runs are not yet in `entries`. A run is kept as it is until the family is
+    `entries` has them by stored key; sorted runs are not yet in `entries`. A run is kept unchanged until the family is
     read again, so that a batch of a single columnar operation needs no dict.
 
     For states with several entries per key, `noted` has two items per change: the key, and the stored key below it.

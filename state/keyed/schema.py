@@ -202,7 +202,7 @@ def value_type(descriptor: StateDescriptor) -> pa.DataType:
 def text_of(state: StateSchema, written: ValueFormat | None = None) -> str:
     """Returns a state's kind and types as text.
 
-    The types are those of the given format, or else the newest.
+    The types belong to the given format, or else the newest.
     """
     shown = written or state.formats[-1]
     value = type_text(shown.type)
@@ -228,7 +228,7 @@ def _mismatch(
 def merge_schemas(schemas: Iterable[KeyedSchema | None]) -> KeyedSchema | None:
     """Merges several subtasks' schemas into one for all values; pure.
 
-    None if there is none. A state's formats are numbered, and stored values contain the number. So of two subtasks'
+    None without schemas. A state's formats are numbered, and stored values contain the number. So of two subtasks'
     lists of formats one must be the beginning of the other: then every number means the same in both.
 
     Raises:

@@ -1,7 +1,7 @@
 """Spark SQL's `hash()` of one value and of Arrow columns.
 
 It is Murmur3 x86 32-bit as in Spark's `Murmur3Hash` and `Murmur3_x86_32.hashUnsafeBytes`, which differs from the
-published algorithm in the last 1 to 3 bytes: each is sign-extended and mixed in as an int of its own.
+published algorithm in the last 1 to 3 bytes: each is sign-extended and mixed in as a separate int.
 """
 
 from __future__ import annotations

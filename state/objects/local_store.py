@@ -224,7 +224,7 @@ class LocalObjectStore:
         A concurrent delete then cannot remove the folder.
 
         Returns:
-            The folder's descriptor, and what closes it.
+            The folder's descriptor, and a stack that closes it.
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         for left in reversed(range(_FOLDER_TRIES)):

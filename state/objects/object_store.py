@@ -202,7 +202,7 @@ def probe(store: ObjectStore, prefix: str = "") -> None:
 
     Raises:
         ConditionalCreateUnsupportedError: The second create succeeded: the store ignores the condition.
-        ObjectCorruptError: The store returned other bytes than those written.
+        ObjectCorruptError: The store returned other bytes than were written.
         StoreUnavailableError: The store is unreachable.
         StoreRefusedError: The credentials or the bucket are wrong.
     """
@@ -227,4 +227,4 @@ def _probe(store: ObjectStore, path: str) -> None:
     else:
         raise ConditionalCreateUnsupportedError("the store overwrote an object on a conditional create")
     if store.get(path) != b"first":
-        raise ObjectCorruptError("the store returned other bytes than those written")
+        raise ObjectCorruptError("the store returned other bytes than were written")

@@ -1,6 +1,6 @@
 """The fate of a job's stored state under another program; pure.
 
-A driver that opens its attempt refuses what is refused here; see `keyscale.jobs.runtime.driver.attempt`.
+A driver that opens its attempt refuses the same changes; see `keyscale.jobs.runtime.driver.attempt`.
 """
 
 from __future__ import annotations

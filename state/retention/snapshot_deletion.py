@@ -97,7 +97,7 @@ def _files(store: ObjectStore, path: str) -> tuple[FileHandle, ...]:
 def _named_by_others(store: ObjectStore, layout: Layout, path: str) -> set[str]:
     """Returns the files that the job's other checkpoints name.
 
-    Savepoints have copies of their own.
+    Savepoints have their own copies.
     """
     for _ in range(_LISTINGS):
         listed = [info.path for info in store.list(layout.checkpoints) if info.path.endswith(f"/{MANIFEST_NAME}")]

@@ -28,8 +28,6 @@ def clean_copies(
     The stores themselves stay untouched. A complete cleaned copy replaces each copy, so the function may die at any
     step and be repeated.
 
-    A copy is replaced by a complete cleaned one, so this may die at any step and be repeated.
-
     Raises:
         StoreLockedError: Another process is cleaning.
         StoreCorruptError, DiskFullError, DiskReadOnlyError, StoreIOError: A copy cannot be read, or a new one cannot be

@@ -28,7 +28,7 @@ class SplitRuns(NamedTuple):
 
 
 def split_runs(runs: Sequence[SortedRun], engine: Engine, directory: Path, mutations_min: int | None) -> SplitRuns:
-    """Writes each large run as a sorted file of its own.
+    """Writes each large run as a separate sorted file.
 
     Args:
         runs: The batch's runs.
