@@ -165,9 +165,9 @@ class CommitLog:
     def openings(self, positions: Sequence[int]) -> dict[int, AttemptOpened]:
         """Returns the entries that open an attempt, by position.
 
-        `positions` are the positions of the log's entries. Attempts ascend, and the first entry of each opens it, so the search
-        skips what lies between two entries of one attempt. Each entry is read once in this object's life. An entry that
-        was deleted in the meantime is omitted.
+        `positions` are the positions of the log's entries. Attempts ascend, and the first entry of each opens it, so
+        the search skips entries between two entries of one attempt. Each entry is read once in this object's life. An
+        entry that was deleted in the meantime is omitted.
 
         Raises:
             DocumentCorruptError: An entry is damaged.
