@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.simulation.controlled import play_controlled
+from tests.simulation.crash_points import KINDS, VICTIMS, crashes, steps_of
 from tests.simulation.database import own_database
 from tests.simulation.environment import play
 from tests.simulation.generator import control_plane_history, data_plane_history
@@ -40,6 +41,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="plays one history, and prints its trace")
     parser.add_argument("--seeds", help="plays the histories of a range of seeds, as FIRST-LAST")
+    parser.add_argument(
+        "--crash-points", choices=[*KINDS, "all"], help="crashes at each durable step of a kind of work"
+    )
+    parser.add_argument("--victims", choices=VICTIMS, default="itself", help="what is lost at the step")
+    parser.add_argument("--stride", type=int, default=1, help="every n-th step only")
     parser.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
     parser.add_argument("--control-plane", action="store_true", help="with the real control plane, on PostgreSQL")
     parser.add_argument("--logs", action="store_true", help="prints the product's log, too")
@@ -50,6 +56,10 @@ def main() -> int:
         players = Players(stack)
         if options.seed is not None:
             return play_one(players, generate(options.seed))
+        if options.crash_points is not None:
+            kinds = list(KINDS) if options.crash_points == "all" else [options.crash_points]
+            failed = [crash_at_each(players, kind, options.victims, options.stride) for kind in kinds]
+            return int(any(failed))
         if options.history is not None:
             return play_one(players, History.read(options.history.read_text()))
         first, _, last = options.seeds.partition("-")
@@ -80,6 +90,19 @@ def play_one(players: Players, history: History) -> int:
     say(f"{outcome.seconds:.0f} virtual seconds, {outcome.switches} switches, {outcome.rows} rows")
     say(f"digest {outcome.digest}")
     return bool(outcome.findings)
+
+
+def crash_at_each(players: Players, kind: str, victims: str, stride: int) -> int:
+    """Plays the history of a kind once for each of its durable steps; returns how many failed."""
+    began, steps, failed, played = time.perf_counter(), steps_of(kind, players.play), 0, 0
+    for step, history in crashes(kind, len(steps), victims, stride=stride):
+        outcome = players.play(history)
+        played += 1
+        if outcome.findings:
+            failed += 1
+            say(f"{kind}: with {victims} lost at step {step}, {steps[step]}: {outcome.findings[:2]}")
+    say(f"{kind}: {len(steps)} steps, {played} crashes in {time.perf_counter() - began:.0f} s; {failed} failed")
+    return failed
 
 
 def show_shortened(players: Players, history: History) -> None:

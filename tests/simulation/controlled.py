@@ -155,6 +155,9 @@ class ControlledEnvironment(Environment):
             wanted = OperationRequest(operation_id=self._id())
             self._ask("checkpoint", lambda context: operations.trigger_checkpoint(context, USER, NAME, wanted))
 
+    def on_delete(self) -> None:
+        self._ask("delete", lambda context: jobs.delete(context, USER, NAME))
+
     def on_clone(self, parallelism: int) -> None:
         if sum(name.startswith("clone") for name in self._job_names()) >= 1:
             return
@@ -179,6 +182,23 @@ class ControlledEnvironment(Environment):
         self.world.freeze(process)
         self.world.after(seconds, lambda: self.world.thaw(process))
 
+    def _kill_others(self, victims: str) -> None:
+        super()._kill_others(victims)
+        if victims in {"all control planes", "everything"}:
+            for host, plane in self.planes.items():
+                plane.process.kill()
+                self.world.after(5.0, lambda host=host: self._begin_control_plane(host))
+
+    def _strike(self, process: Process, name: str, *, freezes: bool) -> None:
+        if not freezes and process.is_alive and self._is_control(process):
+            self.world.after(10.0, lambda: self._begin_again(process))
+        super()._strike(process, name, freezes=freezes)
+
+    def _begin_again(self, process: Process) -> None:
+        host = process.host.name
+        if self.planes[host].process is process:
+            self._begin_control_plane(host)
+
     # The end
 
     def settle(self) -> None:
@@ -194,6 +214,9 @@ class ControlledEnvironment(Environment):
         if not self._wait("the last wish to come true", self._is_quiet):
             return
         self._check_one_driver_each()
+        if NAME not in self._job_names():
+            self._stop_and_delete()
+            return
         self.on_records([number % 6 for number in range(8)])
         if not self._run_well():
             return
@@ -214,6 +237,7 @@ class ControlledEnvironment(Environment):
 
     def _mend(self) -> None:
         self._armed.clear()
+        self._end_watch()
         self.on_heal()
         self.store.is_away = False
         for sink in self.sinks.values():
@@ -251,7 +275,7 @@ class ControlledEnvironment(Environment):
                 return
         if not self._wait("all drivers to end", lambda: not self._alive()):
             return
-        deleted = self._job_ids()
+        deleted = {job_id for job_id, _ in self.launched.drivers}
         for name in self._job_names():
             self._request_now("delete", lambda context, name=name: jobs.delete(context, USER, name))
         self.world.run_until(self.world.now + REMOVAL_SETTLED_MS / 1000 + 30.0)
@@ -263,9 +287,9 @@ class ControlledEnvironment(Environment):
         self._request_now("stop", lambda context: operations.stop(context, USER, name, given))
         return self._wait("the job to stop", lambda: self._status(name) == JobStatus.STOPPED)
 
-    def _check_removed(self, deleted: list[str]) -> None:
+    def _check_removed(self, deleted: set[str]) -> None:
         """Of deleted jobs only savepoints are left, and no job has a claim on one."""
-        for job_id in deleted:
+        for job_id in sorted(deleted):
             layout = Layout(JobId(job_id))
             for path in sorted(self.store.objects):
                 if path.startswith(layout.job) and not path.startswith(layout.savepoints):

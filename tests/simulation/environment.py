@@ -15,6 +15,7 @@ from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
 from keyscale.state.subtask.warm_stores import WarmStores
 from tests.simulation.auditor import Auditor
+from tests.simulation.crash_points import is_durable
 from tests.simulation.driver import Driver
 from tests.simulation.given_control import SETTINGS, SLOW_SETTINGS, GivenControl
 from tests.simulation.job import Record
@@ -55,6 +56,7 @@ class Outcome:
     switches: int
     rows: int = 0
     moments: Counter[str] = field(default_factory=Counter)
+    durable: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -95,6 +97,9 @@ class Environment:
         self._directory = Path(tempfile.mkdtemp(prefix="keyscale-sim-", dir=DISKS))
         self.world.on_reach = self._moment
         self.moments: Counter[str] = Counter()
+        self._durable: list[str] | None = None
+        self._crash: tuple[int, str] | None = None
+        self._steps: list[str] = []
 
     # The history
 
@@ -273,6 +278,28 @@ class Environment:
             data = stored.data[:-1] if how == "truncate" else bytes([stored.data[0] ^ 1]) + stored.data[1:]
             self.store.objects[path] = type(stored)(data, stored.modified_ms)
 
+    def on_watch(self) -> None:
+        """From now on durable steps are counted."""
+        self._durable = []
+
+    def on_crash_at(self, step: int, victims: str) -> None:
+        """Before a durable step the process that takes it is lost, perhaps with others."""
+        self._crash = step, victims
+
+    def _end_watch(self) -> None:
+        self._steps, self._durable, self._crash = self._durable or [], None, None
+
+    def _crash_now(self, process: Process, name: str) -> None:
+        _, victims = self._crash or (0, "itself")
+        self._crash = None
+        self._kill_others(victims)
+        self._strike(process, name, freezes=False)
+
+    def _kill_others(self, victims: str) -> None:
+        if victims in {"all drivers", "everything"}:
+            for driver in self._alive():
+                driver.process.kill()
+
     def on_idle(self, seconds: float) -> None:
         self.world.run_until(self.world.now + seconds)
 
@@ -283,6 +310,7 @@ class Environment:
         world = self.world
         self._keeper_seconds = None
         self._armed.clear()
+        self._end_watch()
         self.on_heal()
         self.store.is_away = self.sinks[JOB].is_away = False
         for host in self.hosts.values():
@@ -398,6 +426,10 @@ class Environment:
         world = self.world
         self.moments[name] += 1
         process = world.process
+        if self._durable is not None and is_durable(name):
+            self._durable.append(f"{process.name} {name}")
+            if self._crash is not None and self._crash[0] == len(self._durable) - 1:
+                self._crash_now(process, name)
         for armed in self._armed:
             if armed.moment != name:
                 continue
@@ -439,6 +471,7 @@ class Environment:
             switches=self.world.switches,
             rows=sum(len(sink.rows) for sink in self.sinks.values()),
             moments=self.moments,
+            durable=self._steps,
         )
 
 

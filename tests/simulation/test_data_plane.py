@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.simulation.crash_points import KINDS, crashes, steps_of
 from tests.simulation.environment import play
 from tests.simulation.generator import data_plane_history
 from tests.simulation.trace import Trace
 
 SEEDS = range(40)
+CRASHES = 6
+"""So many steps of each kind are tried here; the command tries all."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -23,3 +26,13 @@ def test_the_same_seed_gives_the_same_history_and_the_same_trace() -> None:
 
 def test_another_seed_gives_another_trace() -> None:
     assert play(data_plane_history(7)).digest != play(data_plane_history(8)).digest
+
+
+@pytest.mark.parametrize("kind", [kind for kind, history in KINDS.items() if not history.has_control_plane])
+def test_a_crash_at_a_durable_step_loses_nothing(kind: str) -> None:
+    steps = steps_of(kind, play)
+    findings = {}
+    for step, history in crashes(kind, len(steps), "itself", stride=max(1, len(steps) // CRASHES), first=3):
+        if found := play(history).findings:
+            findings[f"{step}: {steps[step]}"] = found
+    assert findings == {}
