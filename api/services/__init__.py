@@ -1,1 +1,4 @@
-"""The use cases. Each function owns its transaction; only `keyscale.api.lifecycle` writes a job's status."""
+"""The use cases.
+
+Each function owns its transaction; only `keyscale.api.lifecycle` writes a job's status.
+"""

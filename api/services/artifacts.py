@@ -1,6 +1,6 @@
 """Artifacts: upload, list, show and delete the programs that jobs run.
 
-An uploaded file is what its bytes say; a file whose name says otherwise is refused.
+The bytes of an uploaded file determine its type; a file with a contradicting name is refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def upload(
     sha256, size_bytes = _measure(content, context.settings.artifact_bytes_max)
     with context.inspections:
         kind, contents = inspect_artifact(content, plain)
-    if is_wheel:  # its file's name says what it is for, and stays
+    if is_wheel:  # its file's name contains its purpose, and stays
         check_wheel(Library(plain, kind, sha256, contents), installed_platform())
     with context.sessions.begin() as session:
         artifacts.lock_writers(session)
@@ -130,7 +130,7 @@ def show(context: Context, user: Principal, artifact_id: str) -> ArtifactAnswer:
     """Shows an artifact.
 
     Raises:
-        ArtifactNotFoundError: There is no artifact with this id.
+        ArtifactNotFoundError: No artifact has this id.
     """
     with context.reads() as session:
         found = artifacts.find(session, artifact_id)
@@ -163,7 +163,7 @@ def delete(context: Context, user: Principal, artifact_id: str) -> None:
     """Deletes an artifact.
 
     Raises:
-        ArtifactNotFoundError: There is no artifact with this id.
+        ArtifactNotFoundError: No artifact has this id.
         ArtifactInUseError: A revision of a job uses it.
     """
     with context.sessions.begin() as session:

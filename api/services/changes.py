@@ -35,16 +35,18 @@ Shown = TypeVar("Shown", bound=RescaleAnswer)
 
 
 def request_rescale(context: Context, user: Principal, reference: str, request: RescaleRequest) -> RescaleAnswer:
-    """Requests another parallelism; the same id again is the same rescale.
+    """Requests another parallelism.
+
+    The same id again is the same rescale.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
         ParallelismInvalidError: The parallelism is out of range.
         ParallelismUnchangedError: The job has this parallelism.
-        RescaleInProgressError: It is being rescaled.
-        UpgradeInProgressError: It is being upgraded.
-        JobStatusConflictError: It does not run.
-        OperationIdTakenError: The id belongs to something else.
+        RescaleInProgressError: The job is being rescaled.
+        UpgradeInProgressError: The job is being upgraded.
+        JobStatusConflictError: The job does not run.
+        OperationIdTakenError: The id belongs to another operation.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -73,7 +75,7 @@ def list_rescales(context: Context, reference: str, listing: Listing) -> Rescale
     """Lists a job's rescales.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
@@ -86,7 +88,7 @@ def list_changes(context: Context, reference: str, listing: Listing) -> ChangeLi
     """Lists a job's changes, rescales among them.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         found = changes.list_page(session, require_job_id(session, reference), listing.page(int, str))
@@ -98,8 +100,8 @@ def show_rescale(context: Context, reference: str, rescale_id: str) -> RescaleAn
     """Shows a rescale.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        RescaleNotFoundError: It has no such rescale.
+        JobNotFoundError: The job does not exist.
+        RescaleNotFoundError: The job has no such rescale.
     """
     found = _find(context, reference, rescale_id)
     if found is None or found.kind is not ChangeKind.RESCALE:
@@ -111,8 +113,8 @@ def show_change(context: Context, reference: str, change_id: str) -> ChangeAnswe
     """Shows a change.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        ChangeNotFoundError: It has no such change.
+        JobNotFoundError: The job does not exist.
+        ChangeNotFoundError: The job has no such change.
     """
     found = _find(context, reference, change_id)
     if found is None:
@@ -121,12 +123,14 @@ def show_change(context: Context, reference: str, change_id: str) -> ChangeAnswe
 
 
 def cancel(context: Context, user: Principal, reference: str, change_id: str) -> ChangeAnswer:
-    """Stores that a change should be cancelled; a second request is the same cancel.
+    """Requests the cancellation of a change.
+
+    A second request is the same cancellation.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        ChangeNotFoundError: It has no such change.
-        ChangeNotCancellableError: It is over, or the job goes back to its old revision already.
+        JobNotFoundError: The job does not exist.
+        ChangeNotFoundError: The job has no such change.
+        ChangeNotCancellableError: The change is over, or the job already goes back to its old revision.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -141,7 +145,9 @@ def cancel(context: Context, user: Principal, reference: str, change_id: str) ->
 
 
 def find_repeated(session: Session, job: Job, change_id: str) -> Change | None:
-    """Returns the change that an earlier request with this id has stored; the job is locked.
+    """Returns the change that an earlier request with this id has stored.
+
+    The job is locked.
 
     Raises:
         OperationIdTakenError: The id belongs to an operation of another kind, or of another job.

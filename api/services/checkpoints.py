@@ -1,4 +1,7 @@
-"""Checkpoint statistics: counts, summary, history and details, as Flink's REST API gives them."""
+"""Checkpoint statistics, as in Flink's REST API.
+
+They are counts, summary, history and details.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +55,8 @@ def show_statistics(context: Context, reference: str, listing: Listing) -> Check
     """Shows counts, summary, latest and history.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        CursorInvalidError: The listing's cursor is not one of checkpoints.
+        JobNotFoundError: The job does not exist.
+        CursorInvalidError: The cursor belongs to another list.
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
@@ -92,8 +95,8 @@ def show_detail(context: Context, reference: str, checkpoint_id: int) -> Checkpo
     """Shows a checkpoint by operator and subtask.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        CheckpointNotFoundError: It has no such checkpoint.
+        JobNotFoundError: The job does not exist.
+        CheckpointNotFoundError: The job has no such checkpoint.
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
@@ -112,7 +115,7 @@ def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
     """Shows how a job's checkpoints are taken.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -132,7 +135,10 @@ def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
 
 
 def quantile(ordered: Sequence[int], fraction: float) -> float:
-    """Returns a quantile of ordered values, interpolated between neighbours at (n + 1) * fraction, as in Flink."""
+    """Returns a quantile of ordered values.
+
+    The quantile is interpolated between neighbours at (n + 1) * fraction, as in Flink.
+    """
     if not ordered:
         return 0.0
     position = fraction * (len(ordered) + 1)
@@ -145,7 +151,7 @@ def quantile(ordered: Sequence[int], fraction: float) -> float:
 
 
 def summarize(values: Sequence[int]) -> StatisticsAnswer:
-    """Returns the distribution of values; all zeros if there are none."""
+    """Returns the distribution of values; all zeros without values."""
     ordered = sorted(values)
     return StatisticsAnswer(
         min=ordered[0] if ordered else 0,
@@ -160,14 +166,14 @@ def summarize(values: Sequence[int]) -> StatisticsAnswer:
 
 
 def spread(values: Sequence[int]) -> RangeAnswer:
-    """Returns minimum, maximum and mean; all zeros if there are no values."""
+    """Returns minimum, maximum and mean; all zeros without values."""
     if not values:
         return RangeAnswer(min=0, max=0, avg=0)
     return RangeAnswer(min=min(values), max=max(values), avg=sum(values) // len(values))
 
 
 def _restores(session: Session, job_id: str) -> tuple[int, RestoredAnswer | None]:
-    """Returns how many restores the job has finished, and the latest one."""
+    """Returns how many restores the job has finished, and the latest restore."""
     found = attempts.restores(session, job_id)
     if found is None:
         return 0, None
@@ -224,9 +230,9 @@ def _operator(uid: str, members: list[CheckpointSubtask], trigger_timestamp: int
 
 
 def operator_size(members: Iterable[CheckpointSubtask]) -> int:
-    """Returns the size of an operator's state, to which a file that several subtasks read adds once.
+    """Returns the size of an operator's state; shared files count once.
 
-    Older drivers have not said what subtasks share. The size is the sum of the subtasks' sizes then.
+    Older drivers do not report shared files. The size is then the sum of the subtasks' sizes.
     """
     return sum(member.state_size if member.distinct_size is None else member.distinct_size for member in members)
 

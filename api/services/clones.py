@@ -1,4 +1,4 @@
-"""Clones: new jobs with the specification and the state of another one."""
+"""Clones: new jobs with the specification and the state of another job."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 def clone(context: Context, user: Principal, reference: str, request: CloneRequest) -> JobAnswer:
-    """Makes a job of another one's specification and state; that one is not touched, and may run.
+    """Creates a job with another job's specification and state.
+
+    The other job is unchanged, and may run.
 
     Without `restore_from` the clone begins with the latest completed checkpoint or savepoint.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        RestoreSourceError: It has no such checkpoint or savepoint.
+        JobNotFoundError: The job does not exist.
+        RestoreSourceError: The job has no such checkpoint or savepoint.
         KeyscaleError: As when a job is created.
     """
     with context.reads() as session:

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from .context import Context
 
 Files = Sequence[FileHandle]
-"""The files of all subtasks of an operator, in which two subtasks may have the same content."""
+"""The files of all subtasks of an operator; two subtasks may have files with the same content."""
 
 
 def compare(context: Context, reference: str, first_id: int, second_id: int) -> ComparisonAnswer:
     """Compares two checkpoints or savepoints.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        CheckpointNotFoundError: It has not both of them.
+        JobNotFoundError: The job does not exist.
+        CheckpointNotFoundError: The job lacks one of the checkpoints.
     """
     with context.sessions() as session:
         job = require_job(session, reference)
@@ -63,8 +63,8 @@ def operators_compared(
 
     Args:
         first: The sums of each operator in the first checkpoint.
-        second: The same in the second one.
-        files: The files of each operator in both; None: not known.
+        second: The sums of each operator in the second checkpoint.
+        files: The files of each operator in both checkpoints; None: unknown.
     """
     uids = {*first, *second} | (set() if files is None else {*files[0], *files[1]})
     return [
@@ -82,14 +82,20 @@ def operators_compared(
 
 
 def _size(uid: str, sums: Mapping[str, Mapping[str, int]], files: Mapping[str, Files] | None) -> int | None:
-    """Returns the size of an operator's files, each counted once; the sum of its subtasks if they are not known."""
+    """Returns the size of an operator's files, each counted once.
+
+    If the files are unknown, it is the sum of the subtasks' sizes.
+    """
     if uid in sums and files is not None and uid in files:
         return sum({file.path: file.size_bytes for file in files[uid]}.values())
     return sums.get(uid, {}).get("state_size")
 
 
 def _compared_files(first: Files, second: Files) -> dict[str, int]:
-    """Compares files by their content, as a savepoint has copies of its own. An object of two subtasks counts once."""
+    """Compares files by their content, as a savepoint has its own copies.
+
+    An object of two subtasks counts once.
+    """
     first, second = (list({file.path: file for file in files}.values()) for files in (first, second))
     in_first, in_second = ({file.sha256 for file in files} for files in (first, second))
     parts = {
@@ -116,7 +122,10 @@ def _sums(parts: Sequence[CheckpointSubtask]) -> dict[str, dict[str, int]]:
 def _files(
     context: Context, job: Job, both: tuple[Checkpoint, Checkpoint]
 ) -> tuple[tuple[dict[str, Files], dict[str, Files]] | None, str | None]:
-    """Reads the files of both from the store, within the time that a plan may take; or returns why not."""
+    """Reads the files of both checkpoints from the store.
+
+    The time limit is the limit of a plan. Returns the reason if the files cannot be read.
+    """
 
     def read(found: Checkpoint) -> dict[str, Files]:
         if found.external_path is None:

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 
 REPORTS_MAX = 64
-"""Large reports of drivers that come in at once, one of each job: each is up to 32 MiB."""
+"""Maximum number of large driver reports in progress, at most one per job: each is up to 32 MiB."""
 UPLOADS_MAX = 8
-"""Uploads at once: each has a file on the disk while its sender takes its time."""
+"""Maximum number of concurrent uploads: each holds a file on the disk for as long as its sender takes."""
 UPLOADS_OF_USER_MAX = 2
 INSPECTIONS_MAX = 2
-"""Uploads that are inspected at once: each may take a gigabyte of memory."""
+"""Maximum number of concurrent inspections of uploads: each may take a gigabyte of memory."""
 PLANS_MAX = 8
-"""Plans at once. Each holds one of the threads that answer requests for as long as it takes, and others need them."""
+"""Maximum number of concurrent plans. Each holds one of the threads that answer requests."""
 PLANS_OF_USER_MAX = 4
-SEARCHES_MAX = 2  # each takes a whole core for a part of a second, which other requests then lack
+SEARCHES_MAX = 2  # each takes a whole core for a part of a second
 SEARCHES_OF_USER_MAX = 1
 
 
@@ -42,7 +42,7 @@ SEARCHES_OF_USER_MAX = 1
 class Context:
     """One control plane.
 
-    Its `sessions` are for what writes, and `reads` for what only reads.
+    `sessions` are for writes, `reads` for reads.
     """
 
     settings: Settings

@@ -1,4 +1,4 @@
-"""Cursors: a place in a list, as a text that clients hand back without reading it."""
+"""Cursors: places in a list, as opaque text for clients."""
 
 from __future__ import annotations
 
@@ -21,37 +21,42 @@ class Listing:
 
     Attributes:
         limit: The largest number of rows.
-        after: The cursor in the answer before; None: the first part.
+        after: The cursor in the previous answer; None: the first part.
     """
 
     limit: int
     after: str | None = None
 
     def page(self, *kinds: type) -> PageRequest:
-        """Returns the wanted page of a list whose key has parts of these types.
+        """Returns the requested page of a list.
+
+        `kinds` are the types of the parts of the list's key.
 
         Raises:
-            CursorInvalidError: The cursor is not one of such a list.
+            CursorInvalidError: The cursor belongs to another list.
         """
         return PageRequest(self.limit, read_cursor(self.after, *kinds))
 
 
 def write_cursor(key: tuple[Any, ...] | None) -> str | None:
-    """Returns the cursor after the row with a key; None at the end of the list."""
+    """Returns the cursor after the row with a key.
+
+    Returns None at the end of the list.
+    """
     if key is None:
         return None
     return base64.urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
-    """Returns the key in a cursor; None if there is no cursor.
+    """Returns the key in a cursor; None without a cursor.
 
     Args:
         cursor: A text from a client.
         kinds: The types of the key's parts in this list.
 
     Raises:
-        CursorInvalidError: It is not a cursor of such a list.
+        CursorInvalidError: The cursor belongs to another list.
     """
     if cursor is None:
         return None

@@ -1,4 +1,7 @@
-"""Days: what a job did on each day, kept for longer than its single checkpoints, attempts and events."""
+"""Days: what a job did on each day.
+
+Days are kept for longer than single checkpoints, attempts and events.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def list_of(context: Context, reference: str, limit: int) -> DayList:
     """Lists the newest days of a job.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -33,10 +36,11 @@ def list_of(context: Context, reference: str, limit: int) -> DayList:
 
 
 def days_of(job: Job, points: Sequence[SeriesPoint]) -> list[DayAnswer]:
-    """Returns the days of a job from its points, both in the order of time. Pure.
+    """Returns the days of a job from its points.
 
-    A counter on a day is how much it has grown since the day before that is known; on the day on which the job was
-    created, since zero.
+    Both are in the order of time. Pure.
+
+    A counter of a day is its growth since the previous known day; on the day of the job's creation, since zero.
     """
     began_ms = job.created_at_ms - job.created_at_ms % DAYS.step_ms
     known: dict[str, int | None] = dict.fromkeys(("input_records", "output_records"))

@@ -24,10 +24,10 @@ ANSWER_CHARACTERS_MAX = 500_000
 
 
 def list_of(context: Context, reference: str, listing: Listing) -> JobExceptionList:
-    """Lists a job's exceptions; fewer than wanted if they are long.
+    """Lists a job's exceptions; fewer than requested if they are long.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         found = exceptions.list_page(session, require_job_id(session, reference), listing.page(int))
@@ -38,6 +38,9 @@ def list_of(context: Context, reference: str, listing: Listing) -> JobExceptionL
 
 
 def rows_that_fit(rows: Sequence[JobException]) -> int:
-    """Returns how many exceptions one answer has: at least one, and no more than a reader should have to wait for."""
+    """Returns how many exceptions fit into one answer, at least one.
+
+    The limit keeps readers from waiting too long.
+    """
     sizes = accumulate(len(row.message) + len(row.traceback or "") for row in rows)
     return max(1, sum(size <= ANSWER_CHARACTERS_MAX for size in sizes))

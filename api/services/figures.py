@@ -1,4 +1,7 @@
-"""A job's figures, from what its driver reports and its latest checkpoint. Pure."""
+"""A job's metrics, from its driver's report and its latest checkpoint.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ if TYPE_CHECKING:
     from ..schemas.job import AttemptSummaryAnswer
 
 SILENT_MS = 15_000
-"""The figures of a driver that has been silent for longer are no longer those of now."""
+"""The metrics of a driver that has been silent for longer are outdated."""
 
 
 def reports_now(attempt: Attempt | AttemptSummaryAnswer, *, now_ms: int) -> bool:
-    """Whether an attempt runs its job, and what it has reported last is still true."""
+    """Returns whether an attempt runs its job with a current report."""
     return (
         attempt.stage is AttemptStage.ACTIVE
         and attempt.driver_state == DriverState.RUNNING
@@ -34,13 +37,13 @@ def reports_now(attempt: Attempt | AttemptSummaryAnswer, *, now_ms: int) -> bool
 def figures_of(
     metrics: DriverMetrics | None, before: Mapping[str, Any] | None, state_size: int | None, *, is_current: bool
 ) -> FiguresAnswer:
-    """Returns a job's figures.
+    """Returns a job's metrics.
 
     Args:
-        metrics: What the driver of the attempt that runs the job, else of its last one, has reported last.
-        before: What the job had counted before that attempt.
+        metrics: The last report of the driver of the attempt that runs the job, or else of its last attempt.
+        before: The job's counters before that attempt.
         state_size: The state size of its latest completed checkpoint or savepoint.
-        is_current: Whether the report is still true.
+        is_current: Whether the report is current.
     """
     gauges = _gauges(metrics if is_current else None)
     return FiguresAnswer(**gauges, **added_totals(before, metrics), state_size=state_size)
@@ -71,5 +74,8 @@ def _watermark_ms(metrics: DriverMetrics | None) -> int | None:
 
 
 def _plausible(number: int | None) -> int | None:
-    """Returns what is waited for; None for a number that is none, as of events ahead of the clock."""
+    """Returns a plausible number; None for an implausible number.
+
+    Events ahead of the clock lead to implausible numbers.
+    """
     return number if number is not None and 0 <= number < NUMBER_MAX else None

@@ -1,4 +1,4 @@
-"""The health of the control plane and of the database and object store that it needs."""
+"""The health of the control plane, its database and its object store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BEAT_AGE_MAX_S = 10.0
 
 
 def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
-    """Looks at every part.
+    """Checks every part.
 
     Returns:
         The version, the state of each part and the leader, and the errors of the parts that do not work.

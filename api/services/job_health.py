@@ -1,4 +1,7 @@
-"""A job's health: its last failure, and the faults that its driver reports although the job runs. Pure."""
+"""A job's health: its last failure, and faults that its driver reports.
+
+The faults do not stop the job. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def unsettled_failure(metrics: DriverMetrics, last_commit_at_ms: int | None) -> Failure | None:
-    """Returns the failure after which the driver has started the job again and has not committed a batch yet."""
+    """Returns the failure that the restarted driver has not yet recovered from.
+
+    It has recovered once it has committed a batch.
+    """
     if metrics.last_failure is None or not metrics.failures.times_ms:
         return None
     is_over = last_commit_at_ms is not None and last_commit_at_ms >= metrics.failures.times_ms[-1]

@@ -1,4 +1,7 @@
-"""Jobs: create, start, cancel and delete them; show them with their attempts, events and logs."""
+"""Jobs: create, start, cancel and delete them.
+
+Also shows them with their attempts, events and logs.
+"""
 
 from __future__ import annotations
 
@@ -88,21 +91,21 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
     """Creates a job.
 
     Raises:
-        ArtifactNotFoundError: There is no such artifact.
+        ArtifactNotFoundError: The artifact does not exist.
         ArtifactNotRunnableError: The artifact is a jar, a wheel, or a zip of modules alone.
         JarNotAllowedError: A job may not bring this jar.
         LibraryInvalidError: A library cannot be used.
-        LibraryClashError: Two libraries, or one and the platform, have the same names.
-        LibraryRequirementError: A wheel needs what neither the job nor the platform has.
+        LibraryClashError: Two libraries, or a library and the platform, have the same names.
+        LibraryRequirementError: A wheel needs a package that the job and the platform lack.
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
-        JobLimitError: The job asks for more than it may have.
+        JobLimitError: The job asks for more than the limits allow.
         SecretUnknownError: The platform does not have a secret that the job names.
-        JobNameTakenError: There is a job of this name.
+        JobNameTakenError: A job already has this name.
         OutOfScopeError: The user may not make this job.
         StoreUnavailableError: The object store cannot be used.
-        JobNotFoundError: The user may not see the job to restore from, or there is none.
-        RestoreSourceError: The job could not start from what restore_from names.
+        JobNotFoundError: The user may not see the job to restore from, or it does not exist.
+        RestoreSourceError: The job could not start from the snapshot in restore_from.
     """
     check_parallelism(request.parallelism, MAX_PARALLELISM_UPPER_BOUND)
     if request.max_parallelism is not None and not 1 <= request.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
@@ -138,7 +141,7 @@ def new_job(name: str, max_parallelism: int, hash_id: str, labels: dict[str, str
 
 
 def require_name(user: Principal, name: str, labels: Mapping[str, str]) -> None:
-    """Refuses a name or labels that a user may not give to a job.
+    """Refuses a name or labels that a user may not use.
 
     Raises:
         RequestInvalidError: The name looks like an id.
@@ -188,7 +191,7 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
             return job_answer(session, job)
     except IntegrityError as error:
         if "uq_jobs_name" in str(error.orig):
-            raise JobNameTakenError(f"there is a job called {name}") from None
+            raise JobNameTakenError(f"a job called {name} already exists") from None
         raise ArtifactNotFoundError("the artifact was deleted at the same moment") from None
 
 
@@ -203,9 +206,9 @@ def check_specification(context: Context, specification: Specification, max_para
     Raises:
         ParallelismInvalidError: The parallelism is out of range.
         SparkConfNotAllowedError: A job may not choose this setting.
-        JobLimitError: It asks for more than a job may have.
+        JobLimitError: The job asks for more than the limits allow.
         SecretUnknownError: The platform does not have a secret that it names.
-        RequestInvalidError: It has too many parameters.
+        RequestInvalidError: The specification has too many parameters.
     """
     check_parallelism(specification.parallelism, max_parallelism)
     check_spark_conf(specification.spark_conf, context.settings.spark_conf_allowed)
@@ -219,11 +222,11 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
     """Starts a job.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It runs already.
-        ParallelismInvalidError: It cannot have this parallelism.
-        JobLimitError: The job would ask for more than it may have.
-        RestoreSourceError: It could not start from what restore_from names.
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job already runs.
+        ParallelismInvalidError: The job cannot have this parallelism.
+        JobLimitError: The job would ask for more than the limits allow.
+        RestoreSourceError: The job could not start from the snapshot in restore_from.
         StoreUnavailableError: The object store cannot be used; the job is unchanged.
     """
     with context.reads() as session:
@@ -268,8 +271,8 @@ def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
     """Ends a job now.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It has ended already.
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job has already ended.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -281,17 +284,19 @@ def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
 
 
 def delete(context: Context, user: Principal, reference: str, *, keep_objects: bool = False) -> None:
-    """Deletes a job that does not run, with its history, its local files, and its objects except savepoints.
+    """Deletes a job that does not run.
+
+    Also deletes its history, its local files, and its objects except savepoints.
 
     Args:
         context: The control plane.
-        user: Who asks.
+        user: The user.
         reference: The job.
         keep_objects: Whether all of its objects stay in the store.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It runs.
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job runs.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -346,7 +351,7 @@ def show(context: Context, reference: str) -> JobAnswer:
     """Shows a job.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         return _answer(overviews.find(session, reference))
@@ -356,7 +361,7 @@ def id_of(context: Context, reference: str) -> str:
     """Returns the id of the job with an id or name.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         return require_job_id(session, reference)
@@ -366,7 +371,7 @@ def list_attempts(context: Context, reference: str, listing: Listing) -> Attempt
     """Lists a job's attempts.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         found = attempts.list_page(session, require_job_id(session, reference), listing.page(int))
@@ -375,10 +380,12 @@ def list_attempts(context: Context, reference: str, listing: Listing) -> Attempt
 
 
 def list_events(context: Context, user: Principal, reference: str | None, listing: Listing) -> EventList:
-    """Lists what has happened to a job, or to everything in the user's scope if `reference` is None.
+    """Lists the events of a job, or of the user's whole scope.
+
+    `reference` is None for the whole scope.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job_id = None if reference is None else require_job_id(session, reference)
@@ -393,7 +400,7 @@ def require_job(session: Session, reference: str, *, lock: bool = False) -> Job:
     """Returns the job with this id or name.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     job = jobs.find(session, reference, lock=lock)
     if job is None:
@@ -405,7 +412,7 @@ def require_job_id(session: Session, reference: str) -> str:
     """Returns the id of the job with this id or name.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     job_id = jobs.find_id(session, reference)
     if job_id is None:
@@ -441,7 +448,7 @@ def _summary(overview: JobOverview, at_ms: int) -> JobSummaryAnswer:
 def _fields(
     overview: JobOverview, attempt: AttemptSummaryAnswer | None, metrics: DriverMetrics | None, at_ms: int
 ) -> dict[str, Any]:
-    """Returns the fields of an answer, with `attempt` as it is given."""
+    """Returns the fields of an answer, with the given `attempt`."""
     job, columns = overview.job, overview.attempt or {}
     is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
     is_active and job["status"] not in SETTLED
@@ -499,15 +506,17 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
 
 
 def require_program(context: Context, session: Session, user: Principal, specification: Specification) -> None:
-    """Refuses a program and libraries that a user may not run, or that do not go together; keeps them from deletion.
+    """Refuses a program and libraries that a user may not run.
+
+    Also refuses libraries that do not fit together. Keeps the artifacts from deletion.
 
     Raises:
-        ArtifactNotFoundError: There is none with this id that the user may see.
+        ArtifactNotFoundError: No artifact that the user may see has this id.
         ArtifactNotRunnableError: The program is a jar, a wheel, or a zip of modules alone.
         JarNotAllowedError: A job may not bring this jar.
         LibraryInvalidError: A library cannot be used.
-        LibraryClashError: Two libraries, or one and the platform, have the same names.
-        LibraryRequirementError: A wheel needs what neither the job nor the platform has.
+        LibraryClashError: Two libraries, or a library and the platform, have the same names.
+        LibraryRequirementError: A wheel needs a package that the job and the platform lack.
     """
     require_libraries(
         session,

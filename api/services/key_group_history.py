@@ -1,4 +1,4 @@
-"""Key groups over time: how large each of them was at the checkpoints of a job."""
+"""Key groups over time: their sizes at the checkpoints of a job."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 CHECKPOINTS_MAX = 100
 VALUES_MAX = 200_000
-"""So many sizes are read at most: with many key groups and operators, of fewer checkpoints."""
+"""Maximum number of sizes that are read: with many key groups and operators, of fewer checkpoints."""
 ROWS_MAX = 512
-"""With more key groups, neighbouring ones are summed up."""
+"""Maximum number of rows: with more key groups, neighbouring key groups are summed."""
 
 
 def show(context: Context, reference: str, operator: str | None) -> KeyGroupsAnswer:
-    """Shows the key groups of a job's operators, or of one of them.
+    """Shows the key groups of a job's operators, or of one operator.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -46,7 +46,10 @@ def show(context: Context, reference: str, operator: str | None) -> KeyGroupsAns
 
 
 def spread_out(known: Sequence[Checkpoint], count: int) -> Sequence[Checkpoint]:
-    """Returns so many of the checkpoints, evenly spread, with the first and the last one. Pure."""
+    """Selects `count` evenly spread checkpoints, with the first and the last.
+
+    Pure.
+    """
     if len(known) <= count:
         return known
     return [known[index * (len(known) - 1) // (count - 1)] for index in range(count)]
@@ -55,13 +58,15 @@ def spread_out(known: Sequence[Checkpoint], count: int) -> Sequence[Checkpoint]:
 def histories(
     chosen: Sequence[Checkpoint], parts: Sequence[CheckpointSubtask], key_groups: int, width: int
 ) -> list[OperatorKeyGroups]:
-    """Returns each operator's history; a checkpoint that does not say the size of every key group is left out. Pure.
+    """Returns each operator's history of key group sizes.
+
+    A checkpoint that lacks the size of a key group is left out. Pure.
 
     Args:
-        chosen: The checkpoints, the oldest first.
+        chosen: The checkpoints, oldest first.
         parts: Their subtasks, by index.
-        key_groups: How many key groups the job has.
-        width: How many neighbouring ones are summed up.
+        key_groups: Number of the job's key groups.
+        width: How many neighbouring key groups are summed.
     """
     by_operator: dict[str, dict[int, list[CheckpointSubtask]]] = defaultdict(lambda: defaultdict(list))
     for part in parts:

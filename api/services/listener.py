@@ -1,4 +1,7 @@
-"""A listener: an open event stream, and the news that it has not sent yet, in a bounded amount of memory."""
+"""A listener: an open event stream with its unsent news.
+
+It takes a bounded amount of memory.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ EVERY_TOPIC = frozenset(Topic)
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a stream: all jobs in its user's scope, or one job or operation.
+    """The subject of a stream.
+
+    It is all jobs in its user's scope, or one job or operation.
 
     Attributes:
         job_id: The job.
@@ -57,16 +62,18 @@ class Subject:
 
 
 class Listener:
-    """The news of one stream. All but `tell` and `end` belong to the event loop in which it was made.
+    """The news of one stream.
 
-    News that is not sent yet is merged, so that a slow reader costs no more than a fast one.
+    All methods except `tell` and `end` belong to the event loop that created it.
+
+    Unsent news is merged, so that a slow reader costs no more than a fast reader.
 
     Args:
-        subject: What the stream is about.
-        user: Who reads it.
-        credential: How the user has shown that.
-        operation: The operation as it is now, if the stream is about one.
-        is_ending: Whether nothing more will change.
+        subject: The subject of the stream.
+        user: The reader.
+        credential: The reader's credential.
+        operation: The operation's current state, if the stream is about an operation.
+        is_ending: Whether the subject has reached its final state.
     """
 
     def __init__(
@@ -102,16 +109,18 @@ class Listener:
 
         Args:
             topics: What has changed.
-            job_ids: The jobs of which it has changed; None: too many to name.
-            operation: The operation as it is now.
+            job_ids: The jobs that changed; None: too many to name.
+            operation: The operation's current state.
             is_away: Whether the database does not answer.
         """
         self._call(self._take, frozenset(topics), job_ids, operation, is_away)
 
     def end(self, event: str | None = None) -> None:
-        """Ends the stream, from any thread; with an event that says why, unless the reader may simply come back.
+        """Ends the stream, from any thread.
 
-        After an event that says why, the reader is told nothing more.
+        An event says why, unless the reader may simply come back.
+
+        An event that says why is the last event.
         """
         self._call(self._take_end, event)
 
@@ -180,5 +189,8 @@ class Listener:
 
 
 def written(event: str, data: Mapping[str, Any]) -> str:
-    """Returns a message of a stream. JSON has no line breaks, so nothing in it can begin another field."""
+    """Formats a message of a stream.
+
+    JSON has no line breaks, so its content cannot begin another field.
+    """
     return f"event: {event}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n"

@@ -1,4 +1,7 @@
-"""Drivers' logs: their ends, parts and matches, from whichever replica has started the driver."""
+"""Drivers' logs: their ends, parts and matches.
+
+A log comes from the replica that has started the driver.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ FORWARDED_HEADER = "X-Keyscale-Forwarded"
 MATCHES_MAX = 500
 MATCH_CHARACTERS_MAX = 2000
 SEARCHED_BYTES_MAX = 4 << 20
-"""The bytes that one request searches, which takes half a second of CPU; the next one goes on."""
+"""The bytes that one request searches, which takes half a second of CPU; the next request continues."""
 CHARACTER_BYTES_MAX = 4
 _UNDECODED = re.compile("[\udc80-\udcff]")
 _WINDOW_BYTES = 1 << 20
@@ -45,10 +48,10 @@ class LogPart:
     """The part of a log that a client asks for.
 
     Attributes:
-        attempt: The attempt; None: the one that runs the job, else the last that ran it.
-        tail_bytes: How much of the end, if there is no offset.
+        attempt: The attempt; None: the attempt that runs the job, or else the last attempt.
+        tail_bytes: How much of the end, without an offset.
         offset: Where the part begins; None: with the first line that begins in the end.
-        limit_bytes: How long the part may be, if there is an offset.
+        limit_bytes: Maximum length of the part, with an offset.
         search: A text, case ignored; the lines with it are returned instead of the part.
     """
 
@@ -60,17 +63,17 @@ class LogPart:
 
 
 class LogText:
-    """A log as it is shown: with secrets masked, in parts that may begin and end anywhere.
+    """A log with secrets masked, in parts with arbitrary ends.
 
-    Masking looks beyond a part's ends, so parts never show more of a secret than the whole log does, and parts that
-    follow each other are the whole log. A character belongs to the part in which it begins, and so does a mask.
+    Masking looks beyond a part's ends, so parts never show more of a secret than the whole log does, and consecutive
+    parts form the whole log. A character belongs to the part in which it begins, and so does a mask.
 
     Args:
         read: Reads some bytes from an offset on.
         size: The log's size in bytes.
         mask: Masks secrets.
-        begin: The offset of the first byte that is kept.
-        is_whole: Whether the log's last line is whole although nothing ends it.
+        begin: The offset of the first remaining byte.
+        is_whole: Whether the log's last line is complete without a line end.
     """
 
     def __init__(
@@ -79,11 +82,13 @@ class LogText:
         self._read, self.size, self._mask, self._begin, self._is_whole = read, size, mask, begin, is_whole
 
     def part(self, begin: int, length: int) -> LogLines:
-        """Returns the lines, or the piece of a line, from an offset on. It ends with a line's end if it has one.
+        """Returns the lines or piece of a line from an offset on.
+
+        The part ends with a line's end if it has one.
 
         Args:
-            begin: The offset. A piece that is no longer kept is left out.
-            length: The bytes that it has at most; the rest of a character may be more.
+            begin: The offset. A piece that was deleted is left out.
+            length: Maximum number of bytes; the rest of a character may exceed it.
         """
         around = CHARACTER_BYTES_MAX * self._mask.reach_characters
         gone = max(0, self._begin - begin)
@@ -105,10 +110,10 @@ class LogText:
         return LogLines(first + begin, first + end, content[begin:end], text, self._mask.spans_of_part(text), at, to)
 
     def end(self, length: int) -> LogLines:
-        """Returns the lines of the log's end, or the piece of the last line if it is longer.
+        """Returns the last lines or a piece of the last line.
 
         Args:
-            length: The bytes that they have at most.
+            length: Maximum number of bytes.
         """
         begin = max(self._begin, self.size - length)
         if begin > self._begin:
@@ -121,13 +126,13 @@ class LogLines:
     """Lines of a log.
 
     Attributes:
-        begin: The offset of the first one.
-        end: The offset after the last one.
+        begin: The offset of the first line.
+        end: The offset after the last line.
         content: The bytes between them.
-        around: The text of these and more bytes.
-        masked: What is masked in it.
-        at: Where the lines begin in it.
-        to: Where they end in it.
+        around: The text of these bytes and their surroundings.
+        masked: The masked spans in the text.
+        at: Where the lines begin in the text.
+        to: Where the lines end in the text.
     """
 
     begin: int
@@ -145,7 +150,7 @@ class LogLines:
 
     @property
     def lines(self) -> Iterator[tuple[int, int, str]]:
-        """The lines: where each begins, where the next one does, and its text as it is shown."""
+        """Yields each line's begin, the next line's begin, and its masked text."""
         offset, at = self.begin, self.at
         for line in self.content.split(b"\n"):
             to = at + len(_decoded(line))
@@ -158,19 +163,21 @@ class LogLines:
 
 
 def show(context: Context, user: Principal, reference: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
-    """Shows a part of a driver's log. Its path is made of the job's id and a number, never of text from a client.
+    """Shows a part of a driver's log.
+
+    Its path is made of the job's id and a number, never of text from a client.
 
     Args:
         context: The control plane.
         user: The sender.
         reference: The job.
         part: The part.
-        headers: Those of the request: another replica is asked in the name of its sender.
+        headers: The request's headers: another replica is asked in the name of the request's sender.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        AttemptNotFoundError: It has no such attempt.
-        LogNotHereError: No replica that answers has the log, or it was deleted.
+        JobNotFoundError: The job does not exist.
+        AttemptNotFoundError: The job has no such attempt.
+        LogNotHereError: The log was deleted, or its replica does not answer.
         TooManyInFlightError: Other searches are in progress.
     """
     with context.reads() as session:
@@ -221,7 +228,10 @@ def _answer(log: LogText, part: LogPart, attempt: int) -> LogAnswer:
 
 
 def search(log: LogText, begin: int, wanted: str) -> tuple[int, list[LogMatch]]:
-    """Returns where the search has ended, and the lines with a text, long ones cut. Masked text is not found."""
+    """Returns where the search has ended, and the matching lines.
+
+    Long lines are cut. Masked text is not found.
+    """
     found: list[LogMatch] = []
     pattern, before = re.compile(re.escape(wanted), re.IGNORECASE), ""
     at, last = begin, min(log.size, begin + SEARCHED_BYTES_MAX)
@@ -243,12 +253,15 @@ def search(log: LogText, begin: int, wanted: str) -> tuple[int, list[LogMatch]]:
 
 
 def _decoded(content: bytes) -> str:
-    """Returns text of the same length wherever bytes are cut: a byte that is no part of a character is one itself."""
+    """Decodes bytes to text that keeps its length wherever bytes are cut.
+
+    A byte that is not part of a character becomes one character.
+    """
     return content.decode(errors="surrogateescape")
 
 
 def _character_end(content: bytes, at: int) -> int:
-    """Returns a place in bytes or, if it is inside of a character, where that ends."""
+    """Moves a place inside a character to the character's end."""
     for begin in range(max(0, at - CHARACTER_BYTES_MAX + 1), at):
         for end in range(at + 1, min(len(content), begin + CHARACTER_BYTES_MAX) + 1):
             with suppress(UnicodeDecodeError):
@@ -258,7 +271,10 @@ def _character_end(content: bytes, at: int) -> int:
 
 
 def _ask(context: Context, url: str, job_id: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
-    """Asks the replica that has the log. It checks the sender again, and asks nobody else."""
+    """Asks the replica that has the log.
+
+    The replica checks the sender again, and asks no other replica.
+    """
     own = {name: value for name in ("authorization", "cookie") if (value := headers.get(name)) is not None}
     try:
         answer = httpx.get(

@@ -1,4 +1,7 @@
-"""The news: tells open event streams what has changed, by one look at the database a second for all of them."""
+"""Tells open event streams about changes.
+
+One poll of the database per second serves all streams.
+"""
 
 from __future__ import annotations
 
@@ -36,13 +39,15 @@ STREAMS_OF_USER_MAX = 50
 
 
 class News:
-    """A thread that looks at the database while there are listeners. A listener holds no connection.
+    """A thread that polls the database while listeners exist.
+
+    A listener holds no connection.
 
     Args:
         sessions: The database.
-        read_operations: Returns those of some operations that exist, by their ids.
-        streams_max: How many streams may be open.
-        streams_of_user_max: How many of one user.
+        read_operations: Returns the existing operations among the given operations, by their ids.
+        streams_max: Maximum number of open streams.
+        streams_of_user_max: Maximum number of open streams per user.
     """
 
     def __init__(
@@ -72,7 +77,10 @@ class News:
         self._thread.start()
 
     def end_all(self) -> None:
-        """Ends all streams, whose readers may come back to another replica, and those that are opened from now on."""
+        """Ends all present and future streams.
+
+        Readers may come back to another replica.
+        """
         self._closing.set()
         self._came.set()
         with self._lock:
@@ -94,13 +102,15 @@ class News:
         *,
         operation: OperationAnswer | None = None,
     ) -> Listener:
-        """Returns a new listener. It must be called in an event loop, and the listener be dropped at its end.
+        """Returns a new listener.
+
+        It must be called in an event loop, and the listener must be closed at its end.
 
         Args:
-            subject: What the stream is about.
-            user: Who reads it.
-            credential: How the user has shown that.
-            operation: The operation as it is now, if the stream is about one.
+            subject: The subject of the stream.
+            user: The reader.
+            credential: The reader's credential.
+            operation: The operation's current state, if the stream is about an operation.
 
         Raises:
             TooManyInFlightError: Too many streams are open.
@@ -133,7 +143,10 @@ class News:
         return len(self._listeners)
 
     def look(self) -> None:
-        """Looks at the database once, by a fixed number of statements, and tells all listeners what is new."""
+        """Polls the database once and tells all listeners the changes.
+
+        The number of statements is fixed.
+        """
         with self._lock:
             listeners = tuple(self._listeners)
         try:
@@ -164,11 +177,11 @@ class News:
             try:
                 self.look()
             except Exception:  # the thread survives every error: a stream without news still has its heartbeats
-                logger.exception("a look for news failed")
+                logger.exception("a poll for news failed")
             self._closing.wait(LOOK_S)
 
     def _check(self, session: Session, listeners: Sequence[Listener]) -> None:
-        """Ends the streams whose tokens or sessions are no longer valid."""
+        """Ends the streams with invalid tokens or sessions."""
         now_s = time.monotonic()
         if now_s - self._checked_at_s < CHECK_S:
             return
@@ -184,7 +197,7 @@ class News:
             return
         before, now = self._all, marks.of_all_jobs(session)
         self._all = now
-        if before is None:  # what has changed since the listeners came is not known
+        if before is None:  # changes since the listeners came are unknown
             for listener in listeners:
                 listener.tell(listener.subject.topics, None)
             return

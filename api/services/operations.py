@@ -43,10 +43,12 @@ if TYPE_CHECKING:
 def find_repeated(
     session: Session, job: Job, operation_id: str, kind: CommandKind, *, drain: bool = False
 ) -> Command | None:
-    """Returns the command that an earlier, equal request has stored; the job is locked.
+    """Returns the command that an earlier, equal request has stored.
+
+    The job is locked.
 
     Raises:
-        OperationIdTakenError: The id belongs to something else.
+        OperationIdTakenError: The id belongs to another operation.
     """
     commands.reserve_id(session, operation_id)
     found = commands.find(session, operation_id)
@@ -58,12 +60,14 @@ def find_repeated(
 
 
 def stop(context: Context, user: Principal, reference: str, request: StopRequest) -> OperationAccepted:
-    """Stops a job with a savepoint; the same operation id again is the same stop.
+    """Stops a job with a savepoint.
+
+    The same operation id again is the same stop.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It does not run.
-        OperationIdTakenError: The id belongs to something else.
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job does not run.
+        OperationIdTakenError: The id belongs to another operation.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -81,9 +85,9 @@ def trigger_checkpoint(
     """Takes a checkpoint.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It does not run.
-        OperationIdTakenError: The id belongs to something else.
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job does not run.
+        OperationIdTakenError: The id belongs to another operation.
     """
     return _trigger(context, user, reference, request.operation_id, CommandKind.CHECKPOINT)
 
@@ -94,9 +98,9 @@ def trigger_savepoint(
     """Takes a savepoint.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        JobStatusConflictError: It does not run.
-        OperationIdTakenError: The id belongs to something else.
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job does not run.
+        OperationIdTakenError: The id belongs to another operation.
     """
     return _trigger(context, user, reference, request.savepoint_id, CommandKind.SAVEPOINT)
 
@@ -105,7 +109,7 @@ def list_savepoints(context: Context, reference: str, listing: Listing) -> Savep
     """Lists a job's savepoints.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
@@ -120,8 +124,8 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
     """Shows a savepoint.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        SavepointNotFoundError: It has no such savepoint.
+        JobNotFoundError: The job does not exist.
+        SavepointNotFoundError: The job has no such savepoint.
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
@@ -136,7 +140,7 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
     """Shows an operation.
 
     Raises:
-        OperationNotFoundError: There is no operation with this id.
+        OperationNotFoundError: No operation has this id.
     """
     with context.reads() as session:
         found = answers(session, [operation_id]).get(operation_id)
@@ -146,7 +150,7 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
 
 
 def answers(session: Session, operation_ids: Collection[str]) -> dict[str, OperationAnswer]:
-    """Returns those of some operations that exist, by their ids, by a few statements."""
+    """Returns the existing operations by their ids, with few statements."""
     rows = commands.find_all(session, operation_ids)
     discarded = _discarded(session, rows)
     found = {command.id: OperationAnswer.model_validate(_operation_fields(command, discarded)) for command in rows}
@@ -164,7 +168,10 @@ def _trigger(
 
 
 def _discarded(session: Session, found: Sequence[Command]) -> set[tuple[str, int]]:
-    """Returns the checkpoints and savepoints of some commands that a user has deleted, by job and number."""
+    """Returns the deleted checkpoints and savepoints of some commands.
+
+    A user has deleted them. They are by job and number.
+    """
     taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
     return checkpoints.discarded_among(session, taken) if taken else set()
 

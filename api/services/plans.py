@@ -1,4 +1,4 @@
-"""Plans: the effects of a change of a job, shown before anything stops."""
+"""Plans: the effects of a change of a job, before anything stops."""
 
 from __future__ import annotations
 
@@ -88,12 +88,14 @@ class _Facts:
 
 
 def plan(context: Context, user: Principal, reference: str, change: SpecificationChange) -> PlanAnswer:
-    """Returns what a change would do. The job may run, have ended, or have failed.
+    """Returns the effects of a change.
+
+    The job may run, have ended, or have failed.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        ArtifactNotFoundError, ArtifactNotRunnableError: The program cannot be had.
-        ParallelismInvalidError, SparkConfNotAllowedError, SecretUnknownError: A setting cannot be had.
+        JobNotFoundError: The job does not exist.
+        ArtifactNotFoundError, ArtifactNotRunnableError: The program is not available.
+        ParallelismInvalidError, SparkConfNotAllowedError, SecretUnknownError: A setting is not allowed.
         StoreUnavailableError: The job's stored state cannot be read.
         TooManyInFlightError, PlanTimeoutError, ProgramUnloadableError: The program cannot be loaded now.
     """
@@ -110,14 +112,14 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
 def require_takeover(
     context: Context, user: Principal, reference: str, wanted: Specification, *, allow_non_restored_state: bool
 ) -> None:
-    """Refuses a specification whose program could not take over the state that its job has stored.
+    """Refuses a specification that could not take over the job's state.
 
-    A change that cannot be planned now is refused; a program that raises is not, as what it declares is not known. Only
-    the program, its libraries and its parameters say which state there is. A program that was just planned is not
+    A change that cannot be planned now is refused. A program that raises is accepted, as its declarations are unknown.
+    Only the program, its libraries and its parameters determine the state. A program that was just planned is not
     loaded again.
 
     Raises:
-        ChangeIncompatibleError: The changed job could not take over its state, or would lose state without leave.
+        ChangeIncompatibleError: The changed job could not take over its state, or would lose state without permission.
         KeyscaleError: As `plan`.
     """
     with context.reads() as session:
@@ -176,7 +178,7 @@ def _sinks_of(attempt: Attempt | None) -> frozenset[str]:
 
 
 def _read_stored(context: Context, facts: _Facts) -> StoredState:
-    """Reads what is stored, within the time that a plan may take."""
+    """Reads the stored state, within the time limit of a plan."""
     store_url = facts.job.store_url
 
     def read() -> StoredState:
@@ -219,7 +221,10 @@ def _brought(context: Context, libraries: list[str]) -> JobLibraries:
 
 
 def _content(context: Context, sha256: str) -> Iterator[bytes]:
-    """Yields the bytes of an artifact. The transaction ends with the last one, before the program runs for long."""
+    """Yields the bytes of an artifact.
+
+    The transaction ends with the last bytes, before the program runs for long.
+    """
     with context.reads() as session:
         yield from artifacts.read_bytes(session, sha256)
 
@@ -320,9 +325,9 @@ def settings_changed(
 
     Args:
         before: The specification now.
-        after: The one after the change.
-        runs: Whether the job runs, or is to.
-        names: What artifacts are called, by their ids.
+        after: The specification after the change.
+        runs: Whether the job runs, or shall run.
+        names: The names of artifacts, by their ids.
     """
     return [
         SettingPlan(
@@ -391,12 +396,14 @@ def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> Movem
 
 
 def downtime(samples_ms: Sequence[int], *, runs: bool, restarts: bool) -> DowntimePlan:
-    """Returns the downtime to expect: the median of the job's last changes. Pure.
+    """Returns the expected downtime, the median of the job's last changes.
+
+    Pure.
 
     Args:
         samples_ms: The downtimes of these changes.
         runs: Whether the job runs.
-        restarts: Whether it gets another driver for the change.
+        restarts: Whether the job gets another driver for the change.
     """
     if not runs:
         return DowntimePlan(expected_ms=None, reason="the job does not run", samples_ms=list(samples_ms))

@@ -1,4 +1,7 @@
-"""Restore sources: the checkpoint or savepoint that a request names is found and checked before anything starts."""
+"""Restore sources: finds and checks a requested checkpoint or savepoint.
+
+The check precedes the start.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Restorer:
-    """The job that is to restore.
+    """The job that shall restore.
 
     Attributes:
-        job: The job; None: it is about to be created.
+        job: The job; None: the job is about to be created.
         store_url: Its store.
-        max_parallelism: Its number of key groups; None: it takes that of the snapshot.
+        max_parallelism: Its number of key groups; None: the job takes the snapshot's number.
         hash_id: Its hash.
     """
 
@@ -47,30 +50,32 @@ class Restorer:
 
     @classmethod
     def of(cls, job: Job) -> Restorer:
-        """Returns an existing job as one."""
+        """Returns the restorer of an existing job."""
         return cls(job, job.store_url, job.max_parallelism, job.hash_id)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundSource:
-    """A snapshot that a job can start from, and the wish to do so."""
+    """A snapshot that a job can start from, and the pending restore."""
 
     restore: Restore
     max_parallelism: int
 
 
 def find_source(context: Context, user: Principal, request: RestoreRequest, restorer: Restorer) -> FoundSource | None:
-    """Finds and checks what a request wants to restore from. Holds no transaction while it reads from the store.
+    """Finds and checks the source of a restore request.
+
+    Holds no transaction while it reads from the store.
 
     Returns:
         None if the request names no source.
 
     Raises:
-        JobNotFoundError: The user may not see the other job, or there is none.
-        RestoreSourceError: There is no such snapshot, or the job cannot start from it.
-        RequestInvalidError: A claim mode without a source, or a new job's source without the job that it is of.
+        JobNotFoundError: The user may not see the other job, or it does not exist.
+        RestoreSourceError: The snapshot does not exist, or the job cannot start from it.
+        RequestInvalidError: A claim mode without a source, or a new job's source without its job.
         StoreUnavailableError: The store does not answer.
-        PlanTimeoutError: It was not read in time.
+        PlanTimeoutError: The snapshot was not read in time.
     """
     source = request.restore_from
     if source is None:
@@ -102,7 +107,9 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
 
 
 def named_to(session: Session, user: Principal, job_id: str) -> str:
-    """Returns how a message to a user names a job: not at all, if the user may not see it.
+    """Returns the job's name, or a placeholder for a hidden job.
+
+    A job is hidden if the user may not see it.
 
     Args:
         session: The transaction.
@@ -116,10 +123,12 @@ def named_to(session: Session, user: Principal, job_id: str) -> str:
 
 
 def require_kept(session: Session, source: FoundSource) -> None:
-    """Refuses a snapshot that a user has deleted since it was found; until this transaction ends, nobody deletes it.
+    """Refuses a snapshot that a user has deleted since it was found.
+
+    Until this transaction ends, the snapshot cannot be deleted.
 
     Raises:
-        RestoreSourceError: It is deleted.
+        RestoreSourceError: The snapshot is deleted.
     """
     location = source.restore.location or ""
     commands.reserve_id(session, location)
@@ -128,7 +137,10 @@ def require_kept(session: Session, source: FoundSource) -> None:
 
 
 def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | None:
-    """Returns why a job cannot start from a snapshot; None if it can. Pure."""
+    """Returns why a job cannot start from a snapshot, if so.
+
+    Pure.
+    """
     if restorer.max_parallelism not in {None, manifest.max_parallelism}:
         return f"its max parallelism is {manifest.max_parallelism}, the job's {restorer.max_parallelism}"
     if not 1 <= manifest.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
@@ -137,23 +149,26 @@ def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | No
         return f"its hash is {manifest.hash_id}, the job's {restorer.hash_id}"
     is_own = restorer.job is not None and manifest.job_id == restorer.job.id
     if claims and not is_own and manifest.kind is not SnapshotKind.SAVEPOINT:
-        return "it is another job's checkpoint, which cannot be claimed: it shares files with others"
+        return "it is another job's checkpoint, which cannot be claimed: it shares files with other checkpoints"
     return None
 
 
 def why_not_own(manifest: Manifest, job: Job) -> str | None:
-    """Returns why a job cannot start from a snapshot of its own; None if it can. Pure."""
+    """Returns why a job cannot start from its own snapshot, if so.
+
+    Pure.
+    """
     return why_not(manifest, Restorer.of(job), claims=False)
 
 
 def _locate(session: Session, user: Principal, source: RestoreSource, restorer: Restorer) -> tuple[str, str]:
-    """Returns the path of the manifest in the store, and the id of the job that it is of."""
+    """Returns the path of the manifest and its job's id."""
     if source.location is not None:
         return _of_location(session, user, source.location, restorer.store_url)
     owner = restorer.job if source.job is None else jobs.find(session, source.job, scope=user.scope)
     if owner is None:
         if source.job is None:
-            raise RequestInvalidError("restore_from: name the `job` whose checkpoint or savepoint it is")
+            raise RequestInvalidError("restore_from: name the `job` of the checkpoint or savepoint")
         raise JobNotFoundError("no job has this id or name")
     if owner.store_url != restorer.store_url:
         raise RestoreSourceError(f"job {owner.name} has another store: {owner.store_url}")

@@ -1,4 +1,7 @@
-"""Revisions: change a job's specification, return to an earlier one, show and compare them."""
+"""Revisions: change a job's specification or return to an earlier one.
+
+Also shows and compares revisions.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
     from .cursors import Listing
 
 _ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"|^\s*(?P<bare>[0-9]{1,18})\s*$')
-"""An ETag of a revision; a number alone is understood, too: it is what people write first."""
+"""An ETag of a revision; a plain number is also accepted."""
 _PARAMETER = "parameters."
 _INSTEAD = (UpgradeMode.SAVEPOINT, UpgradeMode.LAST_STATE)
 """The requested mode, and the mode in which a failing job is upgraded."""
@@ -63,26 +66,28 @@ _INSTEAD = (UpgradeMode.SAVEPOINT, UpgradeMode.LAST_STATE)
 def update(
     context: Context, user: Principal, reference: str, request: UpdateRequest, if_match: str | None
 ) -> UpdateAnswer:
-    """Changes a job's specification: a running job goes on with the new revision, a settled one starts with it.
+    """Changes a job's specification.
 
-    The same change id again is the same change. A change that changes nothing makes no revision.
+    A running job continues with the new revision, a settled job starts with it.
+
+    The same change id again is the same change. A change without an effect makes no revision.
 
     Args:
         context: The control plane.
-        user: Who asks.
+        user: The user.
         reference: The job.
         request: The change.
-        if_match: The header of this name: the ETag of the revision that the change is meant for.
+        if_match: The header of this name: the ETag of the revision to change.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        RevisionRequiredError: The request does not say for which revision it is meant.
-        RevisionConflictError: The job has another revision now.
-        JobStatusConflictError: The job can be changed neither as running nor as settled.
-        RescaleInProgressError: It is being rescaled.
-        UpgradeInProgressError: It is being upgraded.
+        JobNotFoundError: The job does not exist.
+        RevisionRequiredError: The request does not name its revision.
+        RevisionConflictError: The job has a newer revision.
+        JobStatusConflictError: The job's status does not allow a change.
+        RescaleInProgressError: The job is being rescaled.
+        UpgradeInProgressError: The job is being upgraded.
         LastStateTooOldError: Its latest checkpoint is older than the request allows.
-        OperationIdTakenError: The id belongs to something else.
+        OperationIdTakenError: The id belongs to another operation.
         ChangeIncompatibleError: The running job could not take over its state.
         KeyscaleError: As when a change is planned.
     """
@@ -140,19 +145,21 @@ def update(
 
 
 def roll_back(context: Context, user: Principal, reference: str, request: RollbackRequest) -> UpdateAnswer:
-    """Takes a job back to an earlier revision; a running one takes a savepoint of its present state first.
+    """Takes a job back to an earlier revision.
 
-    One that fails again and again could take none: it goes back from its latest checkpoint and its log.
+    A running job first takes a savepoint of its current state.
+
+    A job that keeps failing cannot take a savepoint; it rolls back from its latest checkpoint and its log.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        RevisionNotFoundError: It has no such revision.
+        JobNotFoundError: The job does not exist.
+        RevisionNotFoundError: The job has no such revision.
         RevisionWithoutSavepointError: No savepoint was taken when the revision was replaced.
-        JobStatusConflictError: The job can be changed neither as running nor as settled.
-        RescaleInProgressError: It is being rescaled.
-        UpgradeInProgressError: It is being upgraded.
-        OperationIdTakenError: The id belongs to something else.
-        ChangeIncompatibleError: The running job could not take over its present state.
+        JobStatusConflictError: The job's status does not allow a change.
+        RescaleInProgressError: The job is being rescaled.
+        UpgradeInProgressError: The job is being upgraded.
+        OperationIdTakenError: The id belongs to another operation.
+        ChangeIncompatibleError: The running job could not take over its current state.
         KeyscaleError: As when a change is planned.
     """
     if request.state == "current":
@@ -211,7 +218,7 @@ def list_of(context: Context, reference: str, listing: Listing) -> RevisionList:
     """Lists a job's revisions.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -224,8 +231,8 @@ def show(context: Context, reference: str, number: int) -> RevisionAnswer:
     """Shows a revision.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        RevisionNotFoundError: It has no such revision.
+        JobNotFoundError: The job does not exist.
+        RevisionNotFoundError: The job has no such revision.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -237,8 +244,8 @@ def compare(context: Context, reference: str, before: int, after: int) -> Revisi
     """Compares two revisions of a job.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        RevisionNotFoundError: It has no such revision.
+        JobNotFoundError: The job does not exist.
+        RevisionNotFoundError: The job has no such revision.
     """
     with context.reads() as session:
         job = require_job(session, reference)
@@ -255,7 +262,7 @@ def require_revision(session: Session, job: Job, number: int) -> Revision:
     """Returns a job's revision with this number.
 
     Raises:
-        RevisionNotFoundError: It has none.
+        RevisionNotFoundError: The job has no such revision.
     """
     found = revisions.find(session, job.id, number)
     if found is None:
@@ -271,9 +278,10 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
     change: Callable[[Specification], Specification],
     if_match: str | None = "*",
 ) -> None:
-    """Refuses a change under which a running job could not take over its state, before anything stops.
+    """Refuses a change under which a running job would lose its state.
 
-    Loading a program takes seconds: no transaction is held meanwhile, and whoever calls checks everything again.
+    The check precedes the stop. Loading a program takes seconds: no transaction is held meanwhile, and the caller
+    checks everything again.
     """
     if not request.plan_first:
         return
@@ -314,7 +322,10 @@ def _require_match(job: Job, if_match: str | None) -> None:
 
 
 def _is_failing(session: Session, job: Job) -> bool:
-    """Whether a job that wants to run has failed, and has committed nothing since, or no batch with input at all."""
+    """Returns whether a job that shall run has failed without recovery.
+
+    It recovers with its next commit of a batch with input.
+    """
     if job.status is JobStatus.RESTARTING or job.failure is not None:
         return True
     attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
@@ -326,7 +337,7 @@ def _is_failing(session: Session, job: Job) -> bool:
 
 
 def _is_followed(present: Specification, wanted: Specification) -> bool:
-    """Whether a running job follows a specification without another driver."""
+    """Returns whether a running job follows a specification without a restart."""
     return not any(each.needs_restart for each in differences(present, wanted))
 
 

@@ -1,4 +1,4 @@
-"""Series of a job's figures: sampled from the reports of drivers, kept in rings, and shown."""
+"""Series of a job's metrics, sampled from reports and kept in rings."""
 
 from __future__ import annotations
 
@@ -51,20 +51,26 @@ _CANCELLED = {"RESCALE_ROLLED_BACK": MarkKind.RESCALE, "UPGRADE_ROLLED_BACK": Ma
 
 
 def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
-    """Whether a heartbeat is the first of a step, of its attempt or of another state: the figures are then kept."""
+    """Returns whether the metrics of a heartbeat are stored.
+
+    They are if it is the first heartbeat of a step, of its attempt or of another state.
+    """
     last_ms = attempt.heartbeat_at_ms
     is_first = attempt.metrics is None or last_ms is None or last_ms // SAMPLE_MS != at_ms // SAMPLE_MS
     return is_first or attempt.driver_state != message.state
 
 
 def begin_counting(session: Session, attempt: Attempt) -> None:
-    """Sets what the job had counted before an attempt, whose driver counts from zero. The job's counters so go on."""
+    """Sets the job's counters before an attempt.
+
+    The attempt's driver counts from zero; with these counters the job's counters continue.
+    """
     if attempt.metrics is None:  # until now the attempt before it may have counted on
         attempt.totals_before = totals_before(session, attempt.job_id, attempt.number)
 
 
 def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:
-    """Keeps an attempt's figures, as it has just reported them."""
+    """Stores the metrics that an attempt has just reported."""
     is_current = reports_now(attempt, now_ms=attempt.heartbeat_at_ms or 0)
     figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current)
     kept = figures.model_dump(exclude={"state_size", "input_rate"})
@@ -72,7 +78,7 @@ def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: in
 
 
 def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> None:
-    """Keeps the figures of a checkpoint or savepoint that has just been completed."""
+    """Stores the metrics of a completed checkpoint or savepoint."""
     values = {
         "state_size": checkpoint.state_size,
         "checkpointed_size": checkpoint.checkpointed_size,
@@ -86,12 +92,15 @@ def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> Non
 
 
 def note_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
-    """Counts a checkpoint or savepoint that its driver has just reported as failed."""
+    """Counts a checkpoint or savepoint that has just failed."""
     series.store(session, job_id, at_ms, {"checkpoints_failed": 1})
 
 
 def take_back_failed_checkpoint(session: Session, job_id: str, at_ms: int) -> None:
-    """Counts a checkpoint or savepoint no longer among those that failed at a time: a late report knows better."""
+    """Takes back the count of a failed checkpoint or savepoint.
+
+    A late report shows that it did not fail.
+    """
     series.store(session, job_id, at_ms, {"checkpoints_failed": -1})
 
 
@@ -102,12 +111,12 @@ def note_restart(session: Session, job_id: str, at_ms: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The time that is to be shown.
+    """The time to show.
 
     Attributes:
         from_ms: Its beginning; None: an hour before its end.
         to_ms: Its end; None: now.
-        points: How many points it may have about; the step is chosen so.
+        points: The approximate maximum number of points, from which the step is chosen.
     """
 
     from_ms: int | None = None
@@ -116,16 +125,16 @@ class Span:
 
 
 def show(context: Context, reference: str, span: Span, names: Collection[SeriesName]) -> SeriesAnswer:
-    """Shows series of a job, and what happened meanwhile.
+    """Shows series of a job, with the events of that time.
 
     Args:
         context: The control plane.
         reference: The job.
-        span: The time to show; what is older than is kept is left out.
-        names: The wanted series; none: all.
+        span: The time to show; times before the retention are left out.
+        names: The requested series; none: all.
 
     Raises:
-        JobNotFoundError: There is no such job.
+        JobNotFoundError: The job does not exist.
         RequestInvalidError: The end is before the beginning.
     """
     now = now_ms()
@@ -157,13 +166,19 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
 
 
 def choose_step(from_ms: int, to_ms: int, points: int, now_ms: int) -> tuple[Ring, int]:
-    """Returns the ring that still has all of a span, and the step that gives about as many points as are wanted."""
+    """Returns the ring that still has a whole span, and the step.
+
+    The step gives about the requested number of points.
+    """
     ring = next((ring for ring in RINGS if now_ms - from_ms <= ring.span_ms), RINGS[-1])
     return ring, ring.step_ms * max(1, -(-(to_ms - from_ms) // (ring.step_ms * points)))
 
 
 def merged(rows: Sequence[SeriesPoint], step_ms: int) -> dict[int, dict[str, Any]]:
-    """Returns the values of each step by its time, from points of a step that is as long or shorter."""
+    """Merges points into steps of at least their length.
+
+    Returns the values of each step by its time.
+    """
     steps: dict[int, list[SeriesPoint]] = {}
     for row in rows:
         steps.setdefault(row.at_ms - row.at_ms % step_ms, []).append(row)
@@ -188,7 +203,10 @@ def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
 
 
 def counted_at(rows: Sequence[SeriesPoint], step_ms: int, now: int) -> dict[int, int]:
-    """Returns when the counters of each step were taken, by its time: a sample is taken when a finest step begins."""
+    """Returns the times at which the counters of each step were sampled.
+
+    A sample is taken when a finest step begins.
+    """
     times: dict[int, int] = {}
     for row in rows:
         if row.input_records is not None:
@@ -209,9 +227,9 @@ def _values(
 def _rate(
     steps: dict[int, dict[str, Any]], counted: dict[int, int], before_ms: int, at_ms: int, counter: str
 ) -> float | None:
-    """Returns how many records there were per second from one step's sample to the next one's.
+    """Returns the records per second between two steps' samples.
 
-    None beside a step of which nothing is known.
+    None next to a step without values.
     """
     if before_ms not in counted or at_ms not in counted:
         return None

@@ -1,4 +1,7 @@
-"""Deletions of checkpoints and savepoints that their user wants gone: what they free, and what still needs them."""
+"""Deletions of checkpoints and savepoints by users.
+
+They show what a deletion frees, and what still needs the snapshot.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +40,14 @@ if TYPE_CHECKING:
 def delete_checkpoint(
     context: Context, user: Principal, reference: str, checkpoint_id: int, *, dry_run: bool
 ) -> DeletionAnswer:
-    """Stores that a checkpoint or savepoint is to be deleted, or shows what that would free.
+    """Requests the deletion of a checkpoint or savepoint, or shows its effect.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        CheckpointNotFoundError: It has no such checkpoint.
+        JobNotFoundError: The job does not exist.
+        CheckpointNotFoundError: The job has no such checkpoint.
         SnapshotNeededError: Something still needs it.
         StoreUnavailableError: The store does not answer.
-        PlanTimeoutError: It was not read in time.
+        PlanTimeoutError: The snapshot was not read in time.
     """
     with context.sessions() as session:
         job = require_job(session, reference)
@@ -74,7 +77,9 @@ def delete_checkpoint(
 def delete_savepoint(
     context: Context, user: Principal, reference: str, savepoint_id: str, *, dry_run: bool
 ) -> DeletionAnswer:
-    """Does the same for a savepoint, by its id. Raises as `delete_checkpoint`.
+    """Requests the deletion of a savepoint, or shows its effect.
+
+    Raises as `delete_checkpoint`.
 
     Raises:
         SavepointNotFoundError: The job has no such savepoint.
@@ -114,16 +119,18 @@ def _discard(context: Context, user: Principal, answer: DeletionAnswer) -> None:
 
 
 def _needs(session: Session, user: Principal, job: Job, found: Checkpoint) -> tuple[list[str], list[str]]:
-    """Returns what still needs a snapshot, and what would not be possible without it."""
+    """Returns what still needs a snapshot, and what it enables."""
     if found.status is not CheckpointStatus.COMPLETED or found.external_path is None:
         return [f"it is {found.status}: nothing of it is there to delete"], []
     reasons = []
     newest = checkpoints.latest_completed(session, job.id)
     in_use = snapshot_needs.newest_checkpoints(session, job.id, 1 if job.status in SETTLED else 2)
     if newest is not None and newest.checkpoint_id == found.checkpoint_id:
-        reasons.append(f"it is the newest one of the job {job.name}, which would start from it")
+        reasons.append(f"it is the newest snapshot of the job {job.name}, which would start from it")
     elif found.checkpoint_id == next(iter(in_use), None):
-        reasons.append(f"it is the newest checkpoint of the job {job.name}, and the next one shares files with it")
+        reasons.append(
+            f"it is the newest checkpoint of the job {job.name}, and the next checkpoint shares files with it"
+        )
     elif found.checkpoint_id in in_use:
         reasons.append(f"the job {job.name} runs and may still use it; not once another checkpoint is complete")
     if found.is_savepoint and job.status not in SETTLED and _is_pending(session, job, found):
@@ -154,7 +161,10 @@ def _is_pending(session: Session, job: Job, found: Checkpoint) -> bool:
 
 
 def _objects(context: Context, user: Principal, job: Job, found: Checkpoint) -> tuple[SnapshotObjects, list[str]]:
-    """Reads what a snapshot has in the store, within the time that a plan may take; and what forbids to delete it."""
+    """Reads a snapshot's objects, and what forbids to delete it.
+
+    The time limit is the limit of a plan.
+    """
     if found.external_path is None or found.status is not CheckpointStatus.COMPLETED:
         return SnapshotObjects({}, {}), []
     path = split_location(found.external_path)[1]
@@ -169,7 +179,7 @@ def _objects(context: Context, user: Principal, job: Job, found: Checkpoint) -> 
             return SnapshotObjects({}, {}), [str(error)], None
 
     objects, blocked, claimed_by = read_within(
-        context.settings.plan_timeout_ms, read, what="what the snapshot has in the store"
+        context.settings.plan_timeout_ms, read, what="the snapshot's objects in the store"
     )
     if claimed_by is not None:
         with context.reads() as session:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 
 def create(context: Context, user: Principal, request: TokenRequest) -> NewTokenAnswer:
-    """Makes a token. The answer is the only place where its value is ever shown.
+    """Creates a token.
+
+    Only this answer ever shows its value.
 
     Raises:
         TokenNameTakenError: A valid token has this name.
@@ -47,7 +49,7 @@ def create(context: Context, user: Principal, request: TokenRequest) -> NewToken
     with context.sessions.begin() as session:
         tokens.lock_names(session)
         if tokens.is_name_taken(session, request.name, at_ms=at_ms):
-            raise TokenNameTakenError(f"there is a valid token called {request.name}")
+            raise TokenNameTakenError(f"a valid token called {request.name} already exists")
         token = tokens.add(
             session,
             token_id=uuid.uuid4().hex,
@@ -82,10 +84,12 @@ def list_all(context: Context) -> TokenList:
 
 
 def revoke(context: Context, user: Principal, token_id: str) -> None:
-    """Revokes a token: from now on it opens nothing, nor do the sessions that began with it. Twice is like once.
+    """Revokes a token and the sessions that began with it.
+
+    The call is idempotent.
 
     Raises:
-        TokenNotFoundError: There is no token with this id.
+        TokenNotFoundError: No token has this id.
     """
     with context.sessions.begin() as session:
         token = tokens.find_by_id(session, token_id)

@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from .context import Context
 
 LOST_MS = 60_000
-"""The control plane that verifies has ended if it has noted nothing for so long."""
+"""A verification without progress for this long has lost its control plane."""
 
 
 def begin(context: Context, user: Principal, reference: str, checkpoint_id: int, *, hashes: bool) -> VerificationAnswer:
-    """Begins to verify a checkpoint or savepoint; while one is in progress, shows that.
+    """Begins to verify a checkpoint or savepoint.
+
+    While a verification is in progress, shows that verification.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        CheckpointNotFoundError: It has no such checkpoint, or nothing of it is in the store.
-        TooManyInFlightError: Too many others are in progress.
+        JobNotFoundError: The job does not exist.
+        CheckpointNotFoundError: The job has no such checkpoint, or the store has none of its objects.
+        TooManyInFlightError: Too many other verifications are in progress.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -63,9 +65,9 @@ def show(context: Context, reference: str, checkpoint_id: int) -> VerificationAn
     """Shows the last verification of a checkpoint or savepoint.
 
     Raises:
-        JobNotFoundError: There is no such job.
-        CheckpointNotFoundError: It has no such checkpoint.
-        VerificationNotFoundError: It was never verified.
+        JobNotFoundError: The job does not exist.
+        CheckpointNotFoundError: The job has no such checkpoint.
+        VerificationNotFoundError: The checkpoint was never verified.
     """
     with context.sessions() as session:
         job_id = require_job_id(session, reference)

@@ -1,4 +1,7 @@
-"""The verifier: checks checkpoints and savepoints in threads of its own, and keeps what it finds with them."""
+"""The verifier: checks checkpoints and savepoints in separate threads.
+
+It stores the results with them.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class Verifier:
 
     Args:
         sessions: The database.
-        why_not: Returns why a job cannot start from a snapshot, whose files are all there; None if it can.
+        why_not: Returns why a job cannot start from a complete snapshot; None if it can.
     """
 
     def __init__(self, sessions: sessionmaker[Session], why_not: Callable[[Manifest, Job], str | None]) -> None:
@@ -66,13 +69,13 @@ class Verifier:
         self._threads.shutdown(cancel_futures=True)
 
     def submit(self, job: Job, found: Checkpoint, begun: dict[str, Any]) -> None:
-        """Begins a verification whose beginning is stored.
+        """Begins a verification that is already stored as begun.
 
         Raises:
-            TooManyInFlightError: Too many are in progress.
+            TooManyInFlightError: Too many verifications are in progress.
         """
         if not self._free.acquire(blocking=False):
-            raise TooManyInFlightError("no more verifications are begun until one ends")
+            raise TooManyInFlightError("new verifications must wait until a running verification ends")
         self._threads.submit(self._run, job, found, begun).add_done_callback(lambda _: self._free.release())
 
     def _run(self, job: Job, found: Checkpoint, begun: dict[str, Any]) -> None:
@@ -96,7 +99,7 @@ class Verifier:
                     unchecked = _look_at_sources(store, result.manifest, self._reported_sources(job.id), result)
                 claim = read_claim(store, claim_path(path))
                 if claim is not None and claim.job_id != job.id:
-                    result.add("another job has claimed it")  # not everybody who reads this may see that job
+                    result.add("another job has claimed it")  # some readers of this text may not see that job
                 if (problem := self._why_not(result.manifest, job)) is not None:
                     result.add(problem)
         except (KeyscaleError, OSError) as error:
@@ -116,7 +119,10 @@ class Verifier:
         self._note(found, {**begun, **_shown(result), **ended}, is_end=True)
 
     def _reported_sources(self, job_id: str) -> list[SourceMetrics] | None:
-        """Returns what a job's sources still have, as far as they say so; None if the job does not run."""
+        """Returns the reported remaining records of a job's sources.
+
+        Returns None if the job does not run.
+        """
         with self._sessions() as session:
             attempt = attempts.of_stage(session, job_id, AttemptStage.ACTIVE)
             if attempt is None or attempt.metrics is None or not reports_now(attempt, now_ms=shared_now_ms()):
@@ -142,10 +148,10 @@ class Verifier:
 def _look_at_sources(
     store: ObjectStore, manifest: Manifest, reported: list[SourceMetrics] | None, result: Verification
 ) -> str | None:
-    """Adds the problem of each split whose records after the checkpoint are gone.
+    """Adds the problem of each split with lost records after the checkpoint.
 
     Returns:
-        Why that is not known of all sources; None if it is.
+        Why that is unknown for some sources; None if it is known for all.
 
     Raises:
         KeyscaleError: The store does not answer.
@@ -177,5 +183,8 @@ def _shown(found: Verification) -> dict[str, Any]:
 
 
 def _readable(text: str) -> str:
-    """Returns text that a job may have chosen, such as names in a manifest, so that it can be stored and shown."""
+    """Makes text from a job storable and readable.
+
+    The text may be a name in a manifest.
+    """
     return storable(text[:PROBLEM_CHARACTERS_MAX])

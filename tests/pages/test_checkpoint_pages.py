@@ -71,7 +71,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
 
     open_page(page, platform, "/ui/jobs/careful/checkpoints/3")
     actions.get_by_role("button", name="Delete…").click()
-    expect(page.locator("#message")).to_contain_text("cannot be deleted: it is the newest one of the job careful")
+    expect(page.locator("#message")).to_contain_text("cannot be deleted: it is the newest snapshot of the job careful")
     platform.api.delete("/jobs/careful")
 
 
@@ -97,7 +97,7 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     assert button["width"] == button["height"] < 20
     form.get_by_label("Name", exact=True).fill("departures")
     form.get_by_role("button", name="Start it").click()
-    expect(form.get_by_role("alert")).to_contain_text("there is a job called departures. ")
+    expect(form.get_by_role("alert")).to_contain_text("a job called departures already exists. ")
     form.get_by_label("Name", exact=True).fill("departures-2")
     expect(form.get_by_role("alert")).to_have_count(0)
     platform.api.delete("/jobs/branched")

@@ -135,7 +135,7 @@ def test_the_form_of_a_new_job_keeps_nothing_of_what_was_corrected(page: Page, p
     form.get_by_label("Program").set_input_files({"name": "departures.py", "mimeType": "text/x", "buffer": SCRIPT})
     expect(form.get_by_text("A program is a .py or a .zip file.")).to_be_hidden()
     form.get_by_role("button", name="Create the job").click()
-    expect(refusal).to_have_text(re.compile(r"there is a job called departures\. [A-Z].*\.$"))
+    expect(refusal).to_have_text(re.compile(r"a job called departures already exists\. [A-Z].*\.$"))
     expect(refusal).to_be_in_viewport(ratio=1)
     name.fill("arrivals")
     expect(refusal).to_have_count(0)
