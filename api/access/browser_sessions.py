@@ -1,4 +1,4 @@
-"""Sessions of browsers: begun at the sign-in page, kept in the database, named by a cookie."""
+"""Sessions of browsers: begun at sign-in, stored, named by a cookie."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ def begin(session: Session, user: Principal, *, token: str | None, hours: int) -
 
 
 def end(session: Session, cookie: str) -> None:
-    """Ends the session of a cookie, if there is one: the cookie opens nothing any more, whoever has a copy of it."""
+    """Ends the session of a cookie, if any.
+
+    Copies of the cookie are then worthless.
+    """
     digest = token_sha256(cookie)
     found = browser_sessions.find(session, digest)
     if found is not None:
@@ -70,9 +73,9 @@ def authenticate_cookie(session: Session, cookie: str) -> Principal:
     """Returns the user of a session.
 
     Raises:
-        TokenMissingError: There is no such session.
-        TokenExpiredError: It has expired, or the token that it began with has.
-        TokenRevokedError: The token that it began with was revoked.
+        TokenMissingError: The session does not exist.
+        TokenExpiredError: The session or its token has expired.
+        TokenRevokedError: The session's token was revoked.
     """
     found = browser_sessions.find(session, token_sha256(cookie)) if 0 < len(cookie) <= TOKEN_CHARACTERS_MAX else None
     if found is None:
@@ -88,12 +91,12 @@ def authenticate_cookie(session: Session, cookie: str) -> Principal:
 
 
 def require_own_page(request: HTTPConnection) -> None:
-    """Refuses a request that a page of another site made the browser send.
+    """Refuses a request that a page of another site sent.
 
-    Such a page can send forms, but no header of its own choice, and the browser says where the request comes from.
+    Such a page can send forms, but cannot choose a header, and the browser reports the origin of the request.
 
     Raises:
-        OriginNotAllowedError: It does not come from one of our pages.
+        OriginNotAllowedError: The request does not come from a page of the control plane.
     """
     if request.headers.get("x-requested-with") != "keyscale":
         raise OriginNotAllowedError("a request with the session's cookie needs the header X-Requested-With: keyscale")
@@ -101,10 +104,12 @@ def require_own_page(request: HTTPConnection) -> None:
 
 
 def require_own_origin(request: HTTPConnection) -> None:
-    """Refuses what the browser says comes from another origin. A client that is no browser says nothing of that.
+    """Refuses a request of another origin.
+
+    The browser reports the origin; other clients do not.
 
     Raises:
-        OriginNotAllowedError: It comes from another origin.
+        OriginNotAllowedError: The request comes from another origin.
     """
     origin = request.headers.get("origin")
     is_own = origin is None or urlsplit(origin).netloc == request.headers.get("host")

@@ -1,4 +1,7 @@
-"""Credentials of long requests: the tokens and sessions with which they began, and whether these are still valid."""
+"""Credentials of long requests.
+
+They are the tokens and sessions with which the requests began, with a check of their validity.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ class Credential:
     Attributes:
         expires_at_ms: When it expires; None: never.
         token_sha256: The hash of the platform's own token.
-        session_sha256: The hash of the cookie of a browser's session. A token of an issuer has neither hash: it can
-            only expire.
+        session_sha256: The hash of the cookie of a browser's session. A token of an issuer has neither hash: such a
+            token can only expire.
     """
 
     expires_at_ms: int | None
@@ -46,7 +49,7 @@ def credential_of(request: HTTPConnection, user: Principal) -> Credential:
 
 
 def lapsed(session: Session, credentials: Collection[Credential]) -> set[Credential]:
-    """Returns those of some credentials that are no longer valid, by two statements."""
+    """Returns the credentials that are no longer valid, with two statements."""
     at_ms = shared_now_ms()
     by_token = {each.token_sha256 for each in credentials if each.token_sha256 is not None}
     by_session = {each.session_sha256 for each in credentials if each.session_sha256 is not None}

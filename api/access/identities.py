@@ -1,4 +1,4 @@
-"""The senders of requests: users with a token or a session, and drivers of attempts."""
+"""The senders of requests: users with credentials, and drivers of attempts."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class DriverIdentity:
 
 
 class RequireRole:
-    """A dependency of routes: returns the user who sends the request, if the user may send it.
+    """A dependency of routes that returns the authorized user.
 
     The role is checked first, then whether the job, operation or artifact that the path names is in the user's scope.
-    One that is not is answered like one that does not exist.
+    A resource outside the scope is answered like a missing resource.
     """
 
     def __init__(self, role: Role) -> None:
@@ -64,8 +64,8 @@ class RequireRole:
 
         Raises:
             TokenMissingError: The token is missing or wrong.
-            TokenRevokedError: It has been revoked.
-            TokenExpiredError: It has expired.
+            TokenRevokedError: The token has been revoked.
+            TokenExpiredError: The token has expired.
             IssuerUnavailableError: The issuer of the token does not answer.
             RoleMissingError: The settings give the issuer's user no role.
             OriginNotAllowedError: Another site sent the cookie.
@@ -95,10 +95,10 @@ class RequireRole:
 
 
 def require_driver(request: Request) -> DriverIdentity:
-    """Returns the attempt whose driver sends the request.
+    """Returns the attempt of the driver that sends the request.
 
     Raises:
-        TokenMissingError: The token is missing or not that of an attempt.
+        TokenMissingError: The token is missing or does not belong to an attempt.
         RateLimitedError: The reports of its job have taken too much time.
     """
     token = bearer_token(request)
@@ -118,10 +118,12 @@ def require_driver(request: Request) -> DriverIdentity:
 
 
 def require_known_attempt(request: Request) -> str:
-    """Returns the hash of the token of an attempt: the one that the query names as `<job>:<number>`, or the sender's.
+    """Returns the hash of the token of an attempt.
+
+    The query names the attempt as `<job>:<number>`; by default it is the sender's attempt.
 
     Raises:
-        TokenMissingError: It names none.
+        TokenMissingError: The query names no attempt.
     """
     job_id, _, number = request.query_params.get("attempt", "").partition(":")
     with _reads(request)() as session:

@@ -1,4 +1,4 @@
-"""Places for long requests: so many at once, and for one user only a part of them."""
+"""Places for long requests, limited in total and per user."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Places for long requests of one kind. No user can take them all.
+    """Places for long requests of one kind.
+
+    A single user cannot take all places.
 
     Args:
         noun: The plural of the word for such a request.
-        places: How many there are.
-        of_user_max: How many a user may have.
+        places: Number of places.
+        of_user_max: Maximum number of places per user.
     """
 
     def __init__(self, noun: str, places: int, of_user_max: int) -> None:
@@ -34,7 +36,7 @@ class InFlight:
         """Holds a place for a user.
 
         Raises:
-            TooManyInFlightError: None is free, or none for this user.
+            TooManyInFlightError: All places are taken, or all places of this user.
         """
         with self._lock:
             if self._of_users.total() >= self._places:

@@ -1,4 +1,7 @@
-"""Users of an OpenID Connect issuer: sign-in to the pages, and the issuer's tokens as bearer tokens of the API."""
+"""Users of an OpenID Connect issuer.
+
+They sign in to the pages, and use the issuer's tokens as bearer tokens of the API.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Only signatures whose key the issuer alone has: never `none`, never an HMAC with a key that is public.
+# Only signatures with a key that the issuer alone has: never `none`, never an HMAC with a public key.
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519")
 LEEWAY_S = 30
-KEYS_AGE_MIN_S = 5.0  # a token that names an unknown key makes us ask the issuer, but not more often than this
+KEYS_AGE_MIN_S = 5.0  # a token with an unknown key makes the control plane ask the issuer, but not more often than this
 DOCUMENT_AGE_MAX_S = 3600.0
 TOKEN_CHARACTERS_MAX = 16_384
 _TIMEOUT_S = 10.0
@@ -45,12 +48,14 @@ _ANSWER_BYTES_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SignIn:
-    """The secrets of a sign-in that has begun, kept in the browser until it comes back from the issuer.
+    """The secrets of a sign-in that has begun.
+
+    The browser keeps them until it comes back from the issuer.
 
     Attributes:
         state: Comes back in the address, which shows that this browser began the sign-in.
         nonce: Comes back in the ID token, which shows that it was made for this sign-in.
-        verifier: Shows the issuer that the code is redeemed by the one who asked for it (PKCE).
+        verifier: Shows the issuer that the requester redeems the code (PKCE).
     """
 
     state: str
@@ -59,7 +64,10 @@ class SignIn:
 
 
 class Issuer:
-    """One OpenID Connect issuer. Its configuration and keys are read when they are needed, and kept for an hour."""
+    """One OpenID Connect issuer.
+
+    Its configuration and keys are read when needed, and cached for an hour.
+    """
 
     def __init__(
         self, settings: OpenIdSettings, *, ca_file: Path | None = None, clock: Callable[[], float] = time.monotonic
@@ -95,7 +103,7 @@ class Issuer:
         return url
 
     def redeem(self, code: str, sign_in: SignIn, redirect_uri: str) -> Principal:
-        """Returns the user for whom the issuer has given out a code.
+        """Returns the user for whom the issuer has issued a code.
 
         Raises:
             IssuerUnavailableError: The issuer does not answer as OpenID Connect demands.
@@ -138,11 +146,11 @@ class Issuer:
         return self._user(claims)
 
     def authenticate(self, value: str) -> Principal:
-        """Returns the user to whom the issuer has given a token for our audience.
+        """Returns the user of an issuer's token for the control plane.
 
         Raises:
             IssuerUnavailableError: The issuer does not answer as OpenID Connect demands.
-            TokenMissingError: The token is not valid, has expired, or is not for us.
+            TokenMissingError: The token is not valid, has expired, or is not for the control plane.
             RoleMissingError: The settings give this user no role.
         """
         token = self._verified(value)
@@ -161,7 +169,10 @@ class Issuer:
         }
 
     def _verified(self, value: str) -> jwt.Token:
-        """Returns a token whose signature is the issuer's; its claims are still to be checked."""
+        """Returns a token with a verified signature.
+
+        Its claims are still to be checked.
+        """
         if len(value) > TOKEN_CHARACTERS_MAX:
             raise TokenMissingError("the token is too long")
         try:
@@ -218,12 +229,18 @@ class Issuer:
 
 
 def looks_issued(value: str) -> bool:
-    """Whether a bearer token has the form of an issuer's (a JWT). Our own tokens hold no dots."""
+    """Returns whether a bearer token has an issuer's form (JWT).
+
+    The control plane's own tokens contain no dots.
+    """
     return value.count(".") == 2
 
 
 def claims_at(claims: Mapping[str, Any], path: str) -> frozenset[str]:
-    """Returns the values of a claim, such as `groups`, or of a nested one, such as `realm_access.roles`."""
+    """Returns the values of a claim, such as `groups`.
+
+    A nested claim is, for example, `realm_access.roles`.
+    """
     found: Any = claims
     for part in [path] if path in claims else path.split("."):
         found = found.get(part) if isinstance(found, dict) else None
@@ -233,13 +250,19 @@ def claims_at(claims: Mapping[str, Any], path: str) -> frozenset[str]:
 
 
 def role_of(values: frozenset[str], roles: Mapping[str, Role]) -> Role | None:
-    """Returns the highest role that the settings give to a user with these values of the claim; `*` is everybody."""
+    """Returns the highest role for these values of the claim.
+
+    The value `*` is every user.
+    """
     given = {role for value, role in roles.items() if value in values or value == "*"}
     return next((role for role in (Role.ADMIN, Role.OPERATOR, Role.VIEWER) if role in given), None)
 
 
 def scope_of(values: frozenset[str], job_labels: Sequence[tuple[str, tuple[str, str] | None]]) -> JobScope | None:
-    """Returns the jobs that the settings give to a user with these values of the claim; None if they give none."""
+    """Returns the scope of a user with these values of the claim.
+
+    Returns None if the settings give the user no jobs.
+    """
     labels = {label for value, label in job_labels if value in values or value == "*"}
     if not job_labels or None in labels:
         return EVERYTHING
@@ -259,5 +282,5 @@ def _json_of(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _refused(error: Exception) -> TokenMissingError:
-    # The library's code, such as `expired_token`: its text may hold what the token says.
+    # The library's code, such as `expired_token`: the text may quote the token.
     return TokenMissingError(f"the issuer's token is not valid: {getattr(error, 'error', 'decode_error')}")

@@ -28,7 +28,7 @@ class Principal:
     """A user.
 
     Attributes:
-        id: Id of the user's token; of a user of an OpenID Connect issuer, the issuer and its id of the user.
+        id: Id of the user's token; for a user of an OpenID Connect issuer, the issuer and its id of the user.
         name: The token's name, or the issuer's name of the user, for people.
         role: What the user may do.
         scope: The jobs that the user may do it to.
@@ -42,7 +42,7 @@ class Principal:
     expires_at_ms: int | None = None
 
     def may_act_as(self, role: Role) -> bool:
-        """Whether the user has at least the rights of a role."""
+        """Returns whether the user has at least the rights of a role."""
         return _RANKS[self.role] >= _RANKS[role]
 
 
@@ -50,9 +50,9 @@ def authenticate_token(session: Session, value: str) -> Principal:
     """Returns the holder of a user's token.
 
     Raises:
-        TokenMissingError: There is no such token.
-        TokenRevokedError: It has been revoked.
-        TokenExpiredError: It has expired.
+        TokenMissingError: The token does not exist.
+        TokenRevokedError: The token has been revoked.
+        TokenExpiredError: The token has expired.
     """
     if not value or len(value) > TOKEN_CHARACTERS_MAX:
         raise TokenMissingError("the token is missing or not valid")

@@ -1,4 +1,4 @@
-"""Limits of rates: token buckets, one per sender, in a bounded amount of memory."""
+"""Rate limits: token buckets, one per sender, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SENDERS_MAX = 10_000
 
 
 class RateLimit:
-    """Lets each sender do something `burst` times at once, and from then on `per_second` times a second.
+    """Allows each sender `burst` calls at once, then `per_second` per second.
 
-    The buckets are this process's own: each replica counts for itself. When there are too many senders, those that were
-    seen least recently are forgotten, and begin again with a full bucket.
+    Each process has its own buckets, so each replica counts separately. With too many senders, the least recently seen
+    senders are forgotten, and begin again with a full bucket.
     """
 
     def __init__(
@@ -31,23 +31,23 @@ class RateLimit:
         """Makes a limit.
 
         Args:
-            per_second: How much a bucket gets back each second; 0: there is no limit.
+            per_second: How much a bucket gets back each second; 0: without limit.
             burst: How much a full bucket holds, at least 1.
             clock: The time in seconds; never goes back.
-            senders_max: How many buckets are kept.
+            senders_max: Maximum number of buckets.
         """
         self._per_second = per_second
         self._burst = max(burst, 1.0)
         self._clock = clock
         self._senders_max = senders_max
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is left, and when that was so
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the remaining amount, and its time
         self._lock = threading.Lock()
 
     def take(self, sender: str) -> float:
-        """Takes one from the sender's bucket.
+        """Takes 1 from the sender's bucket.
 
         Returns:
-            0 if there was one; else the seconds until there is one again, and nothing was taken.
+            0 if the bucket had at least 1; else the seconds until it has 1 again, and nothing was taken.
         """
         if self._per_second == 0:
             return 0.0
@@ -59,13 +59,16 @@ class RateLimit:
             return wait_s
 
     def charge(self, sender: str, amount: float) -> None:
-        """Takes what is known only afterwards. A bucket that did not hold as much is in debt."""
+        """Takes an amount that is known only afterwards.
+
+        A bucket may go into debt.
+        """
         with self._lock:
             now = self._clock()
             self._keep(sender, self._left(sender, now) - amount, now)
 
     def wait_s(self, sender: str) -> float:
-        """Returns the seconds until the sender's bucket has one, 0 if it has; takes nothing."""
+        """Returns the seconds until the sender's bucket has 1; takes nothing."""
         if self._per_second == 0:
             return 0.0
         with self._lock:
@@ -88,14 +91,16 @@ class Rates:
 
     Attributes:
         per_user: Requests of each user.
-        per_address: Requests from each address, of anybody.
+        per_address: Requests from each address, of any user.
         failures: Requests from each address without a valid token, sign-ins among them.
-        refusals: Refused requests that become events, from anywhere: nobody can fill the database with them.
+        refusals: Refused requests that become events, from anywhere: they cannot fill the database.
         reports_ms: Milliseconds of processor time that the reports of each job's drivers take: a fifth of a processor.
     """
 
     def __init__(self, *, per_user: int, per_address: int, failures_per_minute: int) -> None:
-        """Makes the limits; each bucket holds five seconds' requests, or a minute's failures.
+        """Makes the limits.
+
+        Each bucket holds five seconds' requests, or a minute's failures.
 
         Args:
             per_user: Requests a second of a user; 0: without limit.

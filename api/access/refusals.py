@@ -34,7 +34,10 @@ _REFUSALS = (TokenMissingError, RoleTooLowError, RoleMissingError, OutOfScopeErr
 
 
 def is_refusal(request: Request, error: ApiError) -> bool:
-    """Whether an error says that the sender may not do this, rather than that it cannot be done."""
+    """Returns whether an error denies permission to the sender.
+
+    Other errors say that the request cannot be carried out.
+    """
     return isinstance(error, _REFUSALS) or getattr(request.state, "is_out_of_scope", False)
 
 

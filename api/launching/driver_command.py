@@ -1,4 +1,7 @@
-"""The command line and the environment of a driver. Pure, except that it looks up paths of this installation."""
+"""The command line and the environment of a driver.
+
+Pure, except that it looks up paths of this installation.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,10 @@ _PLAIN_STORE_VARIABLES = (
 
 
 def store_variables(settings: Settings, work_directory: Path, store_url: str) -> dict[str, str]:
-    """Returns the variables by which a driver reaches the object store: with our credentials, or with narrower ones.
+    """Returns the variables by which a driver reaches the object store.
 
-    The narrower ones are in a file that the driver keeps fresh. Nothing else that a client could find counts.
+    The credentials are the control plane's, or narrower ones in a file that the driver keeps fresh. Other sources of
+    credentials are disabled.
     """
     given = settings.store_environment
     if settings.store_role is None or not store_url.startswith("s3://"):
@@ -77,14 +81,20 @@ def store_variables(settings: Settings, work_directory: Path, store_url: str) ->
 
 
 def master_of(settings: Settings, parallelism: int) -> str:
-    """Returns the Spark master; `local` becomes one core per subtask and one for the source, with retries of tasks."""
+    """Returns the Spark master.
+
+    `local` becomes one core per subtask and one for the source, with retries of tasks.
+    """
     if settings.spark_master == "local":
         return f"local[{parallelism + 1},{TASK_TRIES}]"
     return settings.spark_master
 
 
 def stays_on_loopback(master: str) -> bool:
-    """Whether all of Spark runs on this host: a driver then listens on the loopback interface only."""
+    """Returns whether all of Spark runs on this host.
+
+    A driver then listens on the loopback interface only.
+    """
     if not master.startswith(STANDALONE_SCHEME):
         return master.startswith("local")
     addresses = master.removeprefix(STANDALONE_SCHEME).split(",")
@@ -100,7 +110,10 @@ def driver_command(
     *,
     libraries: PlacedLibraries = NO_LIBRARIES,
 ) -> list[str]:
-    """Returns the command line of an attempt's driver. It holds no secret, because other users can see it."""
+    """Returns the command line of an attempt's driver.
+
+    It contains no secret, because other users can see it.
+    """
     master = master_of(settings, attempt.parallelism)
     conf = {
         **DEFAULT_SETTINGS,
@@ -137,18 +150,20 @@ def driver_environment(
     user: JobUser | None = None,
     libraries: PlacedLibraries = NO_LIBRARIES,
 ) -> dict[str, str]:
-    """Returns the complete environment of a driver, without the database's address and without users' tokens.
+    """Returns the complete environment of a driver.
+
+    It lacks the database's address and users' tokens.
 
     Args:
-        settings: The control plane's.
-        token: The attempt's own.
-        work_directory: The attempt's own, ephemeral. Local state is kept beside all of the job's attempts, so that the
-            next attempt finds files that it need not download: on this host and, at the same path, on any other one.
+        settings: The control plane's settings.
+        token: The attempt's token.
+        work_directory: The attempt's directory, ephemeral. Local state is kept beside all of the job's attempts, so
+            that the next attempt downloads less: on this host and, at the same path, on other hosts.
         host: The control plane's environment. Only harmless variables are passed on.
         secrets: Variables with the secrets that the job names.
-        store_url: The job's store, if it is not that of the settings.
+        store_url: The job's store, if it differs from the settings.
         user: The job's own user, whom the supervisor makes the driver's; None: the control plane's user.
-        libraries: Those of the job, on this host.
+        libraries: The job's libraries, on this host.
     """
     inherited = {name: host[name] for name in _INHERITED if name in host}
     is_loopback = stays_on_loopback(settings.spark_master)
@@ -168,8 +183,8 @@ def driver_environment(
         "KEYSCALE_WORK_DIR": str(work_directory),
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYSPARK_PYTHON": sys.executable,
-        # Libraries come before the environment's packages, none of which they may replace: so a job that brings what
-        # only a development environment has gets its own version everywhere.
+        # Libraries come before the environment's packages, and may not replace them: so a job gets its own version of a
+        # package that only a development environment has.
         "PYTHONPATH": os.pathsep.join(map(str, (IMPORT_PATH, *libraries.python_path))),
         "PYTHONSAFEPATH": "1",  # else modules beside the driver's program could be imported by their bare names
         "PYTHONUNBUFFERED": "1",
@@ -178,7 +193,10 @@ def driver_environment(
 
 
 def library_settings(libraries: PlacedLibraries, master: str) -> dict[str, str]:
-    """Returns the settings by which Spark has a job's jars, and its executors on other hosts its modules."""
+    """Returns the Spark settings for a job's jars and modules.
+
+    Executors on other hosts get the modules.
+    """
     archives = [] if master.startswith("local") else zip(libraries.archives, executor_path(libraries), strict=True)
     found = {
         "spark.jars": ",".join(map(str, libraries.jars)),
@@ -188,7 +206,9 @@ def library_settings(libraries: PlacedLibraries, master: str) -> dict[str, str]:
 
 
 def library_variables(libraries: PlacedLibraries, master: str) -> dict[str, str]:
-    """Returns the variables that tell a driver which libraries it was started with, and where its executors have them.
+    """Returns the variables that tell a driver its libraries.
+
+    They also tell where its executors have them.
 
     An executor unpacks archives into its working directory, from which its Python workers start.
     """
@@ -205,7 +225,10 @@ def executor_path(libraries: PlacedLibraries) -> list[str]:
 def loader_command(
     settings: Settings, spark_conf: Mapping[str, str], work_directory: Path, libraries: PlacedLibraries = NO_LIBRARIES
 ) -> list[str]:
-    """Returns the command line of a program loader: Spark on this host alone, whatever master jobs have."""
+    """Returns the command line of a program loader.
+
+    Spark runs on this host alone, whatever master jobs have.
+    """
     master = f"local[1,{TASK_TRIES}]"
     conf = {
         **DEFAULT_SETTINGS,
@@ -232,7 +255,9 @@ def loader_environment(
     user: JobUser | None = None,
     libraries: PlacedLibraries = NO_LIBRARIES,
 ) -> dict[str, str]:
-    """Returns the complete environment of a program loader: no token, no address, and no key of the object store.
+    """Returns the complete environment of a program loader.
+
+    It contains no token, no address, and no key of the object store.
 
     Arguments as for `driver_environment`.
     """
@@ -256,7 +281,7 @@ def loader_environment(
 def authentication(settings: Settings, master: str) -> dict[str, str]:
     """Returns the settings by which Spark's processes accept only each other.
 
-    In local mode Spark makes up the secret. A cluster's is given to its processes by whoever starts them.
+    In local mode Spark generates the secret. A cluster's operator gives the secret to the cluster's processes.
     """
     if master.startswith("local"):
         return {"spark.authenticate": "true"}
@@ -266,7 +291,7 @@ def authentication(settings: Settings, master: str) -> dict[str, str]:
 def share_of_cluster(parallelism: int) -> dict[str, str]:
     """Returns the settings that limit a driver to one core per subtask.
 
-    A driver that takes all cores leaves none for other jobs, nor for the driver that is to replace it. Subtasks stay
+    A driver that takes all cores leaves none for other jobs, nor for the driver that will replace it. Subtasks stay
     where they are first placed. So the job waits a short time until all executors have registered: otherwise the first
     executor would get all subtasks for as long as the attempt lasts.
     """

@@ -1,9 +1,11 @@
-"""The log of a driver: files that its supervisor writes, and that requests read meanwhile.
+"""The log of a driver.
+
+Its supervisor writes the files, and requests read them meanwhile.
 
     driver.log      the newest part
-    driver.log.<n>  the part before, if there is one, which begins with byte n of all that the driver has written
+    driver.log.<n>  the part before, if any, which begins with byte n of the driver's whole output
 
-Of older output nothing is kept. The offset of a byte never changes, whatever is no longer kept before it.
+Older output is deleted. The offset of a byte never changes, even when earlier bytes are deleted.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ class LogWriter:
         self._descriptor = self._open()
 
     def write(self, text: bytes) -> None:
-        """Appends; what does not fit on a full disk is lost, and the driver goes on."""
+        """Appends text; on a full disk, the rest is lost.
+
+        The driver continues.
+        """
         with contextlib.suppress(OSError):
             if (size := os.fstat(self._descriptor).st_size) >= PART_BYTES_MAX:
                 self._begin_part(size)
@@ -47,9 +52,11 @@ class LogWriter:
                 text = text[os.write(self._descriptor, text) :]
 
     def _begin_part(self, size: int) -> None:
-        """Begins a new part; one that cannot be begun, on a full disk, is tried again with the next text.
+        """Begins a new part.
 
-        Readers see that a part has ended by its new name, so nothing is deleted before it has that.
+        On a full disk, the next text tries again.
+
+        Readers see by its new name that a part has ended, so nothing is deleted before the rename.
         """
         with contextlib.suppress(FileNotFoundError):  # an earlier try has renamed it
             self._file.rename(self._file.with_name(f"{LOG_FILE}.{self._begin}"))
@@ -75,12 +82,14 @@ class LogPart:
 
 @dataclass(frozen=True, slots=True)
 class DriverLog:
-    """A driver's log as it was when it was opened, whatever its writer does.
+    """A driver's log as of its opening.
+
+    Later writes do not change it.
 
     Attributes:
-        begin: The offset of the first byte that is kept.
-        end: The offset after the last one.
-        parts: Its parts, the older one first.
+        begin: The offset of the first remaining byte.
+        end: The offset after the last byte.
+        parts: Its parts, oldest first.
     """
 
     begin: int
@@ -100,10 +109,10 @@ class DriverLog:
 
 @contextmanager
 def open_log(directory: Path) -> Iterator[DriverLog]:
-    """Opens the log of a run for reading; it is empty if there is none."""
+    """Opens a run's log for reading; a missing log is empty."""
     file = directory / LOG_FILE
     with ExitStack() as opened:
-        while True:  # until nothing was renamed meanwhile, which takes as long as it takes to write a part
+        while True:  # until nothing was renamed meanwhile, which takes as long as writing a part
             newest = _opened(file, opened)
             older = _older_parts(file)
             before = _opened(older[-1][1], opened) if older else None
@@ -125,7 +134,10 @@ def _opened(file: Path, opened: ExitStack) -> IO[bytes] | None:
 
 
 def _is_still(path: Path, file: IO[bytes] | None) -> bool:
-    """Whether a path still leads to a file that was opened, or to no plain one if there was none."""
+    """Returns whether a path still leads to the opened file.
+
+    Without an opened file, the path must lead to no plain file.
+    """
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -136,6 +148,6 @@ def _is_still(path: Path, file: IO[bytes] | None) -> bool:
 
 
 def _older_parts(file: Path) -> list[tuple[int, Path]]:
-    """Returns the parts that have ended, with the offsets where they begin; the newest is the last."""
+    """Returns the ended parts with their offsets, oldest first."""
     names = [(path.name.removeprefix(f"{LOG_FILE}."), path) for path in file.parent.glob(f"{LOG_FILE}.*")]
     return sorted((int(name), path) for name, path in names if name.isdecimal())

@@ -1,4 +1,7 @@
-"""Users of the operating system for jobs: each job's processes run as a user of their own, where that is possible."""
+"""Users of the operating system for jobs.
+
+Each job's processes run as a separate user, if that is possible.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,7 @@ class JobUser:
     Attributes:
         uid: Its number.
         gid: Its group.
-        shared_gid: A further group that all jobs share; None: there is none.
+        shared_gid: A further group that all jobs share; None: no such group.
         further_gids: The groups that may read the snapshots of other jobs that the job restores from.
     """
 
@@ -60,13 +63,13 @@ class JobUser:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """Whether jobs run as users of their own.
+    """Whether each job runs as its own user.
 
     Attributes:
         first_uid: The first number of the range of users.
         count: The size of the range; 0: all jobs run as the control plane's user.
-        shared_gid: A group of all jobs, for files that they share; None: there is none.
-        why_not: Why jobs do not have users of their own; None: they have.
+        shared_gid: A group of all jobs, for files that they share; None: no such group.
+        why_not: Why jobs do not have their own users; None: they have.
     """
 
     first_uid: int = 0
@@ -79,12 +82,14 @@ class Isolation:
         return None if self.count == 0 else self.first_uid + user_number % self.count
 
     def user(self, user_number: int) -> JobUser | None:
-        """Returns a job's user, whose account is made at first use; None without isolation.
+        """Returns a job's user; creates the account at first use.
+
+        Returns None without isolation.
 
         Java refuses to run as a number without an account.
 
         Raises:
-            JobUserError: The account cannot be made, or belongs to somebody else.
+            JobUserError: The account cannot be made, or belongs to another user.
         """
         uid = self.uid(user_number)
         if uid is None:
@@ -93,15 +98,15 @@ class Isolation:
 
 
 def isolation_of(settings: Settings, *, is_root: bool, mapped_uids: Iterable[tuple[int, int]]) -> Isolation:
-    """Decides whether jobs run as users of their own. Pure.
+    """Decides whether each job runs as its own user. Pure.
 
     Args:
-        settings: The control plane's.
+        settings: The control plane's settings.
         is_root: Whether the control plane may become other users.
         mapped_uids: The numbers of users that exist here, as first number and size: a container may have few.
 
     Raises:
-        SettingInvalidError: The settings demand users that cannot be had.
+        SettingInvalidError: The settings demand users that are not available.
     """
     if settings.job_users == OFF:
         return Isolation(why_not="KEYSCALE_JOB_USERS is off")
@@ -120,7 +125,9 @@ def isolation_of(settings: Settings, *, is_root: bool, mapped_uids: Iterable[tup
 
 
 def parsed_range(text: str) -> tuple[int, int]:
-    """Returns the first number and the size of a range of users, such as `50000-59999`.
+    """Returns the first number and the size of a range of users.
+
+    A range is, for example, `50000-59999`.
 
     Raises:
         SettingInvalidError: It is not a range without root.
@@ -134,10 +141,12 @@ def parsed_range(text: str) -> tuple[int, int]:
 
 
 def isolation_here(settings: Settings) -> Isolation:
-    """Returns the isolation of jobs on this host, and lets jobs' users enter the directories that they need.
+    """Returns the isolation of jobs on this host.
+
+    Lets jobs' users enter the directories that they need.
 
     Raises:
-        SettingInvalidError: The settings demand users that cannot be had.
+        SettingInvalidError: The settings demand users that are not available.
     """
     isolation = isolation_of(settings, is_root=os.geteuid() == 0, mapped_uids=_mapped_uids())
     if isolation.count == 0:
@@ -155,23 +164,23 @@ def isolation_here(settings: Settings) -> Isolation:
 
 
 def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = False, is_shared: bool = False) -> None:
-    """Makes a directory that only its owner may read, or corrects one that exists.
+    """Makes or corrects a directory that only its owner may read.
 
     Args:
-        path: The directory; its parent must be a directory of ours.
-        owner: The job whose directory it is; None: ours.
+        path: The directory; its parent must belong to the control plane.
+        owner: The job that owns it; None: the control plane.
         enter: Whether jobs' users may enter it, without listing it.
-        is_shared: Whether its group may go on to read it, if that is so.
+        is_shared: Whether its group keeps the right to read it.
 
     Raises:
-        JobUserError: Something else has its name, such as a link.
+        JobUserError: Another object has its name, such as a link.
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o700)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as error:
-        raise JobUserError(f"{path} is not a directory of ours: {error.strerror}") from error
+        raise JobUserError(f"{path} is not a directory of the control plane: {error.strerror}") from error
     try:
         readers = stat.S_IMODE(os.fstat(descriptor).st_mode) & (stat.S_IRGRP | stat.S_IXGRP) if is_shared else 0
         if owner is not None:
@@ -182,13 +191,15 @@ def make_directory(path: Path, *, owner: JobUser | None = None, enter: bool = Fa
 
 
 def give_to(directory: Path, user: JobUser) -> None:
-    """Gives a directory of the control plane, with all in it that is the control plane's, to a job's user.
+    """Gives a directory of the control plane to a job's user.
 
-    It is the control plane's where the job has run as the control plane's user before. One that a job's user owns is
-    left as it is: all of it was given before, and what is in it now is that user's work.
+    Its content that belongs to the control plane is also given.
+
+    It belongs to the control plane if the job has run as the control plane's user before. Skips a directory that the
+    job's user already owns.
 
     Raises:
-        JobUserError: It cannot be given.
+        JobUserError: The directory cannot be given.
     """
     if not directory.is_dir() or owner_of(directory) is not None:
         return
@@ -203,7 +214,10 @@ def give_to(directory: Path, user: JobUser) -> None:
 
 
 def owner_of(path: Path) -> int | None:
-    """Returns the job's user who owns a directory; None if it is not there or the control plane's own."""
+    """Returns the job's user who owns a directory.
+
+    Returns None if it is missing or the control plane's own.
+    """
     try:
         uid = path.lstat().st_uid
     except FileNotFoundError:
@@ -212,7 +226,10 @@ def owner_of(path: Path) -> int | None:
 
 
 def local_directory(store_url: str) -> Path | None:
-    """Returns the directory of a store on this host; None for any other store."""
+    """Returns the directory of a local store on this host.
+
+    Returns None for other stores.
+    """
     parts = urlsplit(store_url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
@@ -240,9 +257,9 @@ def _account(uid: int) -> pwd.struct_passwd:
 
 
 def _why_python_fails(uid: int) -> str | None:
-    """Returns why a job's user cannot run the platform's Python; None if it can."""
+    """Returns why a job's user cannot run the platform's Python, if so."""
     program = "import keyscale.jobs.protocol.messages, pyspark"
-    tried = subprocess.run(  # noqa: S603 - our own Python
+    tried = subprocess.run(  # noqa: S603 - the platform's own Python
         [sys.executable, "-P", "-c", program],
         check=False,
         capture_output=True,

@@ -1,4 +1,7 @@
-"""Starts drivers that outlive the control plane, watches them, and kills their processes."""
+"""Starts drivers that outlive the control plane.
+
+Also watches them, and kills their processes.
+"""
 
 from __future__ import annotations
 
@@ -52,24 +55,26 @@ logger = logging.getLogger(__name__)
 
 _SUPERVISED_WITHIN_S = 30.0
 PLANS = "plans"
-"""The directory beside those of jobs in which programs are loaded for plans."""
+"""The directory beside the jobs' directories in which programs are loaded for plans."""
 _ATTEMPT_NUMBER = re.compile("[1-9][0-9]{0,11}")
 _LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its libraries, while it may run
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An attempt's processes, as they were at one look."""
+    """An attempt's processes at one moment."""
 
     state: ProcessState
     exit_code: int | None = None
 
 
 class Launcher:
-    """Starts drivers on this host. Each run has a directory; see `keyscale.api.launching.supervisor` for its files.
+    """Starts drivers on this host.
+
+    Each run has a directory; see `keyscale.api.launching.supervisor` for its files.
 
     Args:
-        settings: The control plane's.
+        settings: The control plane's settings.
         isolation: The users of jobs; None: jobs run as the control plane's user.
         read_artifact: Yields the bytes of the artifact with a SHA-256; None: jobs bring no libraries.
     """
@@ -84,12 +89,14 @@ class Launcher:
         self.libraries = LibraryCache(settings.home / "libraries", read_artifact or (lambda _: ()))
         self.isolation = isolation or Isolation(why_not="it was not asked for")
         self.host = platform.node()
-        # Replicas on the same host have homes of their own, and see only the runs under them.
+        # Replicas on the same host have separate homes, and see only the runs under their home.
         self.place = f"{self.host}:{settings.home}"
         self._launched: dict[tuple[str, int], tuple[float, subprocess.Popen[bytes] | None]] = {}
 
     def prepare(self, job_id: str, attempt: int) -> str:
-        """Makes the run's directory and the attempt's token; a second call finds the same token.
+        """Makes the run's directory and the attempt's token.
+
+        A second call finds the same token.
 
         Returns:
             The token's hash. The token itself is only in a file that the launcher alone reads, until the run is cleaned
@@ -108,7 +115,9 @@ class Launcher:
         return token_sha256(token)
 
     def launch(self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries, granted: Grant) -> None:
-        """Starts an attempt's driver. A second call has no effect: only the first supervisor can register.
+        """Starts an attempt's driver.
+
+        A second call has no effect: only the first supervisor can register.
 
         Args:
             job: The job.
@@ -118,7 +127,7 @@ class Launcher:
             granted: The job's rights to the objects of the store.
 
         Raises:
-            JobUserError: The job cannot have a user of its own, or one that may read what it restores from.
+            JobUserError: The job cannot have its own user, or its user may not read the snapshot to restore.
             LibraryUnavailableError: A library cannot be copied to this host.
             LibraryInvalidError: A package of jars is gone.
         """
@@ -152,7 +161,10 @@ class Launcher:
         self._launched[job.id, attempt.number] = (time.monotonic(), process)
 
     def place_libraries(self, brought: JobLibraries, directory: Path) -> PlacedLibraries:
-        """Copies libraries to this host, notes that the run uses them, and deletes those that no run uses."""
+        """Copies libraries to this host for a run.
+
+        Notes that the run uses them, and deletes unused libraries.
+        """
         placed = self.libraries.place(brought.files)
         packages = self._settings.jar_rules.jars_of(brought.packages)
         (directory / _LIBRARIES).write_text("\n".join(placed.sha256s))
@@ -179,12 +191,18 @@ class Launcher:
         return Seen(ProcessState.ALIVE)
 
     def kill(self, job_id: str, attempt: int) -> None:
-        """Kills every process of an attempt, and waits until they are gone or the kernel takes too long."""
+        """Kills every process of an attempt.
+
+        Waits until they are gone or the kernel takes too long.
+        """
         directory = self._run_directory(job_id, attempt)
         kill_all(processes_of(directory, owner_of(directory / "work")))
 
     def clean_up(self, job_id: str, attempt: int) -> None:
-        """Kills the remaining processes and deletes what only the run needed, as far as it can; the log stays."""
+        """Kills the remaining processes and deletes a run's files except the log.
+
+        It deletes as much as it can.
+        """
         self._end(job_id, attempt)
         directory = self._run_directory(job_id, attempt)
         for name in ("token", _LIBRARIES):
@@ -195,13 +213,13 @@ class Launcher:
             logger.warning("%s stays until its run is removed: %s", directory / "work", error)
 
     def forget(self, job_id: str) -> int:
-        """Deletes the logs of a deleted job and its local files on this host.
+        """Deletes a deleted job's logs and local files on this host.
 
         Returns:
             The size of the files in its directory.
 
         Raises:
-            OSError: Some of it cannot be deleted. The rest was.
+            OSError: Some files cannot be deleted. The others were deleted.
         """
         directory = self._settings.runs_directory / job_id
         links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
@@ -209,8 +227,8 @@ class Launcher:
         if (uid := owner_of(directory / "state")) is not None:
             kill_all(strays_of(uid))
             if elsewhere:
-                # The job has made the links, and may have let them lead anywhere: its own user deletes what it can. It
-                # may have made more of them than a command has room for.
+                # The job has made the links, which may lead anywhere: the job's own user deletes what it can. There may
+                # be more links than fit into a command.
                 command = ["xargs", "-0", "rm", "-rf", "--"]
                 subprocess.run(  # noqa: S603
                     command,
@@ -226,13 +244,16 @@ class Launcher:
                 with contextlib.suppress(OSError):
                     remove_tree(place)
         if (objects := local_directory(self._settings.store_url)) is not None and (objects / job_id).is_dir():
-            # Its savepoints stay, also for those jobs that restore from them, and so does its group: no other job's.
+            # Its savepoints stay, also for jobs that restore from them, and so does its group, which no other job gets.
             group = (objects / job_id).lstat().st_gid
             make_directory(objects / job_id, owner=JobUser(os.geteuid(), group), is_shared=True)
         return remove_tree(directory)
 
     def runs(self) -> dict[str, list[int]]:
-        """Returns the attempts whose runs have directories on this host, by job; what has another name is left out."""
+        """Returns the attempts with run directories on this host, by job.
+
+        Directories with other names are skipped.
+        """
         return {
             directory.name: _attempts_in(directory)
             for directory in self._settings.runs_directory.glob("*/")
@@ -240,7 +261,7 @@ class Launcher:
         }
 
     def has_supervisor(self, job_id: str, attempt: int) -> bool:
-        """Whether a run's supervisor lives."""
+        """Returns whether a run's supervisor lives."""
         supervisor = read_supervisor(self._run_directory(job_id, attempt))
         return supervisor is not None and supervisor.is_alive()
 
@@ -251,7 +272,7 @@ class Launcher:
             The size of the run's files in bytes.
 
         Raises:
-            OSError: Some of it cannot be deleted. The rest was.
+            OSError: Some files cannot be deleted. The others were deleted.
         """
         self._end(job_id, attempt)
         return remove_tree(self._run_directory(job_id, attempt))
@@ -263,7 +284,10 @@ class Launcher:
         self._launched.pop((job_id, attempt), None)
 
     def _make_directories_of_job(self, job: Job, work: Path, user: JobUser | None) -> None:
-        """Makes the directories that a job's processes write, so that nobody else can read them."""
+        """Makes the directories that a job's processes write.
+
+        Other users cannot read them.
+        """
         if not self._settings.spark_master.startswith("local"):
             return  # executors run as another user, perhaps on another host
         directories = [work, work.parents[1] / "state"]
@@ -280,9 +304,11 @@ class Launcher:
             make_directory(directory, owner=user or JobUser(os.geteuid(), os.getegid()), is_shared=is_shared)
 
     def secrets_of(self, job_id: str, attempt: int, revisions: Iterable[Revision]) -> dict[str, str]:
-        """Returns the variables with an attempt's secrets: those of some revisions and, while it runs here, its token.
+        """Returns the variables with an attempt's secrets.
 
-        All revisions of a job that run at a time count, because their processes run as the same user.
+        They are the secrets of some revisions and, while the attempt runs here, its token.
+
+        All revisions of a job that run at the same time count, because their processes run as the same user.
         """
         secrets: dict[str, str] = {}
         for revision in revisions:
@@ -299,7 +325,10 @@ class Launcher:
         return self._settings.runs_directory / job_id / str(attempt)
 
     def _without_supervisor(self, attempt: Attempt) -> Seen:
-        """The run is just starting, was never started, or its directory was deleted."""
+        """Returns the state of a run without a supervisor.
+
+        The run is just starting, was never started, or its directory was deleted.
+        """
         at_s, process = self._launched.get((attempt.job_id, attempt.number), (float("-inf"), None))
         if process is not None and process.poll() is None and time.monotonic() - at_s < _SUPERVISED_WITHIN_S:
             return Seen(ProcessState.STARTING)
@@ -308,7 +337,7 @@ class Launcher:
         return Seen(ProcessState.DEAD if at_s > 0 else ProcessState.UNLAUNCHED)
 
     def _poll(self, attempt: Attempt) -> None:
-        """Collects a child that has ended, so that it does not stay a zombie."""
+        """Collects a child that has ended, so that it leaves no zombie."""
         _, process = self._launched.get((attempt.job_id, attempt.number), (0.0, None))
         if process is not None:
             process.poll()
@@ -323,7 +352,10 @@ def _attempts_in(directory: Path) -> list[int]:
 
 
 def _reader_of_others(objects: Path, granted: Grant, user: JobUser) -> JobUser:
-    """Returns a job's user with the right to read the snapshots of other jobs that it restores from."""
+    """Returns a job's user that may read other jobs' snapshots.
+
+    These are the snapshots that the job restores from.
+    """
     for prefix in granted.readable:
         if prefix != CONTROL_PLANES:
             user = member_of_readers(objects, prefix.strip("/"), user)
@@ -331,6 +363,6 @@ def _reader_of_others(objects: Path, granted: Grant, user: JobUser) -> JobUser:
     for prefix in claimed:
         try:
             let_delete(objects, prefix.strip("/").split("/"), user)
-        except JobUserError:  # of all that it has ever claimed, the other job still owns the directories
+        except JobUserError:  # the other job still owns the directories of snapshots that this job has claimed
             logger.exception("a savepoint that the user %d has claimed cannot be given to it", user.uid)
     return user

@@ -1,4 +1,6 @@
-"""The processes of a run: its supervisor, its driver, and all processes that these started.
+"""The processes of a run.
+
+They are its supervisor, its driver, and all processes that these started.
 
 A run is one attempt of a job on this host. Its directory holds what its supervisor writes; see
 `keyscale.api.launching.supervisor`.
@@ -41,7 +43,7 @@ class _Registration(msgspec.Struct):
 class ProcessState(StrEnum):
     """The state of an attempt's processes."""
 
-    UNLAUNCHED = "UNLAUNCHED"  # the launcher was not told to start it, or died before it recorded the start
+    UNLAUNCHED = "UNLAUNCHED"  # the launcher was not told to start it, or died before recording the start
     STARTING = "STARTING"
     ALIVE = "ALIVE"
     SUSPENDED = "SUSPENDED"  # stopped by a signal
@@ -51,7 +53,10 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SupervisorProcess:
-    """A run's supervisor. Its process id is also the session id of all of the run's processes."""
+    """A run's supervisor.
+
+    Its process id is also the session id of all of the run's processes.
+    """
 
     pid: int
     started_at_s: float
@@ -68,7 +73,9 @@ class SupervisorProcess:
 def start_supervised(
     directory: Path, command: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a run: its supervisor, which starts the command, in a session of their own.
+    """Starts a run's supervisor, which starts the command.
+
+    Both are in a session of their own.
 
     Args:
         directory: The run's directory.
@@ -78,7 +85,7 @@ def start_supervised(
     Raises:
         OSError: The supervisor cannot be started.
     """
-    return subprocess.Popen(  # noqa: S603 - the command is ours; a job's settings are on an allow-list
+    return subprocess.Popen(  # noqa: S603 - a command of the control plane; a job's settings are on an allow-list
         [sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -90,7 +97,10 @@ def start_supervised(
 
 
 def read_supervisor(directory: Path) -> SupervisorProcess | None:
-    """Returns the supervisor that registered itself in the run's directory; None if no readable file says so."""
+    """Returns the supervisor that is registered in a run's directory.
+
+    Returns None without a readable registration.
+    """
     try:
         registered = msgspec.json.decode(read_text(directory / "process.json") or "", type=_Registration)
     except msgspec.MsgspecError:
@@ -99,13 +109,18 @@ def read_supervisor(directory: Path) -> SupervisorProcess | None:
 
 
 def read_exit_code(directory: Path) -> int | None:
-    """Returns the driver's exit code, None while it runs or if its supervisor was killed."""
+    """Returns the driver's exit code.
+
+    Returns None while it runs or if its supervisor was killed.
+    """
     code = (read_text(directory / "exit_code") or "").strip()
     return int(code) if _EXIT_CODE.fullmatch(code) else None
 
 
 def driver_state(pid: int, session: int) -> ProcessState:
-    """Returns the state of the process that asked for work; once it is gone, the attempt is over even if others remain.
+    """Returns the state of the process that asked for work.
+
+    Once it is gone, the attempt is over even if other processes remain.
 
     Args:
         pid: The driver's own process id, as it reported it.
@@ -113,7 +128,7 @@ def driver_state(pid: int, session: int) -> ProcessState:
     """
     try:
         if os.getsid(pid) != session:
-            return ProcessState.DEAD  # the number belongs to another process by now
+            return ProcessState.DEAD  # the number now belongs to another process
         status = psutil.Process(pid).status()
     except (*GONE, ProcessLookupError):
         return ProcessState.DEAD
@@ -123,14 +138,16 @@ def driver_state(pid: int, session: int) -> ProcessState:
 
 
 def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process]:
-    """Returns all processes of a run: those that have its work directory in their environment, and its session's.
+    """Returns all processes of a run.
+
+    They have its work directory in their environment, or belong to its session.
 
     Spark's Python workers leave the process group, but not the session. A process of a job's own user may have any
-    environment; its user distinguishes it from those of a later session with the same number.
+    environment; its user distinguishes it from processes of a later session with the same number.
 
     Args:
         directory: The run's directory.
-        uid: The job's own user; None: it runs as the control plane's.
+        uid: The job's own user; None: the job runs as the control plane's user.
     """
     supervisor = read_supervisor(directory)
     session = None if supervisor is None else supervisor.pid
@@ -144,7 +161,10 @@ def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:
-    """Kills processes, and waits until they are gone or the kernel takes too long."""
+    """Kills processes, and waits until they are gone.
+
+    The wait ends if the kernel takes too long.
+    """
     for process in processes:
         try:
             process.kill()
@@ -154,9 +174,11 @@ def kill_all(processes: Sequence[psutil.Process]) -> None:
 
 
 def strays_of(uid: int) -> list[psutil.Process]:
-    """Returns the processes of a job's own user that no supervisor watches: they have left its session, or it is gone.
+    """Returns the processes of a job's user that no supervisor watches.
 
-    Other runs of the user are left alone: those of the same job, of a job with the same user, and of another control
+    They have left its session, or the supervisor is gone.
+
+    Other runs of the user are left alone: runs of the same job, of a job with the same user, and of another control
     plane on this host. A supervisor runs as the control plane's user, and no process can move into its session.
     """
     return [process for process in _others() if _uid_of(process) == uid and not _is_watched(process, uid)]

@@ -1,4 +1,7 @@
-"""Loading of a job's program in a process of its own, with limits, to see what it declares."""
+"""Loads a job's program in a separate process to read its declaration.
+
+The process has limits.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOADS_MAX = 2
-"""Programs that are loaded at once: each takes a processor and a gigabyte of memory."""
+"""Maximum number of programs loaded at once: each takes a processor and a gigabyte of memory."""
 
 REMEMBERED_MAX = 16
-"""Declarations that are kept: a change is often applied right after it was planned."""
+"""Number of remembered declarations: a change is often applied right after it was planned."""
 
 _WAIT_S = 30.0
 _ANSWER_BYTES_MAX = 16 << 20
@@ -49,7 +52,10 @@ _LAST_LINE_BYTES_MAX = 2000
 
 
 class ProgramLoading:
-    """Loads programs, a limited number at a time; each in a directory that is removed afterwards."""
+    """Loads programs, a limited number at a time.
+
+    Each load has a directory that is removed afterwards.
+    """
 
     def __init__(self, settings: Settings, launcher: Launcher) -> None:
         self._settings = settings
@@ -59,7 +65,9 @@ class ProgramLoading:
         self._lock = threading.Lock()
 
     def sweep(self) -> None:
-        """Ends the loads that a control plane on this home has left when it was killed, and deletes their directories.
+        """Ends the loads of a control plane that was killed.
+
+        Also deletes their directories. The control plane had the same home.
 
         Call it before the first load.
         """
@@ -69,12 +77,15 @@ class ProgramLoading:
                 kill_all(processes_of(directory, uid))
                 if uid is not None:
                     kill_all(strays_of(uid))
-            except Exception:  # a program has run there; whatever it has left, the control plane starts
+            except Exception:  # a program has run there; the control plane starts whatever it has left
                 logger.warning("the processes of %s are not ended", directory, exc_info=True)
             _remove(directory)
 
     def remember(self, key: str, answer: ProgramAnswer) -> None:
-        """Keeps what a program declares, by a key that says all that it depends on; the oldest is forgotten."""
+        """Remembers a program's declaration by a key of all its inputs.
+
+        The oldest declaration is forgotten.
+        """
         with self._lock:
             self._remembered[key] = answer
             self._remembered.move_to_end(key)
@@ -82,7 +93,7 @@ class ProgramLoading:
                 self._remembered.popitem(last=False)
 
     def recall(self, key: str) -> ProgramAnswer | None:
-        """Returns what was kept for a key; None if nothing is."""
+        """Returns the declaration remembered for a key, if any."""
         with self._lock:
             return self._remembered.get(key)
 
@@ -96,21 +107,23 @@ class ProgramLoading:
         user_number: int,
         brought: JobLibraries = NO_JOB_LIBRARIES,
     ) -> ProgramAnswer:
-        """Runs a program up to where it would process records, and returns what it declares, or why it cannot.
+        """Runs a program up to its first record; returns its declaration.
+
+        Returns the failure if the program has no declaration.
 
         Args:
-            question: What to load.
+            question: The program to load.
             content: The bytes of the program's file.
             spark_conf: The job's Spark settings.
-            secrets: The names of the job's secrets; None: all.
+            secrets: The names of the job's secrets; None: all secrets.
             user_number: Chooses the user that the job runs as.
             brought: The libraries of the program.
 
         Raises:
             TooManyInFlightError: As many programs as allowed are being loaded.
-            PlanTimeoutError: It takes too long.
+            PlanTimeoutError: The load takes too long.
             ProgramUnloadableError: The process ended without an answer.
-            LibraryUnavailableError, LibraryInvalidError: A library cannot be had.
+            LibraryUnavailableError, LibraryInvalidError: A library is not available.
         """
         if not self._slots.acquire(timeout=_WAIT_S):
             raise TooManyInFlightError(f"{LOADS_MAX} programs are being loaded")
@@ -147,7 +160,7 @@ class ProgramLoading:
 
     @contextmanager
     def _directory(self, user: JobUser | None) -> Iterator[Path]:
-        root = self._settings.runs_directory / PLANS  # where the launcher looks for libraries that are in use
+        root = self._settings.runs_directory / PLANS  # where the launcher looks for used libraries
         directory = root / uuid.uuid4().hex
         try:
             for part in (root.parent, root, directory):
@@ -159,7 +172,10 @@ class ProgramLoading:
 
 
 def _remove(directory: Path) -> None:
-    """Deletes what a load has left, as far as it can: a program has run there, and may have made anything."""
+    """Deletes the files of a load, as far as it can.
+
+    A program has run there, and may have made any files.
+    """
     try:
         remove_tree(directory)
     except OSError as error:
@@ -167,7 +183,10 @@ def _remove(directory: Path) -> None:
 
 
 def _answer(directory: Path) -> ProgramAnswer:
-    """Reads what the loader has written. The job's user could have replaced it by a link, or by anything else."""
+    """Reads the loader's answer.
+
+    The job's user could have replaced the answer by a link or another object.
+    """
     try:
         descriptor = os.open(directory / "work" / ANSWER_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:

@@ -18,10 +18,10 @@ TEXT_BYTES_MAX = 1 << 20
 
 
 def open_plain(path: Path) -> IO[bytes] | None:
-    """Opens a file for reading; returns None if there is no plain file.
+    """Opens a plain file for reading; returns None without a plain file.
 
     Raises:
-        OSError: It cannot be opened, such as when this process has too many files open.
+        OSError: The file cannot be opened, for example with too many open files.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -38,10 +38,12 @@ def open_plain(path: Path) -> IO[bytes] | None:
 
 
 def read_text(path: Path) -> str | None:
-    """Returns a file's text; None if there is no plain file of UTF-8 and at most `TEXT_BYTES_MAX` that may be read.
+    """Returns the text of a plain file.
+
+    Returns None if the file is missing, not plain, not UTF-8, not readable, or longer than `TEXT_BYTES_MAX`.
 
     Raises:
-        OSError: It cannot be opened or read for another reason.
+        OSError: The file cannot be opened or read for another reason.
     """
     try:
         file = open_plain(path)

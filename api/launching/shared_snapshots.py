@@ -1,7 +1,6 @@
-"""Snapshots in a local store that a job restores from and another job has taken: its user may read them.
+"""Opens snapshots in a local store to the users of other jobs.
 
-Each job's directory in the store is closed to the users of other jobs. It is opened to its group, and the driver of the
-job that restores from it is a member of that group. So another job gets nothing unless the control plane starts it so.
+A job's user may read the snapshot of another job that the job restores from.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ def member_of_readers(objects: Path, job_id: str, user: JobUser) -> JobUser:
         user: The user of the job that restores from it.
 
     Returns:
-        The user, with the group that may read them; unchanged if there are none.
+        The user, with the group that may read the objects; unchanged without objects.
 
     Raises:
-        JobUserError: They are not in a directory of ours.
+        JobUserError: The objects are not in a directory of the control plane.
     """
     with _opened(objects, (job_id,)) as descriptor:
         if descriptor is None:
@@ -50,7 +49,9 @@ def member_of_readers(objects: Path, job_id: str, user: JobUser) -> JobUser:
 
 
 def let_delete(objects: Path, parts: Sequence[str], user: JobUser) -> None:
-    """Lets a job's user change the objects below a part of another job's directory: a savepoint that it has claimed.
+    """Lets a job's user change a savepoint that the job has claimed.
+
+    The objects are below a part of another job's directory.
 
     The part gets the user's own group, so that other jobs which may read it cannot change it.
 
@@ -60,7 +61,7 @@ def let_delete(objects: Path, parts: Sequence[str], user: JobUser) -> None:
         user: The user of the job that has claimed it.
 
     Raises:
-        JobUserError: They are not in a directory of ours.
+        JobUserError: The objects are not in a directory of the control plane.
     """
     with _opened(objects, parts) as descriptor:
         if descriptor is None:
@@ -75,9 +76,11 @@ def let_delete(objects: Path, parts: Sequence[str], user: JobUser) -> None:
 
 @contextlib.contextmanager
 def _opened(objects: Path, parts: Sequence[str]) -> Iterator[int | None]:
-    """Opens a directory below the store's, step by step: the job owns it, and may put links in the way.
+    """Opens a directory below the store's, step by step.
 
-    Gives None if it is not there.
+    The job owns it, and may put links in the way.
+
+    Yields None if it is missing.
     """
     descriptor = os.open(objects, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -91,7 +94,9 @@ def _opened(objects: Path, parts: Sequence[str]) -> Iterator[int | None]:
         return
     except OSError as error:
         os.close(descriptor)
-        raise JobUserError(f"{'/'.join(parts)} in {objects} is not a directory of ours: {error.strerror}") from error
+        raise JobUserError(
+            f"{'/'.join(parts)} in {objects} is not a directory of the control plane: {error.strerror}"
+        ) from error
     try:
         yield descriptor
     finally:

@@ -1,6 +1,6 @@
 """The Spark settings that a job may choose.
 
-Any other setting could load code, read files or break exactly-once processing. An administrator may allow further ones
+Other settings could load code, read files or break exactly-once processing. An administrator may allow further settings
 by `KEYSCALE_SPARK_CONF_ALLOWED`.
 """
 

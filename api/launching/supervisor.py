@@ -2,16 +2,16 @@
 
 Usage: supervisor.py RUN_DIRECTORY PROGRAM [ARGUMENT ...]
 
-It is a process of its own, in a session of its own: the driver outlives the control plane, and its exit code is known
+It is a separate process in a separate session: the driver outlives the control plane, and its exit code is known
 afterwards. It writes into the run directory:
 
-    process.json   this process, as the run's supervisor: a second supervisor of the same attempt ends at once
+    process.json   this process, as the run's supervisor: a second supervisor of the same attempt ends immediately
     driver.log     the driver's output, with the secrets of its environment masked; see `driver_log`
     exit_code      written when the driver has ended
 
 The driver may run as another user, who can neither read nor change these files.
 
-It imports nothing of Keyscale but the log and the mask, so that it starts fast.
+It imports only the log and the mask of Keyscale, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXIT_CANNOT_RUN = 127
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
 PROCESSES_MAX = 8192
-"""Processes and threads of all attempts of a job whose user is its own."""
+"""Maximum number of processes and threads of all attempts of a job with its own user."""
 _PR_SET_NO_NEW_PRIVS = 38
 _CHUNK_BYTES = 1 << 16
 _CUT_CHARACTER = re.compile(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z")
@@ -62,7 +62,9 @@ def main(arguments: list[str]) -> int:
 
 
 def register(directory: Path) -> bool:
-    """Registers this process as the run's supervisor: the first process to link the file wins.
+    """Registers this process as the run's supervisor.
+
+    The first process to link the file wins.
 
     Returns:
         Whether this process is the run's supervisor.
@@ -80,7 +82,10 @@ def register(directory: Path) -> bool:
 
 
 def run(directory: Path, command: list[str]) -> int:
-    """Runs the driver until it ends; returns its exit code, by the shell's convention if a signal ended it."""
+    """Runs the driver until it ends; returns its exit code.
+
+    The code follows the shell's convention if a signal ended the driver.
+    """
     log = LogWriter(directory)
     output, of_driver = os.pipe()
     mask = Mask(os.environ)
@@ -111,9 +116,11 @@ def run(directory: Path, command: list[str]) -> int:
 
 
 def give_up_privileges() -> None:
-    """Keeps this process and those that it starts from getting more rights, such as by a setuid program.
+    """Keeps this process and its children from getting more rights.
 
-    Their memory is not written to disk when they crash, and a job cannot fill the host with processes.
+    A setuid program, for example, gives no rights.
+
+    Crashes write no memory to disk, and a job cannot fill the host with processes.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -121,7 +128,10 @@ def give_up_privileges() -> None:
 
 
 def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:
-    """Copies lines from a descriptor to a log, with secrets masked, until the source ends."""
+    """Copies lines from a descriptor to a log until the source ends.
+
+    Secrets are masked.
+    """
     rest = b""
     while True:
         # A line that pauses waits for its end, but not forever. A possible beginning of a secret waits for more.
@@ -136,7 +146,10 @@ def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:
 
 
 def write_masked(text: bytes, log: LogWriter, mask: Mask) -> bytes:
-    """Writes a part of a log with secrets masked; returns its end if that may be the beginning of a secret."""
+    """Writes a part of a log with secrets masked.
+
+    Returns its end if that may be the beginning of a secret.
+    """
     whole = _CUT_CHARACTER.sub(b"", text)
     end = mask.unfinished(whole.decode(errors="surrogateescape"))
     written = whole.decode(errors="surrogateescape")[: -end or None].encode(errors="surrogateescape")
@@ -145,12 +158,15 @@ def write_masked(text: bytes, log: LogWriter, mask: Mask) -> bytes:
 
 
 def masked(text: bytes, mask: Mask) -> bytes:
-    """Returns a part of a log with secrets masked; bytes that are not UTF-8 stay as they are."""
+    """Masks secrets in a part of a log.
+
+    Bytes that are not UTF-8 stay unchanged.
+    """
     return mask(text.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file so that it exists either completely or not at all."""
+    """Writes a file completely or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
     temporary.replace(path)

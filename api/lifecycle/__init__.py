@@ -1,5 +1,7 @@
-"""The lifecycle of jobs: where a job is, what its user wants, and the next step. Only this room writes a job's status.
+"""The lifecycle of jobs: their state, their goal and the next step.
 
-`intents` stores what users want, `fact_reader` reads the facts, `decision` (pure) decides the one next step, `steps`
-defines the steps, `apply` applies them, and `reconciler` is the loop around all of it.
+Only this room writes a job's status.
+
+`intents` stores users' requests, `fact_reader` reads the facts, `decision` (pure) decides the one next step, `steps`
+defines the steps, `apply` applies them, and `reconciler` is the loop around them.
 """

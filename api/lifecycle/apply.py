@@ -1,4 +1,7 @@
-"""Applies steps to the database. Each step is one transaction, with the job locked."""
+"""Applies steps to the database.
+
+Each step is one transaction, with the job locked.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def apply(step: object, transaction: JobTransaction) -> None:  # noqa: ARG001 - 
         transaction: The transaction of its job.
 
     Raises:
-        TypeError: The step reaches outside of the database.
+        TypeError: The step has effects outside the database.
     """
     raise TypeError(type(step).__name__)
 
@@ -65,7 +68,7 @@ def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
     when = f"in {duration_text(step.backoff_ms)}" if step.backoff_ms else "now"
     transaction.record(
         "ATTEMPT_REPLACED",
-        f"attempt {step.attempt} ended: {step.failure['code']}; the next one starts {when}",
+        f"attempt {step.attempt} ended: {step.failure['code']}; the next attempt starts {when}",
         attempt=step.attempt,
         failure_code=step.failure["code"],
     )
@@ -142,7 +145,7 @@ def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG
     job.revision = change.to_revision
     standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
     if standby is not None:
-        session.flush()  # the old attempt is ENDED before the new one is ACTIVE: there are never two
+        session.flush()  # the old attempt is ENDED before the new attempt is ACTIVE: two attempts are never active
         standby.stage = AttemptStage.ACTIVE
         transaction.tell_restore(standby)
     else:
@@ -195,6 +198,9 @@ def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
 
 
 def _count_restart(transaction: JobTransaction) -> None:
-    """Counts a restart on its day; last in its transaction, as a heartbeat locks the attempt before the day."""
+    """Counts a restart on its day.
+
+    It must be last in its transaction, as a heartbeat locks the attempt before the day.
+    """
     transaction.session.flush()
     series.store(transaction.session, transaction.job.id, now_ms(), {"restarts": 1})

@@ -7,12 +7,12 @@
     VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
     ROLL_BACK   the new driver could not run: back to the old revision, from the same savepoint
 
-Until the savepoint is published, any failure leaves the job at its old revision. After that, the job goes on with the
-new one: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes too
-long leads to ROLL_BACK, and none that has committed a batch, even if it could not report that. A user who cancels the
-change has the same effect at once in REQUESTED, and from RESTORE on until the new driver commits its first batch; a
-savepoint that the old driver was told to take, and to end with, cannot be taken back. Every phase has a limit of time,
-except ROLL_BACK, in which the job is treated as any other.
+Until the savepoint is published, any failure leaves the job at its old revision. After that, the job continues with the
+new revision: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes
+too long leads to ROLL_BACK. A driver that has committed a batch never does, even if it could not report the batch. A
+user who cancels the change has the same effect immediately in REQUESTED, and from RESTORE on until the new driver
+commits its first batch; the command to take a savepoint and end cannot be taken back. Every phase has a time limit,
+except ROLL_BACK, in which the job is treated as other jobs.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ CANCELLED = "CHANGE_CANCELLED"
 
 
 def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
-    """Returns the next step of a change; None: wait, or (in ROLL_BACK) treat the job like any job that should run."""
+    """Returns the next step of a change.
+
+    None means to wait, or (in ROLL_BACK) to treat the job as any job that should run.
+    """
     match change.phase:
         case ChangePhase.REQUESTED:
             return AbandonChange(_cancelled(change)) if change.is_cancelled else _requested(facts, change, timeouts)
@@ -65,7 +68,7 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
 
 
 def cause_of(kind: ChangeKind) -> Cause:
-    """Returns the cause of the attempts that a change creates for the new revision."""
+    """Returns the cause of a change's attempts of the new revision."""
     return Cause.RESCALE if kind is ChangeKind.RESCALE else Cause.UPGRADE
 
 
@@ -112,7 +115,10 @@ def _savepoint(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
 def _give_savepoint_up(
     active: AttemptFacts | None, command_id: str, change: ChangeFacts, timeouts: Timeouts
 ) -> Step | None:
-    """The old driver is told to commit nothing after its savepoint: one that never ends it is replaced."""
+    """Replaces an old driver that does not end its savepoint in time.
+
+    The old driver commits nothing after its savepoint.
+    """
     limit_ms = change.checkpoint_timeout_ms + timeouts.savepoint_ms
     if active is None or change.phase_age_ms <= limit_ms:
         return None
@@ -153,14 +159,20 @@ def _verify(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> St
 
 
 def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
-    """A new program that fails before its first batch is not tried again, whatever its restart strategy says."""
+    """Rolls back a new program that fails before its first batch.
+
+    The restart strategy does not apply.
+    """
     if active.run_failure is None or not _has_new_program(change):
         return None
     return RollBack(active.number, active.run_failure)
 
 
 def _has_new_program(change: ChangeFacts) -> bool:
-    """Whether the job's functions may be others, which a batch of timers alone does not try with records."""
+    """Returns whether the change may bring other functions.
+
+    A batch of timers alone does not try functions with records.
+    """
     return change.kind is not ChangeKind.RESCALE
 
 
@@ -169,7 +181,10 @@ def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: Chan
 
 
 def _rolled_back(active: AttemptFacts | None, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
-    """The downtime lasts until the old revision goes on; one that fails by itself or takes too long ends it, too."""
+    """Completes a rollback.
+
+    Downtime ends when the old revision runs, fails or times out.
+    """
     if active is None:
         return None
     goes_on = active.first_commit_at_ms is not None or active.waits_for_input

@@ -1,4 +1,7 @@
-"""Decides the one next step of a job from its facts. Pure: all reading is done before, all effects come after."""
+"""Decides the one next step of a job from its facts.
+
+Pure: reading happens before, effects come after.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +37,13 @@ DEFAULT_TIMEOUTS = Timeouts()
 
 
 def next_step(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | None:
-    """Returns the next step for a job, None if there is nothing to do but wait.
+    """Returns the next step for a job; None means to wait.
 
     Args:
-        facts: The job as it was just read.
+        facts: The job's current facts.
         timeouts: The limits that apply.
     """
-    # The user's wish comes first: cleaning up takes time, and a job that is down would wait for it.
+    # The user's request comes first: cleaning up takes time, and a job that is down would wait for it.
     return _kill_hung(facts, timeouts) or _pursue(facts, timeouts) or _show(facts) or _clean_up(facts, timeouts)
 
 
@@ -96,7 +99,7 @@ def _pursue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
 
 
 def _continue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
-    """The job runs, or has to run once more before it can stop."""
+    """Decides for a job that runs or must run once more."""
     if facts.change is not None:
         step = next_change_step(facts, facts.change, timeouts)
         if step is not None or facts.change.phase is not ChangePhase.ROLL_BACK:
@@ -123,7 +126,7 @@ def _end_strays(facts: JobFacts) -> Step | None:
 
 
 def _cancel(facts: JobFacts) -> Step | None:
-    """A cancelled job is STOPPED when all its processes are gone."""
+    """Stops a cancelled job once all its processes are gone."""
     if step := _end_strays(facts):
         return step
     return None if facts.ended else SettleJob(JobStatus.STOPPED)
@@ -158,7 +161,7 @@ def _stop(facts: JobFacts, stop: CommandFacts, timeouts: Timeouts) -> Step | Non
 def _pursue_stop(
     facts: JobFacts, active: AttemptFacts, outcome: Outcome | None, stop: CommandFacts, timeouts: Timeouts
 ) -> Step | None:
-    """The command has no result yet."""
+    """Decides for a stop command without a result."""
     if outcome is not None:
         return CheckSavepoint(stop.id, missing=replace_or_fail(facts, active, outcome, timeouts))
     if stop.attempt != active.number:

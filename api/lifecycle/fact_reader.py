@@ -31,7 +31,7 @@ _STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
 
 
 class FactReader:
-    """Reads the facts of jobs, in a transaction that has locked the job."""
+    """Reads a job's facts, in a transaction that locks the job."""
 
     def __init__(self, launcher: Launcher, stopwatch: Stopwatch, timeouts: Timeouts) -> None:
         self._launcher = launcher
@@ -39,7 +39,7 @@ class FactReader:
         self._timeouts = timeouts
 
     def read(self, session: Session, job: Job) -> JobFacts:
-        """Returns the facts of a job as they are now."""
+        """Returns the current facts of a job."""
         change, revision = changes.running(session, job.id), revisions.current(session, job)
         stop = commands.find(session, job.stop_operation_id) if job.stop_operation_id else None
         active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
@@ -59,7 +59,7 @@ class FactReader:
             restart=restart,
             failures=failures_of(job, active),
             now_ms=now,
-            jitter=random.uniform(-1, 1),  # noqa: S311 - so that jobs do not start all at once
+            jitter=random.uniform(-1, 1),  # noqa: S311 - spreads the starts of jobs
             active=self._attempt(active) if active else None,
             standby=self._attempt(standby) if standby else None,
             earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
@@ -131,13 +131,19 @@ def _earlier(session: Session, job: Job, active: Attempt) -> tuple[EarlierRun, .
 
 
 def restart_of(revision: Revision, attempt: Attempt | None) -> RestartStrategy | None:
-    """Returns the job's restart strategy: that of its revision, else its script's, as the driver reported."""
+    """Returns the job's restart strategy.
+
+    It is the revision's strategy, or else the script's strategy, as the driver reported.
+    """
     strategy = revision.restart or ((attempt.metrics or {}).get("restart") if attempt is not None else None)
     return _STRATEGY.validate_python(strategy) if strategy else None
 
 
 def failures_of(job: Job, attempt: Attempt | None) -> FailureHistory:
-    """Returns the job's failures: the longer history of the driver's, which restarts the job too, and our own."""
+    """Returns the job's failures: the longer of two histories.
+
+    The driver, which also restarts the job, has one history; the control plane has the other history.
+    """
     known = [job.failures, (attempt.metrics or {}).get("failures") if attempt is not None else None]
     histories = [FailureHistory.model_validate(history) for history in known if history]
     return max(histories, key=lambda history: history.count, default=FailureHistory())
@@ -145,7 +151,7 @@ def failures_of(job: Job, attempt: Attempt | None) -> FailureHistory:
 
 def _has_run_input(attempt: Attempt) -> bool:
     input_batches = (attempt.metrics or {}).get("input_batches")
-    return attempt.first_commit_at_ms is not None and input_batches != 0  # older drivers do not tell
+    return attempt.first_commit_at_ms is not None and input_batches != 0  # older drivers do not report it
 
 
 def _driver_state(text: str | None) -> DriverState | None:

@@ -1,4 +1,7 @@
-"""The facts from which a job's next step is decided: plain values, read beforehand, so that the decision is pure."""
+"""The facts from which a job's next step is decided.
+
+They are plain values, read beforehand, so that the decision is pure.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,17 @@ class Timeouts:
     """Limits in milliseconds of a monotonic clock.
 
     Attributes:
-        silence_ms: A driver whose process lives is given up and killed after this time without a heartbeat.
-        suspended_ms: The same for a driver that is stopped by a signal.
-        attach_ms: From the launch until the driver must have asked for work.
-        warm_ms: From the request for work until a standby that reports nothing more counts as warm.
+        silence_ms: A driver with a live process is killed after this time without a heartbeat.
+        suspended_ms: The same time for a driver that is stopped by a signal.
+        attach_ms: From the launch until the driver must ask for work.
+        warm_ms: From the request for work until a silent standby counts as warm.
         request_ms: From the request for a change until the new driver must be warm.
         savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
         restore_ms: The new drivers of a change must have restored the state after this time.
         verify_ms: After this time a restored job must have committed a first batch, or have reported that it has no
-            input. A job whose batches take long has more: `BATCHES_TO_VERIFY` times its last batch.
+            input. A job with long batches has more time: `BATCHES_TO_VERIFY` times its last batch.
         backoff_ms_max: Longest pause between two starts.
         healthy_ms: An attempt that ran this long has made progress, even without input.
     """
@@ -87,11 +90,7 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class CommandFacts:
-    """A command to stop with a savepoint, as part of a stop or of a change.
-
-    Attributes:
-        status_age_ms: Since its status last changed, as observed by this reconciler.
-    """
+    """A command to stop with a savepoint, for stops and changes."""
 
     id: str
     status: CommandStatus
@@ -131,17 +130,17 @@ class JobFacts:
     """A job and everything that its next step depends on.
 
     Attributes:
-        revision: The one that the job has now.
+        revision: The job's current revision.
         start_in_ms: Until the next start may be tried.
-        restart: The job's own restart strategy, else that of its script; None: the control plane's default.
+        restart: The job's own restart strategy, or else its script's; None: the control plane's default.
         failures: Failures since the user started the job, as far as a restart strategy has counted them.
         now_ms: Milliseconds since the epoch.
         jitter: A random number between -1 and 1, drawn for this decision.
-        earlier: The runs before that of the active attempt, the newest first, since the user started the job; read
-            only if the active attempt has failed.
-        has_failure: Users are shown a failure, after which no batch has been committed yet.
+        earlier: The runs before the active attempt, newest first, since the user started the job; read only if the
+            active attempt has failed.
+        has_failure: Users see a failure without a later commit.
         ended: Ended attempts that may still have processes.
-        stop: The command of the stop that the user asked for.
+        stop: The command of the user's stop.
     """
 
     status: JobStatus

@@ -1,6 +1,7 @@
-"""Stores what users want of a job, and the commands to its driver. The reconciler and the driver then carry them out.
+"""Stores users' requests for a job, and the commands to its driver.
 
-A command is stored before it is given and kept until its result is known. Its id is the id of the user's operation.
+The reconciler and the driver then carry them out. A command is stored before it is sent and kept until its result is
+known. Its id is the id of the user's operation.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from ..specification import Specification
 
 SNAPSHOTS_MAX = 8
-"""Checkpoints and savepoints of a job that may be asked for at once; its driver takes one after the other."""
+"""Maximum number of a job's pending checkpoints and savepoints; the driver takes them one after the other."""
 
 
 def start(session: Session, job: Job, user: Principal, *, skip_lost_records: bool = False) -> None:
@@ -105,11 +106,11 @@ def cancel(session: Session, job: Job, user: Principal) -> None:
 
 
 def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kind: CommandKind) -> Command:
-    """Stores that a running job should take a checkpoint or savepoint and go on.
+    """Requests a checkpoint or savepoint of a running job.
 
     Raises:
-        TooManyInFlightError: As many as are allowed at once have no result yet.
-        JobStatusConflictError: It does not run.
+        TooManyInFlightError: The maximum number of requests is pending.
+        JobStatusConflictError: The job does not run.
     """
     _require(session, Action.SAVEPOINT if kind is CommandKind.SAVEPOINT else Action.CHECKPOINT, job)
     if commands.count_pending(session, job.id) >= SNAPSHOTS_MAX:
@@ -132,7 +133,10 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
 def revise(
     session: Session, job: Job, specification: Specification, user: Principal, message: str | None = None
 ) -> Revision:
-    """Stores a new revision of a job. It is not yet the one that the job has."""
+    """Stores a new revision of a job.
+
+    It is not yet the job's revision.
+    """
     revision = Revision(
         job_id=job.id,
         number=revisions.next_number(session, job.id),
@@ -165,11 +169,13 @@ def select_revision(session: Session, job: Job, revision: Revision) -> None:
 
 
 def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> None:
-    """Stores that a job goes on with a revision whose differences need no restart; its driver follows it from now on.
+    """Switches a job to a revision that needs no restart.
+
+    Its driver follows the revision from now on.
 
     Raises:
-        JobStatusConflictError: It does not run.
-        RescaleInProgressError, UpgradeInProgressError: It is being changed.
+        JobStatusConflictError: The job does not run.
+        RescaleInProgressError, UpgradeInProgressError: The job is being changed.
     """
     _require(session, Action.ADJUST, job)
     before, job.revision = job.revision, revision.number
@@ -182,7 +188,7 @@ def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> N
         at_ms=now_ms(),
         kind="REVISION_FOLLOWED",
         actor=user.name,
-        message=f"the job goes on with revision {revision.number} instead of {before}, without a restart",
+        message=f"the job continues with revision {revision.number} instead of {before}, without a restart",
     )
 
 
@@ -223,7 +229,10 @@ def change(
     allow_non_restored_state: bool = False,
     rewind_to: str | None = None,
 ) -> Change:
-    """Stores that a running job should go on with another revision; call `require_changeable` first."""
+    """Requests the change of a running job to another revision.
+
+    Call `require_changeable` first.
+    """
     active = attempts.latest(session, job.id)
     now = now_ms()
     wanted = Change(
@@ -282,7 +291,10 @@ def cancel_change(session: Session, job: Job, change: Change, user: Principal) -
 
 
 def is_cancellable(change: Change) -> bool:
-    """Whether a change may still be cancelled: it is in progress, and has not been rolled back by itself."""
+    """Returns whether a change may still be cancelled.
+
+    It must be in progress and not rolling back.
+    """
     return change.status is ChangeStatus.IN_PROGRESS and change.phase is not ChangePhase.ROLL_BACK
 
 
@@ -371,7 +383,10 @@ def _new_command(
     savepoint_id: str | None = None,
     drain: bool = False,
 ) -> Command:
-    """Stores a command. The savepoint that it takes, if any, has the command's id unless another one is given."""
+    """Stores a command.
+
+    Its savepoint, if any, has the command's id by default.
+    """
     takes_savepoint = kind in {CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT}
     command = Command(
         id=command_id,

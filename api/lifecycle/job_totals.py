@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 NUMBER_MAX = 2**53
-"""Larger numbers are none: JSON's readers would round them, and no time is beyond."""
+"""Larger numbers are invalid: JSON readers would round them, and times are always smaller."""
 _ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "dead_letters": 0, "lost_records": 0}
 
 
 def totals_before(session: Session, job_id: str, number: int) -> dict[str, int]:
-    """Returns what a job's drivers have reported of its counters before the attempt with a number."""
+    """Returns a job's counters before an attempt, as its drivers reported."""
     before = attempts.counted_before(session, job_id, number)
     metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
     return added_totals(None if before is None else before.totals_before, metrics)
@@ -27,14 +27,14 @@ def totals_before(session: Session, job_id: str, number: int) -> dict[str, int]:
 def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:
     """Returns a job's counters.
 
-    Those that the commit log keeps are as the driver reports them: they have a batch that was committed just before its
-    driver was killed. The others, and those of a driver that has restored nothing yet or is of an earlier version, are
-    what was known before the attempt, and what the attempt has counted.
+    Counters in the commit log are as the driver reports them: they include a batch that was committed just before its
+    driver was killed. Other counters are the total before the attempt plus the attempt's own count. So are all counters
+    of a driver that has not restored yet or has an earlier version.
     """
     counted = dict(_ZERO) if metrics is None else _counted(metrics)
     totals = {name: (before or _ZERO).get(name, 0) + number for name, number in counted.items()}
     if metrics is not None and metrics.counters is not None:
-        # Counters only grow; a driver that was not told of them begins with those that its log has.
+        # Counters only grow; a driver without the known counters begins with its log's counters.
         known = before or _ZERO
         totals |= {name: max(known.get(name, 0), number) for name, number in metrics.counters.model_dump().items()}
     return {name: max(0, min(total, NUMBER_MAX)) for name, total in totals.items()}

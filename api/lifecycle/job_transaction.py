@@ -60,9 +60,9 @@ class JobTransaction:
         stage: AttemptStage = AttemptStage.ACTIVE,
         after: int = 0,
     ) -> Attempt:
-        """Stores a new attempt of a revision, before anything is started.
+        """Stores a new attempt of a revision, before its start.
 
-        It is told how to restore now, but a standby later, when it is activated.
+        The attempt gets its restore now, but a standby gets it later, when it is activated.
         """
         parallelism = self.revision(revision).parallelism
         change = changes.running(self.session, self.job.id)
@@ -91,7 +91,10 @@ class JobTransaction:
         return attempt
 
     def tell_restore(self, attempt: Attempt) -> None:
-        """Stores in an attempt how it restores: as the job's wish says, else from the job's own latest checkpoint."""
+        """Stores in an attempt how it restores.
+
+        It follows the pending restore, or else takes the job's own latest checkpoint.
+        """
         restore = self.pending_restore() or Restore()
         latest = self.latest_location() if restore.mode is RestoreMode.CONTINUE else None
         attempt.restore_mode, attempt.restore_id = restore.mode, restore.id
@@ -100,7 +103,7 @@ class JobTransaction:
         attempt.allow_non_restored_state = restore.allow_non_restored_state
 
     def pending_restore(self) -> Restore | None:
-        """Returns the job's wish how to restore, unless an attempt has restored so: then it is withdrawn."""
+        """Returns the pending restore; clears a restore that was carried out."""
         if self.job.restore is None:
             return None
         restore = Restore.load(self.job.restore)
@@ -113,17 +116,26 @@ class JobTransaction:
         return None
 
     def wish(self, restore: Restore) -> None:
-        """Stores how the next attempt restores; an earlier wish that was not fulfilled is withdrawn."""
+        """Stores the pending restore for the next attempt.
+
+        An earlier pending restore is withdrawn.
+        """
         self.pending_restore()
         self.job.restore = restore.dump()
 
     def latest_completed(self) -> Checkpoint | None:
-        """Returns the newest checkpoint or savepoint of the history that the job goes on with."""
+        """Returns the newest snapshot of the history that the job continues.
+
+        It is a checkpoint or savepoint.
+        """
         self.pending_restore()
         return checkpoints.latest_completed(self.session, self.job.id, since_attempt=self.job.rewound_by)
 
     def latest_location(self) -> str | None:
-        """Returns where the job's own history is found: its latest checkpoint, else the snapshot that it began with."""
+        """Returns the location of the job's own history.
+
+        It is its latest checkpoint, or else the snapshot that it began with.
+        """
         latest = self.latest_completed()
         return latest.external_path if latest is not None else self.job.rewound_to
 
@@ -132,7 +144,10 @@ class JobTransaction:
         return self.session.get_one(Revision, (self.job.id, number))
 
     def end_attempt(self, number: int, why: Mapping[str, Any] | None = None) -> None:
-        """Ends an attempt: its driver is refused from now on, and its unfinished checkpoints and commands fail."""
+        """Ends an attempt.
+
+        Its driver is refused from now on, and its unfinished checkpoints and commands fail.
+        """
         attempt, now = self.attempt(number), now_ms()
         if attempt.stage is AttemptStage.ENDED:
             return
@@ -214,7 +229,10 @@ class JobTransaction:
 
 
 def change_command_id(change: Change) -> str:
-    """Returns the id of the command by which a change stops the old attempt; its savepoint has the change's id."""
+    """Returns the id of a change's command to its old attempt.
+
+    The command's savepoint has the change's id.
+    """
     return f"{change.kind.lower()}:{change.id}"
 
 

@@ -1,8 +1,10 @@
-"""Elects one leading replica, by a lock that PostgreSQL holds for a connection, and numbers its time as leader.
+"""Elects one leading replica and numbers its leadership.
 
-The lock alone is not enough: a leader that was stopped by a signal loses its connection, another one is elected, and
-the first one goes on where it was. So each leader begins an epoch, and each of its transactions checks that the epoch
-still lasts, and keeps it from ending before the transaction does.
+The election uses a lock that PostgreSQL holds for a connection.
+
+The lock alone is not enough: a leader that was stopped by a signal loses its connection, another replica is elected,
+and the first leader continues where it was. So each leader begins an epoch, and each of its transactions checks that
+the epoch still lasts, and keeps it from ending before the transaction does.
 """
 
 from __future__ import annotations
@@ -25,13 +27,15 @@ if TYPE_CHECKING:
 
 _LEADER_LOCK = 0x6C656164
 IDLE_TIMEOUT_S = 15
-"""PostgreSQL ends the connection of a leader that has been silent for so long, and another replica can lead."""
+"""PostgreSQL ends the connection of a leader that has been silent for this long; then another replica can lead."""
 
 
 class Candidacy:
-    """A replica's connection for the election, on which it asks for the lock, and holds it while it leads.
+    """A replica's connection for the election.
 
-    The connection is not one of a pool: when it is closed, after any error, PostgreSQL gives the lock back.
+    On it the replica asks for the lock, and holds the lock while it leads.
+
+    The connection does not come from a pool: when it is closed, after any error, PostgreSQL releases the lock.
 
     Args:
         engine: The database.
@@ -46,7 +50,9 @@ class Candidacy:
         self._connection.commit()
 
     def stand(self) -> int | None:
-        """Asks for the lock, and begins an epoch if this replica has it now; returns the epoch, None if another leads.
+        """Asks for the lock; with it, begins an epoch and returns it.
+
+        Returns None if another replica leads.
 
         Do not call it again once it has returned an epoch.
         """
@@ -87,7 +93,7 @@ class Leadership:
         """Gives a transaction during which no other replica becomes the leader.
 
         Raises:
-            LeadershipLostError: Another one already is.
+            LeadershipLostError: Another replica leads.
         """
         with self._sessions.begin() as session:
             if not leaders.share_epoch(session, self.epoch):
@@ -95,10 +101,10 @@ class Leadership:
             yield session
 
     def require(self) -> None:
-        """Checks that no other replica leads, before an effect outside of the database.
+        """Checks that this replica leads, before effects outside the database.
 
         Raises:
-            LeadershipLostError: Another one does.
+            LeadershipLostError: Another replica leads.
         """
         with self.transaction():
             pass

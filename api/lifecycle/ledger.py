@@ -1,4 +1,7 @@
-"""The ledger of a change: where its downtime went, and what the job did before and after. Pure."""
+"""The downtime breakdown of a change.
+
+It also has the job's metrics before and after the change. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ if TYPE_CHECKING:
     from keyscale.db.models import Attempt, Change
 
 SETTLED_MS = 60_000
-"""The figures after a change are those of a job that has caught up for so long."""
-_BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, and that is no downtime
+"""The metrics after a change are taken when the job has caught up for this long."""
+_BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, which does not count as downtime
 _NUMBER_MAX = 2**53
 _TIMES = ("launched_at_ms", "attached_at_ms", "restored_at_ms", "first_commit_at_ms")
 
@@ -32,7 +35,9 @@ class TimedStep:
 
 
 def stopped_at_ms(old: Attempt, phases: Sequence[Mapping[str, Any]], at_ms: int) -> int:
-    """Returns when a changed job stopped processing: at its last commit or, without input, when it was told to stop.
+    """Returns when a changed job stopped processing.
+
+    It stopped at its last commit or, without input, at the command to stop.
 
     Args:
         old: The attempt that ran it.
@@ -51,7 +56,10 @@ def stopped_at_ms(old: Attempt, phases: Sequence[Mapping[str, Any]], at_ms: int)
 
 
 def timed_steps(change: Change) -> Iterator[TimedStep]:
-    """Yields the steps of a change that are known so far; each begins where the one before has ended."""
+    """Yields the known steps of a change.
+
+    Each step begins where the previous step ended.
+    """
     if change.stopped_at_ms is None:
         return
     times, begun = change.times or {}, {phase["phase"]: phase["started_at_ms"] for phase in change.phases}
@@ -73,7 +81,10 @@ def timed_steps(change: Change) -> Iterator[TimedStep]:
 
 
 def prepared_ms(change: Change) -> int | None:
-    """Returns how long the new driver was started while the old one ran; None if that is not known."""
+    """Returns how long the new driver started beside the old driver.
+
+    Returns None if unknown.
+    """
     times = change.times or {}
     launched, attached = times.get("launched_at_ms"), times.get("attached_at_ms")
     if launched is None or attached is None or change.stopped_at_ms is None:
@@ -82,12 +93,15 @@ def prepared_ms(change: Change) -> int | None:
 
 
 def times_of(attempt: Attempt | None) -> dict[str, int | None] | None:
-    """Returns when the attempt that a change has made did what, in the form that is stored."""
+    """Returns the stored form of the times of a change's attempt."""
     return None if attempt is None else {name: getattr(attempt, name) for name in _TIMES}
 
 
 def figures_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | None] | None:
-    """Returns the figures that a change keeps, from what a driver has reported; None if it has run no batch."""
+    """Returns the metrics that a change keeps of a driver's report.
+
+    Returns None if the driver has run no batch.
+    """
     metrics = DriverMetrics.model_validate(reported or {})
     if not metrics.batches:
         return None
@@ -103,10 +117,12 @@ def figures_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | N
 
 
 def note_progress(attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> bool:
-    """Notes in an attempt that it has caught up, or has settled; returns whether that is news.
+    """Notes that an attempt has caught up or settled.
 
-    It has settled when it has caught up for a while. Files never say how many records are left, so a job with a steady
-    input from them is not known to have caught up: it has settled a while after its first batch.
+    Returns whether that is new.
+
+    It has settled when it has caught up for a while. File sources never report how many records are left, so a job with
+    steady input from files counts as settled a while after its first batch.
     """
     if attempt.caught_up_at_ms is None and _has_caught_up(attempt, metrics):
         attempt.caught_up_at_ms = at_ms

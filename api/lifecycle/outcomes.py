@@ -1,4 +1,7 @@
-"""The outcome of an attempt: how it ended, with which failure, and when the next attempt may start. Pure."""
+"""The outcome of an attempt, its failure and the next start.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ class Outcome(StrEnum):
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     FENCED = "FENCED"
-    LOST = "LOST"  # it died without a message, or has not been heard of for too long
+    LOST = "LOST"  # it died without a message, or has been silent for too long
 
 
 _BY_STATE = {
@@ -42,7 +45,7 @@ _BY_STATE = {
 
 
 def outcome_of(attempt: AttemptFacts, timeouts: Timeouts) -> Outcome | None:
-    """Returns how the attempt ended, None while it has not ended."""
+    """Returns how the attempt ended; None while it runs."""
     if attempt.driver_state in _BY_STATE:
         return _BY_STATE[attempt.driver_state]
     if attempt.process is ProcessState.DEAD:
@@ -53,7 +56,7 @@ def outcome_of(attempt: AttemptFacts, timeouts: Timeouts) -> Outcome | None:
 
 
 def is_hung(attempt: AttemptFacts, timeouts: Timeouts) -> bool:
-    """Whether the attempt's process exists but must be given up and killed."""
+    """Returns whether the attempt's process exists but must be killed."""
     if attempt.driver_state in _BY_STATE:
         return False
     if attempt.process is ProcessState.SUSPENDED:
@@ -66,11 +69,11 @@ def is_hung(attempt: AttemptFacts, timeouts: Timeouts) -> bool:
 
 
 def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
-    """Returns why the attempt ended, in the form in which users see it."""
+    """Returns why the attempt ended, as users see it."""
     if attempt.failure is not None:
         return attempt.failure
     if outcome is Outcome.FENCED:
-        return failure("DRIVER_FENCED", f"attempt {attempt.number} was fenced by another one")
+        return failure("DRIVER_FENCED", f"attempt {attempt.number} was fenced by another attempt")
     if outcome is Outcome.LOST:
         code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
         return failure("DRIVER_LOST", f"the driver of attempt {attempt.number} died{code}; its log may say why")
@@ -78,17 +81,23 @@ def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
 
 
 def failure(code: str, message: str) -> Mapping[str, Any]:
-    """Returns a failure of the control plane's own, in the form of `keyscale.jobs.protocol.messages.Failure`."""
+    """Returns a failure of the control plane's own.
+
+    Its form is `keyscale.jobs.protocol.messages.Failure`.
+    """
     return {"code": code, "message": message, "traceback": None, "operator_uid": None, "subtask": None}
 
 
 def replace_or_fail(
     facts: JobFacts, attempt: AttemptFacts, outcome: Outcome, timeouts: Timeouts
 ) -> ReplaceAttempt | FailJob:
-    """Decides between another attempt and giving the job up, by its restart strategy.
+    """Decides between another attempt and giving the job up.
 
-    Without a strategy the first replacement starts at once. The pause before each further one without progress in
-    between is twice as long as the last. A fault of the user's code that comes back on the same batch is given up.
+    The job's restart strategy applies.
+
+    Without a strategy the first replacement starts immediately. The pause before each further replacement without
+    progress in between is twice as long as the last pause. A job whose code keeps failing on the same batch is given
+    up.
     """
     why = failure_of(attempt, outcome)
     if outcome is Outcome.FAILED and (why.get("code") in FATAL_CODES or why.get("final")):

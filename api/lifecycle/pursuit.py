@@ -1,4 +1,4 @@
-"""Takes the steps of one job until there is nothing to do but wait."""
+"""Takes the steps of one job until it must wait."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ _STEPS_MAX = 20  # so that no job keeps a thread to itself
 
 
 class Pursuit:
-    """Takes one step of a job at a time; may be killed between any two lines, and then another replica carries on.
+    """Takes one step of a job at a time.
+
+    It may be killed between any two lines; then another replica continues.
 
     Two threads must not pursue the same job at once.
 
@@ -76,7 +78,7 @@ class Pursuit:
         self._timeouts = timeouts
 
     def pursue(self, job_id: str) -> None:
-        """Takes a job's steps until there is nothing to do but wait.
+        """Takes a job's steps until it must wait.
 
         Raises:
             LeadershipLostError: Another replica leads; nothing was written.
@@ -97,7 +99,10 @@ class Pursuit:
                 return
 
     def _take_database_step(self, job_id: str) -> Step | _Done | None:
-        """Decides; applies a step of the database, and returns a step that reaches outside of it, to be taken later."""
+        """Decides, and applies a step of the database.
+
+        Returns a step with effects outside the database, to be taken later.
+        """
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
             if job is None:
@@ -114,7 +119,10 @@ class Pursuit:
         return _DONE
 
     def _take_outside_step(self, job_id: str, step: Step) -> bool:
-        """Takes a step outside of the database; returns whether the next step can be decided at once."""
+        """Takes a step outside of the database.
+
+        Returns whether the next step can be decided immediately.
+        """
         match step:
             case steps.Launch():
                 return self._launch(job_id, step)
@@ -137,7 +145,10 @@ class Pursuit:
                 raise TypeError(type(step).__name__)
 
     def _create_attempt(self, job_id: str, step: steps.CreateAttempt) -> bool:
-        """Creates an attempt above all others in the log, which a database from a backup may not know."""
+        """Creates an attempt with a number above all attempts in the log.
+
+        A database from a backup may not know all attempts.
+        """
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
         if job is None:
@@ -197,9 +208,11 @@ class Pursuit:
         return True
 
     def _roll_back(self, job_id: str, step: steps.RollBack) -> bool:
-        """Rolls a change back, unless its new revision has committed a batch and died before it could tell.
+        """Rolls a change back, unless its new revision has committed a batch.
 
-        Going back to the savepoint would disown that batch, and a sink that cannot be taken back would have it twice.
+        The new revision may have died before it could report the commit.
+
+        Going back to the savepoint would disown that batch, and a sink that cannot delete output would have it twice.
         """
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
@@ -236,7 +249,9 @@ _DONE = _Done()
 
 
 def _reach(step: Step, moment: str) -> None:
-    """Marks a moment of a step at which fault tests kill or stop the control plane.
+    """Marks a moment of a step for fault tests.
+
+    Fault tests kill or stop the control plane there.
 
     It is named `<step>.<moment>`, and `AdvanceChange.<phase>.<moment>` for the step that several phases begin with.
     """

@@ -1,4 +1,4 @@
-"""The loop that brings each job to the state that its user wants."""
+"""The loop that brings each job to its desired state."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ logger = logging.getLogger(__name__)
 ROUND_S = 0.2
 _ELECTION_S = 1.0
 SERVED_AT_ONCE_MAX = 32
-_CONNECTIONS = 8  # a job has one only while it reads or writes, not while its drivers are started or killed
+_CONNECTIONS = 8  # a job has a connection only while it reads or writes, not while its drivers are started or killed
 _SET_ASIDE_S = 1.0
 _SET_ASIDE_S_MAX = 60.0
 
 
 class Wakeup:
-    """Wakes the reconciler at once instead of at its next round."""
+    """Wakes the reconciler before its next round."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -49,7 +49,10 @@ class Wakeup:
         self._event.set()
 
     def wait(self, timeout_s: float) -> None:
-        """Returns when rung (also if that was before this call) or after the timeout."""
+        """Returns when rung or after the timeout.
+
+        A ring before this call also counts.
+        """
         self._event.wait(timeout_s)
         self._event.clear()
 
@@ -73,10 +76,10 @@ class ReconcilerPulse:
 
 
 class Reconciler:
-    """Stands for election; as the leader it has all jobs pursued, side by side.
+    """Stands for election; the leader pursues all jobs, side by side.
 
     Args:
-        engine: The database. The reconciler has connections of its own, which requests cannot use up.
+        engine: The database. The reconciler has separate connections, which requests cannot use up.
         launcher: Starts, watches and kills drivers.
         store: Answers whether a savepoint exists.
         wakeup: Wakes the reconciler.
@@ -166,7 +169,7 @@ class Reconciler:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A job whose steps fail.
+    """A job with failing steps.
 
     Attributes:
         failures: How often in a row.
@@ -180,9 +183,11 @@ class Trouble:
 
 
 class JobsServed:
-    """Serves jobs side by side: a slow launch or kill holds no other job up, and neither does a job that fails.
+    """Serves jobs side by side.
 
-    A job whose steps fail is set aside, and tried again after a pause that doubles with each failure.
+    A slow launch or kill does not delay other jobs, nor does a failing job.
+
+    A job with failing steps is quarantined, and tried again after a pause that doubles with each failure.
 
     Args:
         pursue: Takes a job's steps.
@@ -205,7 +210,7 @@ class JobsServed:
         self._threads = ThreadPoolExecutor(SERVED_AT_ONCE_MAX, thread_name_prefix="job")
 
     def serve(self, job_ids: Sequence[str]) -> None:
-        """Begins to serve all jobs that are neither being served nor set aside."""
+        """Begins to serve all jobs that are not served or quarantined."""
         now_s = self._monotonic()
         with self._lock:
             for job_id in job_ids:
@@ -224,7 +229,7 @@ class JobsServed:
             self._pursue(job_id)
         except LeadershipLostError:
             logger.info("job %s: another replica leads", job_id)
-        except Exception as error:  # noqa: BLE001 - a failure of one job must not reach the others
+        except Exception as error:  # noqa: BLE001 - a failure of one job must not reach other jobs
             self._set_aside(job_id, error)
         else:
             if self._troubles.pop(job_id, None) is not None:

@@ -1,4 +1,7 @@
-"""Faults of a user's code that come back: the same exception, at the same place, on the same batch. Pure."""
+"""Repeated faults of a user's code.
+
+A fault repeats if it is the same exception, at the same place, on the same batch. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 REPETITIONS_MAX: Final = 3
-"""A job whose code has failed in the same way so often in a row is given up, unless it has a restart strategy."""
+"""A job without a restart strategy is given up when its code has failed in the same way this often in a row."""
 
 _FRAME = re.compile(r'^ *File "(?:[^"]*[/\\])?([^"/\\]+)", line (\d+), in (.*)$', re.MULTILINE)
 _FROM_OUTSIDE = re.compile(r"Connect|Timeout|TimedOut|Unavailable|Network|Operational|BrokenPipe|Memory")
@@ -20,7 +23,7 @@ _FROM_OUTSIDE = re.compile(r"Connect|Timeout|TimedOut|Unavailable|Network|Operat
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """An attempt that ran the job before the present one: its failure, and whether it had committed a batch."""
+    """An earlier attempt: its failure, and whether it committed a batch."""
 
     failure: Mapping[str, Any] | None
     has_committed: bool
@@ -28,7 +31,7 @@ class EarlierRun:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An exception of a user's code, as far as it can be compared with another one.
+    """The comparable part of an exception of a user's code.
 
     Attributes:
         code: The code of the error that the exception led to.
@@ -44,10 +47,10 @@ class Fault:
 
 
 def fault_of(failure: Mapping[str, Any] | None) -> Fault | None:
-    """Returns the fault of the user's code that a failure tells of.
+    """Returns the fault of the user's code in a failure.
 
-    None if the cause may lie elsewhere: in Spark, in a store or a sink, or in a system that the code calls, as an
-    exception such as `ConnectionError`, `ReadTimeout` or `OperationalError` says.
+    None if the cause may lie elsewhere: in Spark, in a store or a sink, or in a system that the code calls, as with
+    `ConnectionError`, `ReadTimeout` or `OperationalError`.
     """
     if failure is None or failure["code"] not in CODE_FAULTS or not failure.get("traceback"):
         return None
@@ -59,14 +62,16 @@ def fault_of(failure: Mapping[str, Any] | None) -> Fault | None:
 
 
 def is_repeated(failure: Mapping[str, Any], *, has_committed: bool, earlier: Sequence[EarlierRun]) -> bool:
-    """Whether the same fault has ended `REPETITIONS_MAX` runs in a row, all of them on the same batch.
+    """Returns whether a fault has ended `REPETITIONS_MAX` runs in a row.
 
-    It is the same batch if no run after the first of them has committed one: a restart repeats the batch that failed.
+    All runs must have failed on the same batch.
+
+    It is the same batch if no later run has committed a batch: a restart repeats the failed batch.
 
     Args:
         failure: Why the present run ended.
         has_committed: Whether the present run had committed a batch.
-        earlier: The runs before it, the newest first.
+        earlier: The runs before the present run, newest first.
     """
     fault, before = fault_of(failure), earlier[: REPETITIONS_MAX - 1]
     if fault is None or has_committed or len(before) < REPETITIONS_MAX - 1:

@@ -1,4 +1,7 @@
-"""How a job's next attempt restores: the wish that is kept in the database until an attempt has fulfilled it. Pure."""
+"""The pending restore of a job's next attempt.
+
+It is in the database until an attempt has carried it out. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """A wish how to restore.
+    """A pending restore.
 
     Attributes:
-        id: Names the wish, so that it is carried out once, however often attempts are told.
-        location: The manifest to start from; None: the latest one of the job's own history, or (stateless) none.
+        id: Names the restore, so that it is carried out once, however often attempts get it.
+        location: The manifest to start from; None: the latest manifest of the job's own history, or (stateless) none.
     """
 
     id: str | None = None
@@ -29,12 +32,12 @@ class Restore:
     allow_non_restored_state: bool = False
 
     def dump(self) -> dict[str, Any]:
-        """Returns the wish in the form that is stored."""
+        """Returns the stored form of the restore."""
         return asdict(self)
 
     @staticmethod
     def load(stored: Mapping[str, Any]) -> Restore:
-        """Returns the wish that was stored."""
+        """Returns a restore from its stored form."""
         modes = {"mode": RestoreMode(stored["mode"]), "claim_mode": ClaimMode(stored["claim_mode"])}
         return Restore(**{**stored, **modes})
 
@@ -43,8 +46,8 @@ def restore_of_change(change: Change, pending: Restore | None) -> Restore:
     """Returns how the new revision of a change restores.
 
     Args:
-        change: The change, whose savepoint is published, if it takes one.
-        pending: The job's wish that no attempt has fulfilled yet; a change from the last state keeps it.
+        change: The change; its savepoint, if any, is published.
+        pending: The job's pending restore; a change from the last state keeps it.
     """
     allows = change.allow_non_restored_state
     if change.rewind_to is not None:
@@ -61,9 +64,9 @@ def restore_of_change(change: Change, pending: Restore | None) -> Restore:
 def restore_of_roll_back(change: Change) -> Restore:
     """Returns how the old revision restores after a change that failed.
 
-    A new revision may have dropped or rewritten state, or begun without any. So the old one goes back to exactly the
-    savepoint. A rescale alters no state, and neither does a change from the last state that had to keep everything:
-    there the job goes on from the log, with what the new driver may have committed.
+    A new revision may have dropped or rewritten state, or begun without state. So the old revision goes back to exactly
+    the savepoint. A rescale keeps all state, as does a change from the last state that had to keep everything: there
+    the job continues from the log, with the commits of the new driver.
     """
     id_ = f"{change.id}.back"
     keeps_state = change.upgrade_mode is UpgradeMode.LAST_STATE and not change.allow_non_restored_state

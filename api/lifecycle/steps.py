@@ -1,4 +1,7 @@
-"""The closed set of steps that the reconciler can take. Each is idempotent, and small enough to be one transaction."""
+"""The closed set of steps that the reconciler can take.
+
+Each step is idempotent, and small enough to be one transaction.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CreateAttempt:
-    """Stores a new attempt of a revision, which restores as requested or from the latest checkpoint.
+    """Stores a new attempt of a revision.
+
+    It restores as requested, or from the latest checkpoint.
 
     Attributes:
         revision: The revision.
@@ -56,21 +61,23 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class MarkReaped:
-    """Records that all processes of an attempt are gone, and deletes its local files."""
+    """Records that an attempt's processes are gone; deletes its local files."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Ends an attempt that is no longer needed, or has ended as intended."""
+    """Ends an attempt that is no longer needed or has ended."""
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReplaceAttempt:
-    """Ends an attempt that was lost or failed; the next one starts after `backoff_ms`.
+    """Ends an attempt that was lost or failed.
+
+    The next attempt starts after `backoff_ms`.
 
     `failures` is the history that the job's restart strategy counts, if the job has a strategy.
     """
@@ -84,7 +91,10 @@ class ReplaceAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FailJob:
-    """Gives a job up until its user starts it again; everything in progress fails with it."""
+    """Gives a job up until its user starts it again.
+
+    Everything in progress fails with it.
+    """
 
     failure: Mapping[str, Any]
 
@@ -105,12 +115,14 @@ class ShowStatus:
 
 @dataclass(frozen=True, slots=True)
 class ForgetFailure:
-    """A batch has been committed after the failure that users are shown: it is over."""
+    """Clears the failure that users see, as a batch was committed since."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSavepoint:
-    """Reads from the store whether a command's savepoint exists: its driver ended without reporting it.
+    """Reads from the store whether a command's savepoint exists.
+
+    Its driver ended without reporting it.
 
     Attributes:
         command_id: The command that takes the savepoint. It is completed if the savepoint exists.
@@ -123,7 +135,7 @@ class CheckSavepoint:
 
 @dataclass(frozen=True, slots=True)
 class ReassignStop:
-    """Gives the command to stop to the attempt that replaced the old one."""
+    """Gives the stop command to the attempt that replaced the old attempt."""
 
     command_id: str
     attempt: int
@@ -138,31 +150,45 @@ class ResumeJob:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceChange:
-    """Begins the next phase of a change. Its only effect is in the database."""
+    """Begins the next phase of a change.
+
+    Its only effect is in the database.
+    """
 
     phase: ChangePhase
 
 
 @dataclass(frozen=True, slots=True)
 class BeginSavepoint:
-    """Begins the phase SAVEPOINT: commands the old attempt to take a savepoint and end."""
+    """Begins the phase SAVEPOINT of a change.
+
+    It commands the old attempt to take a savepoint and end.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchOver:
-    """Begins the phase RESTORE: ends the old attempt and gives the state to the new one."""
+    """Begins the phase RESTORE of a change.
+
+    It ends the old attempt and gives the state to the new attempt.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRestore:
-    """The new attempt was lost while it restored: another one of the same revision tries."""
+    """Retries a restore with another attempt of the same revision.
+
+    The new attempt was lost while it restored.
+    """
 
     attempt: int
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonChange:
-    """Gives a change up before the old attempt has stopped: the job keeps its revision.
+    """Gives a change up before the old attempt has stopped.
+
+    The job keeps its revision.
 
     Attributes:
         failure: Why.
@@ -175,7 +201,10 @@ class AbandonChange:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """Begins the phase ROLL_BACK: back to the old revision, from the change's savepoint."""
+    """Begins the phase ROLL_BACK of a change.
+
+    The job returns to the old revision, from the change's savepoint.
+    """
 
     attempt: int | None
     failure: Mapping[str, Any]
@@ -183,7 +212,7 @@ class RollBack:
 
 @dataclass(frozen=True, slots=True)
 class CompleteChange:
-    """The job runs the new revision, or (rolled back) the old one."""
+    """Completes a change: the job runs the new or the old revision."""
 
     rolled_back: bool
     resumed_at_ms: int | None

@@ -1,4 +1,4 @@
-"""Measures how long things have kept their value, on a clock that never jumps."""
+"""Measures how long values stay unchanged, on a monotonic clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Measures how long things have kept their value.
+    """Measures how long values stay unchanged.
 
     Stored times come from wall clocks, which jump, and from other hosts. So a silence is measured from the moment when
     this process saw the last change: after a restart of the control plane, or an outage of the database, every timeout

@@ -1,4 +1,7 @@
-"""The rights of a job's driver to the objects of the store. Pure."""
+"""The rights of a job's driver to the objects of the store.
+
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def grant_of(job: Job, restored_from: Iterable[tuple[str, ClaimMode]]) -> Grant:
-    """Returns what a job's driver may do in the store. Pure.
+    """Returns the rights of a job's driver in the store.
+
+    Pure.
 
     Args:
         job: The job.

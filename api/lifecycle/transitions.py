@@ -1,4 +1,4 @@
-"""A job's statuses: which may follow which, and what a user may ask for in each."""
+"""A job's statuses: their transitions, and the actions that they allow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
 
 
 class TransitionError(ApiError):
-    """A job's status was about to be followed by one that cannot follow it: a defect."""
+    """A job was about to enter a forbidden status: a defect."""
 
     code = "JOB_TRANSITION_INVALID"
     title = "A job was about to enter a status that cannot follow its present one"
@@ -72,12 +72,12 @@ _ALLOWED: dict[Action, frozenset[JobStatus]] = {
 
 
 def is_allowed(action: Action, status: JobStatus) -> bool:
-    """Whether a user may ask for `action` while the job is in `status`."""
+    """Returns whether a job's status allows an action."""
     return status in _ALLOWED[action]
 
 
 def what_helps(action: Action, status: JobStatus, job: str) -> str:
-    """Returns what a user can do first who asked for an action that the job's status does not allow.
+    """Returns what helps a user with an action that is refused.
 
     Args:
         action: An action that the status does not allow.
@@ -94,12 +94,14 @@ def what_helps(action: Action, status: JobStatus, job: str) -> str:
     if action is Action.START:
         return f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
     if action is Action.DELETE:
-        return f"{command.format('stop', '')} stops it with a savepoint, {command.format('cancel', ' --wait')} at once"
+        return (
+            f"{command.format('stop', '')} stops it with a savepoint, {command.format('cancel', ' --wait')} immediately"
+        )
     return f"{command.format('wait', '')} returns when it is RUNNING; then send the request again"
 
 
 def may_follow(status: JobStatus, following: JobStatus) -> bool:
-    """Whether a job may go from one status to another."""
+    """Returns whether a job may go from one status to another."""
     return following == status or following in TRANSITIONS[status]
 
 

@@ -64,7 +64,7 @@ def test_a_directory_is_its_owners_alone_and_a_link_in_its_place_is_not_followed
     make_directory(tmp_path / "own", enter=True)
     assert (tmp_path / "own").stat().st_mode & 0o777 == 0o711
     (tmp_path / "link").symlink_to(tmp_path / "own")
-    with pytest.raises(JobUserError, match="not a directory of ours"):
+    with pytest.raises(JobUserError, match="not a directory of the control plane"):
         make_directory(tmp_path / "link")
 
 

@@ -121,9 +121,9 @@ def test_a_directory_that_is_not_there_gives_nothing_and_a_link_is_not_followed(
     secret.mkdir(mode=0o700)
     (objects / "link").symlink_to(secret)
     (objects / "owner" / "savepoints" / "link").symlink_to(secret)
-    with pytest.raises(JobUserError, match="not a directory of ours"):
+    with pytest.raises(JobUserError, match="not a directory of the control plane"):
         member_of_readers(objects, "link", READER)
-    with pytest.raises(JobUserError, match="not a directory of ours"):
+    with pytest.raises(JobUserError, match="not a directory of the control plane"):
         let_delete(objects, ("owner", "savepoints", "link"), READER)
     let_delete(objects, ("owner", "savepoints"), READER)
     assert secret.stat().st_mode & 0o777 == 0o700

@@ -80,7 +80,7 @@ def test_without_a_process_on_this_host_nothing_hangs(process: ProcessState) -> 
             "DRIVER_LOST",
             "the driver of attempt 3 died with exit code 137; its log may say why",
         ),
-        (attempt(3), Outcome.FENCED, "DRIVER_FENCED", "attempt 3 was fenced by another one"),
+        (attempt(3), Outcome.FENCED, "DRIVER_FENCED", "attempt 3 was fenced by another attempt"),
         (attempt(3), Outcome.STOPPED, "DRIVER_ENDED", "the driver of attempt 3 ended by itself: STOPPED"),
     ],
 )
