@@ -71,6 +71,7 @@ class Auditor:
                 self.find(f"the manifest {path} was written twice")
             manifest = decode_manifest(data, path)
             self.manifests[path] = manifest
+            self._note_manifest(manifest)
             self.records_read[path] = self._records_read_by(manifest)
             for file in manifest.files():
                 self._named_by.setdefault(file.path, set()).add(path)
@@ -89,11 +90,51 @@ class Auditor:
         log = self.entries.setdefault(job, {})
         if position in log:
             self.find(f"position {position} of the log of {job} was written twice")
+        self._note_entry(log, position, entry)
         log[position] = entry
         if isinstance(entry, BatchCommitted | BatchPlanned):
             last = max(log)
             if last != position:
                 self.find(f"attempt {entry.attempt} wrote position {position} of the log behind position {last}")
+
+    def _note_entry(self, log: Mapping[int, LogEntry], position: int, entry: LogEntry) -> None:
+        before = log.get(position - 1)
+        if isinstance(entry, BatchCommitted):
+            if isinstance(before, AttemptOpened):
+                self.world.reach("a batch that one attempt had planned was committed by another")
+            return
+        if not isinstance(entry, AttemptOpened):
+            return
+        if isinstance(before, AttemptOpened):
+            self.world.reach("an attempt opened right after another one, which had done nothing")
+        if isinstance(before, BatchPlanned):
+            self.world.reach("an attempt opened after a batch that was planned only")
+        earlier = [each for each in log.values() if isinstance(each, AttemptOpened)]
+        if earlier and earlier[-1].parallelism != entry.parallelism:
+            self.world.reach("an attempt opened at another parallelism")
+        self._note_restore(entry, is_first=not earlier)
+
+    def _note_restore(self, entry: AttemptOpened, *, is_first: bool) -> None:
+        if entry.rewinds:
+            self.world.reach("an attempt went back to a savepoint")
+        if entry.claims:
+            self.world.reach("an attempt claimed a savepoint")
+        if not is_first and entry.restored_from is None and not entry.rewinds:
+            self.world.reach("an attempt began from its log alone")
+        if self.damaged and self.damaged & self._named_by.keys():
+            self.world.reach("an attempt skipped a damaged checkpoint")
+
+    def _note_manifest(self, manifest: Manifest) -> None:
+        layout = Layout(manifest.job_id)
+        own = f"-{manifest.attempt}-"
+        shared = [file.path for file in manifest.files() if file.path.startswith(layout.shared)]
+        if any(own not in path for path in shared):
+            self.world.reach("a checkpoint named files of an earlier attempt")
+        if any(len(subtask.shards) > 1 for operator in manifest.operators for subtask in operator.subtasks):
+            self.world.reach("a checkpoint had a subtask of several shards")
+        log = self.entries.get(manifest.job_id, {})
+        if manifest.kind is SnapshotKind.SAVEPOINT and isinstance(log.get(max(log, default=0)), BatchPlanned):
+            self.world.reach("a savepoint was taken during a batch that was planned only")
 
     def _check_complete(self, manifest: Manifest) -> None:
         for file in manifest.files():
@@ -120,8 +161,12 @@ class Auditor:
     def _deleted(self, path: str) -> None:
         manifest = self.manifests.pop(path, None)
         if manifest is not None:
+            is_claimed = f"{path.rpartition('/')[0]}/claim.json" in self.store.objects
+            self.world.reach("a claimed savepoint was deleted" if is_claimed else "the clean-up deleted a checkpoint")
             for file in manifest.files():
                 self._named_by[file.path].discard(path)
+        elif path not in self._named_by and "/shared/" in path:
+            self.world.reach("the clean-up deleted what nothing had ever named")
         elif needed_by := sorted(self._named_by.get(path, ())):
             self.find(f"{path} was deleted, which {needed_by[0]} needs")
 

@@ -20,7 +20,7 @@ from keyscale.api.services import changes, clones, jobs, operations, revisions
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import make_context
 from keyscale.db.models import Attempt, Change, DeletedJob, Job, Revision
-from keyscale.db.statuses import AttemptStage, ChangeStatus, ClaimMode, JobStatus
+from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.state.documents.log_entries import AttemptOpened
@@ -32,7 +32,6 @@ from tests.simulation.driver import Driver
 from tests.simulation.environment import STEP_SECONDS, Environment, Outcome
 from tests.simulation.given_control import MAX_PARALLELISM, SETTINGS, SLOW_SETTINGS
 from tests.simulation.object_store import URL
-from tests.simulation.sink_model import SinkModel
 from tests.simulation.stage import AGE_FLOOR_MS, REMOVAL_SETTLED_MS, RETENTION_INTERVAL_SECONDS, played
 from tests.simulation.trace import Trace
 from tests.simulation.world import ProcessEndedError
@@ -68,7 +67,6 @@ class ControlledEnvironment(Environment):
         self.launched = Launched(self._launch, {})
         self.network.reachable = self._reachable
         self.election = Election(self.world)
-        self.sinks: dict[str, SinkModel] = {}
         self.first_record: dict[str, int] = defaultdict(int)
         self.planes: dict[str, PlayedControlPlane] = {}
         self.requests = 0
@@ -156,6 +154,8 @@ class ControlledEnvironment(Environment):
             self._ask("checkpoint", lambda context: operations.trigger_checkpoint(context, USER, NAME, wanted))
 
     def on_delete(self) -> None:
+        if self._alive():
+            self.world.reach("a job was deleted while a driver of it was alive")
         self._ask("delete", lambda context: jobs.delete(context, USER, NAME))
 
     def on_clone(self, parallelism: int) -> None:
@@ -209,11 +209,36 @@ class ControlledEnvironment(Environment):
         finally:
             self._check_troubles()
 
+    def _note_changes(self) -> None:
+        """Notes what became of the changes and attempts of the history."""
+        ends = {
+            (ChangeStatus.COMPLETED, ChangeKind.RESCALE): "a rescale was completed",
+            (ChangeStatus.COMPLETED, ChangeKind.UPGRADE): "an upgrade was completed",
+            (ChangeStatus.COMPLETED, ChangeKind.ROLLBACK): "a change went back to an earlier revision",
+        }
+        with self.database.sessions() as session:
+            for change in session.scalars(select(Change)).all():
+                code = (change.failure or {}).get("code")
+                if code == "CHANGE_CANCELLED":
+                    self.world.reach("a change was cancelled")
+                elif change.status == ChangeStatus.ROLLED_BACK:
+                    self.world.reach("a change was rolled back")
+                elif (change.status, change.kind) in ends:
+                    self.world.reach(ends[change.status, change.kind])
+            for attempt in session.scalars(select(Attempt)).all():
+                if attempt.cause == "RECOVER":
+                    self.world.reach("a driver was replaced")
+            if session.scalars(select(Job.id).where(Job.status == JobStatus.FAILED)).first():
+                self.world.reach("a job failed for good")
+            if len(session.scalars(select(Job.id).where(Job.status == JobStatus.RUNNING)).all()) > 1:
+                self.world.reach("a clone ran beside its original")
+
     def _come_right(self) -> None:
         world = self.world
         if not self._wait("the last wish to come true", self._is_quiet):
             return
         self._check_one_driver_each()
+        self._note_changes()
         if NAME not in self._job_names():
             self._stop_and_delete()
             return
@@ -344,7 +369,7 @@ class ControlledEnvironment(Environment):
             unreaped = session.scalars(
                 select(Attempt.number).where(Attempt.stage == AttemptStage.ENDED, Attempt.reaped.is_(False))
             ).all()
-        is_settled = all(job.status in SETTLED or (job.status == JobStatus.RUNNING and not job.failure) for job in rows)
+        is_settled = all(job.status in {*SETTLED, JobStatus.RUNNING} for job in rows)
         running = sum(job.status == JobStatus.RUNNING for job in rows)
         return is_settled and not unreaped and len(self._alive()) == running
 
@@ -353,7 +378,8 @@ class ControlledEnvironment(Environment):
             return False
         with self.database.sessions() as session:
             running = session.scalars(select(Job.id).where(Job.status == JobStatus.RUNNING)).all()
-        if self._status() != JobStatus.RUNNING:
+            fails = session.scalars(select(Job.failure).where(Job.name == NAME)).one()
+        if fails or self._status() != JobStatus.RUNNING:
             return False
         count = len(self.source.records)
         return all(len(self.sinks[job_id].rows) >= count - self._first_record_of(job_id) for job_id in running)
@@ -389,11 +415,14 @@ class ControlledEnvironment(Environment):
             attempt,
             network=self.network,
             source=self.source,
-            sink=self.sinks.setdefault(job_id, SinkModel(self.world)),
+            sink=self.sink_of(job_id),
             disk=disk,
         )
-        if any(each.job_id == job_id and each.is_alive for each in self.drivers):
+        beside = [each for each in self.drivers if each.job_id == job_id and each.is_alive]
+        if beside:
             self.world.reach("two drivers of a job were alive")
+            if any(each.state is None and each.assignment is not None for each in beside):
+                self.world.reach("a standby was warm beside a running driver")
         self.drivers.append(driver)
         return driver
 
@@ -411,6 +440,8 @@ class ControlledEnvironment(Environment):
     def _ask(self, what: str, call: Callable[[Context], Any], *, twice: bool = False) -> None:
         """Sends a request to a control plane; a double click is two requests, perhaps to both."""
         planes = [plane for plane in self.planes.values() if plane.process.is_alive and not plane.process.is_frozen]
+        if twice:
+            self.world.reach("a double click was one change")
         for _ in range(2 if twice else 1):
             if not planes:
                 return

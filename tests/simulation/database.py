@@ -68,7 +68,11 @@ class Database:
 
     def _commit(self, _connection: object) -> None:
         if self.world is not None:
-            self.world.moment("database.committing")
+            try:
+                self.world.moment("database.committing")
+            except ProcessEndedError:
+                self.world.reach("a control plane died in a transaction")
+                raise
             self._require_alive()
         self.open_transactions -= 1
 

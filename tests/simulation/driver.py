@@ -13,7 +13,6 @@ from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, Control
 from keyscale.state.subtask.warm_stores import WarmStores
 from tests.simulation.job import topology_of
 from tests.simulation.network import PlayedChannel
-from tests.simulation.sink_model import PlayedSink
 from tests.simulation.spark import PlayedQuery, PlayedSession
 from tests.simulation.world import Process
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.jobs.protocol.messages import Assignment
+    from tests.simulation.file_sink import FileSinkModel
     from tests.simulation.network import Network
     from tests.simulation.sink_model import SinkModel
     from tests.simulation.spark import Source
@@ -41,7 +41,7 @@ class PlayedRun(JobRun):
         status = self._status
         query = PlayedQuery(driver.world, driver.source, status.waits_for_input)
         fails = self._assignment.parameters.get("fails") == "yes"
-        topology = topology_of(cast("Any", PlayedSink(driver.sink, driver.process)), cast("Any", query), fails=fails)
+        topology = topology_of(cast("Any", driver.sink.sink_of(driver.process)), cast("Any", query), fails=fails)
         describe(topology)
         self._run_topology(topology, None)
 
@@ -70,7 +70,7 @@ class Driver:
         *,
         network: Network,
         source: Source,
-        sink: SinkModel,
+        sink: SinkModel | FileSinkModel,
         disk: Path,
         parallelism: int = 0,
     ) -> None:
@@ -113,6 +113,7 @@ class Driver:
         )
         run.driver = self
         self.state = run.run()
+        self._note_end(run)
         world.trace.note(world, f"ends {self.state}: {run._outcome_box.outcome}")
         self._exit({DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(self.state, EXIT_OK))
 
@@ -137,6 +138,26 @@ class Driver:
             except ControlError:
                 pass
             self.world.sleep(1.0)
+
+    def _note_end(self, run: PlayedRun) -> None:
+        outcome = run._outcome_box.outcome
+        code = outcome.error.code if outcome is not None and outcome.error is not None else ""
+        ends = {
+            "STATE_STORE_UNAVAILABLE": "a driver failed as the store did not answer",
+            "STATE_DISK_FULL": "a driver failed as its disk was full",
+            "JOB_RESTORE_REFUSED": "a driver was refused a restore",
+        }
+        if self.state is DriverState.FENCED:
+            was_open = run._status.heartbeat().first_commit is not None
+            self.world.reach("a driver was fenced" if was_open else "a driver was fenced while it opened its attempt")
+        elif code in ends:
+            self.world.reach(ends[code])
+        elif "SINK" in code:
+            self.world.reach("a driver failed in its sink")
+        elif self.state is DriverState.FINISHED:
+            self.world.reach("a driver drained its input")
+        elif self.state is DriverState.STOPPED:
+            self.world.reach("a driver stopped with a savepoint")
 
     def _exit(self, code: int) -> None:
         self.process.exit(code)

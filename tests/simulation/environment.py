@@ -17,6 +17,7 @@ from keyscale.state.subtask.warm_stores import WarmStores
 from tests.simulation.auditor import Auditor
 from tests.simulation.crash_points import is_durable
 from tests.simulation.driver import Driver
+from tests.simulation.file_sink import FileSinkModel
 from tests.simulation.given_control import SETTINGS, SLOW_SETTINGS, GivenControl
 from tests.simulation.job import Record
 from tests.simulation.network import Network
@@ -83,7 +84,8 @@ class Environment:
         self.auditor = Auditor(self.world, self.store)
         self.hosts = {name: Host(name) for name in ("a", "b", "c", "new")}
         self.source = Source()
-        self.sinks = {JOB: SinkModel(self.world)}
+        self.sink_kind = "database"
+        self.sinks: dict[str, SinkModel | FileSinkModel] = {}
         self.control = GivenControl()
         self.control_process = Process("control", Host("control"))
         self.network = Network(self.world, lambda _: (self.control, self.control_process))
@@ -114,6 +116,19 @@ class Environment:
     def close(self) -> None:
         self.world.close()
         shutil.rmtree(self._directory, ignore_errors=True)
+
+    def on_sink(self, kind: str) -> None:
+        """Before a job is started: what it writes to, `database`, `files` or `copied files`."""
+        self.sink_kind = kind
+
+    def sink_of(self, job: str) -> SinkModel | FileSinkModel:
+        """Returns the system that a job writes to."""
+        if job not in self.sinks:
+            directory = self._directory / f"sink-{job}"
+            is_table = self.sink_kind == "database"
+            copies = self.sink_kind == "copied files"
+            self.sinks[job] = SinkModel(self.world) if is_table else FileSinkModel(self.world, directory, copies=copies)
+        return self.sinks[job]
 
     def on_records(self, keys: list[int]) -> None:
         first = len(self.source.records)
@@ -199,6 +214,8 @@ class Environment:
 
     def on_clock_jump(self, host: str, ms: int) -> None:
         self.hosts[host].clock.ahead_ms += ms
+        if ms < 0 and any(driver.process.host.name == host for driver in self._alive()):
+            self.world.reach("a clock went back while a driver ran")
 
     def on_clock_drift(self, host: str, drift: float) -> None:
         self.hosts[host].clock.drift = drift
@@ -224,7 +241,7 @@ class Environment:
         shutil.rmtree(self._directory / host, ignore_errors=True)
 
     def on_sink_away(self, seconds: float) -> None:
-        sink = self.sinks[JOB]
+        sink = self.sink_of(JOB)
         sink.is_away = True
         self.world.after(seconds, lambda: setattr(sink, "is_away", False))
 
@@ -312,7 +329,7 @@ class Environment:
         self._armed.clear()
         self._end_watch()
         self.on_heal()
-        self.store.is_away = self.sinks[JOB].is_away = False
+        self.store.is_away = self.sink_of(JOB).is_away = False
         for host in self.hosts.values():
             host.is_full = host.is_cut_off = host.store_is_away = False
         for driver in self.drivers:
@@ -328,7 +345,7 @@ class Environment:
             if not self._runs():
                 self._start(parallelism, "new", self._hint("latest"))
         self.auditor.check_log(JOB)
-        self.auditor.check_rows(JOB, self.sinks[JOB], self.source.records)
+        self.auditor.check_rows(JOB, self.sink_of(JOB), self.source.records)
         if self.auditor.findings:
             return
         self._clean_up()
@@ -344,16 +361,16 @@ class Environment:
             self.auditor.find("the last attempt has ended")
             return
         self.auditor.check_log(JOB)
-        self.auditor.check_rows(JOB, self.sinks[JOB], self.source.records)
+        self.auditor.check_rows(JOB, self.sink_of(JOB), self.source.records)
         if not self.auditor.damaged:
             self.auditor.check_left_over(JOB, retained=SETTINGS.retained_count)
-        if left := self.sinks[JOB].staged:
+        if left := self.sink_of(JOB).staged:
             self.auditor.find(f"{len(left)} batches are left staged")
         for task, error in world.failures:
             self.auditor.find(f"task {task.name} of {task.process.name} failed: {type(error).__name__}: {error}")
 
     def _has_caught_up(self) -> bool:
-        return sum(len(rows) for _, rows in self.sinks[JOB].visible.values()) >= len(self.source.records)
+        return len(self.sink_of(JOB).rows) >= len(self.source.records)
 
     def _runs(self) -> bool:
         return bool(self.drivers) and self.drivers[-1].is_alive
@@ -375,7 +392,7 @@ class Environment:
                 self.attempt,
                 network=self.network,
                 source=self.source,
-                sink=self.sinks[JOB],
+                sink=self.sink_of(JOB),
                 disk=disk,
                 parallelism=parallelism,
             )

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 HOSTS = ("a", "b", "c")
 PARALLELISMS = (1, 2, 3, 4)
+SINKS = ("database", "files", "copied files")
 EVENTS_MIN, EVENTS_MAX = 6, 26
 
 BATCH_MOMENTS = (
@@ -67,6 +68,7 @@ def data_plane_history(seed: int) -> History:
     chance = random.Random(f"history {seed}")
     kinds, weights = zip(*_DATA_PLANE.items(), strict=True)
     events = [
+        Event("sink", 0.0, {"kind": chance.choice(SINKS)}),
         Event("records", 0.0, {"keys": _keys(chance)}),
         Event(
             "start", 1.0, {"parallelism": chance.choice(PARALLELISMS), "host": chance.choice(HOSTS), "hint": "latest"}
@@ -124,7 +126,7 @@ _DATA_PLANE: dict[str, float] = {
     "thaw": 3,
     "kill_at": 6,
     "freeze_at": 4,
-    "command": 5,
+    "command": 8,
     "store_faults": 3,
     "store_away": 1.5,
     "host_cut_off": 1.5,
@@ -136,7 +138,7 @@ _DATA_PLANE: dict[str, float] = {
     "lose_executor": 1.5,
     "lose_disk": 1,
     "sink_away": 1.5,
-    "rewind": 1.5,
+    "rewind": 4,
     "delete_snapshot": 0.7,
     "damage": 0.6,
     "idle": 1.5,
@@ -225,6 +227,7 @@ _CONTROLLED: dict[str, float] = {
     "command": 3,
     "clone": 1,
     "delete_clone": 0.7,
+    "delete": 0.6,
     "kill": 3,
     "freeze": 2,
     "thaw": 2,

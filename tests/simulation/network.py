@@ -112,6 +112,7 @@ class PlayedChannel:
         world.sleep(LATENCY_SECONDS)
         if world.chance.random() < network.unanswered:
             world.trace.note(world, f"{kind}: the answer is lost")
+            world.reach("an answer was lost")
             world.sleep(TIMEOUT_SECONDS)
             raise ControlUnreachableError("no answer")
         return answer
@@ -129,6 +130,7 @@ class PlayedChannel:
         try:
             return deliver(control)
         except AttemptEndedError as ended:
+            world.reach("a driver of an ended attempt was told so")
             raise AttemptOverError(str(ended)) from ended
         except MessageRefusedError as refused:
             raise ControlRefusedError(str(refused)) from refused
@@ -148,6 +150,7 @@ class PlayedChannel:
         if found is None:
             return
         world.trace.note(world, f"{kind}: arrives a second time")
+        world.reach("a message arrived twice")
 
         def arrive() -> None:
             try:

@@ -113,6 +113,7 @@ class StoreClient:
         self._world = model.world
         self._process = process
         self._get_bytes_max = get_bytes_max
+        self._tried: dict[str, bool] = process.resources.setdefault("tried writes", {})
 
     @property
     def url(self) -> str:
@@ -236,6 +237,8 @@ class StoreClient:
         if world.is_over:
             return
         fate = self._model.fate()
+        if fate in {Fate.ANSWER_LOST, Fate.APPLIED_LATE}:
+            self._tried[path] = True
         if fate is Fate.NOT_APPLIED:
             world.trace.note(world, f"{kind} {path}: not applied")
             raise StoreUnavailableError(f"no answer to {kind} {path}")
@@ -245,7 +248,11 @@ class StoreClient:
             raise StoreUnavailableError(f"no answer to {kind} {path}")
         if fate is Fate.SLOW:
             world.sleep(world.chance.choice((0.5, 3.0, 15.0)))
-        apply()
+        try:
+            apply()
+        except ObjectExistsError:
+            self._note_conflict(path)
+            raise
         world.trace.note(world, f"{kind} {path}")
         world.moment(f"store.{kind}.applied")
         if world.current is not None:
@@ -254,11 +261,18 @@ class StoreClient:
             world.trace.note(world, f"{kind} {path}: the answer is lost")
             raise StoreUnavailableError(f"no answer to {kind} {path}")
 
+    def _note_conflict(self, path: str) -> None:
+        if self._tried.get(path):
+            self._world.reach("a write met its own earlier try")
+        elif "/log/" in path:
+            self._world.reach("a zombie planned or committed after a take-over, and was refused")
+
     def _late(self, kind: str, path: str, apply: Callable[[], None]) -> None:
         try:
             apply()
         except (ObjectExistsError, ObjectNotFoundError):
             self._world.trace.note(self._world, f"{kind} {path}: refused, late")
+            self._world.reach("a late write was refused")
         else:
             self._world.trace.note(self._world, f"{kind} {path}: applied late")
             self._world.reach("a write was applied after its writer had given up")

@@ -38,6 +38,10 @@ class SinkModel:
     is_away: bool = False
     disowned: int = 0
 
+    def sink_of(self, process: Process) -> PlayedSink:
+        """Returns the sink of a process."""
+        return PlayedSink(self, process)
+
     @property
     def rows(self) -> list[tuple[int, ...]]:
         """All that a reader sees, a batch after the other."""

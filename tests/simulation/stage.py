@@ -19,7 +19,7 @@ from keyscale.state.restore import opened_shards
 from keyscale.state.retention import deletion_plan
 from keyscale.state.snapshot import expired_copy
 from keyscale.state.subtask.warm_stores import WarmStores
-from tests.simulation import interposition, spark
+from tests.simulation import file_sink, interposition, spark
 from tests.simulation.local_engine import LocalEngine
 from tests.simulation.object_store import StoreClient
 
@@ -86,6 +86,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
                     world.reach("a consolidation was completed")
             except Exception as error:  # noqa: BLE001 - as the consolidator's process does
                 world.trace.note(world, f"consolidation given up: {error}")
+                world.reach("a consolidation was given up")
 
         world.spawn(process, "consolidator", run)
 
@@ -122,7 +123,14 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (consolidation_directory, "lock_directory", _released_at_death(world, subtask_directory.lock_directory)),
         (subtask_directory.os, "fsync", lambda _: None),
     ]
-    further = [*execution_parts, *worker_parts, *state_parts, *interposition.defaults_in(world), *(patches or ())]
+    further = [
+        *file_sink.patches(world),
+        *execution_parts,
+        *worker_parts,
+        *state_parts,
+        *interposition.defaults_in(world),
+        *(patches or ()),
+    ]
     with interposition.in_place(world, open_store, further):
         yield
 
