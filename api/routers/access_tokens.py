@@ -13,7 +13,10 @@ router = APIRouter(tags=["tokens"], route_class=GuardedRoute)
 
 @router.post("/tokens", status_code=201)
 def create_token(control: Control, user: Admin, request: TokenRequest) -> NewTokenAnswer:
-    """Makes a token. Its value is in this answer only: nobody can read it again."""
+    """Creates a token.
+
+    Only this answer contains its value; it cannot be read again.
+    """
     return tokens.create(control, user, request)
 
 
@@ -31,5 +34,5 @@ def revoke_token(control: Control, user: Admin, token_id: str) -> None:
 
 @router.get("/whoami")
 def show_user(user: User) -> UserAnswer:
-    """Shows the name, role and scope of the user who sends the request."""
+    """Shows the name, role and scope of the request's user."""
     return tokens.show_user(user)

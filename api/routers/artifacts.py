@@ -27,8 +27,8 @@ def upload_artifact(
 ) -> ArtifactAnswer:
     """Uploads a file.
 
-    If the name exists, the file becomes its next version. The same bytes again are answered with 200 and the version
-    that has them.
+    If the name exists, the file becomes its next version. Uploading the same bytes again answers 200 and the version
+    with these bytes.
     """
     answer, is_new = artifacts.upload(control, user, file.file, file.filename or "", name)
     if not is_new:
@@ -44,7 +44,10 @@ def list_artifacts(control: Control, user: User, listing: ListingOf) -> Artifact
 
 @router.get("/platform")
 def show_platform(control: Control, _: User) -> PlatformAnswer:
-    """Shows the Python and the packages that every job has, and the packages of jars that a job can name."""
+    """Shows the Python, packages and jars that the platform offers jobs.
+
+    Every job has the Python and the packages; jobs can name the packages of jars.
+    """
     return artifacts.show_platform(control)
 
 

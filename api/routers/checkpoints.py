@@ -26,7 +26,10 @@ def trigger_checkpoint(
 
 @router.get("")
 def show_checkpoints(control: Control, _: User, job_id: str, listing: ListingOf) -> CheckpointsAnswer:
-    """Shows counts, summary, latest and history of a job's checkpoints and savepoints, under Flink's names."""
+    """Shows statistics of a job's checkpoints and savepoints.
+
+    They are counts, summary, latest and history, with Flink's names.
+    """
     return checkpoints.show_statistics(control, job_id, listing)
 
 
@@ -49,10 +52,12 @@ def delete_checkpoint(  # noqa: PLR0917 - FastAPI passes them by name
     response: Response,
     dry_run: DryRun = False,
 ) -> DeletionAnswer:
-    """Deletes a checkpoint or savepoint that nothing needs, with the files that no other one names.
+    """Deletes an unneeded checkpoint or savepoint.
 
-    Its objects are deleted in the background; an event tells when. A dry run shows what that would free, and why it
-    would be refused.
+    Its files are deleted if no other snapshot names them.
+
+    Its objects are deleted in the background; an event reports when. A dry run shows what the deletion would free, and
+    why it would be refused.
     """
     response.status_code = 200 if dry_run else 202
     return snapshot_deletions.delete_checkpoint(control, user, job_id, checkpoint_id, dry_run=dry_run)
@@ -66,14 +71,17 @@ def verify_checkpoint(
     checkpoint_id: CheckpointNumber,
     request: VerifyRequest | None = None,
 ) -> VerificationAnswer:
-    """Verifies in the background that all files of a checkpoint or savepoint are there and its job could start."""
+    """Verifies a checkpoint or savepoint in the background.
+
+    The verification checks that all its files exist and that its job could start from it.
+    """
     hashes = (request or VerifyRequest()).hashes
     return verifications.begin(control, user, job_id, checkpoint_id, hashes=hashes)
 
 
 @router.get("/{checkpoint_id:int}/verification")
 def show_verification(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> VerificationAnswer:
-    """Shows how far the last verification of a checkpoint or savepoint is, or its result."""
+    """Shows the progress or result of a snapshot's last verification."""
     return verifications.show(control, job_id, checkpoint_id)
 
 
@@ -85,7 +93,10 @@ def compare_checkpoints(
     checkpoint_id: CheckpointNumber,
     to: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
 ) -> ComparisonAnswer:
-    """Compares two checkpoints or savepoints of a job: sizes by operator, and the files that they share."""
+    """Compares two checkpoints or savepoints of a job.
+
+    The answer has sizes by operator, and shared files.
+    """
     return comparisons.compare(control, job_id, checkpoint_id, to)
 
 

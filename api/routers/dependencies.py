@@ -1,6 +1,8 @@
-"""Parameters that several routes take: the control plane, and a limit of list lengths.
+"""Parameters that several routes take.
 
-They wait for nothing, and so are `async`: FastAPI calls others in a thread, which costs more.
+They are the control plane, and a limit of list lengths.
+
+They do not wait, and so are `async`: FastAPI calls other dependencies in a thread, which costs more.
 """
 
 from typing import Annotated
@@ -31,5 +33,5 @@ ListingOf = Annotated[Listing, Depends(_listing)]
 CheckpointNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
 DryRun = Annotated[bool, Query(description="Only show the effects.")]
 AttemptNumber = Annotated[
-    int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the one that runs the job, or ran it last.")
+    int | None, Query(ge=1, le=NUMBER_MAX, description="Default: the attempt that runs the job, or ran it last.")
 ]

@@ -1,8 +1,10 @@
-"""The routes that drivers call; the messages are those of `keyscale.jobs.protocol.messages`.
+"""The routes that drivers call.
 
-A job's own code can send whatever it likes with its driver's token. Reports are read in the thread that answers them,
-and the processor time of both is charged to the job. A job has one large report in progress, and one is read at a time:
-what is read takes twenty times the memory of its text.
+`keyscale.jobs.protocol.messages` has the messages.
+
+A job's own code can send arbitrary requests with its driver's token. Reports are read in the thread that answers them,
+and the processor time of both is charged to the job. A job has one large report in progress, and one report is read at
+a time: parsing takes twenty times the memory of its text.
 """
 
 import json
@@ -76,39 +78,42 @@ router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, r
 
 @router.post("/attach")
 def attach(control: Control, driver: Driver, body: Body) -> AttachResponse:
-    """A driver asks for work."""
+    """Answers a driver's request for work."""
     with _charged(control, driver):
         return drivers.attach(control, driver, _read(control, AttachRequest, body))
 
 
 @router.get("/proof")
 def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "") -> Proof:
-    """A driver that has lost its control plane asks whether this one knows its attempt. It sends no token."""
+    """Proves to a driver that this control plane knows its attempt.
+
+    The driver has lost its control plane. It sends no token.
+    """
     return Proof(proof=prove(attempt, nonce, control.settings.control_url))
 
 
 @router.get("/artifact")
 def read_artifact(control: Control, driver: Driver) -> StreamingResponse:
-    """A driver fetches its job's artifact."""
+    """Sends a driver its job's artifact."""
     return StreamingResponse(drivers.artifact_bytes(control, driver), media_type="application/octet-stream")
 
 
 @router.get("/store-credentials")
 def give_store_credentials(control: Control, driver: Driver) -> StoreCredentials:
-    """A driver asks for credentials of the object store that reach its own job."""
+    """Gives a driver credentials for its job's objects in the store."""
     return drivers.store_credentials(control, driver)
 
 
 @router.post("/heartbeat")
 def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse:
-    """A driver reports its state, and gets its commands."""
+    """Takes a driver's state, and answers with its commands."""
     with _charged(control, driver):
         return drivers.heartbeat(control, driver, _read(control, Heartbeat, body))
 
 
 @router.post("/checkpoints", status_code=204)
 def report_checkpoint(control: Control, driver: Driver, body: Body) -> Response:
-    """A driver reports a checkpoint's progress."""
+    """Takes a driver's report of a checkpoint's progress."""
     with _charged(control, driver):
         drivers.report_checkpoint(control, driver, _read(control, CheckpointReport, body))
     return Response(status_code=204)

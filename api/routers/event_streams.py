@@ -1,4 +1,4 @@
-"""The event streams: what has changed, told to pages and programs so that they need not poll."""
+"""The event streams, which report changes so that clients need not poll."""
 
 from typing import Annotated
 
@@ -20,9 +20,7 @@ router = APIRouter(tags=["streams"])
 
 Seconds = Annotated[
     float,
-    Query(
-        ge=0, le=SECONDS_MAX, description="How long the stream lasts at most; 0: what there is now, and then its end."
-    ),
+    Query(ge=0, le=SECONDS_MAX, description="Maximum duration of the stream; 0: only the present state."),
 ]
 
 
@@ -32,7 +30,7 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, context: Context, listener: Listener, seconds: float) -> None:
-        # nginx would collect the events and hand them on when there are many.
+        # nginx would collect the events and pass them on in groups.
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(listener.messages(seconds), headers=headers)
         self._context, self._listener = context, listener
@@ -54,9 +52,10 @@ def _operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
 
 @router.get("/stream", status_code=200, response_class=EventStream)
 async def stream_all(control: Control, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
-    """Tells when something about the jobs in the user's scope changes: server-sent events.
+    """Reports changes of the jobs in the user's scope: server-sent events.
 
-    An event `change` names the topics (job, figures) and the jobs, or null for very many. The first one comes at once.
+    An event `change` names the topics (job, figures) and the jobs, or null for very many. The first event comes
+    immediately.
     """
     return EventStream(control, control.news.open(Subject(), user, credential_of(request, user)), seconds)
 
@@ -65,11 +64,11 @@ async def stream_all(control: Control, user: User, request: Request, seconds: Se
 async def stream_job(
     control: Control, user: User, request: Request, job: Annotated[str, Depends(_job)], seconds: Seconds = SECONDS_MAX
 ) -> EventStream:
-    """Tells when something about a job changes: server-sent events.
+    """Reports changes of a job: server-sent events.
 
-    An event `change` names the topics: job, figures, checkpoints, changes, operations, events. The first one comes at
-    once and names all of them. `gone`: the job was deleted; `over`: the token or session is no longer valid; `away`:
-    the database does not answer.
+    An event `change` names the topics: job, figures, checkpoints, changes, operations, events. The first event comes
+    immediately and names all topics. `gone`: the job was deleted; `over`: the token or session is no longer valid;
+    `away`: the database does not answer.
     """
     subject = Subject(job_id=job)
     return EventStream(control, control.news.open(subject, user, credential_of(request, user)), seconds)
@@ -85,7 +84,7 @@ async def stream_operation(
 ) -> EventStream:
     """Shows the progress of an operation: server-sent events.
 
-    Each event `operation` holds what GET /operations/{operation_id} answers. The stream ends with the operation.
+    Each event `operation` holds the answer of GET /operations/{operation_id}. The stream ends with the operation.
     """
     subject = Subject(operation_id=operation.id)
     listener = control.news.open(subject, user, credential_of(request, user), operation=operation)

@@ -13,8 +13,9 @@ router = APIRouter(prefix="/events", tags=["events"], route_class=GuardedRoute)
 
 @router.get("")
 def list_all_events(control: Control, user: User, listing: ListingOf) -> EventList:
-    """Lists what has happened to all jobs and artifacts in the user's scope, the newest first.
+    """Lists the events in the user's scope, newest first.
 
-    Administrators also see sign-ins, refused requests and changes of tokens, and the addresses that requests came from.
+    Events concern jobs and artifacts. Administrators also see sign-ins, refused requests and changes of tokens, and the
+    addresses of requests.
     """
     return jobs.list_events(control, user, None, listing)

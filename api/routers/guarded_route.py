@@ -1,4 +1,7 @@
-"""Routes that know who sends a request before they read a large body, and answer in one thread."""
+"""Routes that authenticate before they read a large body.
+
+They answer in one thread.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ COMPRESSED_BYTES_MIN = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A dependency that leaves the check of a request to the thread of the endpoint."""
+    """A dependency that defers a request's check to the endpoint's thread."""
 
     guard: Callable[..., Any]
 
@@ -37,15 +40,17 @@ class _Later:
 
 
 class GuardedRoute(APIRoute):
-    """Runs the guards, dependencies that need the request alone such as the check of its token, before a large body.
+    """Runs the guards before a large body is read.
 
-    FastAPI reads the body first, so that anybody could make the control plane store hundreds of megabytes.
+    Guards are dependencies that need the request alone, such as the check of its token.
+
+    FastAPI reads the body first, so that every client could make the control plane store hundreds of megabytes.
 
     It would also run the guard, the endpoint and the check of the answer in a thread each, one after the other. To hand
     a request to a thread and back costs about as much as to read a job, so here one thread does all three.
 
     Attributes:
-        unguarded_bytes_max: A body up to this size is read at once: to look its sender up twice would cost more.
+        unguarded_bytes_max: A body up to this size is read immediately: looking its sender up twice would cost more.
     """
 
     unguarded_bytes_max: ClassVar[int] = 64 << 10
@@ -71,7 +76,7 @@ class GuardedRoute(APIRoute):
                 try:
                     return await handle(request)
                 except RequestValidationError:
-                    for guard in guards:  # only who may send a request is told what is wrong with it
+                    for guard in guards:  # only an authorized sender learns what is wrong with the request
                         await run_in_threadpool(guard, request=request)
                     raise
 
@@ -99,9 +104,9 @@ class GuardedRoute(APIRoute):
         return answer
 
     def _written(self, answer: Any, headers_of: Response | None, accepted_encodings: str) -> Any:
-        """Returns a model as the response that FastAPI makes of it, and anything else as it is.
+        """Returns a model as FastAPI's response, and other answers unchanged.
 
-        A long one is compressed if its reader accepts that: lists repeat their names, and shrink to a twentieth.
+        A long answer is compressed if its reader accepts that: lists repeat their names, and shrink to a twentieth.
         """
         if self.response_field is None or not isinstance(answer, BaseModel):
             return answer
@@ -119,21 +124,26 @@ class GuardedRoute(APIRoute):
         return response
 
     def slot(self, request: Request) -> AbstractContextManager[None]:  # noqa: ARG002 - for routes of a limited number
-        """Returns what the request holds while its body is read and it is answered."""
+        """Returns the resource that the request holds until it is answered."""
         return nullcontext()
 
 
 class UploadRoute(GuardedRoute):
-    """A route of which only a limited number of requests with a body are served at once, and of one user fewer."""
+    """A route with a limited number of concurrent requests with a body.
+
+    Each user has a lower limit.
+    """
 
     unguarded_bytes_max = 0
 
     @contextmanager
     def slot(self, request: Request) -> Iterator[None]:
-        """Holds one of the places for uploads. The guards have found the user.
+        """Holds one of the places for uploads.
+
+        The guards have found the user.
 
         Raises:
-            TooManyInFlightError: None is free.
+            TooManyInFlightError: All places are taken.
         """
         if _announced_bytes(request) == 0:
             yield
@@ -144,11 +154,16 @@ class UploadRoute(GuardedRoute):
 
 
 class ReportRoute(GuardedRoute):
-    """A route on which one large report of a job is answered at a time: it may take a second, and much memory."""
+    """A route that answers a job's large reports one by one.
+
+    A large report may take a second, and much memory.
+    """
 
     @contextmanager
     def slot(self, request: Request) -> Iterator[None]:
-        """Holds the job's place for large reports, if the guards have found a driver; others send none.
+        """Holds the job's place for large reports.
+
+        Only drivers send large reports; the guards have found the driver.
 
         Raises:
             TooManyInFlightError: Another large report of the job is being read.
@@ -163,7 +178,10 @@ class ReportRoute(GuardedRoute):
 
 
 def _guard_of(parameter: Parameter) -> Callable[..., Any] | None:
-    """Returns the dependency of a parameter if it needs the request alone, and waits for something."""
+    """Returns the dependency of a parameter if it is a guard.
+
+    A guard needs the request alone, and waits.
+    """
     for each in get_args(parameter.annotation)[1:]:
         call = each.dependency if isinstance(each, Dependency) else None
         if call is not None and not iscoroutinefunction(call) and list(signature(call).parameters) == ["request"]:
@@ -172,7 +190,10 @@ def _guard_of(parameter: Parameter) -> Callable[..., Any] | None:
 
 
 def _announced_bytes(request: Request) -> float:
-    """Returns the size of the body as its sender announces it; a body in chunks may have any size."""
+    """Returns the announced size of the body.
+
+    A body in chunks may have any size.
+    """
     if "transfer-encoding" in request.headers:
         return float("inf")
     return int(request.headers.get("content-length", "0"))

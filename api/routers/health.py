@@ -12,7 +12,10 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 def show_health(control: Control) -> JSONResponse:
-    """Shows the version, whether the database, the object store and the reconciler work, and who leads. No token."""
+    """Shows the version, the state of the parts, and the leader.
+
+    The parts are the database, the object store and the reconciler. No token is needed.
+    """
     parts, errors = health.look(control)
     if errors:
         return problem(errors[0], **parts)

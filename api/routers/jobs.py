@@ -45,39 +45,49 @@ def list_jobs(control: Control, user: User, listing: ListingOf) -> JobList:
 
 @router.get("/{job_id}")
 def show_job(control: Control, _: User, job_id: str, response: Response) -> JobAnswer:
-    """Shows a job. Here and in every other path the job's name can be used instead of its id."""
+    """Shows a job.
+
+    All paths accept the job's name instead of its id.
+    """
     return _tagged(response, jobs.show(control, job_id))
 
 
 @router.delete("/{job_id}", status_code=204)
 def delete_job(control: Control, user: Operator, job_id: str, keep_objects: KeepObjects = False) -> None:
-    """Deletes a job that does not run, and then its objects in the object store.
+    """Deletes a job that does not run, and then its stored objects.
 
-    Savepoints stay. The event JOB_OBJECTS_DELETED tells how much was deleted, and where the savepoints are.
+    Savepoints stay. The event JOB_OBJECTS_DELETED reports how much was deleted, and where the savepoints are.
     """
     jobs.delete(control, user, job_id, keep_objects=keep_objects)
 
 
 @router.post("/{job_id}/start", status_code=202)
 def start_job(control: Control, user: Operator, job_id: str, request: StartRequest | None = None) -> JobAnswer:
-    """Starts a job: from its latest checkpoint or savepoint if it has run before, or from `restore_from`."""
+    """Starts a job.
+
+    It starts from its latest checkpoint or savepoint if it has run before, or from `restore_from`.
+    """
     return jobs.start(control, user, job_id, request or StartRequest())
 
 
 @router.post("/{job_id}/clone", status_code=201)
 def clone_job(control: Control, user: Operator, job_id: str, request: CloneRequest, response: Response) -> JobAnswer:
-    """Makes a new job with this job's specification and state. This job goes on as it is.
+    """Creates a job with this job's specification and state.
 
-    The state is that of its latest completed checkpoint or savepoint, or of the one in `restore_from`.
+    This job is unchanged.
+
+    The state comes from its latest completed checkpoint or savepoint, or from `restore_from`.
     """
     return _tagged(response, clones.clone(control, user, job_id, request))
 
 
 @router.post("/{job_id}/plan")
 def plan_change(control: Control, user: Operator, job_id: str, request: UpdateRequest) -> PlanAnswer:
-    """Shows what a change of the job would do; the body is that of the change. Nothing is changed, and the job goes on.
+    """Shows the effects of a change of the job.
 
-    A new program, or new parameters, secrets or Spark settings, are tried in a process of their own: the script runs up
+    The body is the body of the change. The job continues unchanged.
+
+    A new program, or new parameters, secrets or Spark settings, are tried in a separate process: the script runs up
     to `env.execute()`, and each operator's function is opened on empty state. The job may run, have ended, or have
     failed.
     """
@@ -95,7 +105,10 @@ def stop_job(control: Control, user: Operator, job_id: str, request: StopRequest
 
 @router.post("/{job_id}/cancel", status_code=202)
 def cancel_job(control: Control, user: Operator, job_id: str) -> JobAnswer:
-    """Ends a job now, without a savepoint. It can be started again from its latest checkpoint."""
+    """Ends a job now, without a savepoint.
+
+    The job can be started again from its latest checkpoint.
+    """
     return jobs.cancel(control, user, job_id)
 
 
@@ -107,13 +120,16 @@ def list_attempts(control: Control, _: User, job_id: str, listing: ListingOf) ->
 
 @router.get("/{job_id}/events")
 def list_events(control: Control, user: User, job_id: str, listing: ListingOf) -> EventList:
-    """Lists what has happened to a job, the newest first."""
+    """Lists a job's events, newest first."""
     return jobs.list_events(control, user, job_id, listing)
 
 
 @router.get("/{job_id}/exceptions")
 def list_exceptions(control: Control, _: User, job_id: str, listing: ListingOf) -> JobExceptionList:
-    """Lists the failures of a job's runs, the newest first, with the tracebacks of its own code."""
+    """Lists the failures of a job's runs, newest first.
+
+    They have the tracebacks of the job's own code.
+    """
     return exceptions.list_of(control, job_id, listing)
 
 
@@ -135,14 +151,14 @@ async def _log_part(
 def show_log(
     control: Control, user: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)], request: Request
 ) -> LogAnswer:
-    """Shows the end of a driver's log, the lines from an offset on, or those with a text.
+    """Shows a driver's log: its end, or lines by offset or text.
 
-    To follow it, ask again with `next_offset`. A log that another replica has is fetched from there.
+    To follow the log, ask again with `next_offset`. A log of another replica is fetched from that replica.
     """
     return logs.show(control, user, job_id, part, request.headers)
 
 
 def _tagged(response: Response, job: JobAnswer) -> JobAnswer:
-    """Names the revision in the header that a change of the job sends back as If-Match."""
+    """Sets the ETag for the If-Match header of later changes."""
     response.headers["ETag"] = f'"{job.revision}"'
     return job

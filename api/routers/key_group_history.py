@@ -24,5 +24,5 @@ def show_key_groups(
         StorableText | None, Query(max_length=1000, description="One operator's uid; default: all.")
     ] = None,
 ) -> KeyGroupsAnswer:
-    """Shows how large each key group was at the latest checkpoints, and which subtask owns it now."""
+    """Shows each key group's size at the latest checkpoints, and its owner."""
     return key_group_history.show(control, job_id, operator)

@@ -12,5 +12,10 @@ router = APIRouter(prefix="/operations", tags=["operations"])
 
 @router.get("/{operation_id}")
 def show_operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
-    """Shows a checkpoint, savepoint, stop, rescale or other change by its operation id. Ids survive all restarts."""
+    """Shows an operation by its id.
+
+    It is a checkpoint, savepoint, stop, rescale or other change.
+
+    Ids survive all restarts.
+    """
     return operations.show(control, operation_id)

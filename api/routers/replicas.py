@@ -12,5 +12,8 @@ router = APIRouter(tags=["replicas"])
 
 @router.get("/replicas")
 def list_replicas(control: Control, _: User) -> ReplicaList:
-    """Lists all control planes on this database: which one leads, since when, and when each was last heard of."""
+    """Lists all control planes on this database.
+
+    Shows which replica leads, since when, and each replica's last sign of life.
+    """
     return replicas.list_all(control)

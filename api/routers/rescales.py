@@ -21,7 +21,9 @@ router = APIRouter(prefix="/jobs/{job_id}", tags=["rescales"], route_class=Guard
     responses={200: {"model": PlanAnswer, "description": "A dry run: nothing was changed."}},
 )
 def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleRequest) -> RescaleAnswer | JSONResponse:
-    """Changes a running job's parallelism: savepoint, stop, restore, verify; back to the old one if that fails.
+    """Changes a running job's parallelism.
+
+    The phases are savepoint, stop, restore and verify; after a failure the job goes back to its old parallelism.
 
     With `dry_run` it shows the plan: the ranges, bytes and files of each subtask, the skew, and the expected downtime.
     """

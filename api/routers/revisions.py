@@ -31,8 +31,8 @@ def update_job(  # noqa: PLR0917 - FastAPI passes them by name
 ) -> UpdateAnswer:
     """Changes a job's specification: its program, parameters, parallelism or settings.
 
-    A running job goes on with the new revision, by a change to poll (202); back to the old one if that fails. A job
-    that does not run starts with it (200).
+    A running job continues with the new revision, by a change to poll (202); after a failure it goes back to the old
+    revision. A job that does not run starts with the new revision (200).
     """
     answer = revisions.update(control, user, job_id, request, if_match)
     return _told(response, answer)
@@ -42,9 +42,11 @@ def update_job(  # noqa: PLR0917 - FastAPI passes them by name
 def roll_job_back(
     control: Control, user: Operator, job_id: str, request: RollbackRequest, response: Response
 ) -> UpdateAnswer:
-    """Takes a job back to an earlier revision, with the state of then or of now.
+    """Takes a job back to an earlier revision.
 
-    A running job takes a savepoint of its present state first, so that nothing is lost.
+    The state is the revision's savepoint or the current state.
+
+    A running job first takes a savepoint of its current state, so that nothing is lost.
     """
     return _told(response, revisions.roll_back(control, user, job_id, request))
 
@@ -71,21 +73,27 @@ def compare_revisions(
 
 @router.get("/changes")
 def list_changes(control: Control, _: User, job_id: str, listing: ListingOf) -> ChangeList:
-    """Lists a job's changes from one revision to another, rescales among them, the newest first."""
+    """Lists a job's changes of revision, newest first.
+
+    Rescales are changes.
+    """
     return changes.list_changes(control, job_id, listing)
 
 
 @router.get("/changes/{change_id}")
 def show_change(control: Control, _: User, job_id: str, change_id: str) -> ChangeAnswer:
-    """Shows a change with its phases and the downtime, and why it was rolled back if it was."""
+    """Shows a change with its phases, its downtime and its failure.
+
+    A change has a failure if it was rolled back.
+    """
     return changes.show_change(control, job_id, change_id)
 
 
 @router.post("/changes/{change_id}/cancel", status_code=202)
 def cancel_change(control: Control, user: Operator, job_id: str, change_id: str) -> ChangeAnswer:
-    """Cancels a rescale or another change: the job goes on as it was.
+    """Cancels a change, such as a rescale; the job stays unchanged.
 
-    Before the savepoint the old driver simply runs on. After it, the job goes back to the savepoint, unless the new
+    Before the savepoint the old driver simply continues. After it, the job goes back to the savepoint, unless the new
     driver has committed a batch before: then the change has succeeded.
     """
     return changes.cancel(control, user, job_id, change_id)

@@ -16,19 +16,25 @@ router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], rout
 def trigger_savepoint(
     control: Control, user: Operator, job_id: str, request: SavepointRequest | None = None
 ) -> OperationAccepted:
-    """Takes a savepoint while the job runs on. Its id is the operation's id; the same id again starts no second one."""
+    """Takes a savepoint while the job continues.
+
+    Its id is the operation's id; the same id again starts no second savepoint.
+    """
     return operations.trigger_savepoint(control, user, job_id, request or SavepointRequest())
 
 
 @router.get("")
 def list_savepoints(control: Control, _: User, job_id: str, listing: ListingOf) -> SavepointList:
-    """Lists a job's savepoints, including those of stops and rescales, the newest first."""
+    """Lists a job's savepoints, newest first.
+
+    Savepoints of stops and rescales are included.
+    """
     return operations.list_savepoints(control, job_id, listing)
 
 
 @router.get("/{savepoint_id}")
 def show_savepoint(control: Control, _: User, job_id: str, savepoint_id: str) -> SavepointAnswer:
-    """Shows a savepoint: in progress, completed with its location, or failed with the cause."""
+    """Shows a savepoint in progress, its location, or its failure."""
     return operations.show_savepoint(control, job_id, savepoint_id)
 
 
@@ -40,6 +46,9 @@ def show_savepoint(control: Control, _: User, job_id: str, savepoint_id: str) ->
 def delete_savepoint(  # noqa: PLR0917 - FastAPI passes them by name
     control: Control, user: Operator, job_id: str, savepoint_id: str, response: Response, dry_run: DryRun = False
 ) -> DeletionAnswer:
-    """Deletes a savepoint that nothing needs. A dry run shows what that would free, and why it would be refused."""
+    """Deletes an unneeded savepoint.
+
+    A dry run shows what the deletion would free, and why it would be refused.
+    """
     response.status_code = 200 if dry_run else 202
     return snapshot_deletions.delete_savepoint(control, user, job_id, savepoint_id, dry_run=dry_run)

@@ -31,15 +31,20 @@ async def _span(from_ms: Time = None, to_ms: Time = None, points: Points = 360) 
 def show_series(
     control: Control, _: User, job_id: str, span: Annotated[Span, Depends(_span)], names: Names = None
 ) -> SeriesAnswer:
-    """Shows a job's rates, lag, sizes and durations over time, with marks of what happened. Default: the last hour.
+    """Shows a job's metrics over time, with events.
 
-    They are kept for an hour in steps of 10 s, for a day in minutes, for 30 days in quarters of an hour, and for two
-    years in days.
+    Metrics are rates, lag, sizes and durations. Default: the last hour.
+
+    The series are kept for an hour in steps of 10 s, for a day in minutes, for 30 days in quarters of an hour, and for
+    two years in days.
     """
     return series.show(control, job_id, span, names or ())
 
 
 @router.get("/days")
 def list_days(control: Control, _: User, job_id: str, limit: DayLimit = 30) -> DayList:
-    """Lists what a job did on each day (UTC), the newest first: records, restarts, checkpoints. Kept for two years."""
+    """Lists a job's records, restarts and checkpoints per day, newest first.
+
+    Days are in UTC, and kept for two years.
+    """
     return days.list_of(control, job_id, limit)

@@ -1,4 +1,4 @@
-"""Users' tokens, and who a request comes from."""
+"""Users' tokens, and the sender of a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _NAMES_MAX = 100
 
 
 class ScopeModel(Request):
-    """The jobs that a token reaches: the named ones, and those that have all of the labels."""
+    """The jobs that a token reaches.
+
+    These are the named jobs, and jobs that have all of the labels.
+    """
 
     jobs: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
         default_factory=list, max_length=_NAMES_MAX, description="Ids or names of jobs."
@@ -28,14 +31,14 @@ class UserScopeModel(ScopeModel):
 
     any_labels: list[str] = Field(
         default_factory=list,
-        description="Labels of which a job needs one, as NAME=VALUE. Only users of an issuer have any.",
+        description="Labels, as NAME=VALUE; a job needs one of them. Only users of an issuer have labels.",
     )
 
 
 class TokenRequest(Request):
     """A new token."""
 
-    name: str = Field(pattern=NAME_PATTERN, description="Appears in events. No two valid tokens have the same name.")
+    name: str = Field(pattern=NAME_PATTERN, description="Appears in events. The name is unique among valid tokens.")
     role: Role
     scope: ScopeModel | None = Field(
         default=None, description="Default: every job. An administrator's token reaches every job."

@@ -34,7 +34,7 @@ class ArtifactAnswer(Answer):
     size_bytes: int
     created_at_ms: int
     uploaded_by: str | None = Field(description="Name of the user who uploaded it; null once its event is forgotten.")
-    used_by: list[str] = Field(description="Names of the jobs that have a revision with it, of those the user may see.")
+    used_by: list[str] = Field(description="Names of the jobs with a revision that uses it, if the user may see them.")
 
 
 class PlatformAnswer(Answer):
@@ -49,7 +49,9 @@ class PlatformAnswer(Answer):
 
     python_version: str
     platforms: list[str] = Field(description="Names of the operating system in the tags of wheels that fit.")
-    packages: dict[str, str] = Field(description="Versions of the platform's own packages; a job cannot bring others.")
+    packages: dict[str, str] = Field(
+        description=("Versions of the platform's own packages; a job cannot bring other versions.")
+    )
     jar_packages: list[str] = Field(description="Packages of jars, which a job names as `package:NAME`.")
 
 

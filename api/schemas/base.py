@@ -17,7 +17,7 @@ OperationId = Annotated[
     str,
     Field(
         pattern=OPERATION_ID_PATTERN,
-        description="Chosen by the client, so that it can repeat a request whose answer was lost.",
+        description="Chosen by the client, so that it can repeat a request after a lost answer.",
         examples=["nightly-2026-11-21"],
     ),
 ]

@@ -17,7 +17,7 @@ class RescaleRequest(Request):
 
     parallelism: int = Field(description="From 1 to the job's max parallelism.", examples=[4])
     rescale_id: OperationId | None = None
-    dry_run: bool = Field(default=False, description="Only show what it would do, as POST /jobs/{job_id}/plan does.")
+    dry_run: bool = Field(default=False, description="Only show the plan, as POST /jobs/{job_id}/plan does.")
 
 
 class PhaseAnswer(Answer):
@@ -30,7 +30,7 @@ class PhaseAnswer(Answer):
 
 
 class LedgerStep(StrEnum):
-    """The parts of a change's downtime, in order, and what follows it."""
+    """The parts of a change's downtime, and the time after it."""
 
     SAVEPOINT = "savepoint"  # the old driver takes it, and processes nothing more
     STOP = "stop"  # the old driver ends
@@ -42,12 +42,15 @@ class LedgerStep(StrEnum):
 
 
 class StepAnswer(Answer):
-    """A part of the downtime of a change; the last one, `caught_up`, follows the downtime."""
+    """A part of the downtime of a change.
+
+    The last part, `caught_up`, follows the downtime.
+    """
 
     name: LedgerStep = Field(
         description=(
-            "savepoint, stop: of the old driver. submit, session: of the new one, if it was not ready by then. restore,"
-            " first_batch. caught_up: until the sources had as few records left as before the change."
+            "savepoint, stop: of the old driver. submit, session: of the new driver, if it was not ready by then."
+            " restore, first_batch. caught_up: until the sources had as few records left as before the change."
         )
     )
     started_at_ms: int
@@ -56,7 +59,10 @@ class StepAnswer(Answer):
 
 
 class ChangeFiguresAnswer(Answer):
-    """The figures of the job, by its driver's last report at that time; null: not known."""
+    """The job's metrics in its driver's last report at that time.
+
+    null: unknown.
+    """
 
     input_rate: float | None
     processed_rate: float | None
@@ -97,7 +103,7 @@ class RescaleAnswer(Answer):
     id: str
     job_id: str
     status: ChangeStatus
-    phase: ChangePhase = Field(description="The present phase, or the last one.")
+    phase: ChangePhase = Field(description="The current phase, or the last phase.")
     phases: list[PhaseAnswer] = Field(description="All phases so far, in order.")
     from_parallelism: int
     to_parallelism: int
@@ -109,22 +115,22 @@ class RescaleAnswer(Answer):
     duration_ms: int | None
     downtime_ms: int | None = Field(
         description=(
-            "From the last committed batch of the old attempt to the first one of the new attempt. Without input "
-            "around the rescale: from the command to stop to the restored state. null: not known yet, or the change"
-            " has not stopped the job."
+            "From the last committed batch of the old attempt to the first committed batch of the new attempt. Without"
+            " input around the rescale: from the command to stop to the restored state. null: not known yet, or the"
+            " change has not stopped the job."
         )
     )
     steps: list[StepAnswer] = Field(
-        default_factory=list, description="Where the downtime went. Each step begins where the one before has ended."
+        default_factory=list, description="The parts of the downtime. Each step begins where the previous step ended."
     )
     prepared_ms: int | None = Field(
-        default=None, description="How long the new driver was started while the old one still ran."
+        default=None, description="How long the new driver started while the old driver still ran."
     )
     before: ChangeFiguresAnswer | None = Field(default=None, description="When the change was requested.")
     after: ChangeFiguresAnswer | None = Field(
         default=None,
         description=(
-            "A minute after the job had caught up; after its first batch if its sources do not say how many records"
+            "A minute after the job had caught up; after its first batch if its sources do not report how many records"
             " are left."
         ),
     )

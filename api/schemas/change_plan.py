@@ -1,4 +1,4 @@
-"""Plans: the effects of a change of a job, shown before anything stops."""
+"""Plans: the effects of a change of a job, before anything stops."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class StatePlan(Answer):
         )
     )
     rules: list[str] = Field(default_factory=list, description="How old values are read, where it is migrated.")
-    stored: str | None = Field(default=None, description="Its stored form; null if there is none.")
+    stored: str | None = Field(default=None, description="Its stored form; null if it has none.")
     declared: str | None = Field(default=None, description="The form that the program declares; null if it does not.")
     ttl_ms: int | None = Field(default=None, description="The time to live that the program declares.")
     reason: str | None = Field(default=None, description="Why it is incompatible.")
@@ -41,15 +41,16 @@ class EndpointPlan(Answer):
     """The fate of a source or a sink."""
 
     uid: str
-    fate: Fate = Field(
-        description="kept, new, dropped, or for a source incompatible: it reads something of another kind."
-    )
+    fate: Fate = Field(description="kept, new, dropped, or incompatible for a source that reads another kind.")
     kind: str | None = None
     reason: str | None = None
 
 
 class SettingPlan(Answer):
-    """A setting that changes. Values that are secret are masked, and artifacts have their name and version."""
+    """A setting that changes.
+
+    Secret values are masked, and artifacts have their name and version.
+    """
 
     name: str
     before: str | None
@@ -67,10 +68,10 @@ class SubtaskMovementAnswer(Answer):
     files: int
     from_subtasks: list[int] = Field(description="The subtasks that wrote them.")
     moved_bytes: int = Field(description="Bytes that it downloads; 0 where files are linked on the same host.")
-    clipped_shards: int = Field(description="Shards of which it takes a part only, by range deletes.")
+    clipped_shards: int = Field(description="Shards of which it takes only a part, by range deletes.")
     expected_bytes: int | None = Field(
         default=None,
-        description="Bytes of the key groups that it owns, without what it clips; null where sizes are not known.",
+        description="Bytes of the key groups that it owns, without clipped parts; null if sizes are unknown.",
     )
 
 
@@ -91,7 +92,7 @@ class OperatorMovement(Answer):
 class MovementPlan(Answer):
     """The state that would move, by the latest completed checkpoint or savepoint."""
 
-    checkpoint_location: str | None = Field(description="null: the job has none, and nothing moves.")
+    checkpoint_location: str | None = Field(description="null: the job has no snapshot, and nothing moves.")
     same_host: bool = Field(description="Whether all subtasks run on one host, where files are linked.")
     state_bytes: int
     moved_bytes: int
@@ -103,7 +104,7 @@ class DowntimePlan(Answer):
 
     expected_ms: int | None = Field(description="The median of the job's last changes; null: see `reason`.")
     reason: str | None
-    samples_ms: list[int] = Field(description="The downtimes of those changes, the newest first.")
+    samples_ms: list[int] = Field(description="The downtimes of those changes, newest first.")
 
 
 class PlanAnswer(Answer):
@@ -114,7 +115,7 @@ class PlanAnswer(Answer):
     requires_allow_non_restored_state: bool = Field(
         description="Whether state would be lost, which `allow_non_restored_state` has to allow."
     )
-    program_loaded: bool = Field(description="Whether the program was run to see what it declares.")
+    program_loaded: bool = Field(description="Whether the program was run to read its declaration.")
     failure: FailureAnswer | None = Field(description="Why the program could not be loaded.")
     from_parallelism: int
     to_parallelism: int
@@ -137,7 +138,7 @@ class PlanAnswer(Answer):
         return found + [each.reason for each in self.sources if each.reason is not None]
 
     def dropped(self) -> list[str]:
-        """Returns the uids whose state, positions or unpublished output would be lost."""
+        """Returns the uids with state, positions or unpublished output to lose."""
         operators = [each.uid for each in self.operators if each.fate is Fate.DROPPED]
         unpublished = [each.uid for each in self.sinks if each.reason is not None]
         return operators + [each.uid for each in self.sources if each.fate is Fate.DROPPED] + unpublished

@@ -12,7 +12,10 @@ from .base import Answer, ListAnswer
 
 
 class StatisticsAnswer(Answer):
-    """Distribution of a value over the completed checkpoints (`avg` is rounded down; percentiles are interpolated)."""
+    """Distribution of a value over the completed checkpoints.
+
+    `avg` is rounded down; percentiles are interpolated.
+    """
 
     min: int
     max: int
@@ -35,7 +38,7 @@ class RangeAnswer(Answer):
 class CountsAnswer(Answer):
     """The numbers of a job's checkpoints.
 
-    `completed` includes those that were discarded later, and `restored` is about the attempts in the job's history.
+    `completed` includes checkpoints that were discarded later, and `restored` counts the attempts in the job's history.
     """
 
     restored: int
@@ -108,7 +111,7 @@ class CheckpointsAnswer(ListAnswer):
 
 
 class SubtaskDurations(Answer):
-    """How long a subtask was stopped (sync), and how long its upload took (async)."""
+    """How long a subtask was stopped (sync) and its upload took (async)."""
 
     sync: int
     async_: int = Field(serialization_alias="async")
@@ -183,7 +186,7 @@ class CheckpointDetailAnswer(CheckpointAnswer):
 
 
 class ExternalizationAnswer(Answer):
-    """Whether checkpoints are kept outside of the cluster, and whether they are deleted when the job is cancelled."""
+    """Whether checkpoints outlive the cluster and the job's cancellation."""
 
     enabled: bool
     delete_on_cancellation: bool

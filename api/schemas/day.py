@@ -17,8 +17,8 @@ class DayAnswer(Answer):
     output_records: int | None = Field(description="Records that it has written.")
     restarts: int = Field(description="How often it was started again after a failure.")
     checkpoints_completed: int = Field(description="Checkpoints and savepoints.")
-    checkpoints_failed: int = Field(description="Those that failed, also by the end of their driver.")
-    checkpointed_bytes: int = Field(description="Bytes uploaded for the completed ones.")
+    checkpoints_failed: int = Field(description="Failed checkpoints, also by the end of their driver.")
+    checkpointed_bytes: int = Field(description="Bytes uploaded for completed checkpoints.")
     checkpoint_duration_min_ms: int | None
     checkpoint_duration_avg_ms: int | None
     checkpoint_duration_max_ms: int | None
@@ -27,6 +27,6 @@ class DayAnswer(Answer):
 
 
 class DayList(Answer):
-    """The days of a job of which something is known, the newest first."""
+    """The known days of a job, newest first."""
 
     days: list[DayAnswer]

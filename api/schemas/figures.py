@@ -1,4 +1,4 @@
-"""The figures of a job: each has one meaning, wherever it is shown."""
+"""The metrics of a job, each with one meaning everywhere."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from .base import Answer
 
 
 class FiguresAnswer(Answer):
-    """A job's figures now. An unknown one, such as a rate of a job that does not run, is null."""
+    """A job's current metrics.
+
+    An unknown metric, such as a rate of a job that does not run, is null.
+    """
 
     input_rate: float | None = Field(description="Arriving records per second, waits for input included.")
     processed_rate: float | None = Field(description="Processed records per second while batches run.")
     busy_ratio: float | None = Field(description="Share of the time in which batches run.")
     batch_duration_ms: float | None = Field(description="Time to run and commit a batch.")
-    lag_records: int | None = Field(
-        description="Records waiting in the sources; null if no source says how many there are."
-    )
+    lag_records: int | None = Field(description="Records waiting in the sources; null if the sources do not report it.")
     lag_ms: int | None = Field(
         description="How far the latest event of the slowest operator was behind the clock when its batch was"
         " committed; null without event time, and if events are ahead of the clock."
@@ -32,4 +33,4 @@ class FiguresAnswer(Answer):
         description="Records that functions failed on, and rows that the systems of sinks would have refused, which"
         " became dead letters, since the job was created."
     )
-    lost_records: int = Field(description="Records that sources had lost, since the job was created.")
+    lost_records: int = Field(description="Records that sources lost, since the job was created.")

@@ -77,7 +77,7 @@ class JobRequest(RestoreRequest):
     max_parallelism: int | None = Field(
         default=None,
         description=(
-            "Number of key groups; it is fixed. Default: that of restore_from; else as in Flink, at least 128."
+            "Number of key groups; it is fixed. Default: the number of restore_from; else as in Flink, at least 128."
         ),
     )
     hash_id: Literal["spark", "java"] = Field(
@@ -93,18 +93,18 @@ class JobRequest(RestoreRequest):
     secrets: list[SecretName] = Field(
         default_factory=list,
         max_length=100,
-        description="Names of the secrets that the script reads by `Secret(NAME)`; those of parameters are added.",
+        description="Names of the secrets that the script reads by `Secret(NAME)`; secrets of parameters are added.",
     )
     spark_conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark settings; only those of the allow-list."
+        default_factory=dict, description="Spark settings; only settings of the allow-list."
     )
     checkpoints: CheckpointRequest = CheckpointRequest()
     restart: RestartStrategy | None = Field(
         default=None,
         description=(
-            "Whether and when the job is started again after a failure. Default: the strategy of its script; else at "
-            "once the first time, then after growing pauses of up to a minute, until 8 attempts in a row have made no "
-            "progress, or the same exception of the job's code has come 3 times in a row on the same batch."
+            "Whether and when the job is started again after a failure. Default: the strategy of its script; else"
+            " immediately the first time, then after growing pauses of up to a minute, until 8 attempts in a row have"
+            " made no progress, or the same exception of the job's code has come 3 times in a row on the same batch."
         ),
     )
     batch_interval_ms: int | None = Field(
@@ -112,8 +112,8 @@ class JobRequest(RestoreRequest):
         ge=0,
         le=86_400_000,
         description=(
-            "Least time between the starts of two batches with input. Default: that of its script; else none: a batch "
-            "begins as soon as there is input and the one before has ended."
+            "Minimum time between the starts of two batches with input. Default: the script's value; else no minimum:"
+            " a batch begins as soon as input is available and the previous batch has ended."
         ),
     )
 
@@ -128,8 +128,8 @@ class StartRequest(RestoreRequest):
     skip_lost_records: bool = Field(
         default=False,
         description=(
-            "Go on without the records that a source in Python no longer has, such as expired ones of Kafka, although"
-            " the source would let the job fail. Holds until the job's next start, with its restarts and rescales."
+            "Continue without the records that a Python source has lost, such as expired records of Kafka, although"
+            " the source would fail the job. Holds until the job's next start, with its restarts and rescales."
         ),
     )
 
@@ -139,15 +139,13 @@ class StopRequest(Request):
 
     drain: bool = Field(
         default=False,
-        description=(
-            "First process the input that there is now and fire all event-time timers; the job is then FINISHED."
-        ),
+        description=("First process the present input and fire all event-time timers; the job is then FINISHED."),
     )
     operation_id: OperationId | None = None
 
 
 class AttemptSummaryAnswer(Answer):
-    """One run of a job by one driver, without what the driver measures."""
+    """One run of a job by one driver, without the driver's metrics."""
 
     number: int = Field(description="The fencing number.")
     revision: int = Field(description="Number of the job's revision that it runs.")
@@ -206,7 +204,7 @@ class LatestCheckpointAnswer(Answer):
 
 
 class RestoreAnswer(Answer):
-    """A wish how to restore, which no attempt has fulfilled yet."""
+    """A pending restore that no attempt has carried out yet."""
 
     mode: RestoreMode
     location: str | None
@@ -215,7 +213,7 @@ class RestoreAnswer(Answer):
 
 
 class JobSummaryAnswer(Answer):
-    """A job, without what its driver measures of each operator and subtask."""
+    """A job, without the metrics of each operator and subtask."""
 
     model_config = example(
         id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
@@ -278,7 +276,7 @@ class JobSummaryAnswer(Answer):
     name: str
     status: JobStatus
     desired: DesiredState
-    revision: int = Field(description="Number of the job's revision, whose specification this is; also the ETag.")
+    revision: int = Field(description="Number of the job's revision, with this specification; also the ETag.")
     artifact_id: str
     artifact_name: str
     artifact_version: int
@@ -300,9 +298,11 @@ class JobSummaryAnswer(Answer):
     started_at_ms: int | None
     ended_at_ms: int | None
     restarts: int = Field(description="How often the driver was replaced after a failure.")
-    attempt: AttemptSummaryAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
+    attempt: AttemptSummaryAnswer | None = Field(
+        description=("The attempt that may run the job now, or else the last attempt.")
+    )
     rescale_id: str | None = Field(description="Id of the rescale in progress.")
-    change_id: str | None = Field(description="Id of the change in progress, of whatever kind.")
+    change_id: str | None = Field(description="Id of the change in progress, of any kind.")
     restore: RestoreAnswer | None = Field(
         description="How the next start restores; null: from the job's own latest checkpoint or savepoint."
     )
@@ -321,7 +321,7 @@ class JobSummaryAnswer(Answer):
 class JobAnswer(JobSummaryAnswer):
     """A job."""
 
-    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, else the last one.")
+    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, or else the last attempt.")
 
 
 class JobList(ListAnswer):
@@ -355,19 +355,24 @@ class LogMatch(Answer):
     """A line of a log with the text that was searched."""
 
     offset: int = Field(description="Where the line begins.")
-    text: str = Field(description="The line, or of one of more than 2000 characters the part with the text.")
+    text: str = Field(description="The line; of a line of more than 2000 characters, the part with the text.")
 
 
 class LogAnswer(Answer):
-    """A part of a driver's log, which holds what the job's functions print, too, where executors run on its host."""
+    """A part of a driver's log.
+
+    The log also holds output of the job's functions if executors run on the driver's host.
+    """
 
     attempt: int
-    text: str = Field(description="Lines with secrets masked, or a piece of a very long one; empty for a search.")
+    text: str = Field(description="Lines with secrets masked, or a piece of a very long line; empty for a search.")
     offset: int = Field(
-        description="Where `text` begins, in bytes from the first one that the driver has written. It is after the"
-        " offset that was asked for if what was there is no longer kept."
+        description=(
+            "Where `text` begins, in bytes of the driver's whole output. It is after the requested offset if that part"
+            " was deleted."
+        )
     )
-    next_offset: int = Field(description="Where to go on: `offset` of the next request.")
-    size_bytes: int = Field(description="Size of the whole log, with the beginning that is no longer kept.")
+    next_offset: int = Field(description="Where to continue: `offset` of the next request.")
+    size_bytes: int = Field(description="Size of the whole log, including its deleted beginning.")
     truncated: bool = Field(description="Whether there was more text before `text`.")
     matches: list[LogMatch] | None = Field(default=None, description="The lines found by a search, 500 at most.")

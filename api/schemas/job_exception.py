@@ -19,7 +19,7 @@ class JobExceptionAnswer(Answer):
     attempt: int
     code: str = Field(description="The code of the error, as in docs/errors.md.")
     message: str
-    traceback: str | None = Field(description="That of the job's own code; null if the platform failed.")
+    traceback: str | None = Field(description="Traceback of the job's own code; null if the platform failed.")
     operator_uid: str | None
     subtask: int | None
 
@@ -30,7 +30,7 @@ class JobExceptionAnswer(Answer):
 
 
 class JobExceptionList(ListAnswer):
-    """A job's exceptions, the newest first; the newest 500 are kept."""
+    """A job's newest 500 exceptions, newest first."""
 
     exceptions: list[JobExceptionAnswer]
 

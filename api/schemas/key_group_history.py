@@ -16,7 +16,7 @@ class OwnedRange(Answer):
 
 
 class OperatorKeyGroups(Answer):
-    """One operator's key groups, at each checkpoint that says their sizes; the oldest first."""
+    """One operator's key groups at checkpoints with known sizes, oldest first."""
 
     uid: str
     subtasks: list[OwnedRange] = Field(description="The owners of the key groups now.")
@@ -26,8 +26,11 @@ class OperatorKeyGroups(Answer):
 
 
 class KeyGroupsAnswer(Answer):
-    """The key groups of a job over the checkpoints whose parts are kept; with many key groups, over some of these."""
+    """The key groups of a job over its checkpoints.
+
+    Only checkpoints with stored parts count; with many key groups, only some of these.
+    """
 
     max_parallelism: int
-    group_width: int = Field(description="How many neighbouring key groups one value sums up.")
+    group_width: int = Field(description="How many neighbouring key groups one value sums.")
     operators: list[OperatorKeyGroups]

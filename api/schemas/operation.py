@@ -23,7 +23,10 @@ class SavepointRequest(Request):
 
 
 class OperationAccepted(Answer):
-    """The operation is stored and will be carried out; poll it by its id."""
+    """The operation is stored and will be carried out.
+
+    Poll it by its id.
+    """
 
     model_config = example(operation_id="nightly-2026-11-21", status="IN_PROGRESS")
 
@@ -42,7 +45,10 @@ class OperationResult(Answer):
 
 
 class OperationAnswer(Answer):
-    """An operation. `operation` is set when it is COMPLETED, `failure_cause` when it is FAILED."""
+    """An operation.
+
+    `operation` is set when it is COMPLETED, `failure_cause` when it is FAILED.
+    """
 
     model_config = example(
         id="nightly-2026-11-21",

@@ -1,4 +1,4 @@
-"""The form of every error answer: `application/problem+json` (RFC 9457) with a stable code."""
+"""Error answers: `application/problem+json` (RFC 9457) with a stable code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class FieldProblem(Answer):
 
 
 class ProblemAnswer(Answer):
-    """An error. `code` stays the same from version to version; GET /health adds the states of the parts."""
+    """An error.
+
+    `code` stays the same from version to version; GET /health adds the states of the parts.
+    """
 
     type: str = Field(description="`urn:keyscale:error:` and the code.")
     code: str

@@ -14,7 +14,10 @@ _SOURCES = ("checkpoint_id", "savepoint_id", "location", "before_ms", "latest")
 
 
 class RestoreSource(Request):
-    """A checkpoint or savepoint, of the job itself or of another one. Exactly one field besides `job` says which."""
+    """A checkpoint or savepoint, of the job itself or of another job.
+
+    Exactly one field besides `job` names it.
+    """
 
     job: Annotated[str, Field(max_length=200)] | None = Field(
         default=None, description="Id or name of the job that took it. Default: the job itself."
@@ -27,9 +30,9 @@ class RestoreSource(Request):
         default=None, description="Location of a manifest in the job's store."
     )
     before_ms: Annotated[int, Field(ge=0, le=NUMBER_MAX)] | None = Field(
-        default=None, description="The newest one that was complete before this time, in milliseconds since 1970."
+        default=None, description="The newest snapshot that was complete before this time, in milliseconds since 1970."
     )
-    latest: bool = Field(default=False, description="The newest one.")
+    latest: bool = Field(default=False, description="The newest snapshot.")
 
     @model_validator(mode="after")
     def _names_one(self) -> Self:
@@ -42,13 +45,16 @@ class RestoreSource(Request):
 
 
 class RestoreRequest(Request):
-    """How a start restores; the base of requests that may start a job."""
+    """How a start restores.
+
+    The base of requests that may start a job.
+    """
 
     restore_from: RestoreSource | None = Field(
         default=None,
         description=(
-            "Start from exactly this state, with the positions of then; what the job has committed since is disowned. "
-            "Default, and with `latest` of the job itself: from all that the job has committed."
+            "Start from exactly this state, with its positions; later commits of the job are disowned. Default, and"
+            " with `latest` of the job itself: from all commits of the job."
         ),
     )
     claim_mode: ClaimMode = Field(

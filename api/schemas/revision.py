@@ -17,7 +17,10 @@ from .restore import RestoreRequest
 
 
 class SpecificationChange(Request):
-    """Values that replace those of a job's present specification. Fields that are not given stay as they are."""
+    """Values that replace values of a job's current specification.
+
+    Omitted fields stay unchanged.
+    """
 
     artifact_id: str | None = Field(default=None, description="Another program: a .py or .zip artifact.")
     libraries: list[LibraryName] | None = Field(
@@ -25,27 +28,30 @@ class SpecificationChange(Request):
     )
     parallelism: int | None = Field(default=None, description="From 1 to the job's max parallelism.")
     parameters: dict[str, str | SecretReference | None] | None = Field(
-        default=None, description="Parameters to set; null removes one. Others stay."
+        default=None, description="Parameters to set; null removes a parameter. Other parameters stay."
     )
     secrets: list[SecretName] | None = Field(
         default=None,
         max_length=100,
-        description="All names of secrets that the script reads by `Secret(NAME)`; those of parameters are added.",
+        description="All names of secrets that the script reads by `Secret(NAME)`; secrets of parameters are added.",
     )
     spark_conf: dict[str, str | None] | None = Field(
-        default=None, description="Spark settings to set; null removes one. Others stay."
+        default=None, description="Spark settings to set; null removes a setting. Other settings stay."
     )
     checkpoints: CheckpointRequest | None = Field(
-        default=None, description="Settings of checkpoints to change; others stay."
+        default=None, description="Settings of checkpoints to change; other settings stay."
     )
-    restart: RestartStrategy | None = Field(default=None, description="null: that of the script, or the default.")
+    restart: RestartStrategy | None = Field(default=None, description="null: the script's strategy, or the default.")
     batch_interval_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = Field(
-        default=None, description="null: that of the script, or none."
+        default=None, description="null: the script's value, or no minimum."
     )
     message: str | None = Field(default=None, max_length=500, description="Why; shown with the revision.")
 
     def given(self) -> dict[str, Any]:
-        """Returns the fields of the specification that are given; null only where a specification has null."""
+        """Returns the given fields of the specification.
+
+        A value is null only if a specification may have null.
+        """
         fields = self.model_dump(exclude_unset=True, include=set(SPECIFICATION_FIELDS))
         nullable = {"restart", "batch_interval_ms"}
         return {name: value for name, value in fields.items() if value is not None or name in nullable}
@@ -61,7 +67,10 @@ PLAN_FIRST = Field(
 
 
 class UpdateRequest(SpecificationChange):
-    """A change of a job's specification, and how to apply it to a job that runs."""
+    """A change of a job's specification, and how to apply it.
+
+    The second part is for a running job.
+    """
 
     change_id: OperationId | None = None
     plan_first: bool = PLAN_FIRST
@@ -73,7 +82,10 @@ class UpdateRequest(SpecificationChange):
         ),
     )
     last_state_age_ms_max: int | None = Field(
-        default=None, ge=0, le=DURATION_MS_MAX, description="With last-state: the oldest checkpoint to go on from."
+        default=None,
+        ge=0,
+        le=DURATION_MS_MAX,
+        description=("With last-state: the maximum age of the checkpoint to continue from."),
     )
     allow_non_restored_state: bool = Field(
         default=False, description="Drop state that the new program no longer has; otherwise that is refused."
@@ -87,7 +99,8 @@ class RollbackRequest(Request):
     state: Literal["savepoint", "current"] = Field(
         default="savepoint",
         description=(
-            "savepoint: state and positions as they were when the revision was replaced. current: those of now."
+            "savepoint: state and positions as of the replacement of the revision. current: the current state and"
+            " positions."
         ),
     )
     allow_non_restored_state: bool = Field(default=False, description="Drop state that the revision's program lacks.")
@@ -96,11 +109,14 @@ class RollbackRequest(Request):
 
 
 class CloneRequest(SpecificationChange, RestoreRequest):
-    """A new job with another one's specification and state. Given fields replace those of the specification."""
+    """A new job with another job's specification and state.
+
+    Given fields replace fields of the specification.
+    """
 
     name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /jobs.")
-    labels: Labels | None = Field(default=None, description="Default: those of the job that is cloned.")
-    start: bool = Field(default=False, description="Start it at once.")
+    labels: Labels | None = Field(default=None, description="Default: the labels of the cloned job.")
+    start: bool = Field(default=False, description="Start the job immediately.")
 
 
 class RevisionAnswer(Answer):
@@ -133,7 +149,7 @@ class RevisionList(ListAnswer):
 
 
 class DifferenceAnswer(Answer):
-    """One field that differs; null where there is nothing."""
+    """One field that differs; null for a missing value."""
 
     field: str
     before: Any
@@ -149,7 +165,10 @@ class RevisionDiffAnswer(Answer):
 
 
 class UpdateAnswer(Answer):
-    """The job with its present specification, and the change that is carried out, if the job runs."""
+    """The job with its current specification and its change.
+
+    The change is carried out if the job runs.
+    """
 
     job: JobAnswer
     revision: int = Field(description="Number of the revision that was asked for.")

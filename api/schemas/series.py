@@ -1,4 +1,4 @@
-"""Series of a job's figures."""
+"""Series of a job's metrics."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class MarkKind(StrEnum):
 
 
 class MarkAnswer(Answer):
-    """Something that happened at one time."""
+    """An event at one time."""
 
     at_ms: int
     kind: MarkKind
@@ -53,7 +53,7 @@ class MarkAnswer(Answer):
 
 
 class SeriesAnswer(Answer):
-    """Series of a job's figures, all at the same times."""
+    """Series of a job's metrics, all at the same times."""
 
     from_ms: int
     to_ms: int
@@ -61,9 +61,9 @@ class SeriesAnswer(Answer):
     at_ms: list[int] = Field(description="The times of the points, ascending.")
     series: dict[SeriesName, list[float | None]] = Field(
         description=(
-            "Per series one value per time; null where it is not known. Of several values in a step the largest lag,"
-            " duration and size of a checkpoint counts, the latest watermark, state size and counter, and the mean of"
-            " the others. Names are those of a job's `figures`."
+            "Per series one value per time; null if unknown. Of several values in a step the largest lag, duration and"
+            " size of a checkpoint counts, the latest watermark, state size and counter, and the mean of other values."
+            " Names are as in a job's `figures`."
         )
     )
     marks: list[MarkAnswer] = Field(description="Restarts, changes and failures in this time, the newest 500 at most.")

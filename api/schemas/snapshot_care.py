@@ -11,7 +11,7 @@ from .checkpoint import CheckpointAnswer
 
 
 class DeletionAnswer(Answer):
-    """The effects of the deletion of a checkpoint or savepoint, or why it is refused."""
+    """The effects of a snapshot's deletion, or why it is refused."""
 
     job_id: str
     checkpoint_id: int
@@ -22,7 +22,7 @@ class DeletionAnswer(Answer):
     consequences: list[str] = Field(description="Things that would no longer be possible.")
     freed_objects: int = Field(description="Objects that nothing else needs.")
     freed_bytes: int
-    shared_bytes: int = Field(description="Size of its files that other checkpoints need, and that stay.")
+    shared_bytes: int = Field(description="Size of its files that stay, as other checkpoints need them.")
 
 
 class VerifyRequest(Request):
@@ -34,7 +34,7 @@ class VerifyRequest(Request):
 
 
 class VerificationAnswer(Answer):
-    """A verification: whether a job can start from a checkpoint or savepoint, and why not."""
+    """The result of verifying whether a job can start from a snapshot."""
 
     status: CommandStatus = Field(description="FAILED: the store did not answer, or the control plane ended meanwhile.")
     hashes: bool
@@ -52,17 +52,19 @@ class VerificationAnswer(Answer):
         default=False, description="Whether it is known of all of its sources if they still have the records after it."
     )
     sources_unchecked: str | None = Field(
-        default=None, description="Why that is not known, such as `the job does not run`."
+        default=None, description="Why that is unknown, such as `the job does not run`."
     )
     problems: list[str] = Field(default_factory=list, description="The first 20 problems.")
     problem_count: int = 0
 
 
 class OperatorComparison(Answer):
-    """One operator in two checkpoints. Numbers of files and bytes are null if a manifest is gone.
+    """One operator in two checkpoints.
 
-    Files are compared by their content. As in the sizes, all files of each subtask count, even if two subtasks have one
-    with the same content.
+    Numbers of files and bytes are null if a manifest is gone.
+
+    Files are compared by their content. As in the sizes, all files of each subtask count, even if two subtasks have
+    files with the same content.
     """
 
     uid: str
@@ -71,10 +73,10 @@ class OperatorComparison(Answer):
     from_entries: int | None = Field(description="Approximate number of entries of the state.")
     to_entries: int | None
     to_checkpointed_size: int | None = Field(
-        description="The increment of the second one: bytes that it has added to the store."
+        description="The increment of the second checkpoint: bytes that it has added to the store."
     )
     shared_files: int | None = Field(
-        default=None, description="Files of the second one whose content the first one has."
+        default=None, description="Files of the second checkpoint with content that the first checkpoint has."
     )
     shared_bytes: int | None = None
     only_from_files: int | None = None

@@ -70,11 +70,13 @@ Times are milliseconds since the epoch, durations are milliseconds, sizes are by
 
 
 def make_context(settings: Settings, engine: Engine | None = None, isolation: Isolation | None = None) -> Context:
-    """Returns a control plane's parts. Its database must have been migrated.
+    """Returns a control plane's parts.
+
+    Its database must have been migrated.
 
     Args:
         settings: Its settings.
-        engine: Its database; None: that of the settings.
+        engine: Its database; None: the database of the settings.
         isolation: The users of jobs; None: jobs run as the control plane's user.
     """
     engine = engine or open_engine(settings.database_url or "")
@@ -106,7 +108,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
 
 
 def history_policy(settings: Settings) -> HistoryPolicy:
-    """Returns the history that is kept, as the settings say."""
+    """Returns the retention of history in the settings."""
     return HistoryPolicy(
         checkpoints=settings.keep_checkpoints,
         detailed_checkpoints=settings.keep_checkpoint_details,
@@ -176,7 +178,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     )
     app.state.context = context
     app.add_middleware(RequestLimits, settings=context.settings)
-    app.add_middleware(RequestOrigin, rates=context.rates)  # the outer one: it sees every request
+    app.add_middleware(RequestOrigin, rates=context.rates)  # the outermost middleware: it sees every request
     add_handlers(app)
     for router in (
         artifacts,

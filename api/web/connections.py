@@ -1,4 +1,7 @@
-"""The connections of clients: as many as leave the control plane files to open, and none that waits without end."""
+"""The connections of clients: limited in number and in waiting time.
+
+The control plane keeps files for its own use.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ OWN_FILES = 256
 HEAD_BYTES_MAX = 64 << 10
 """Bytes of a request's line and headers, or of anything else around its body, such as trailers."""
 HEAD_S_MAX = 30.0
-"""How long a client may take to send the head of a request, also the first one of its connection."""
+"""How long a client may take to send the head of a request, including the first request of its connection."""
 BODY_S_MAX = 60.0
 """How long it may take for a body, besides the time for `BODY_BYTES_PER_S_MIN`."""
 BODY_BYTES_PER_S_MIN = 8 << 10
@@ -30,7 +33,10 @@ _LOOKED_AT = 100
 
 
 def raise_open_files() -> None:
-    """Lets this process open as many files as it may, up to `OPEN_FILES_MAX`; systems begin with about a thousand."""
+    """Raises the number of files that this process may open.
+
+    The maximum is `OPEN_FILES_MAX`; systems begin with about a thousand.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES_MAX if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_MAX)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -38,21 +44,26 @@ def raise_open_files() -> None:
 
 
 def connections_max() -> int:
-    """Returns how many clients may be connected at once, given how many files this process may open."""
+    """Returns the maximum number of connected clients.
+
+    It depends on the number of files that this process may open.
+    """
     return _files_max(OWN_FILES)
 
 
 class Listener(socket.socket):
-    """A socket on which clients connect. Beyond a number of open files it cuts new connections.
+    """A socket on which clients connect.
 
-    Those whose TLS has not begun are no connections of the web server yet, and so count for no other limit.
+    Beyond a number of open files it cuts new connections.
+
+    Connections without TLS handshake do not belong to the web server yet, and so count for no other limit.
     """
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accepts a connection.
 
         Raises:
-            BlockingIOError: There is none, or it was cut.
+            BlockingIOError: No connection is waiting, or it was cut.
         """
         accepted, address = super().accept()
         if accepted.fileno() < _files_max(OWN_FILES // 2):  # a new file gets the lowest free number
@@ -62,13 +73,15 @@ class Listener(socket.socket):
 
 
 class LimitedHttpProtocol(HttpToolsProtocol):
-    """A client's connection. It is cut if the client takes too long to send a request, or sends an endless head.
+    """A client's connection, cut if its request exceeds a limit.
 
-    If there are too many connections, that one makes room for a new one which has been waiting for its client for the
-    longest time; if none waits, the new one is cut. Once no file is left to open, asyncio fails to accept without end,
-    and logs each failure: the log fills the disk, and nobody is answered any more, not even drivers.
+    The limits are for the time to send a request, and for the size of its head.
 
-    The parser keeps all that is not a body, whatever its size.
+    When full, closes the connection that has been idle longest; if all are busy, the new connection is cut. Without a
+    free file, asyncio fails to accept endlessly, and logs each failure: the log fills the disk, and requests are no
+    longer answered, not even requests of drivers.
+
+    The parser keeps everything except bodies, whatever its size.
     """
 
     _bytes_around_bodies = 0
@@ -92,7 +105,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._looking is not None:
             self._looking.cancel()
-        if self.flow is not None:  # else it was cut at once
+        if self.flow is not None:  # otherwise it was cut immediately
             super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -118,7 +131,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def waits_since_s(self) -> float | None:
-        """Returns since when it waits for its client to send a head or a body; None if it does not."""
+        """Returns since when it waits for its client to send.
+
+        The client sends a head or a body. Returns None if it does not wait.
+        """
         if self.transport.get_write_buffer_size():  # of the answer before
             return None
         waits = self._waits_for_head() or (self.cycle.more_body and not self.flow.read_paused)
@@ -133,7 +149,10 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().resume_writing()
 
     def stands_since_s(self) -> float | None:
-        """Returns since when it waits for its client to send or to read; None if it does not."""
+        """Returns since when it waits for its client's next action.
+
+        Returns None if it does not wait.
+        """
         return self.waits_since_s() if self._unread_since_s is None else self._unread_since_s
 
     def cut(self) -> None:
@@ -158,9 +177,9 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
 
 def _longest_waiting(connections: Iterable[Any]) -> LimitedHttpProtocol | None:
-    """Returns that one of some connections which has been waiting for its client for the longest time.
+    """Returns the connection that has waited longest among some connections.
 
-    Some are enough: where there are too many, most of them wait. A look at all would take long.
+    Some are enough: with too many connections, most of them wait. Checking all would take long.
     """
     waiting = [(each.stands_since_s(), each) for each in islice(connections, _LOOKED_AT)]
     return min(((since_s, each) for since_s, each in waiting if since_s is not None), default=(0, None), key=_first)[1]

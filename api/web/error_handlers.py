@@ -62,7 +62,7 @@ def add_handlers(app: FastAPI) -> None:
         if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
             return unknown_page(request)
         known: dict[int, ApiError] = {
-            404: RouteNotFoundError(f"there is nothing at {path}"),
+            404: RouteNotFoundError(f"the path {path} does not exist"),
             405: MethodNotAllowedError(f"{path} does not take {request.method}"),
             413: BodyTooLargeError("the body is too large"),
         }
@@ -88,13 +88,16 @@ def add_handlers(app: FastAPI) -> None:
 
 
 def _database_problem(error: Exception) -> ApiError:
-    """Returns and logs the meaning of a failed statement; never its parameters, which may hold a secret."""
+    """Logs a failed statement and returns its error.
+
+    Its parameters, which may hold a secret, are never logged.
+    """
     reason = getattr(error, "orig", None) or type(error).__name__
     if is_database_away(error):
         logger.warning("the database does not answer: %s", type(error).__name__)
         return DatabaseUnavailableError()
     if is_given_up(error):
-        logger.warning("a request stood in the way of another one: %s", reason)
+        logger.warning("a request blocked another request: %s", reason)
         return DatabaseBusyError()
     if is_too_slow(error):
         logger.warning("a statement took too long: %s", reason)
@@ -104,7 +107,10 @@ def _database_problem(error: Exception) -> ApiError:
 
 
 def _methods_of(request: Request) -> list[str]:
-    """Returns the methods that a path supports: of the routes of just this path, else of all that it fits."""
+    """Returns the methods that a path supports.
+
+    They are the methods of the path's own routes, or else of all routes that match it.
+    """
     routes = list(iter_route_contexts(request.app.routes))
     exact = [route for route in routes if route.path == request.url.path]
     fitting = exact or [route for route in routes if compile_path(route.path or "")[0].match(request.url.path)]

@@ -1,4 +1,7 @@
-"""ASGI middleware that refuses foreign Host headers, unfit paths and oversize bodies before anything reads them."""
+"""ASGI middleware that refuses invalid requests before their bodies are read.
+
+It refuses foreign Host headers, unfit paths and oversize bodies.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ if TYPE_CHECKING:
 
 BODY_BYTES_MAX = 1 << 20
 CHECKPOINT_BYTES_MAX = 32 << 20  # a report of a checkpoint has a row per operator and subtask, with its key groups
-HEARTBEAT_BYTES_MAX = 4 << 20  # it is stored every quarter of a second, and other drivers wait while it is read
+HEARTBEAT_BYTES_MAX = 4 << 20  # it is stored every quarter of a second, and reading it delays other drivers
 MULTIPART_OVERHEAD_BYTES = 64 << 10
-FORM_BYTES_MAX = 16 << 10  # the login form, which everybody may send
+FORM_BYTES_MAX = 16 << 10  # the login form, which every client may send
 
 
 class RequestLimits:
-    """Checks the Host header, the path's characters and the size of the body."""
+    """Checks the Host header, the path's characters and the body's size."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -73,7 +76,10 @@ class RequestLimits:
 
 
 def _host_name(header: str) -> str:
-    """Returns the name of a Host header without its port, brackets of IPv6 kept."""
+    """Returns the name of a Host header without its port.
+
+    Brackets of IPv6 are kept.
+    """
     host = header.strip().lower()
     if host.startswith("["):
         return host.partition("]")[0] + "]"

@@ -1,4 +1,4 @@
-"""A limit of log lines: anybody can send requests that are refused, and nobody is to fill the disk with them."""
+"""Limits log lines for refused requests, to protect the disk."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ BURST = 1000.0
 
 
 class LineLimit(logging.Filter):
-    """Lets only so many of a logger's lines through; the next one that goes through says how many were left out.
+    """Limits a logger's lines and reports how many were omitted.
+
+    The next line that is logged has the number.
 
     Args:
-        applies: Which lines count, and may be left out; others always go through.
+        applies: Which lines count, and may be omitted; other lines are always logged.
         limit: The limit.
     """
 

@@ -1,4 +1,7 @@
-"""The OpenAPI document: FastAPI's, and the refusals of each route, by its method, parameters and tag."""
+"""The OpenAPI document of FastAPI, with the refusals of each route.
+
+Refusals follow from the route's method, parameters and tag.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,10 @@ _OF_HEALTH = (errors.StoreUnavailableError, errors.ReconcilerDownError, errors.L
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Returns the document. It names every status that a route may answer, except 500, which is a defect."""
+    """Returns the document.
+
+    It names every status that a route may answer, except 500, which is a defect.
+    """
     document = app.openapi()
     schemas = document["components"]["schemas"]
     form = ProblemAnswer.model_json_schema(ref_template="#/components/schemas/{model}")

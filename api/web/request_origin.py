@@ -1,4 +1,6 @@
-"""ASGI middleware that gives each request an id and its sender's address, limits its sender, and logs its end.
+"""ASGI middleware that identifies, limits and logs each request.
+
+It gives each request an id and its sender's address, limits its sender, and logs its end.
 
 It also hands answers to the web server in small parts.
 """
@@ -37,7 +39,7 @@ _CLIENTS_ID = re.compile(r"[A-Za-z0-9._-]{8,64}")
 class RequestOrigin:
     """Sets `ORIGIN`, which events and log lines name.
 
-    A client, or a proxy in front of us, may choose the id by the header X-Request-ID.
+    A client, or a proxy before the control plane, may choose the id with the header X-Request-ID.
     """
 
     def __init__(self, app: ASGIApp, rates: Rates) -> None:
@@ -54,7 +56,7 @@ class RequestOrigin:
             request_id=chosen if _CLIENTS_ID.fullmatch(chosen) else uuid.uuid4().hex,
             address=client[0] if client else "unknown",
         )
-        # Never reset: the server answers each request in a context of its own, and a failure is logged after this.
+        # Never reset: the server answers each request in a separate context, and a failure is logged after this.
         ORIGIN.set(origin)
         began_s, status = time.monotonic(), 500
 
@@ -77,13 +79,16 @@ class RequestOrigin:
 
 
 def limit_lines_of_refusals() -> None:
-    """Leaves out some lines where very many requests are refused, or are no HTTP at all."""
+    """Omits log lines when very many requests are refused or invalid.
+
+    Invalid requests are not HTTP.
+    """
     logger.addFilter(LineLimit(lambda record: 400 <= getattr(record, "status", 0) < 500))
     logging.getLogger("uvicorn.error").addFilter(LineLimit(lambda record: record.levelno == logging.WARNING))
 
 
 class RequestIdFilter(logging.Filter):
-    """Adds the id of the request that is being answered to log records, `-` where there is none."""
+    """Adds the id of the current request to log records, or `-`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         origin = ORIGIN.get()
@@ -92,9 +97,11 @@ class RequestIdFilter(logging.Filter):
 
 
 def _parts(message: Message) -> Iterator[Message]:
-    """Yields the parts of a message. The web server waits after each one until the client has read the one before.
+    """Yields the parts of a message.
 
-    It would copy a long answer at once, for each of any number of clients that never read it.
+    The web server waits after each part until the client has read the previous part.
+
+    Without parts, it would copy a long answer as a whole, for each of any number of clients that never read it.
     """
     body = message.get("body", b"")
     for at in range(PART_BYTES_MAX, len(body), PART_BYTES_MAX):
@@ -104,7 +111,7 @@ def _parts(message: Message) -> Iterator[Message]:
 
 
 def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
-    # Pages and drivers read and report every second: what succeeds and changes nothing is worth no line.
+    # Pages and drivers read and report every second: successful requests without changes are not logged.
     is_routine = scope["method"] in {"GET", "HEAD"} or scope["path"].startswith("/driver/")
     logger.log(
         logging.DEBUG if is_routine and status < 400 else logging.INFO,

@@ -66,7 +66,8 @@ def main() -> int:
     logging.getLogger("alembic").setLevel(logging.WARNING)
     limit_lines_of_refusals()
     for number in _ENDING_SIGNALS:
-        # Everything is shut down in order. The web server has handlers of its own while it serves, then calls this one.
+        # Everything is shut down in order. The web server has its own handlers while it serves, then calls this
+        # handler.
         signal.signal(number, lambda *_: sys.exit(0))
     try:
         return serve(Settings.from_environment())
@@ -79,7 +80,10 @@ def main() -> int:
 
 
 def serve(settings: Settings) -> int:
-    """Starts the embedded database if the settings name no other one, serves, and stops that database again."""
+    """Serves; starts and stops the embedded database if needed.
+
+    It is needed if the settings name no other database.
+    """
     raise_open_files()
     isolation = prepare_home(settings)
     embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
@@ -108,10 +112,12 @@ def serve(settings: Settings) -> int:
 
 @contextmanager
 def alone_in(home: Path) -> Iterator[None]:
-    """Keeps a second control plane out of a home: on its end it would stop the first one's database.
+    """Keeps a second control plane out of a home.
+
+    At its end the second control plane would stop the first one's database.
 
     Raises:
-        SettingInvalidError: A control plane runs there already.
+        SettingInvalidError: A control plane already runs there.
     """
     with (home / "lock").open("w") as file:
         try:
@@ -122,17 +128,17 @@ def alone_in(home: Path) -> Iterator[None]:
 
 
 def prepare_home(settings: Settings) -> Isolation:
-    """Makes the directories in which nobody else may read, and returns the users of jobs.
+    """Makes the control plane's private directories; returns jobs' users.
 
     Raises:
-        SettingInvalidError: The settings demand users of jobs that cannot be had.
+        SettingInvalidError: The settings demand users of jobs that are not available.
     """
     settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
     isolation = isolation_here(settings)
     if isolation.why_not is not None:
         logger.warning("jobs run as the user of the control plane: %s", isolation.why_not)
     if not stays_on_loopback(settings.spark_master) and not settings.spark_secret:
-        logger.warning("Spark's processes trust everybody on their network: KEYSCALE_SPARK_SECRET is not set")
+        logger.warning("Spark's processes trust every process on their network: KEYSCALE_SPARK_SECRET is not set")
     is_shared = isolation.count > 0
     make_directory(settings.home, enter=is_shared)
     make_directory(settings.runs_directory, enter=is_shared)
@@ -170,7 +176,10 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Ends the event streams before it waits for the requests that are being answered: they would not end."""
+    """Ends event streams before it waits for open requests to end.
+
+    Event streams would not end by themselves.
+    """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
@@ -188,8 +197,8 @@ def listen(settings: Settings) -> socket.socket:
         SettingInvalidError: The control plane cannot listen on the address.
     """
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # With the protocol given, asyncio sends small answers at once (TCP_NODELAY). Without it, a client that keeps its
-    # connection would wait for up to 40 ms, for its own delayed acknowledgement.
+    # With the protocol given, asyncio sends small answers immediately (TCP_NODELAY). Without it, a client that keeps
+    # its connection would wait for up to 40 ms, for its own delayed acknowledgement.
     listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Otherwise a client that stops reading, and lives, keeps its connection and its stream without limit.
@@ -207,7 +216,7 @@ def listen(settings: Settings) -> socket.socket:
 def ensure_admin_token(engine: Engine, file: Path) -> str:
     """Returns the admin token of the file; the database has its hash.
 
-    It is made at the first start, and at the first one after it was revoked.
+    It is made at the first start, and at the first start after its revocation.
     """
     with session_factory(engine).begin() as session:
         follow_database_clock(session)
