@@ -16,7 +16,7 @@ from keyscale.api.services import exceptions as exceptions_service
 from keyscale.api.upkeep.announcer import Announcer
 from keyscale.db.repositories import exceptions, jobs, revisions
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import AttemptStage, JobStatus
+from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode
 from keyscale.jobs.protocol.control_address import prove, read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
@@ -230,6 +230,24 @@ def test_an_active_attempts_driver_gets_its_assignment_as_often_as_it_asks(
     assert (assignment["job_id"], assignment["attempt"], assignment["parallelism"]) == (job["id"], 1, 2)
     assert (assignment["restore_from"], assignment["next_checkpoint_id"]) == (None, 1)
     assert driver(number, "artifact").content == b"print(1)\n"
+
+
+def test_a_driver_goes_on_counting_failures_and_restores_as_the_attempt_says(
+    context: Context, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
+) -> None:
+    number, history = attempt(), {"count": 2, "times_ms": [5, 6]}
+    location = "file:///store/other/savepoints/s/manifest.json"
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        found.failures = history
+        made = JobTransaction(session, found).attempt(number)
+        made.restore_mode, made.restore_id, made.restore_from = RestoreMode.REWIND, "wish", location
+        made.claim_mode, made.allow_non_restored_state = ClaimMode.CLAIM, True
+    assignment = driver(number, "attach", **ATTACH).json()["assignment"]
+    assert assignment["failures"] == history
+    restore = ("restore_mode", "restore_id", "restore_from", "claim_mode", "allow_non_restored_state")
+    assert [assignment[name] for name in restore] == ["rewind", "wish", location, "claim", True]
 
 
 @pytest.mark.parametrize("body", [None, {}, {"skip_lost_records": True}])

@@ -13,12 +13,20 @@ from keyscale.api.lifecycle.fact_reader import FactReader
 from keyscale.api.lifecycle.facts import ChangeFacts, CommandFacts, JobFacts, Timeouts
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.repeated_faults import EarlierRun
-from keyscale.api.lifecycle.steps import BeginSavepoint, Cause, CreateAttempt, MarkReaped, SettleJob, ShowStatus
+from keyscale.api.lifecycle.steps import (
+    BeginSavepoint,
+    Cause,
+    CreateAttempt,
+    MarkReaped,
+    ReplaceAttempt,
+    SettleJob,
+    ShowStatus,
+)
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Revision
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, JobStatus, UpgradeMode
-from keyscale.jobs.protocol.messages import DriverState, FixedDelayRestart, NoRestart
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory, FixedDelayRestart, NoRestart
 
 if TYPE_CHECKING:
     import httpx
@@ -175,6 +183,13 @@ def test_the_longer_history_of_failures_counts(facts: Facts, known: int, reporte
     facts.set(failures={"count": known, "times_ms": []})
     facts.set_attempt(1, metrics={"failures": {"count": reported, "times_ms": []}})
     assert facts.read().failures.count == 2
+
+
+def test_the_failures_that_a_step_has_counted_are_known_to_the_next_one(facts: Facts) -> None:
+    facts.take(ReplaceAttempt(1, FAILURE, 2, 0, FailureHistory(count=2, times_ms=[5, 6])))
+    read = facts.read()
+    assert (read.failures, read.consecutive_failures, read.restarts) == (FailureHistory(count=2, times_ms=[5, 6]), 2, 1)
+    assert (read.has_failure, read.status, read.start_in_ms) == (True, JobStatus.RESTARTING, 0)
 
 
 def test_a_jobs_restart_strategy_outranks_that_of_its_program(facts: Facts) -> None:

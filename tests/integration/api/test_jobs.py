@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.job_limits import JobLimits
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.repositories import jobs, revisions
-from keyscale.db.statuses import AttemptStage
+from keyscale.db.statuses import AttemptStage, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import httpx
 
     from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real
 
@@ -241,3 +244,76 @@ def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
     (directory / "driver.log").write_text(f"a line of an old version with {token} and of-the-orders\n")
     text = client.get(f"/jobs/{job['id']}/logs").json()["text"]
     assert text == "a line of an old version with ***** and *****\n"
+
+
+class TestWhatTheAdministratorAllows:
+    """Limits and Spark settings hold for each request that can exceed them."""
+
+    @pytest.fixture
+    def settings(self, settings: Settings) -> Settings:
+        allowed = frozenset({"spark.sql.extensions"})
+        return replace(settings, job_limits=JobLimits(parallelism_max=3), spark_conf_allowed=allowed)
+
+    def test_a_spark_setting_that_is_allowed_is_taken_and_another_one_is_not(
+        self, client: httpx.Client, job: dict[str, Any]
+    ) -> None:
+        for name, status in (("spark.sql.extensions", 201), ("spark.sql.catalog.mine", 422)):
+            body = {"name": name.rpartition(".")[2], "artifact_id": job["artifact_id"], "spark_conf": {name: "a.B"}}
+            assert client.post("/jobs", json=body).status_code == status, name
+        assert client.post("/jobs/flights/start").status_code == 202
+
+    def test_no_request_gives_a_job_more_subtasks_than_are_allowed(
+        self, client: httpx.Client, context: Context, job: dict[str, Any]
+    ) -> None:
+        body = {"name": "x", "artifact_id": job["artifact_id"], "parallelism": 4}
+        assert code_of(client.post("/jobs", json=body)) == (422, "JOB_LIMIT_EXCEEDED")
+        assert code_of(client.post("/jobs/flights/start", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
+        changed = client.patch("/jobs/flights", json={"parallelism": 4}, headers={"If-Match": '"1"'})
+        assert code_of(changed) == (422, "JOB_LIMIT_EXCEEDED")
+        assert client.post("/jobs/flights/start", json={"parallelism": 3}).status_code == 202
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, job["id"])
+            assert found is not None
+            JobTransaction(session, found).create_attempt(found.revision, Cause.START)
+            found.status = JobStatus.RUNNING
+        assert code_of(client.post("/jobs/flights/rescale", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
+
+
+def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginning(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    assert client.post("/jobs/flights/start", json={"skip_lost_records": True}).status_code == 202
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        assert found.skip_lost_records
+        JobTransaction(session, found).settle(JobStatus.FAILED, {"code": "X", "message": "it failed"})
+        found.consecutive_failures, found.restarts, found.next_start_at_ms = 3, 4, 5
+        found.failures, found.started_at_ms = {"count": 3, "times_ms": [1]}, 1
+    assert client.get("/jobs/flights").json()["failure"]["code"] == "X"
+    assert client.post("/jobs/flights/start").status_code == 202
+    with context.sessions() as session:
+        again = jobs.find(session, job["id"])
+    assert again is not None
+    assert (again.skip_lost_records, again.failures, again.ended_at_ms, again.failure) == (False, None, None, None)
+    assert (again.consecutive_failures, again.restarts, again.next_start_at_ms) == (0, 0, 0)
+    assert (again.started_at_ms or 0) > 1
+
+
+def test_a_deleted_job_leaves_no_process_of_an_attempt_that_may_have_one(
+    client: httpx.Client, context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[tuple[str, int]] = []
+    monkeypatch.setattr(type(context.launcher), "kill", lambda _, *of: killed.append(of))
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        transaction = JobTransaction(session, found)
+        for is_reaped in (True, False):
+            made = transaction.create_attempt(1, Cause.START)
+            transaction.end_attempt(made.number)
+            made.reaped = is_reaped
+        transaction.settle(JobStatus.STOPPED, None)
+    assert client.delete("/jobs/flights").status_code == 204
+    assert killed == [(job["id"], 2)]
