@@ -10,8 +10,6 @@ import yaml
 
 from tests.support.repository import ROOT
 
-pytestmark = pytest.mark.real
-
 TEXT = (ROOT / "docker-compose.yml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]

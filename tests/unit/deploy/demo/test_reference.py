@@ -15,8 +15,6 @@ from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deli
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.real
-
 REPORTS = departure_reports(3000)
 
 
