@@ -16,3 +16,12 @@ def _own_interpreter_state() -> Iterator[None]:
     yield
     sys.modules["__main__"] = main
     sys.path[:] = path
+
+
+@pytest.fixture(autouse=True)
+def _closed_stores() -> Iterator[None]:
+    """Closes the stores that a rehearsal leaves open in this process, before their files are deleted."""
+    yield
+    worker = sys.modules.get("keyscale.jobs.runtime.executor.worker")
+    if worker is not None:
+        worker.warm_stores().close()

@@ -110,6 +110,57 @@ def test_splits_that_are_added_later_are_read_from_their_beginning() -> None:
     assert BatchPositions.from_json(planned).reached == {"a": 1, "late": 2}
 
 
+class SeldomDiscovered(Lists):
+    """Lists that the planner asks for new splits as seldom as by default."""
+
+    discovery_interval_ms = Source.discovery_interval_ms
+
+
+def test_a_split_that_was_just_found_is_read_once_although_the_next_look_for_new_splits_is_far_away() -> None:
+    source = SeldomDiscovered()
+    source.lists = {"a": [1, 2]}
+    planner = reader(source)
+    planned, values = batch(planner, BatchPositions({"known": (0, 0)}).to_json())
+    assert values == [1, 2]
+    source.lists["a"] += [3]
+    planned, values = batch(planner, planned)
+    assert values == [3]
+    assert planner.latestOffset(planned, ReadAllAvailable()) is planned
+
+
+def test_new_splits_are_found_when_the_interval_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, now_s = SeldomDiscovered(), 100.0
+    monkeypatch.setattr("keyscale.jobs.sources.source_reader.time.monotonic", lambda: now_s)
+    planner = reader(source)
+    planned, _ = batch(planner, BatchPositions({"known": (0, 0)}).to_json())
+    source.lists = {"a": [1]}
+    now_s += 29.9
+    planned, values = batch(planner, planned)
+    assert values == []
+    now_s += 0.1
+    _, values = batch(planner, planned)
+    assert values == [1]
+
+
+@pytest.mark.parametrize("kind", [Lists, SeldomDiscovered])
+def test_a_job_that_goes_back_reads_from_its_positions_again_and_not_from_the_present_end(kind: type[Lists]) -> None:
+    """The source begins after the first records. A job that goes back has begun already."""
+    source = kind()
+    source.lists = {"a": [9]}
+    planner = reader(source)
+    begun, _ = batch(planner, planner.initialOffset())
+    source.lists["a"] += [1, 2]
+    savepoint, _ = batch(planner, begun)
+    source.lists["a"] += [3, 4]
+    batch(planner, savepoint)
+    for of in (planner, reader(source)):
+        assert batch(of, savepoint)[1] == [3, 4]
+        assert batch(of, begun)[1] == [1, 2, 3, 4]
+    stateless = reader(source)
+    begun_again, values = batch(stateless, stateless.initialOffset())
+    assert (values, BatchPositions.from_json(begun_again).reached) == ([], {"a": 5})
+
+
 def test_a_batch_keeps_the_limit_and_all_records_are_read_in_the_end() -> None:
     source = Lists()
     planner = reader(source, limit=4)

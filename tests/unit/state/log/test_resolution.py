@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.documents.job_time import JobTime
+from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import (
     FileHandle,
@@ -147,6 +147,28 @@ def test_the_schema_is_merged_from_all_that_name_one() -> None:
     other = schema_of_key(pa.schema([("id", pa.string())]))
     with pytest.raises(StateSchemaMismatchError):
         resumed(base, opened(2), committed(2, 5, count=[changelog(5, 0, schema=other)]))
+
+
+def test_an_operator_that_was_dropped_and_is_declared_again_starts_empty_whatever_its_checkpoint_has() -> None:
+    held = (snapshot(0, state=file("0 in 4")), snapshot(1, state=file("1 in 4")))
+    operators = [OperatorSnapshot(uid, 2, OperatorDeclaration(), held) for uid in (COUNT, SEEN)]
+    times = {COUNT: EventTime(1, 2), SEEN: EventTime(3, 4)}
+    base = msgspec.structs.replace(manifest(*operators), time=JobTime(times))
+    before = msgspec.structs.replace(
+        committed(1, 5, count=[changelog(5, 0, state=file("0 in 5")), None]), time=JobTime(times)
+    )
+    dropped = msgspec.structs.replace(opened(2, seen=OperatorDeclaration()), dropped_operators=(COUNT,))
+    again = opened(3, count=OperatorDeclaration((("id", "int64"),)), seen=OperatorDeclaration())
+    resume = resumed(base, before, dropped, again)
+    assert resume.operators[COUNT] == OperatorHistory(declaration=OperatorDeclaration((("id", "int64"),)))
+    assert not resume.operators[COUNT].has_state
+    assert resume.operators[SEEN].operator_state == (file("0 in 4"), file("1 in 4"))
+    assert resume.time.event_times == {SEEN: EventTime(3, 4)}
+    assert COUNT not in resumed(base, before, dropped).operators
+    new = committed(3, 6, count=[changelog(6, 0, state=file("0 in 6")), None])
+    after = resumed(base, before, dropped, again, new).operators[COUNT]
+    assert (after.snapshots, after.operator_state) == ((), (file("0 in 6"), None))
+    assert [each.batch_id for each in after.changelogs] == [6]
 
 
 def test_the_newest_operator_state_of_each_subtask_counts() -> None:

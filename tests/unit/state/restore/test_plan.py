@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,3 +129,30 @@ def test_a_version_identifies_content() -> None:
         for part in (KeyGroupRange(0, 31), KeyGroupRange(32, 63))
     }
     assert len({restored.lineage, *halves}) == 3
+
+
+@pytest.mark.parametrize("inherited", [True, False])
+def test_a_plan_from_a_newer_checkpoint_has_the_operator_state_that_was_written_last(inherited: bool) -> None:
+    own = KeyGroupRange(0, 63)
+    in_checkpoint = [FileHandle(f"{index} in checkpoint", "p", 1, "0") for index in range(2)]
+    snapshots = [
+        msgspec.structs.replace(each, operator_state=file)
+        for each, file in zip(at_parallelism(128, 2), in_checkpoint, strict=True)
+    ]
+    newer = FileHandle("newer", "p", 1, "0")
+    restored = plan_subtask(OperatorHistory(operator_state=(FileHandle("old", "p", 1, "0"), None)), own)
+    assert restored.operator_state.inherited
+    plan = restored if inherited else restored.followed_by(written(2, FileHandle("own", "p", 1, "0")))
+    rebased = plan.followed_by(changelog("kept", 3, own)).rebased(snapshots, 0, BatchId(3))
+    assert rebased.operator_state.files == (tuple(in_checkpoint) if inherited else (in_checkpoint[0],))
+    assert rebased.operator_state.inherited is inherited
+    changed = plan.followed_by(written(4, newer)).followed_by(changelog("keyed", 5, own))
+    rebased = changed.rebased(snapshots, 0, BatchId(3))
+    assert (rebased.operator_state.files, rebased.operator_state.inherited) == ((newer,), False)
+    assert [each.batch_id for each in rebased.changelogs] == [4, 5]
+    assert rebased.snapshots == (snapshots[0],)
+
+
+def written(batch_id: int, operator_state: FileHandle) -> ChangelogHandle:
+    made = changelog(f"batch {batch_id}", batch_id, KeyGroupRange(0, 63))
+    return msgspec.structs.replace(made, operator_state=operator_state)

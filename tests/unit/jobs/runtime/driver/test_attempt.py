@@ -193,9 +193,12 @@ def test_an_attempt_that_is_not_newer_than_the_last_one_is_fenced(store: ObjectS
         open_attempt(store, assignment(store, attempt), OPERATORS)
 
 
-def checkpointed(store: ObjectStore, first: OpenAttempt, checkpoint_id: int, batch_id: int) -> Manifest:
-    """Commits a batch and publishes a checkpoint after it."""
-    first.journal.append(BatchPlanned(Attempt(1), BatchId(batch_id), {"metadata": "m", **plan(batch_id)}))
+def checkpointed(
+    store: ObjectStore, first: OpenAttempt, checkpoint_id: int, batch_id: int, files: dict[str, str] | None = None
+) -> Manifest:
+    """Commits a batch and publishes a checkpoint after it; `files` are the positions."""
+    files = files or {"metadata": "m", **plan(batch_id)}
+    first.journal.append(BatchPlanned(Attempt(1), BatchId(batch_id), files))
     first.journal.append(commit(1, batch_id))
     manifest = Manifest(
         job_id=JobId("job"),
@@ -211,7 +214,7 @@ def checkpointed(store: ObjectStore, first: OpenAttempt, checkpoint_id: int, bat
         positions=write_positions(
             store,
             Layout(JobId("job")),
-            stored_positions({"metadata": "m", **plan(batch_id)}),
+            stored_positions(files),
             checkpoint_id=CheckpointId(checkpoint_id),
             savepoint_id=None,
             unique="u",
@@ -613,6 +616,41 @@ def test_positions_of_a_source_that_is_gone_are_dropped_only_if_that_is_allowed_
         }
     again = open_attempt(store, assignment(store, 4), OPERATORS, [*one, DeclaredSource(OperatorUid("a"))])
     assert recorded_order(again.positions) == ("b",), "the source that came back begins from its start"
+
+
+def test_restarts_before_the_next_checkpoint_keep_dropped_sources_out_of_the_positions_of_the_last_one(
+    store: ObjectStore,
+) -> None:
+    two = [DeclaredSource(OperatorUid("a")), DeclaredSource(OperatorUid("b"))]
+    one = [DeclaredSource(OperatorUid("b"))]
+    first = open_attempt(store, assignment(store, 1), OPERATORS, two)
+    ends = {
+        "metadata": "m",
+        "offsets/0": 'v1\n{"batchWatermarkMs":0}\nend of a\nend of b',
+        "sources/0/0": "of a",
+        "sources/1/0": "of b",
+        ORDER_NAME: '["a","b"]',
+    }
+    checkpointed(store, first, 1, 0, ends)
+    second = assignment(store, 2, allow_non_restored_state=True)
+    opened = open_attempt(store, second, OPERATORS, one)
+    later = {"offsets/1": 'v1\n{"batchWatermarkMs":0}\nnew end of b', "sources/0/1": "more of b"}
+    expected = {"metadata": "m", "sources/0/0": "of b", "commits/0": opened.positions["commits/0"]}
+    for positions in (opened.positions, reopen_attempt(store, second, opened).positions):
+        assert positions == {
+            **expected,
+            "offsets/0": 'v1\n{"batchWatermarkMs":0}\nend of b',
+            ORDER_NAME: '["b"]',
+        }
+    opened.journal.append(BatchPlanned(Attempt(2), BatchId(1), later))
+    opened.journal.append(commit(2, 1))
+    third = open_attempt(store, assignment(store, 3), OPERATORS, one)
+    assert third.positions["offsets/1"] == later["offsets/1"]
+    assert {name: of for name, of in third.positions.items() if name.startswith("sources")} == {
+        "sources/0/0": "of b",
+        "sources/0/1": "more of b",
+    }
+    assert recorded_order(third.positions) == ("b",)
 
 
 def test_a_source_of_another_kind_under_its_old_uid_is_refused(store: ObjectStore) -> None:

@@ -1,0 +1,277 @@
+"""The runner of batches uses the rules of time, of timers and of sinks as they are meant, without Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+
+from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.functions.timer_service import NextTimers
+from keyscale.jobs.graph.nodes import Timestamps
+from keyscale.jobs.graph.topology import Topology, TopologyBuilder
+from keyscale.jobs.runtime.batch import runner as runner_module
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
+from keyscale.jobs.runtime.executor.task_reports import TaskReport
+from keyscale.jobs.runtime.retries import Retries
+from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.log.resolution import resolve
+from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keyscale.jobs.protocol.messages import SinkOutage
+    from keyscale.jobs.sinks.sink import SinkContext
+
+SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64())])
+OPERATOR, SINK = OperatorUid("operator"), OperatorUid("out")
+IDLE_AFTER_MS = 5000
+
+
+@dataclass(frozen=True)
+class Logic:
+    uses_timers: bool = True
+
+    def stored_key(self, key: pa.Schema) -> pa.Schema:
+        return key
+
+
+@dataclass
+class NotedSink:
+    """A sink that notes what is asked of it, and does not answer for some times."""
+
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    is_away: int = 0
+
+    def prepare(self, frame: Any, context: SinkContext) -> str:  # noqa: ARG002 - the signature of a sink
+        return self._call("prepare", context)
+
+    def publish(self, token: str) -> None:
+        self._call("publish", token)
+
+    def discard(self, token: str) -> None:
+        self._call("discard", token)
+
+    def recover(self, context: SinkContext) -> None:
+        self._call("recover", context)
+
+    def _call(self, what: str, of: Any) -> str:
+        self.calls.append((what, of))
+        if self.is_away:
+            self.is_away -= 1
+            raise SinkUnavailableError("away")
+        return f"token {of.batch_id}" if what == "prepare" else ""
+
+    @property
+    def made(self) -> list[str]:
+        return [what for what, _ in self.calls]
+
+
+class Accumulator:
+    value: list[TaskReport]
+
+
+class StagedRunner(BatchRunner):
+    """A runner whose tasks only report: when a batch is staged, time passes, and records of some sources are read."""
+
+    takes_ms = 0
+    reads: Mapping[str, int] = {}
+    clock_ms: list[int]
+    plans: list[Any]
+
+    def _stage(self, frame: Any, plan: Any, tokens: dict[OperatorUid, str]) -> None:
+        self.plans.append(plan)
+        self.clock_ms[0] += self.takes_ms
+        latest = max(self.reads.values(), default=None)
+        report = TaskReport(plan.run, OPERATOR, SubtaskIndex(0), latest_event_ms=latest, latest_of_origins=self.reads)  # type: ignore[arg-type]
+        self._collector.accumulator.value.append(report)
+        for node in self._topology.sinks:
+            context = self._sink_context(node, plan.batch_id, plan.run)
+            tokens[node.uid] = runner_module._of_sink(node, partial(node.sink.prepare, frame, context))
+
+
+def two_sources(sink: NotedSink, idle_after_ms: int | None = IDLE_AFTER_MS) -> Topology:
+    builder = TopologyBuilder()
+    timed = []
+    for uid in ("left", "right"):
+        source = builder.add_source(cast("Any", None), SCHEMA)
+        timed.append(builder.add_timestamps(source, Timestamps("at", 0, idle_after_ms)))
+        builder.name(timed[-1], uid)
+    joined = builder.add_union(timed)
+    logic = cast("Any", Logic())
+    last = builder.add_operator(joined, key_columns=("key",), logic=logic, schema=SCHEMA, timestamp_column="at")
+    builder.name(last, OPERATOR)
+    builder.name(builder.add_sink(last, cast("Any", sink)), SINK)
+    return builder.build()
+
+
+@dataclass
+class Runs:
+    """Batches of a runner, each on the state that the one before has left."""
+
+    runner: StagedRunner
+    committed: CommittedState
+    clock_ms: list[int]
+
+    def run(self, takes_ms: int = 0, *, of_spark: bool = True, **reads: int) -> None:
+        self.runner.takes_ms, self.runner.reads = takes_ms, reads
+        outcome = self.runner.run(cast("Any", "frame"), self.committed)
+        after = outcome.time_after(self.committed.time, of_spark=of_spark)
+        number = BatchId(self.committed.batch_id + 1)
+        self.committed = self.committed.after(number, outcome, {}, number + 2, after)
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark of the batch that ran last, by which its timers fired."""
+        return self.runner.plans[-1].times[OPERATOR].timers_ms  # type: ignore[no-any-return]  # of a plan
+
+
+@pytest.fixture
+def sink() -> NotedSink:
+    return NotedSink()
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch, sink: NotedSink) -> Runs:
+    return runs_of(monkeypatch, sink)
+
+
+def runs_of(monkeypatch: pytest.MonkeyPatch, sink: NotedSink, **more: Any) -> Runs:
+    clock_ms = [1_000_000]
+    monkeypatch.setattr(runner_module, "_elapsed_ms", lambda: clock_ms[0])
+    monkeypatch.setattr(runner_module, "now_ms", lambda: 10**12 + clock_ms[0])
+    collector = SimpleNamespace(accumulator=Accumulator(), clear=lambda: None)
+    collector.accumulator.value = []
+    collector.reports_of = lambda run: [each for each in collector.accumulator.value if each.run == run]
+    monkeypatch.setattr(runner_module, "ReportCollector", lambda _: collector)
+    monkeypatch.setattr(runner_module, "KeyedRecords", lambda *_, **__: None)  # expressions of Spark
+    topology = two_sources(sink)
+    info = RunInfo(JobId("job"), Attempt(3), 1, 8, HashId.SPARK, "file:///none", Path("none"))
+    session = SimpleNamespace(sparkContext=RehearsedContext())
+    anchor = cast("Any", RehearsedAnchor(1))
+    runner = StagedRunner(cast("Any", session), topology, info, anchor, **more)
+    runner.clock_ms, runner.plans = clock_ms, []
+    specs = {node.uid: subtask_specs(node, info) for node in topology.operators}
+    committed = CommittedState.resumed(resolve(None, [], JobId("job")), specs, {}, 1)
+    return Runs(runner, committed, clock_ms)
+
+
+def test_a_batch_that_takes_longer_than_the_time_after_which_a_source_is_idle_makes_none_idle(runs: Runs) -> None:
+    runs.run(left=100, right=50)
+    runs.run(10 * IDLE_AFTER_MS, left=200, right=60)
+    runs.run(left=300)
+    runs.run(left=400)
+    assert runs.watermark_ms == 59, "the records in the long batch count as of its end"
+
+
+def test_a_source_is_idle_once_spark_has_looked_for_its_records_for_long(runs: Runs) -> None:
+    runs.run(left=100, right=50)
+    runs.clock_ms[0] += IDLE_AFTER_MS - 1
+    assert not runs.runner.is_due(runs.committed.time, {OPERATOR: [NextTimers(event_ms=99)]})
+    runs.clock_ms[0] += 1
+    assert runs.runner.is_due(runs.committed.time, {OPERATOR: [NextTimers(event_ms=99)]})
+    assert not runs.runner.is_due(runs.committed.time, {OPERATOR: [NextTimers(event_ms=100)]})
+
+
+def test_an_input_is_looked_for_when_the_batch_begins_and_not_when_it_has_ended(runs: Runs) -> None:
+    runs.run(left=100, right=50)
+    runs.clock_ms[0] += IDLE_AFTER_MS - 1
+    runs.run(IDLE_AFTER_MS, left=200)
+    runs.run(left=201)
+    assert runs.watermark_ms == 49
+
+
+def test_timers_are_due_by_the_end_of_time_only_at_the_end(runs: Runs) -> None:
+    runs.run(left=100, right=100)
+    timers = {OPERATOR: [NextTimers(event_ms=10**15)]}
+    assert not runs.runner.is_due(runs.committed.time, timers)
+    assert runs.runner.is_due(runs.committed.time, timers, is_at_end=True)
+    runs.runner.run(None, runs.committed, is_at_end=True)
+    assert runs.runner.plans[-1].times[OPERATOR].is_at_end
+    runs.runner.run(None, runs.committed)
+    assert not runs.runner.plans[-1].times[OPERATOR].is_at_end
+
+
+def test_a_batch_plans_the_timers_of_the_committed_state(runs: Runs) -> None:
+    assert runs.runner.run(cast("Any", "frame"), runs.committed) is not None
+    assert runs.runner.plans[-1].due == {OPERATOR: (True,)}, "timers that are not known may be due"
+    report = TaskReport("", OPERATOR, SubtaskIndex(0), next_timers=NextTimers(event_ms=10**15))
+    known = runs.committed.after(BatchId(0), cast("Any", outcome_of(report)), {}, 2)
+    runs.runner.run(cast("Any", "frame"), known)
+    assert runs.runner.plans[-1].due == {OPERATOR: (False,)}
+    assert runs.runner.plans[-1].batch_id == 1
+
+
+def outcome_of(report: TaskReport) -> Any:
+    return SimpleNamespace(
+        changelogs={OPERATOR: (None,)},
+        sinks={},
+        reports={OPERATOR: (report,)},
+        counters=resolve(None, [], JobId("job")).counters,
+    )
+
+
+def test_a_clock_behind_the_jobs_time_leaves_processing_time_where_it_is(runs: Runs) -> None:
+    ahead_ms = 10**13
+    time = JobTime({OPERATOR: EventTime(5, 4)}, 0, ahead_ms)
+    state = runs.committed.after(
+        BatchId(0), cast("Any", outcome_of(TaskReport("", OPERATOR, SubtaskIndex(0)))), {}, 2, time
+    )
+    runs.runner.run(cast("Any", "frame"), state)
+    assert runs.runner.plans[-1].times[OPERATOR].processing_ms == ahead_ms
+
+
+def test_a_sink_gets_the_batch_its_attempt_and_the_try(runs: Runs, sink: NotedSink) -> None:
+    runs.run(left=1)
+    runs.run(left=2)
+    contexts = [context for what, context in sink.calls if what == "prepare"]
+    assert [(each.job_id, each.uid, each.batch_id, each.attempt) for each in contexts] == [
+        ("job", SINK, 0, 3),
+        ("job", SINK, 1, 3),
+    ]
+    assert contexts[0].unique != contexts[1].unique
+    assert contexts[0].unique == runs.runner.plans[0].run
+
+
+def test_a_sink_takes_over_with_the_last_batch_and_the_job_that_this_one_was_forked_from(
+    runs: Runs, sink: NotedSink
+) -> None:
+    runs.runner.recover(BatchId(7), JobId("origin"))
+    runs.runner.recover(BatchId(7))
+    [(_, forked), (_, own)] = sink.calls
+    assert (forked.batch_id, forked.forked_from, forked.attempt) == (7, "origin", 3)
+    assert own.forked_from is None
+
+
+def test_a_batch_whose_sink_is_away_is_discarded_and_runs_again_as_another_try(
+    monkeypatch: pytest.MonkeyPatch, sink: NotedSink
+) -> None:
+    outages: list[SinkOutage | None] = []
+    retries = Retries(60_000, sleep=lambda _: None, awaited=SinkUnavailableError)
+    runs = runs_of(monkeypatch, sink, sink_retries=retries, on_outage=outages.append)
+    sink.is_away = 1
+    runs.run(left=1)
+    assert sink.made == ["prepare", "prepare"]
+    assert len({plan.run for plan in runs.runner.plans}) == 2
+    assert outages[0] is not None
+    assert (outages[0].uid, outages[-1]) == (SINK, None)
+    sink.is_away = 2
+    runs.runner.publish({SINK: "token 0"})
+    assert sink.made[2:] == ["publish"] * 3
+
+
+def test_tokens_of_sinks_that_the_program_no_longer_has_are_left_out(runs: Runs, sink: NotedSink) -> None:
+    runs.runner.publish({OperatorUid("gone"): "token"})
+    runs.runner.discard({OperatorUid("gone"): "token"})
+    assert sink.calls == []
+    runs.runner.discard({SINK: "token"})
+    assert sink.calls == [("discard", "token")]

@@ -1,0 +1,175 @@
+"""Checkpoints and savepoints of a job: the base of each one, and the state that a moved subtask is restored from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
+from keyscale.state.layout import split_location
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.rehearsal.keyed_rehearsal import SINK, keyed_rehearsal, lose_the_host
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyscale.state.documents.manifest import Manifest
+    from tests.support.rehearsal.rehearsal import Rehearsal
+
+OUTPUT = pa.schema([("key", pa.string()), ("of_key", pa.int64()), ("of_subtask", pa.int64())])
+BATCHES = [[("a", number), ("b", number)] for number in range(6)]
+
+
+class Counts(KeyedProcessFunction):
+    """Counts the records of each key, and in operator state those of its subtask."""
+
+    def open(self, context):
+        self.of_key = context.get_state(ValueStateDescriptor("of_key", pa.int64()))
+        self.of_subtask = context.get_operator_list_state(ListStateDescriptor("of_subtask", pa.int64()))
+
+    def process_element(self, row, context):  # noqa: ARG002 - the signature of the base class
+        self.of_key.update((self.of_key.value() or 0) + 1)
+        self.of_subtask.add(row.at)
+        yield row.key, self.of_key.value(), len(self.of_subtask.get())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Rehearsal:
+    job = keyed_rehearsal(tmp_path, Counts(), OUTPUT, BATCHES)
+    job.start(1)
+    return job
+
+
+def counted(job: Rehearsal) -> list[tuple[str, int, int]]:
+    return [(row["key"], row["of_key"], row["of_subtask"]) for row in job.output(SINK)]
+
+
+def expected(batches: int) -> list[tuple[str, int, int]]:
+    return [("ab"[each % 2], each // 2 + 1, each + 1) for each in range(2 * batches)]
+
+
+def store_of(job: Rehearsal) -> LocalObjectStore:
+    return LocalObjectStore(job.directory / "store")
+
+
+def manifest_at(job: Rehearsal, location: str) -> Manifest:
+    return read_manifest(store_of(job), split_location(location)[1])
+
+
+def files_of(manifest: Manifest) -> set[str]:
+    return {
+        file.path
+        for operator in manifest.operators
+        for subtask in operator.subtasks
+        for shard in subtask.shards
+        for file in shard.files
+    }
+
+
+def shared_by(job: Rehearsal, location: str) -> set[str]:
+    """The files of a checkpoint that later ones may share."""
+    return {path for path in files_of(manifest_at(job, location)) if "/shared/" in path}
+
+
+def delete_savepoint(job: Rehearsal, location: str) -> None:
+    folder = split_location(location)[1].rpartition("/")[0]
+    store = store_of(job)
+    found = [info.path for info in store.list(f"{folder}/")]
+    assert found
+    store.delete(found)
+
+
+def test_state_changed_after_the_checkpoint_is_there_when_a_subtask_moves(job: Rehearsal) -> None:
+    job.run_batches(1)
+    job.checkpoint()
+    job.run_batches(2)
+    lose_the_host(job)
+    job.run_batches(1)
+    assert counted(job) == expected(4)
+
+
+def test_a_subtask_that_moves_is_not_restored_from_a_savepoint_which_its_owner_may_delete(job: Rehearsal) -> None:
+    job.run_batches(1)
+    job.checkpoint()
+    job.run_batches(1)
+    savepoint = job.checkpoint("mine")
+    job.run_batches(1)
+    delete_savepoint(job, savepoint)
+    lose_the_host(job)
+    job.run_batches(1)
+    assert counted(job) == expected(4)
+
+
+@pytest.mark.parametrize("claims", [False, True])
+def test_a_checkpoint_after_a_savepoint_shares_files_with_the_checkpoint_before_it_and_none_with_the_savepoint(
+    job: Rehearsal, claims: bool
+) -> None:
+    job._checkpoints.claims = claims
+    job.run_batches(1)
+    first = shared_by(job, job.checkpoint())
+    savepoint = job.checkpoint("mine")
+    job.run_batches(1)
+    checkpoint = job.checkpoint()
+    assert first
+    assert first <= shared_by(job, checkpoint)
+    assert not files_of(manifest_at(job, checkpoint)) & files_of(manifest_at(job, savepoint))
+    delete_savepoint(job, savepoint)
+    job.start(2, checkpoint, local="another host")
+    job.run_batches(len(BATCHES) - 2)
+    assert sorted(row[:2] for row in counted(job)) == sorted(row[:2] for row in expected(len(BATCHES)))
+
+
+def test_a_checkpoint_uploads_nothing_of_what_the_one_before_it_has(job: Rehearsal) -> None:
+    job.run_batches(1)
+    first, second = (shared_by(job, job.checkpoint()) for _ in range(2))
+    assert first
+    assert first <= second
+
+
+def test_a_savepoint_has_a_number_of_its_own_and_subsumes_no_checkpoint(job: Rehearsal) -> None:
+    for _ in range(3):
+        job.run_batches(1)
+        job.checkpoint()
+    assert job._checkpoints.retained_ids == [1, 2, 3]
+    savepoint = job.checkpoint("mine")
+    assert job._checkpoints.retained_ids == [1, 2, 3]
+    job.run_batches(1)
+    job.checkpoint()
+    assert (manifest_at(job, savepoint).checkpoint_id, job._checkpoints.retained_ids) == (4, [2, 3, 5])
+
+
+def test_a_savepoint_that_is_asked_for_again_is_the_same_one(job: Rehearsal) -> None:
+    job.run_batches(1)
+    savepoint = job.checkpoint("mine")
+    job.run_batches(1)
+    found = job._checkpoints.find_savepoint("mine")
+    assert found is not None
+    assert (found.location, found.manifest.batch_id) == (savepoint, 0)
+    assert job._checkpoints.find_savepoint("yours") is None
+
+
+def test_a_checkpoint_holds_the_number_of_the_last_batch_and_its_place_in_the_log(job: Rehearsal) -> None:
+    job.run_batches(2)
+    manifest = manifest_at(job, job.checkpoint())
+    assert (manifest.batch_id, manifest.log_position) == (1, 5)
+    assert manifest.positions is not None
+    assert set(manifest.sinks) == {SINK}
+
+
+def test_all_of_a_restart_a_moved_subtask_and_a_rescale_add_up(job: Rehearsal) -> None:
+    job.run_batches(1)
+    job.checkpoint()
+    job.run_batches(1)
+    job.start(1)
+    job.run_batches(1)
+    lose_the_host(job)
+    job.run_batches(1)
+    assert counted(job) == expected(4)
+    savepoint = job.checkpoint("mine", batches_wait=True)
+    job.start(3, savepoint)
+    job.drain()
+    assert sorted(row[:2] for row in counted(job)) == sorted(row[:2] for row in expected(len(BATCHES)))
