@@ -14,6 +14,7 @@ from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
 from tests.pages.opening import open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access, new_page, sign_in
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +32,9 @@ PAGES = [
     *OF_NO_JOB,
     *(f"/ui/jobs/{journey.RUNNING}/{rest}" for rest in OF_A_JOB),
     *(f"/ui/jobs/{journey.FAILED}/{tab}" for tab in ("overview", "exceptions")),
-    *(f"/ui/jobs/departures/{rest}" for rest in OF_A_JOB),  # of a job that has never run
 ]
+EMPTY_PAGES = [f"/ui/jobs/departures/{rest}" for rest in OF_A_JOB]
+"""The pages of a job that has never run; other tests open most of them."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Opened:
         self.ended.append(request)
 
 
-@pytest.fixture(scope="module", params=PAGES)
+@pytest.fixture(scope="module", params=short_form([*PAGES, *EMPTY_PAGES], PAGES))
 def opened(request: pytest.FixtureRequest, browser: Browser, platform: Platform) -> Iterator[Opened]:
     platform.beat()
     savepoint = platform.api.get(job_path(journey.RUNNING, "checkpoints"))["latest"]["savepoint"]["id"]
