@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from keyscale.api.schemas.change_plan import (
+    DowntimePlan,
+    EndpointPlan,
+    MovementPlan,
+    OperatorPlan,
+    PlanAnswer,
+    StatePlan,
+)
 from keyscale.db.models import Change
 from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from keyscale.state.keyed.schema_change import Fate
 from tests.pages.opening import NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
 from tests.support.recordings import journey
@@ -113,6 +122,60 @@ def test_a_specification_is_readable_in_a_narrow_window(page: Page, platform: Pl
     open_page(page, platform, "/ui/jobs/departures/revisions")
     expect(page.get_by_role("row", name="checkpoints.tolerable_failed_checkpoints 10", exact=True)).to_be_visible()
     assert page.locator("#difference-scroll").evaluate("box => box.scrollWidth - box.clientWidth") == 0
+
+
+def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page, platform: Platform) -> None:
+    job = platform.api.get(f"/jobs/{journey.RUNNING}")
+    plan = PlanAnswer(
+        job_id=job["id"],
+        compatible=True,
+        requires_allow_non_restored_state=False,
+        program_loaded=True,
+        failure=None,
+        from_parallelism=2,
+        to_parallelism=2,
+        max_parallelism=128,
+        hash_id=job["hash_id"],
+        operators=[
+            OperatorPlan(
+                uid="views-by-page",
+                fate=Fate.KEPT,
+                states=[StatePlan(name="seen", kind="value", fate=Fate.KEPT, stored="int64", declared="int64")],
+            )
+        ],
+        sources=[],
+        sinks=[EndpointPlan(uid="files", fate=Fate.KEPT)],
+        settings=[],
+        movement=MovementPlan(checkpoint_location=None, same_host=True, state_bytes=0, moved_bytes=0, operators=[]),
+        downtime=DowntimePlan(expected_ms=2500, reason=None, samples_ms=[2500]),
+    )
+    changed = {"job": job, "change": platform.api.get(f"/jobs/{journey.RUNNING}/changes")["changes"][0]}
+
+    def act(route: Route) -> None:
+        if route.request.method == "PATCH":
+            route.fulfill(status=202, json={**job, **changed})
+        else:
+            route.continue_()
+
+    page.route(f"**/jobs/{journey.RUNNING}/plan", lambda route: route.fulfill(json=plan.model_dump(mode="json")))
+    page.route(f"**/jobs/{journey.RUNNING}", act)
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
+    form = page.get_by_role("region", name="Change the job")
+    program = {"name": "page-views.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 3\n"}
+    form.get_by_label("or upload another one").set_input_files(program)
+    expect(page).to_have_url(re.compile("program="))
+    form.get_by_label("Why").fill("a third version")
+    form.get_by_role("button", name="Show the plan").click()
+    shown = page.get_by_role("region", name="Plan")
+    expect(shown).to_contain_text("This change can be made.")
+    expect(shown.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("kept")
+    form.get_by_role("button", name="Upgrade…").click()
+    with page.expect_request(lambda request: request.method == "PATCH") as sent:
+        page.get_by_role("dialog").get_by_role("button", name="Upgrade the job").click()
+    assert sent.value.headers["if-match"] == f'"{job["revision"]}"'
+    assert sent.value.post_data_json["message"] == "a third version"
+    expect(page.locator("#message")).to_contain_text("the change has begun.")
+    page.unroute_all(behavior="wait")
 
 
 def test_the_revisions_of_a_job_have_their_reasons_and_their_ends(page: Page, platform: Platform) -> None:

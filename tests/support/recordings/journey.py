@@ -28,12 +28,6 @@ _SECONDS = 900.0
 _PROGRAM = ROOT / "tests" / "support" / "jobs" / "page_views_job.py"
 
 
-def answer(name: str) -> dict[str, Any]:
-    """Returns an answer of the API that was recorded as it was."""
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))["answers"][name]
-    return found
-
-
 class Journey:
     """What happens to the two jobs.
 
@@ -45,8 +39,6 @@ class Journey:
     def __init__(self, platform: RunningControlPlane, directory: Path) -> None:
         self._api, self._directory = platform.api, directory
         self._files = 0
-        self.answers: dict[str, Any] = {}
-        """Answers that the control plane cannot give without drivers, by name."""
 
     def run(self) -> None:
         """Leaves one job running with a history, and one failed."""
@@ -57,7 +49,6 @@ class Journey:
         self._change(self._api.post(job_path(RUNNING, "rescale"), {"parallelism": 2}))
         revision = self._api.get(job_path(RUNNING))["revision"]
         change = {"artifact_id": self._program(RUNNING, version=2), "message": "rows say their version"}
-        self.answers["plan"] = self._api.post(job_path(RUNNING, "plan"), change)
         self._change(self._api.patch(job_path(RUNNING), change, if_match=f'"{revision}"')["change"])
         self._create(FAILED, labels={"team": "shop"}, restart={"type": "none"})
         self._deliver(FAILED, "/broken")
@@ -121,15 +112,14 @@ def record() -> dict[str, Any]:
     """Returns the recording of a new journey."""
     with running_postgres() as postgres, tempfile.TemporaryDirectory(prefix="keyscale-journey-") as directory:
         with running_control_plane({"KEYSCALE_DATABASE_URL": postgres.url}) as platform:
-            journey = Journey(platform, Path(directory))
-            journey.run()
+            Journey(platform, Path(directory)).run()
             engine = open_engine(postgres.url)
             renamed = {
                 str(platform.home): "/keyscale/home",
                 directory: "/keyscale/journey",
             }
             with session_factory(engine).begin() as session:
-                recording = read_rows(session, journey.answers, renamed)
+                recording = read_rows(session, renamed)
             engine.dispose()
         return recording
 

@@ -50,12 +50,11 @@ _NEAR_MS = 24 * 3_600_000
 Rows = dict[str, list[dict[str, Any]]]
 
 
-def read_rows(session: Session, answers: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a recording: its time, answers, and the rows by table.
+def read_rows(session: Session, renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Returns a recording: its time, and the rows by table.
 
     Args:
         session: The database.
-        answers: Answers of the API that are recorded as they are.
         renamed: Names of the machine and of its directories, and what the recording calls them.
     """
     rows: Rows = {}
@@ -68,7 +67,7 @@ def read_rows(session: Session, answers: Mapping[str, Any], renamed: Mapping[str
     for attempt in rows["attempts"]:
         place = attempt["launched_on"]
         attempt |= {"host": "host", "launched_on": place and f"host:{place.partition(':')[2]}"}
-    content = json.dumps({"at_ms": now_ms(), "answers": answers, "rows": rows})
+    content = json.dumps({"at_ms": now_ms(), "rows": rows})
     for name, other in renamed.items():
         content = content.replace(name, other)
     recording: dict[str, Any] = json.loads(content)
@@ -82,8 +81,7 @@ def write_recording(file: Path, recording: Mapping[str, Any]) -> None:
         lines = ",\n".join(json.dumps(row, ensure_ascii=False, sort_keys=True) for row in rows)
         parts.append(f'"{table}": [\n{lines}\n]')
     content = ",\n".join(parts)
-    head = f'"at_ms": {recording["at_ms"]},\n"answers": {json.dumps(recording["answers"], sort_keys=True)}'
-    file.write_text(f'{{{head},\n"rows": {{\n{content}\n}}}}\n', encoding="utf-8")
+    file.write_text(f'{{"at_ms": {recording["at_ms"]}, "rows": {{\n{content}\n}}}}\n', encoding="utf-8")
 
 
 def play(session: Session, file: Path) -> None:
