@@ -257,7 +257,7 @@ def test_a_job_at_work_has_its_labels_figures_graph_and_charts(page: Page, platf
     platform.beat()
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/overview")
     expect(page.locator("#status")).to_have_text("Running")
-    expect(page.get_by_role("list", name="Labels").get_by_role("listitem")).to_have_text(["stage: live", "team: web"])
+    expect(page.get_by_role("list", name="Labels").get_by_role("listitem")).to_have_text(["team: web", "stage: live"])
     now = page.get_by_role("region", name="Now")
     expect(now).to_contain_text(re.compile(r"Input[\d,.]+/scould process [\d,.]+/s"))
     expect(now).to_contain_text(re.compile(r"Running for\d"))
