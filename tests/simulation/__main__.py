@@ -50,6 +50,7 @@ def main() -> int:
     parser.add_argument("--victims", choices=VICTIMS, default="itself", help="what is lost at the step")
     parser.add_argument("--stride", type=int, default=1, help="every n-th step only")
     parser.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
+    parser.add_argument("--as-they-are", action="store_true", help="shows no shortened histories")
     parser.add_argument("--control-plane", action="store_true", help="with the real control plane, on PostgreSQL")
     parser.add_argument("--logs", action="store_true", help="prints the product's log, too")
     options = parser.parse_args()
@@ -66,7 +67,8 @@ def main() -> int:
         if options.history is not None:
             return play_one(players, History.read(options.history.read_text()))
         first, _, last = options.seeds.partition("-")
-        return play_many(players, generate, range(int(first), int(last or first) + 1))
+        shown = 0 if options.as_they_are else SHORTENED_MAX
+        return play_many(players, generate, range(int(first), int(last or first) + 1), shown)
 
 
 class Players:
@@ -117,7 +119,7 @@ def show_shortened(players: Players, history: History) -> None:
     say(short.text())
 
 
-def play_many(players: Players, generate: Callable[[int], History], seeds: range) -> int:
+def play_many(players: Players, generate: Callable[[int], History], seeds: range, shown: int) -> int:
     """Plays the histories of many seeds; prints those that failed, and the counts of rare states."""
     began, reached, failed = time.perf_counter(), Counter[str](), list[int]()
     for seed in seeds:
@@ -130,7 +132,7 @@ def play_many(players: Players, generate: Callable[[int], History], seeds: range
         if outcome.findings:
             failed.append(seed)
             say(f"seed {seed}: {outcome.findings[:3]}")
-            if len(failed) <= SHORTENED_MAX:
+            if len(failed) <= shown:
                 show_shortened(players, generate(seed))
     seconds = time.perf_counter() - began
     say(f"{len(seeds)} histories in {seconds:.1f} s ({len(seeds) / seconds:.1f} per second); failed: {failed}")
