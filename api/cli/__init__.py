@@ -1,1 +1,4 @@
-"""The command line. All its commands except `up` and `where` call a control plane over HTTP."""
+"""The command line.
+
+All its commands except `up` and `where` call a control plane over HTTP.
+"""

@@ -42,7 +42,7 @@ def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
 
 
 def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[str, Any]]:
-    """Uploads the wheels that a file of requirements needs and the platform does not have."""
+    """Uploads the wheels that requirements need and the platform lacks."""
     if not path.is_file():
         raise InvalidArgumentError(f"{path} cannot be read: it is not a file")
     with downloaded_wheels(path, control_plane.get("/artifacts/platform")) as wheels:
@@ -50,12 +50,12 @@ def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[st
 
 
 def upload_libraries(control_plane: ControlPlane, libraries: Sequence[str], requirements: Path | None) -> list[str]:
-    """Returns the names of libraries as a specification has them; files are uploaded first.
+    """Returns the names of libraries in a specification; uploads files first.
 
     Args:
         control_plane: Where to upload.
         libraries: Ids of artifacts, packages of jars as `package:NAME`, and files.
-        requirements: A file of requirements, whose wheels are libraries, too.
+        requirements: A file of requirements; its wheels are also libraries.
     """
     wheels = [] if requirements is None else upload_requirements(control_plane, requirements)
     named = [
@@ -67,7 +67,10 @@ def upload_libraries(control_plane: ControlPlane, libraries: Sequence[str], requ
 
 @click.group()
 def artifacts() -> None:
-    """Upload, list and delete artifacts: the programs that jobs run, and the libraries that they bring."""
+    """Upload, list and delete artifacts.
+
+    Artifacts are the programs that jobs run, and the libraries that they bring.
+    """
 
 
 @artifacts.command()
@@ -80,7 +83,10 @@ def artifacts() -> None:
 @json_option
 @pass_session
 def upload(session: Session, file: Path | None, requirements: Path | None) -> None:
-    """Upload FILE: a Python script, a zip with a main.py or with modules, a wheel, or a jar."""
+    """Upload FILE: a Python script, zip, wheel or jar.
+
+    A zip has a main.py or modules.
+    """
     with session.control_plane() as control_plane:
         if file is not None and requirements is None:
             answer = upload_file(control_plane, file)
@@ -96,7 +102,10 @@ def upload(session: Session, file: Path | None, requirements: Path | None) -> No
 @json_option
 @pass_session
 def platform(session: Session) -> None:
-    """Show the Python and the packages that every job has, and the packages of jars that a job can name."""
+    """Show the Python, packages and jars that jobs can use.
+
+    Every job has the Python and the packages; a job can name the packages of jars.
+    """
     with session.control_plane() as control_plane:
         answer = control_plane.get("/artifacts/platform")
     rows = [{"name": name, "version": version} for name, version in answer["packages"].items()]

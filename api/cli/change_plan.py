@@ -1,4 +1,4 @@
-"""The command that shows the effects of a change of a job before anything stops."""
+"""The command that shows a change's effects before anything stops."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .session import Session, json_option, pass_session
 @json_option
 @pass_session
 def plan(session: Session, /, *, job: str, **options: Any) -> None:
-    """Show the effects of a change of a job. Nothing is changed, and the job goes on.
+    """Show the effects of a change of a job, without changing it.
 
-    The options are those of `jobs update`. The command fails if the change cannot be applied.
+    The options are as in `jobs update`. The command fails if the change cannot be applied.
     """
     with session.control_plane() as control_plane:
         change = specification_change(control_plane, **options)

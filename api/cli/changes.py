@@ -15,9 +15,9 @@ from .session import Session, json_option, pass_session
 @json_option
 @pass_session
 def cancel_change(session: Session, job: str, change_id: str | None) -> None:
-    """Cancel a rescale or another change: the job goes on as it was.
+    """Cancel a rescale or another change; the job stays unchanged.
 
-    CHANGE_ID is by default that of the change in progress.
+    CHANGE_ID is by default the change in progress.
     """
     with session.control_plane() as control_plane:
         chosen = change_id or control_plane.get(job_path(job))["change_id"]

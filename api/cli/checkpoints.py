@@ -113,7 +113,9 @@ def show(session: Session, job: str, checkpoint_id: int) -> None:
     session.output.show(answer, lambda console: _print_checkpoint(console, answer))
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what that would free, and what needs it.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help=("Only show what the deletion would free, and what needs it.")
+)
 hashes_option = click.option("--hashes", is_flag=True, help="Read every file in full and compare its hash.")
 
 
@@ -124,7 +126,7 @@ hashes_option = click.option("--hashes", is_flag=True, help="Read every file in 
 @json_option
 @pass_session
 def delete(session: Session, job: str, checkpoint_id: int, dry_run: bool) -> None:
-    """Delete a checkpoint that nothing needs, with the files that no other one names."""
+    """Delete an unneeded checkpoint and its unshared files."""
     with session.control_plane() as control_plane:
         answer = control_plane.delete(job_path(job, "checkpoints", checkpoint_id), dry_run=dry_run)
     session.output.fields(answer)
@@ -137,7 +139,7 @@ def delete(session: Session, job: str, checkpoint_id: int, dry_run: bool) -> Non
 @json_option
 @pass_session
 def verify(session: Session, job: str, checkpoint_id: int, hashes: bool) -> None:
-    """Check that all files of a checkpoint are there, and that its job could start from it."""
+    """Check that a checkpoint is complete and that its job could start."""
     with session.control_plane() as control_plane:
         answer = _verified(control_plane, job, checkpoint_id, hashes=hashes)
     _show_verification(session, answer)
@@ -150,7 +152,10 @@ def verify(session: Session, job: str, checkpoint_id: int, hashes: bool) -> None
 @json_option
 @pass_session
 def compare(session: Session, job: str, checkpoint_id: int, other_id: int) -> None:
-    """Compare two checkpoints or savepoints by operator: sizes, and the files that they share."""
+    """Compare two checkpoints or savepoints by operator.
+
+    The comparison shows sizes and shared files.
+    """
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job, "checkpoints", checkpoint_id, "compare"), to=other_id)
     session.output.table(answer, answer["operators"], COMPARISON_COLUMNS)
@@ -158,7 +163,10 @@ def compare(session: Session, job: str, checkpoint_id: int, other_id: int) -> No
 
 @click.group()
 def savepoints() -> None:
-    """Trigger and list savepoints: self-contained copies of a job's state that the system never deletes."""
+    """Trigger, list, verify and delete savepoints.
+
+    A savepoint is a self-contained copy of a job's state that the system never deletes.
+    """
 
 
 @savepoints.command(name="trigger")
@@ -207,7 +215,7 @@ def delete_savepoint(session: Session, job: str, savepoint_id: str, dry_run: boo
 @json_option
 @pass_session
 def verify_savepoint(session: Session, job: str, savepoint_id: str, hashes: bool) -> None:
-    """Check that all files of a savepoint are there, and that its job could start from it."""
+    """Check that a savepoint is complete and that its job could start."""
     with session.control_plane() as control_plane:
         shown = control_plane.get(job_path(job, "savepoints", savepoint_id))
         number = (shown["operation"] or {}).get("checkpoint_id")

@@ -1,4 +1,7 @@
-"""The control plane's HTTP API, as the CLI, the demo and the tests call it."""
+"""A client of the control plane's HTTP API.
+
+The CLI, the demo and the tests use it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,10 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class ControlPlane:
-    """One control plane, called over HTTP. A refusal raises `RefusedError` with the control plane's code and advice."""
+    """One control plane, called over HTTP.
+
+    A refusal raises `RefusedError` with the control plane's code and advice.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -68,7 +74,10 @@ class ControlPlane:
         return self._json(self.request("GET", path, params=query))
 
     def get_list(self, path: str, field: str) -> dict[str, Any]:
-        """Returns a whole list in the form of its first part: all parts are read, one after the other."""
+        """Returns a whole list in the form of its first part.
+
+        All parts are read, one after the other.
+        """
         answer = self.get(path)
         part = answer
         while part["next"] is not None:
@@ -81,7 +90,7 @@ class ControlPlane:
         return self._json(self.request("POST", path, json=body if body is not None else {}, params=query))
 
     def patch(self, path: str, body: dict[str, Any], *, if_match: str) -> Any:
-        """Returns the answer to a PATCH of JSON that is meant for one version."""
+        """Returns the answer to a PATCH of JSON for one version."""
         headers = {"If-Match": if_match}
         return self._json(self.request("PATCH", path, json=body, headers=headers, timeout=PLAN_TIMEOUT_S))
 
@@ -144,7 +153,10 @@ def _trusted(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def job_path(job: str, *rest: str | int) -> str:
-    """Returns the path of a job or of a part of it; the parts are quoted, so that they cannot form other paths."""
+    """Returns the path of a job or of a part of it.
+
+    The parts are quoted, so that they cannot form other paths.
+    """
     return "/".join(["/jobs", quote(job, safe=""), *(quote(str(part), safe="") for part in rest)])
 
 
@@ -162,8 +174,8 @@ def wait_for(control_plane: ControlPlane, accepted: dict[str, Any], timeout_s: f
     """Polls an accepted operation until it has ended, and returns it.
 
     Raises:
-        OperationFailedError: It ended without success.
-        WaitTimeoutError: The time is over; the operation goes on.
+        OperationFailedError: The operation ended without success.
+        WaitTimeoutError: The time is over; the operation continues.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,7 @@
-"""The control plane's address and token: from options, else from the environment, else from the home directory."""
+"""The control plane's address and token.
+
+They come from options, else from the environment, else from the home directory.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,16 @@ TOKEN_FILE = "token"  # noqa: S105 - a file name
 
 
 def default_home() -> Path:
-    """Returns the directory of the control plane on this machine: KEYSCALE_HOME, or .keyscale in the checkout."""
+    """Returns the home directory of the control plane on this machine.
+
+    It is KEYSCALE_HOME, or .keyscale in the checkout.
+    """
     return Path(os.environ.get("KEYSCALE_HOME") or installation.default_home()).absolute()
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A control plane's address, a token for it, and a file with certificate authorities to trust."""
+    """A control plane's address, a token, and trusted certificate authorities."""
 
     url: str
     token: str
@@ -58,7 +64,7 @@ def find_connection(url: str | None, token: str | None, home: Path, ca_file: Pat
         raise ControlPlaneNotFoundError(f"no address was given, and no control plane has been started on {home}")
     secret = token or _read_first_line(home / TOKEN_FILE)
     if not secret:
-        raise ControlPlaneNotFoundError(f"no token was given, and there is none in {home}")
+        raise ControlPlaneNotFoundError(f"no token was given, and {home} has none")
     return Connection(address.rstrip("/"), secret, ca_file)
 
 

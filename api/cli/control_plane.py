@@ -1,4 +1,7 @@
-"""The commands about the control plane itself: start it, find it, and show its health and events."""
+"""The commands about the control plane itself.
+
+They start it, find it, and show its health and events.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ EVENT_COLUMNS = (("AT", "at_ms"), ("JOB", "job_id"), ("KIND", "kind"), ("ACTOR",
 def up(session: Session, host: str | None, port: int | None) -> None:
     """Start the control plane in the foreground.
 
-    It prints its address and token. Ctrl-C stops it; running jobs go on.
+    It prints its address and token. Ctrl-C stops it; running jobs continue.
     """
     settings = {"KEYSCALE_HOME": str(session.home), "KEYSCALE_HOST": host, "KEYSCALE_PORT": port}
     environment = {
@@ -34,7 +37,7 @@ def up(session: Session, host: str | None, port: int | None) -> None:
     }
     command = [sys.executable, "-P", "-m", "keyscale.api.web"]
     # In this same process: signals and the exit code are the control plane's own.
-    os.execve(sys.executable, command, environment)  # noqa: S606 - our own program
+    os.execve(sys.executable, command, environment)  # noqa: S606 - the platform's own program
 
 
 @click.command()
@@ -42,7 +45,7 @@ def up(session: Session, host: str | None, port: int | None) -> None:
 @json_option
 @pass_session
 def where(session: Session, show_token: bool) -> None:
-    """Show the control plane that the commands talk to, its dashboard, and the token."""
+    """Show the control plane, its dashboard and the token in use."""
     connection = session.connection
     token = connection.token if show_token else connection.masked_token()
     answer = {"url": connection.url, "dashboard": connection.dashboard_url, "token": token, "home": str(session.home)}
@@ -53,7 +56,10 @@ def where(session: Session, show_token: bool) -> None:
 @json_option
 @pass_session
 def health(session: Session) -> None:
-    """Show the version and health of the control plane, and of its database and object store."""
+    """Show the version and health of the control plane.
+
+    Its health includes its database and object store.
+    """
     with session.control_plane() as control_plane:
         answer = control_plane.get("/health")
     shown = {**answer, "leader": answer["leader"]["url"]}

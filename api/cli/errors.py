@@ -21,7 +21,7 @@ class CliError(click.ClickException, KeyscaleError):
         return type(self), (self.message,)
 
     def as_problem(self) -> dict[str, Any]:
-        """Returns the error in the form in which the control plane sends its errors (problem+json)."""
+        """Returns the error in the control plane's form (problem+json)."""
         return {
             "code": self.code,
             "title": self.title,
@@ -32,17 +32,18 @@ class CliError(click.ClickException, KeyscaleError):
 
 
 class ControlPlaneNotFoundError(CliError):
-    """Neither the options, nor the environment, nor the home directory name a control plane."""
+    """Options, environment and home directory name no control plane."""
 
     code = "CLI_CONTROL_PLANE_NOT_FOUND"
-    title = "There is no control plane to talk to"
+    title = "No control plane is known"
     advice = (
-        "Start one with `./keyscale up`, or name a running one by --url and --token (KEYSCALE_URL, KEYSCALE_TOKEN)."
+        "Start one with `./keyscale up`, or name a running control plane by --url and --token (KEYSCALE_URL,"
+        " KEYSCALE_TOKEN)."
     )
 
 
 class RequirementsError(CliError):
-    """pip finds no wheels for a file of requirements that the platform can use beside its own packages."""
+    """pip finds no wheels that fit the platform and its packages."""
 
     code = "CLI_REQUIREMENTS_FAILED"
     title = "The requirements cannot be resolved into wheels"
@@ -72,7 +73,7 @@ class UnexpectedAnswerError(CliError):
 
 
 class InvalidArgumentError(CliError):
-    """An argument is wrong, as the CLI itself can tell."""
+    """An argument is wrong, as the CLI itself detects."""
 
     code = "CLI_INVALID_ARGUMENT"
     title = "An argument is not valid"
@@ -94,8 +95,8 @@ class JobFailedError(CliError):
     title = "The job has failed"
     domain = "external"
     advice = (
-        "Its failure is shown with the error, and has advice of its own. When the cause is removed, start the job "
-        "again: `./keyscale jobs start JOB --wait`."
+        "The error shows the job's failure, with its own advice. When the cause is removed, start the job again:"
+        " `./keyscale jobs start JOB --wait`."
     )
 
     def __init__(self, message: str, failure: dict[str, Any] | None = None) -> None:
@@ -111,7 +112,10 @@ class JobFailedError(CliError):
 
 
 class JobEndedError(CliError):
-    """A job that a command waits for does not run, so that it cannot reach the status."""
+    """A job that a command waits for does not run.
+
+    It cannot reach the status.
+    """
 
     code = "CLI_JOB_ENDED"
     title = "The job does not run"
@@ -119,7 +123,7 @@ class JobEndedError(CliError):
 
 
 class WaitTimeoutError(CliError):
-    """The status or the end that a command waits for has not come in the time that was given."""
+    """A command's timeout passed before the status or end was reached."""
 
     code = "CLI_WAIT_TIMED_OUT"
     title = "The time to wait is over"
@@ -139,7 +143,10 @@ class StartFailedError(CliError):
 
 
 class RefusedError(CliError):
-    """The control plane refused the request; its own code and advice are shown."""
+    """The control plane refused the request.
+
+    Its own code and advice are shown.
+    """
 
     code = "CLI_REFUSED"
     title = "The control plane refused the request"

@@ -1,4 +1,7 @@
-"""Waiting for a job's status: one rule for `jobs wait` and for the commands that begin something."""
+"""Waiting for a job's status.
+
+`jobs wait` and all commands that begin something share the rule.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,27 @@ POLL_S: Final = 0.2
 RUNNING: Final = "RUNNING"
 FAILED: Final = "FAILED"
 LASTING: Final = (RUNNING, "STOPPED", "FINISHED", FAILED)
-"""The statuses that a job may keep; it passes through the others."""
+"""The statuses that a job may keep; it passes through other statuses."""
 
 SETTLED: Final = frozenset({"CREATED", "STOPPED", "FINISHED", FAILED})
 """The job does not run."""
 
 STARTED: Final = frozenset({RUNNING, "FINISHED"})
-"""A job that was started has one of these: one with little to do may have finished when it is looked at."""
+"""A started job has one of these statuses: a short job may have finished when it is polled."""
 
 ENDED: Final = frozenset({"STOPPED", "FINISHED"})
 
 
 def has_reached(job: dict[str, Any], wanted: Collection[str]) -> bool:
-    """Whether a job has one of the wanted statuses.
+    """Returns whether a job has one of the requested statuses.
 
     Args:
         job: The job, as the API shows it.
-        wanted: The statuses that are waited for.
+        wanted: The requested statuses.
 
     Raises:
-        JobFailedError: The job has FAILED, which is not wanted; the error shows its failure.
-        JobEndedError: The job does not run, and will not until its user starts it: it cannot reach any of them.
+        JobFailedError: The job has FAILED, which was not requested; the error shows its failure.
+        JobEndedError: The job does not run until its user starts it: it cannot reach the statuses.
     """
     status: str = job["status"]
     if status in wanted:
@@ -53,18 +56,18 @@ def has_reached(job: dict[str, Any], wanted: Collection[str]) -> bool:
 def wait_until(
     control_plane: ControlPlane, job: str, wanted: Collection[str], timeout_s: float | None = None
 ) -> dict[str, Any]:
-    """Polls a job until it has one of the wanted statuses, and returns it.
+    """Polls a job until it has a requested status, and returns it.
 
     Args:
         control_plane: The control plane that the job runs on.
         job: Id or name of the job.
         wanted: The statuses.
-        timeout_s: How long at most; None for no limit.
+        timeout_s: Time limit; None for no limit.
 
     Raises:
         JobFailedError: The job has FAILED.
         JobEndedError: The job has ended in another way.
-        WaitTimeoutError: The time is over. The job is as it was.
+        WaitTimeoutError: The time is over. The job is unchanged.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:

@@ -1,4 +1,7 @@
-"""The commands on jobs: create, list, show, start, stop, cancel and delete them, wait for them, print their logs."""
+"""The commands on jobs.
+
+They create, list, show, start, stop, cancel and delete jobs, wait for them, and print their logs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ COLUMNS = (
 
 
 def job_rows(*found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns jobs as rows of a table, with the code of the last failure."""
+    """Returns jobs as table rows, with the code of the last failure."""
     return [{**job, "failure_code": (job["failure"] or {}).get("code")} for job in found]
 
 
@@ -77,7 +80,10 @@ def strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def jobs() -> None:
-    """Create, list, show, start, stop, cancel, delete and wait for jobs. A JOB is named by its id or its name."""
+    """Create, list, start, stop, cancel, delete and wait for jobs.
+
+    A JOB is named by its id or its name.
+    """
 
 
 @jobs.command()
@@ -88,8 +94,10 @@ def jobs() -> None:
     "--library",
     "libraries",
     multiple=True,
-    help="A library that the program imports: a .py, .zip, .whl or .jar file to upload, the id of one that is"
-    " uploaded, or a package of the platform's jars as package:NAME. May be repeated.",
+    help=(
+        "A library that the program imports: a .py, .zip, .whl or .jar file to upload, the id of an uploaded library,"
+        " or a package of the platform's jars as package:NAME. May be repeated."
+    ),
 )
 @click.option(
     "--requirements",
@@ -111,15 +119,15 @@ def jobs() -> None:
     "secret_parameters",
     type=Pair(),
     multiple=True,
-    help="A parameter whose value is a secret, key=name of the secret.",
+    help="A parameter that is a secret: key=name of the secret.",
 )
 @click.option("--spark-conf", "spark_conf", type=Pair(), multiple=True, help="A Spark setting of the job, key=value.")
 @click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints.")
 @click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches.")
-@click.option("--retained-checkpoints", type=int, help="How many completed checkpoints are kept.")
+@click.option("--retained-checkpoints", type=int, help="Number of completed checkpoints to keep.")
 @strategy_options
 @restore_options
-@click.option("--start", is_flag=True, help="Start the job at once.")
+@click.option("--start", is_flag=True, help="Start the job immediately.")
 @wait_option("the job that --start has started is RUNNING", default=False)
 @timeout_option
 @json_option
@@ -158,7 +166,7 @@ def create(
 
 
 def restart_of(strategy: str | None, options: Sequence[tuple[str, str]]) -> dict[str, str] | None:
-    """Returns the restart strategy that a command was given; None if it was given none."""
+    """Returns the restart strategy of a command, if given."""
     if options and strategy is None:
         raise InvalidArgumentError("--restart-option needs --restart-strategy")
     return None if strategy is None else {"type": strategy, **dict(options)}
@@ -183,7 +191,10 @@ def job_request(
     restart_strategy: str | None = None,
     restart_options: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
-    """Returns the body of a request for a new job; the control plane chooses the values that are None."""
+    """Returns the body of a request for a new job.
+
+    The control plane chooses the values that are None.
+    """
     checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
     restart = restart_of(restart_strategy, restart_options)
     optional = {
@@ -221,7 +232,7 @@ def list_jobs(session: Session) -> None:
 @json_option
 @pass_session
 def show(session: Session, job: str) -> None:
-    """Show a job: its specification, its status, and why it failed if it did."""
+    """Show a job: its specification, status and failure, if any."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job))
     session.output.fields(answer)
@@ -232,7 +243,7 @@ def show(session: Session, job: str) -> None:
 @click.option(
     "--skip-lost-records",
     is_flag=True,
-    help="Go on without records that a source no longer has, such as expired ones of Kafka.",
+    help="Continue without records that a source has lost, such as expired records of Kafka.",
 )
 @restore_options
 @click.option("--parallelism", "-p", type=int, help="Start with as many subtasks per operator.")
@@ -251,7 +262,7 @@ def start(
     timeout_s: float | None,
     **restore: Any,
 ) -> None:
-    """Start a job, from its latest checkpoint or savepoint if it has one."""
+    """Start a job, from its latest checkpoint or savepoint if any."""
     chosen = {} if parallelism is None else {"parallelism": parallelism}
     body = {"skip_lost_records": skip_lost_records, **chosen, **restore_request(**restore)}
     with session.control_plane() as control_plane:
@@ -266,14 +277,14 @@ def start(
 @click.option(
     "--drain",
     is_flag=True,
-    help="First process the input that there is now and fire all event-time timers; the job ends as FINISHED.",
+    help="First process the present input and fire all event-time timers; the job ends as FINISHED.",
 )
 @wait_option("the job is STOPPED, or with --drain FINISHED")
 @timeout_option
 @json_option
 @pass_session
 def stop(session: Session, job: str, drain: bool, wait: bool, timeout_s: float | None) -> None:
-    """Stop a job with a savepoint, from which it can be started again."""
+    """Stop a job with a savepoint, for a later start."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "stop"), {"drain": drain})
         if wait:
@@ -313,7 +324,7 @@ def wait(session: Session, job: str, status: str, timeout_s: float | None) -> No
 @json_option
 @pass_session
 def cancel(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
-    """End a job at once, without a savepoint; its latest checkpoint stays."""
+    """End a job immediately, without a savepoint; its latest checkpoint stays."""
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "cancel"))
         if wait:
@@ -327,7 +338,7 @@ def cancel(session: Session, job: str, wait: bool, timeout_s: float | None) -> N
 @json_option
 @pass_session
 def delete(session: Session, job: str, keep_objects: bool) -> None:
-    """Delete a job that does not run, with its checkpoints; its savepoints stay."""
+    """Delete a stopped job and its checkpoints; its savepoints stay."""
     with session.control_plane() as control_plane:
         answer = control_plane.delete(job_path(job), keep_objects=keep_objects)
     session.output.say(f"deleted job {job}", answer)
@@ -335,18 +346,21 @@ def delete(session: Session, job: str, keep_objects: bool) -> None:
 
 @click.command()
 @click.argument("job")
-@click.option("--attempt", type=int, help="The attempt (default: the one that runs the job, or ran it last).")
+@click.option("--attempt", type=int, help="The attempt (default: the attempt that runs the job, or ran it last).")
 @click.option(
     "--tail-bytes", default=1 << 16, show_default=True, help="Bytes to print from the end of the log, at most 1 MiB."
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
+@click.option("--follow", "-f", is_flag=True, help="Continue with new lines until Ctrl-C.")
 @click.option("--search", help="Print the lines of the whole log with this text, in any case.")
 @json_option
 @pass_session
 def logs(
     session: Session, /, *, job: str, attempt: int | None, tail_bytes: int, follow: bool, search: str | None
 ) -> None:
-    """Print a driver's log, and below it the job's last failure until a batch is committed after it."""
+    """Print a driver's log, and below it the job's last failure.
+
+    The failure is shown until a later batch is committed.
+    """
     with session.control_plane() as control_plane:
         query: dict[str, Any] = {} if attempt is None else {"attempt": attempt}
         if search is not None:
@@ -362,7 +376,7 @@ def logs(
 
 
 def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[str, Any]) -> dict[str, Any]:
-    """Returns the lines of a log with a text, by as many requests as it takes."""
+    """Returns the lines of a log with a text, with several requests."""
     matches: list[dict[str, Any]] = []
     offset, size = 0, 1
     while offset < size:
@@ -381,7 +395,7 @@ def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[
 
 
 def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: dict[str, Any]) -> NoReturn:
-    """Writes the end of a log, and what follows, until it is interrupted."""
+    """Writes the end of a log and new lines until interrupted."""
     answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
     query = {**query, "attempt": answer["attempt"]}
     while True:
@@ -392,13 +406,15 @@ def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: di
         offset = answer["next_offset"]
         answer = control_plane.get(job_path(job, "logs"), offset=offset, limit_bytes=1 << 20, **query)
         if (gone := answer["offset"] - offset) > 0:
-            sys.stderr.write(f"({bytes_text(gone)} are missing here: they came too fast to be kept)\n")
+            sys.stderr.write(f"({bytes_text(gone)} are missing here: newer output has replaced them)\n")
 
 
 def print_log(answer: dict[str, Any], failure: dict[str, Any] | None) -> None:
-    """Writes the text unchanged; a note on standard error says if the beginning is missing.
+    """Writes the text unchanged.
 
-    The failure is below it, as Spark's own traces above say little about the user's code, and as the log may be that of
+    A note on standard error says if the beginning is missing.
+
+    The failure is below it, as Spark's own traces above say little about the user's code, and as the log may belong to
     an attempt that has not failed yet.
     """
     if answer["truncated"]:

@@ -1,4 +1,4 @@
-"""Shows answers: as tables for people, or as the API's own JSON for programs."""
+"""Shows answers as tables for people, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIPE_WIDTH = 220
 
 
 def console_for(stream: Any) -> Console:
-    """Returns a console with the terminal's width, or a wide one for a pipe or a file."""
+    """Returns a console with the terminal's width, wide for pipes and files."""
     return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH, highlight=False)
 
 
@@ -39,15 +39,21 @@ class Output:
             render(self.console)
 
     def say(self, text: str, answer: Any = None) -> None:
-        """Prints a sentence, or with --json the answer that the sentence is about."""
+        """Prints a sentence, or with --json its answer."""
         self.show(answer, lambda console: console.print(text, markup=False))
 
     def table(self, answer: Any, rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
-        """Prints rows as a table; a column is a heading and the name of a field (see `cell` for its unit)."""
+        """Prints rows as a table.
+
+        A column is a heading and the name of a field (see `cell` for its unit).
+        """
         self.show(answer, lambda console: console.print(make_table(rows, columns)))
 
     def fields(self, answer: dict[str, Any]) -> None:
-        """Prints the fields of an answer, one per line; nested values as indented JSON."""
+        """Prints the fields of an answer, one per line.
+
+        Nested values are indented JSON.
+        """
         self.show(answer, lambda console: _print_fields(console, answer))
 
 
@@ -65,7 +71,10 @@ def _print_fields(console: Console, answer: dict[str, Any]) -> None:
 
 
 def describe_failure(failure: Mapping[str, Any]) -> str:
-    """Returns a failure as lines: what failed and where, the user's traceback, the advice."""
+    """Describes a failure in lines.
+
+    The lines have the failed part, its place, the user's traceback and the advice.
+    """
     names = {"operator_uid": "operator", "subtask": "subtask"}
     where = ", ".join(f"{name} {failure[field]}" for field, name in names.items() if failure.get(field) is not None)
     lines = [f"{failure['code']}: {failure['message']}{f' ({where})' if where else ''}"]
@@ -95,7 +104,10 @@ def make_table(rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]
 
 
 def cell(field: str, value: Any) -> str:
-    """Formats a value by its field's unit: sizes in bytes, durations and times in milliseconds."""
+    """Formats a value by its field's unit.
+
+    Sizes are in bytes, durations and times in milliseconds.
+    """
     if value is None or value in ({}, []):
         return "-"
     if isinstance(value, bool):
@@ -109,7 +121,10 @@ def cell(field: str, value: Any) -> str:
 
 
 def format_time_ms(moment: float) -> str:
-    """Formats milliseconds since the epoch as a time of day, UTC, with the date if it is not today."""
+    """Formats milliseconds since the epoch as a time of day, UTC.
+
+    The text has the date if it is not today.
+    """
     when = datetime.fromtimestamp(moment / 1000, tz=UTC)
     text = when.strftime("%H:%M:%S.%f")[:-3]
     return text if when.date() == datetime.now(tz=UTC).date() else f"{when:%Y-%m-%d} {text}"

@@ -1,4 +1,7 @@
-"""A plan as people read it: the fate of each state, what moves, and the downtime to expect."""
+"""A plan as people read it.
+
+It shows the fate of each state, the movement of files, and the expected downtime.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def show_plan(console: Console, answer: dict[str, Any]) -> None:
 
 
 def state_rows(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields a row per state, and per operator that has none or cannot be taken over as a whole."""
+    """Yields a row per state, and per operator without takeover or states."""
     for operator in plan["operators"]:
         if operator["reason"] or not operator["states"]:
             details = operator["reason"] or ""
@@ -41,7 +44,10 @@ def state_rows(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
-    """Yields the lines below the table: settings, movement, downtime, and what has to be allowed."""
+    """Yields the lines below the table.
+
+    They show settings, movement, downtime and required permissions.
+    """
     for setting in plan["settings"]:
         yield f"setting {setting['name']}: {setting['before']} to {setting['after']}"
     for each in plan["sources"]:

@@ -1,4 +1,7 @@
-"""A control plane of our own: the process `python -m keyscale.api.web`, started on a home directory."""
+"""A control plane process, started on a home directory.
+
+The process is `python -m keyscale.api.web`.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,9 @@ LOG_TAIL_BYTES = 4000
 
 @dataclass(slots=True)
 class ControlPlaneProcess:
-    """Starts, stops and kills one control plane. Its drivers survive a kill; a stop ends the embedded database, too.
+    """Starts, stops and kills one control plane.
+
+    Its drivers survive a kill; a stop also ends the embedded database.
 
     Attributes:
         home: Its home directory, which holds all its files.
@@ -111,7 +116,7 @@ class ControlPlaneProcess:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Ends the process in order; kills it if it does not end in time."""
+        """Stops the process; kills it after a timeout."""
         if self._process is None or self._process.poll() is not None:
             return
         self._process.send_signal(signal.SIGTERM)
@@ -141,7 +146,7 @@ class ControlPlaneProcess:
 
 
 def free_port() -> int:
-    """Returns a TCP port of 127.0.0.1 that nothing listens on at the moment."""
+    """Returns a currently unused TCP port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,7 +1,9 @@
-"""Requirements of a job's program: resolved by this machine's pip into wheels that the platform can use.
+"""Resolves requirements of a program to wheels that the platform can use.
 
-The platform's own packages take part as empty wheels of their versions. So pip chooses versions that go with them,
-says so where there are none, and downloads none of them.
+This machine's pip resolves them.
+
+The platform's own packages take part as empty wheels of their versions. pip then resolves compatible versions, fails if
+there are none, and downloads only what is missing.
 """
 
 from __future__ import annotations
@@ -30,14 +32,16 @@ _SAID_CHARACTERS_MAX = 4000
 
 @contextmanager
 def downloaded_wheels(requirements: Path, platform: Mapping[str, Any]) -> Iterator[list[Path]]:
-    """Yields the wheels that requirements need and the platform does not have; they are deleted afterwards.
+    """Yields the wheels that requirements need and the platform lacks.
+
+    The wheels are deleted afterwards.
 
     Args:
         requirements: A file in pip's format.
         platform: The answer of `GET /artifacts/platform`.
 
     Raises:
-        RequirementsError: pip finds no wheels that go with the platform.
+        RequirementsError: pip finds no wheels that fit the platform.
     """
     with tempfile.TemporaryDirectory(prefix="keyscale-requirements-") as directory:
         constraints, wheels = Path(directory, "constraints.txt"), Path(directory, "wheels")
@@ -59,7 +63,10 @@ def downloaded_wheels(requirements: Path, platform: Mapping[str, Any]) -> Iterat
 
 
 def download_command(requirements: Path, constraints: Path, wheels: Path, platform: Mapping[str, Any]) -> Sequence[str]:
-    """Returns pip's command line, which looks for the platform's Python and system and not for this machine's."""
+    """Returns pip's command line for the platform's Python and system.
+
+    This machine's Python and system do not count.
+    """
     options = [part for name in platform["platforms"] for part in ("--platform", name)]
     return [
         sys.executable,
@@ -71,7 +78,10 @@ def download_command(requirements: Path, constraints: Path, wheels: Path, platfo
 
 
 def _conflict(said: str, packages: Mapping[str, str]) -> str:
-    """Returns pip's explanation of a conflict, with the versions of the platform's packages that take part in it."""
+    """Returns pip's explanation of a conflict.
+
+    It has the versions of the platform's packages in the conflict.
+    """
     _, begin, rest = said.partition("The conflict is caused by:")
     if not begin:
         return ""

@@ -1,4 +1,4 @@
-"""The command that rescales a job, and following a rescale until it has ended."""
+"""The command that rescales a job, and follows the rescale."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def follow(
     *,
     route: str = "rescales",
 ) -> Any:
-    """Polls a rescale, or another change, until it has ended, and returns it.
+    """Polls a rescale or another change until its end; returns it.
 
     Args:
         control_plane: The control plane that the job runs on.
@@ -39,7 +39,7 @@ def follow(
         rescale_id: Id of the rescale.
         on_phase: Called once per phase, when it has ended.
         on_look: Called after each poll that finds the rescale still in progress.
-        route: The list that it is in: `rescales`, or `changes`.
+        route: The list of the rescale: `rescales`, or `changes`.
     """
     shown = 0
     while True:
@@ -77,7 +77,7 @@ def verdict_line(answer: dict[str, Any]) -> str:
 @click.command()
 @click.argument("job")
 @click.argument("parallelism", type=int)
-@click.option("--dry-run", is_flag=True, help="Only show what would move, and the downtime to expect.")
+@click.option("--dry-run", is_flag=True, help="Only show the movement of files and the expected downtime.")
 @wait_option("it has ended")
 @json_option
 @pass_session

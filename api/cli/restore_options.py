@@ -20,14 +20,16 @@ _CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
 def moment_ms(text: str, now: datetime) -> int:
-    """Returns a moment in milliseconds since 1970, in UTC as all times are shown, unless it names another zone.
+    """Returns a moment in milliseconds since 1970.
+
+    The text is in UTC, as all shown times, unless it names another zone.
 
     Args:
         text: A date and time as in ISO 8601, or a time of day: the last moment when a clock showed it.
         now: The present moment.
 
     Raises:
-        ValueError: It is no time.
+        ValueError: The text is not a time.
     """
     found = _CLOCK.fullmatch(text)
     if found is None:
@@ -51,11 +53,14 @@ class Moment(click.ParamType[int]):
         try:
             return moment_ms(str(value), datetime.now(UTC))
         except ValueError:
-            self.fail(f"{value!r} is neither a time such as 09:00 nor one such as 2026-11-24T09:00", param, ctx)
+            self.fail(f"{value!r} is not a time such as 09:00 or 2026-11-24T09:00", param, ctx)
 
 
 def restore_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a start from a checkpoint or savepoint; `restore_request` makes the request of them."""
+    """Adds the options of a start from a checkpoint or savepoint.
+
+    `restore_request` makes the request of them.
+    """
     for option in reversed(
         (
             click.option(
@@ -64,7 +69,7 @@ def restore_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 metavar="CHECKPOINT|SAVEPOINT|LOCATION",
                 help="Start from exactly this: a checkpoint's number, a savepoint's id, a location, or latest.",
             ),
-            click.option("--from-job", metavar="JOB", help="The job whose checkpoint or savepoint it is."),
+            click.option("--from-job", metavar="JOB", help="The job of the checkpoint or savepoint."),
             click.option(
                 "--as-of",
                 "as_of_ms",
@@ -91,7 +96,10 @@ def restore_request(
     claim_mode: str | None,
     allow_non_restored_state: bool,
 ) -> dict[str, Any]:
-    """Returns the fields of a request that say how to restore; those that are not given are left out."""
+    """Returns the fields of a request that say how to restore.
+
+    Options that are not given are left out.
+    """
     if source is not None and as_of_ms is not None:
         raise InvalidArgumentError("give either --from or --as-of")
     wanted: dict[str, Any] = {}

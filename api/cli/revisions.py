@@ -1,4 +1,7 @@
-"""The commands on revisions of a job: change its specification, list and compare revisions, and return to one."""
+"""The commands on revisions of a job.
+
+They change its specification, list and compare revisions, and return to a revision.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ _plan_option = click.option(
 
 
 def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that change a job's specification; `specification_change` makes the request of them."""
+    """Adds the options that change a job's specification.
+
+    `specification_change` makes the request of them.
+    """
     for option in reversed(
         (
             click.option("--artifact", "artifact_id", help="Id of an uploaded artifact: the new program."),
@@ -55,7 +61,7 @@ def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--library",
                 "libraries",
                 multiple=True,
-                help="A library, as of `jobs create`. Those that are given replace all that the job has.",
+                help="A library, as in `jobs create`. The given libraries replace all libraries of the job.",
             ),
             click.option(
                 "--requirements",
@@ -72,21 +78,21 @@ def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
                 "secret_parameters",
                 type=Pair(),
                 multiple=True,
-                help="Set a parameter whose value is a secret, key=name of the secret.",
+                help="Set a parameter that is a secret: key=name of the secret.",
             ),
             click.option("--unset-parameter", "unset_parameters", multiple=True, help="Remove a parameter."),
             click.option(
                 "--secret",
                 "secrets",
                 multiple=True,
-                help="Name of a secret that the script reads. Those that are given replace all of the job.",
+                help="Name of a secret that the script reads. The given secrets replace all secrets of the job.",
             ),
             click.option(
                 "--spark-conf", "spark_conf", type=Pair(), multiple=True, help="Set a Spark setting, key=value."
             ),
             click.option("--unset-spark-conf", "unset_spark_conf", multiple=True, help="Remove a Spark setting."),
             click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints."),
-            click.option("--retained-checkpoints", type=int, help="How many completed checkpoints are kept."),
+            click.option("--retained-checkpoints", type=int, help="Number of completed checkpoints to keep."),
             click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches."),
             strategy_options,
         )
@@ -116,7 +122,7 @@ def specification_change(
     restart_strategy: str | None = None,
     restart_options: Sequence[tuple[str, str]] = (),
 ) -> dict[str, Any]:
-    """Returns the body of a request that changes a specification; files are uploaded first."""
+    """Returns the body of a change request; uploads files first."""
     if artifact_id is not None and file is not None:
         raise InvalidArgumentError("give either --artifact or --file")
     brings = bool(libraries) or requirements is not None
@@ -150,7 +156,9 @@ def specification_change(
     show_default=True,
     help="How a running job takes its state along.",
 )
-@click.option("--last-state-age-ms-max", type=int, help="With last-state: the oldest checkpoint to go on from.")
+@click.option(
+    "--last-state-age-ms-max", type=int, help=("With last-state: the maximum age of the checkpoint to continue from.")
+)
 @_allow_option
 @_plan_option
 @click.option("--message", "-m", help="Why; shown with the revision.")
@@ -172,8 +180,8 @@ def update(
 ) -> None:
     """Change a job's program, parameters, parallelism or settings.
 
-    A running job goes on with the new revision, or with the old one if the new one fails. A job that does not run
-    starts with it.
+    A running job continues with the new revision, or with the old revision if the new revision fails. A job that does
+    not run starts with the new revision.
     """
     optional = {"last_state_age_ms_max": last_state_age_ms_max, "message": message}
     with session.control_plane() as control_plane:
@@ -198,7 +206,7 @@ def update(
     type=click.Choice(["savepoint", "current"]),
     default="savepoint",
     show_default=True,
-    help="savepoint: as it was when the revision was replaced. current: as it is now.",
+    help="savepoint: as of the replacement of the revision. current: the current state.",
 )
 @_allow_option
 @_plan_option
@@ -217,7 +225,7 @@ def rollback(session: Session, /, *, job: str, wait: bool, **body: Any) -> None:
 @click.argument("name")
 @specification_options
 @restore_options
-@click.option("--start", is_flag=True, help="Start the new job at once.")
+@click.option("--start", is_flag=True, help="Start the new job immediately.")
 @wait_option("the job that --start has started is RUNNING", default=False)
 @timeout_option
 @json_option
@@ -233,7 +241,10 @@ def clone(
     timeout_s: float | None,
     **options: Any,
 ) -> None:
-    """Make the new job NAME of another job's specification and state, which goes on as it is."""
+    """Create the job NAME with another job's specification and state.
+
+    The other job continues unchanged.
+    """
     if wait and not start:
         raise InvalidArgumentError("--wait needs --start")
     restore = restore_request(**{option: options.pop(option) for option in RESTORE_OPTIONS})
@@ -272,7 +283,7 @@ def revisions(session: Session, job: str) -> None:
 @json_option
 @pass_session
 def diff(session: Session, job: str, before: int, after: int) -> None:
-    """Show what differs between the revisions BEFORE and AFTER of a job."""
+    """Show the differences between a job's revisions BEFORE and AFTER."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job, "revisions", before, "diff"), to=after)
     session.output.table(answer, answer["differences"], DIFFERENCE_COLUMNS)

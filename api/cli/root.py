@@ -1,4 +1,4 @@
-"""The command `keyscale` itself: its global options, its commands, and its exit codes."""
+"""The command `keyscale`: its global options, commands and exit codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--url", envvar="KEYSCALE_URL", help="Address of the control plane (default: the one started on --home).")
+@click.option(
+    "--url",
+    envvar="KEYSCALE_URL",
+    help=("Address of the control plane (default: the control plane started on --home)."),
+)
 @click.option(
     "--token", envvar="KEYSCALE_TOKEN", help="Token for the control plane (default: the admin token of --home)."
 )
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
     "--ca-file",
     envvar="KEYSCALE_CA_FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="PEM file with certificate authorities to trust besides the usual ones.",
+    help="PEM file with further certificate authorities to trust.",
 )
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the API's answer as JSON (also an option of each command)."

@@ -1,4 +1,4 @@
-"""The state that the commands of one invocation share, and the options that several commands have."""
+"""The state that one invocation's commands share, and common options."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ class Session:
 
     @property
     def connection(self) -> Connection:
-        """The address and token of the control plane; raises `ControlPlaneNotFoundError` if they are unknown."""
+        """The address and token of the control plane.
+
+        Raises `ControlPlaneNotFoundError` if they are unknown.
+        """
         return find_connection(self.url, self.token, self.home, self.ca_file)
 
     @property
@@ -39,7 +42,10 @@ class Session:
         return Output(as_json=self.as_json)
 
     def control_plane(self) -> ControlPlane:
-        """Returns a client of the control plane; close it, or use it in a `with`."""
+        """Returns a client of the control plane.
+
+        Close it, or use it in a `with`.
+        """
         return ControlPlane(self.connection)
 
 

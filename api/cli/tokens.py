@@ -1,4 +1,4 @@
-"""The commands on tokens: create, list and revoke them, and show whose token the commands use."""
+"""The commands on tokens: create, list, revoke and show them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ COLUMNS = (
 
 @click.group()
 def tokens() -> None:
-    """Create, list and revoke the tokens of users and programs. Needs an administrator's token."""
+    """Create, list and revoke the tokens of users and programs.
+
+    Needs an administrator's token.
+    """
 
 
 @tokens.command()
@@ -86,7 +89,7 @@ def list_tokens(session: Session) -> None:
 @json_option
 @pass_session
 def revoke(session: Session, token_id: str) -> None:
-    """Revoke a token by its id: it stops working at once."""
+    """Revoke a token by its id: it stops working immediately."""
     with session.control_plane() as control_plane:
         answer = control_plane.delete(token_path(token_id))
     session.output.say(f"revoked token {token_id}", answer)
@@ -96,14 +99,17 @@ def revoke(session: Session, token_id: str) -> None:
 @json_option
 @pass_session
 def whoami(session: Session) -> None:
-    """Show the name, role and scope of the token that the commands use."""
+    """Show the name, role and scope of the token in use."""
     with session.control_plane() as control_plane:
         answer = control_plane.get("/whoami")
     session.output.show(answer, lambda _: session.output.fields({**answer, "scope": describe_scope(answer["scope"])}))
 
 
 def describe_scope(scope: dict[str, Any] | None) -> str:
-    """Returns a scope as text: the names of jobs, then the labels that a job must all have, then those that suffice."""
+    """Returns a scope as text.
+
+    It has the names of jobs, the labels that a job must all have, and the labels of which one suffices.
+    """
     if scope is None:
         return "every job"
     labels = [f"{key}={value}" for key, value in scope["labels"].items()]

@@ -1,1 +1,4 @@
-"""The pages: HTML frames that small ES modules fill from the public API."""
+"""The pages: HTML frames, filled from the public API.
+
+Small ES modules fill them.
+"""

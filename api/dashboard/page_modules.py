@@ -1,4 +1,7 @@
-"""The modules of a page, named in it, so that a browser fetches all at once and not one import after another."""
+"""The modules of a page, named in it.
+
+So a browser fetches them in parallel, not one import after another.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,11 @@ _IMPORTED = re.compile(r'^(?:import|\}).* from "(\.{1,2}/[\w./]+)";$', re.MULTIL
 
 @cache
 def imported_modules(page: str) -> tuple[str, ...]:
-    """Returns the paths below `static` of all modules that a page's own module imports, also through others, by name.
+    """Returns the paths of all modules that a page imports, by name.
 
-    A page without a module of its own, such as the one for unknown addresses, has none.
+    The paths are below `static`; indirect imports are included.
+
+    A page without a module, such as the page for unknown addresses, imports none.
     """
     own = f"pages/{page}.js"
     found: set[str] = set()

@@ -1,7 +1,7 @@
-"""Serves the pages under /ui, and begins and ends the sessions of browsers.
+"""Serves the pages under /ui and the sign-in of browsers.
 
-The pages hold no data: their modules read it from the public API, which checks the cookie. So a page needs no database,
-and an open page survives an outage of the database.
+The pages hold no data: their modules read data from the public API, which checks the cookie. So a page needs no
+database, and an open page survives an outage of the database.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SIGN_IN_COOKIE = "keyscale_sign_in"
 SIGN_IN_SECONDS = 600
 ISSUER_REFUSAL = "The issuer could not sign you in. Try again; the control plane's events hold the reason."
 
-# Only our own files and our own API; no inline script or style; no frame around the page.
+# Only the control plane's own files and API; no inline script or style; no frame around the page.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -82,7 +82,7 @@ _pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=Tru
 _files = StaticFiles(directory=STATIC)
 _LIBRARY_FILE = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 CHART_LIBRARY = f"plotly-{sha256(_LIBRARY_FILE.read_bytes()).hexdigest()[:16]}.js"
-"""The name under which the chart library is served; it is not a file of ours."""
+"""The name under which the chart library is served; the library is a third-party file."""
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -129,7 +129,7 @@ def show_job(request: Request, job: str, tab: str) -> Response:
 
 @router.get("/login")
 def show_login(request: Request, next: str = START_PAGE) -> Response:  # noqa: A002 - the query parameter's name
-    """Shows the form that takes a token, and the link to the issuer if there is one."""
+    """Shows the sign-in form, with a link to the issuer, if any."""
     return _login_page(request, next)
 
 
@@ -140,7 +140,10 @@ def log_in(
     token: Annotated[str, Form()],
     next: Annotated[str, Form()] = START_PAGE,  # noqa: A002 - the form field's name
 ) -> Response:
-    """Begins a session. Its cookie can be read by no script and sent by no other site; the token is not in it."""
+    """Begins a session.
+
+    Scripts cannot read its cookie and other sites cannot send it; the cookie does not contain the token.
+    """
     require_own_origin(request)
     token, hours = token.strip(), control.settings.session_hours
     origin = events.ORIGIN.get()
@@ -159,7 +162,10 @@ def log_in(
 
 @router.get("/sign-in")
 def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -> Response:  # noqa: A002 - as above
-    """Begins a sign-in at the issuer. Its secrets wait in a cookie of this browser for the way back."""
+    """Begins a sign-in at the issuer.
+
+    Its secrets wait in a cookie of this browser for the way back.
+    """
     if control.issuer is None:
         return RedirectResponse("/ui/login", status_code=303, headers=HEADERS)
     sign_in = SignIn(new_token(), new_token(), new_token() + new_token())
@@ -179,7 +185,10 @@ def lead_to_issuer(control: Control, request: Request, next: str = START_PAGE) -
 
 @router.get("/signed-in")
 def come_from_issuer(control: Control, request: Request, state: str = "", code: str = "") -> Response:
-    """Begins a session for the user whom the issuer has sent back, if it is this browser that began the sign-in."""
+    """Begins a session for the user whom the issuer has sent back.
+
+    This browser must have begun the sign-in.
+    """
     kept = request.cookies.get(SIGN_IN_COOKIE, "").split(".", 3)
     target = _own_address(unquote(kept[3])) if len(kept) == 4 else START_PAGE
     try:
@@ -199,7 +208,10 @@ def come_from_issuer(control: Control, request: Request, state: str = "", code: 
 
 @router.post("/logout")
 def log_out(control: Control, request: Request) -> Response:
-    """Ends the session, in the database too; the token that it began with stays valid."""
+    """Ends the session, also in the database.
+
+    The session's token stays valid.
+    """
     require_own_origin(request)
     with control.sessions.begin() as session:
         browser_sessions.end(session, request.cookies.get(SESSION_COOKIE, ""))
@@ -220,7 +232,7 @@ async def show_file(request: Request, name: str) -> Response:
 
 @router.get("/{path:path}")
 def show_unknown(request: Request) -> Response:
-    """Shows that there is no such page."""
+    """Shows the page for unknown addresses."""
     return unknown_page(request)
 
 
@@ -231,7 +243,10 @@ def _library_bytes(*, compressed: bool) -> bytes:
 
 
 def _chart_library(*, accepts_gzip: bool) -> Response:
-    """Returns the chart library. Its name changes with its content, so browsers keep it for good."""
+    """Returns the chart library.
+
+    Its name changes with its content, so browsers cache it forever.
+    """
     headers = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
     if accepts_gzip:
         headers["Content-Encoding"] = "gzip"
@@ -239,7 +254,7 @@ def _chart_library(*, accepts_gzip: bool) -> Response:
 
 
 def unknown_page(request: Request) -> Response:
-    """Returns the page for an address at which there is nothing."""
+    """Returns the page for unknown addresses."""
     signed_in = SESSION_COOKIE in request.cookies
     return _page("unknown.html", {"page": "unknown", "path": request.url.path, "signed_in": signed_in}, status=404)
 
@@ -251,7 +266,10 @@ def _page(template: str, values: Mapping[str, object], status: int = 200) -> Res
 
 
 def _page_of_session(request: Request, page: str, values: dict[str, str]) -> Response:
-    """Returns the page, or a redirect to the login form for a browser without a session."""
+    """Returns the page, or a redirect to the login form.
+
+    A browser without a session is redirected.
+    """
     if SESSION_COOKIE not in request.cookies:
         address = request.url.path + (request.url.query and f"?{request.url.query}")
         return RedirectResponse(f"/ui/login?next={quote(address)}", status_code=303, headers=HEADERS)
@@ -259,7 +277,10 @@ def _page_of_session(request: Request, page: str, values: dict[str, str]) -> Res
 
 
 def _own_address(address: str) -> str:
-    """Returns the path with its query if it is one of our pages: the login form must not redirect to another site."""
+    """Returns the path with its query if it is an own page.
+
+    The login form must not redirect to another site.
+    """
     return address if _OWN_ADDRESS.fullmatch(address) else START_PAGE
 
 
@@ -273,7 +294,7 @@ def _login_page(request: Request, target: str, refusal: str = "", status: int = 
 def _redeem(control: Context, request: Request, kept: list[str], state: str, code: str) -> Principal:
     is_ours = len(kept) == 4 and hmac.compare_digest(kept[0].encode(), state.encode())
     if control.issuer is None or not is_ours or not code:
-        raise TokenMissingError("the issuer sent nobody back whom this browser has sent there")
+        raise TokenMissingError("the sign-in was not started in this browser")
     return control.issuer.redeem(code, SignIn(*kept[:3]), _redirect_uri(request))
 
 
@@ -284,8 +305,8 @@ def _redirect_uri(request: Request) -> str:
 def _refused_sign_in(request: Request, target: str, error: ApiError, *, at_issuer: bool = False) -> Response:
     refusal = {
         RoleMissingError.code: "You have no role here. Ask an administrator to map one of your groups to a role.",
-        TokenExpiredError.code: "This token has expired. Ask an administrator for a new one.",
-        TokenRevokedError.code: "This token was revoked. Ask an administrator for a new one.",
+        TokenExpiredError.code: "This token has expired. Ask an administrator for a new token.",
+        TokenRevokedError.code: "This token was revoked. Ask an administrator for a new token.",
         RateLimitedError.code: f"Too many sign-ins failed. Try again in {math.ceil(error.retry_after_s)} seconds.",
     }.get(error.code, ISSUER_REFUSAL if at_issuer else "This token is not valid. Copy the whole token, without quotes.")
     status = error.status if isinstance(error, RateLimitedError) else 403

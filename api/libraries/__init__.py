@@ -1,1 +1,4 @@
-"""Libraries, which jobs bring beside their programs: inspection of uploads, rules, and copies on this host."""
+"""Libraries that jobs bring beside their programs.
+
+This room inspects uploads, has the rules, and copies libraries to this host.
+"""

@@ -1,4 +1,7 @@
-"""The inspection of an uploaded file, in a process with limits on time and memory."""
+"""Inspects an uploaded file in a process with limits.
+
+The limits are on time and memory.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,17 @@ _WALL_S_MAX = 3 * artifact_inspector.CPU_S_MAX  # on a busy host a second of pro
 
 
 def inspect_artifact(content: IO[bytes], filename: str) -> tuple[ArtifactKind, Contents]:
-    """Returns the kind of an uploaded file, and what is in it.
+    """Returns the kind of an uploaded file, and its content.
 
     Args:
         content: The file, seekable.
         filename: The client's name for it; its ending must match its bytes.
 
     Raises:
-        ArtifactInvalidError: It is not a valid Python file, zip, wheel or jar, or takes too much to find out.
+        ArtifactInvalidError: The file is not a valid Python file, zip, wheel or jar, or its inspection exceeds the
+            limits.
     """
-    # A copy: the process would move the position of a file that it shared with us.
+    # A copy: the process would move the position of a shared file.
     with tempfile.TemporaryFile() as copy:
         content.seek(0)
         shutil.copyfileobj(content, copy)

@@ -1,10 +1,10 @@
-"""Inspects an uploaded file, as a process of its own with limits on time and memory.
+"""Inspects an uploaded file, as a separate process with limits.
 
 Usage: artifact_inspector.py ENDING < FILE
 
 It parses what users send, so a hostile file can hurt this process alone. It writes a line of JSON: `{"kind": ...,
-"contents": ...}`, the file's kind by its bytes and what is in it (see `keyscale.api.libraries.contents`), or
-`{"refused": ...}`, the reason for which it is refused. It imports nothing of Keyscale, so that it starts fast.
+"contents": ...}`, the file's kind by its bytes and its content (see `keyscale.api.libraries.contents`), or `{"refused":
+...}`, the reason for the refusal. It imports nothing of Keyscale, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ ZIP_NAME_MAX = 1000
 ZIP_UNPACKED_BYTES_MAX = 1 << 30
 ZIP_RATIO_MAX = 100
 ZIP_RATIO_FREE_BYTES = 16 << 20
-"""An archive that unpacks to no more than this may have any ratio: short files of repeated text have high ones."""
+"""An archive that unpacks to at most this size may have any ratio: short files of repeated text have high ratios."""
 
 METADATA_BYTES_MAX = 1 << 20
 MODULES_MAX = 2000
 REQUIREMENTS_MAX = 1000
 
 ENDINGS = {"PYTHON": ".py", "ZIP": ".zip", "JAR": ".jar", "WHEEL": ".whl"}
-ENTRY_POINTS = ("main.py", "__main__.py")  # the driver runs the first one that is in the zip
+ENTRY_POINTS = ("main.py", "__main__.py")  # the driver runs the first of these in the zip
 RESERVED_NAMES = frozenset({"keyscale", "pyspark", "py4j"}) | sys.stdlib_module_names
-"""A zip comes before these on the path of drivers and workers: such a module would replace the real one."""
+"""A zip comes before these on the path of drivers and workers: such a module would replace the real module."""
 
 TOO_EXPENSIVE = f"it takes more than {CPU_S_MAX} s or {MEMORY_BYTES_MAX >> 20} MiB of memory to parse"
 _ZIP_MAGIC = b"PK"
@@ -68,14 +68,14 @@ def main(arguments: list[str]) -> int:
 
 
 def inspected(content: IO[bytes], ending: str) -> dict[str, Any]:
-    """Returns the kind of a file, and what is in it.
+    """Returns the kind of a file, and its content.
 
     Args:
         content: The file, seekable.
         ending: The ending of the client's name for it, which must match its bytes.
 
     Raises:
-        RefusedError: It is not a valid Python file, zip, wheel or jar.
+        RefusedError: The file is not a valid Python file, zip, wheel or jar.
     """
     if ending not in ENDINGS.values():
         raise RefusedError("the file's name does not end in .py, .zip, .whl or .jar")
@@ -94,9 +94,11 @@ def inspected(content: IO[bytes], ending: str) -> dict[str, Any]:
 
 
 def import_names(paths: Iterable[str]) -> list[str]:
-    """Returns the names by which files in a directory are imported: of modules, and of packages with an `__init__`.
+    """Returns the names by which files in a directory are imported.
 
-    A folder without one is a namespace, which others may share: what is in it has dotted names.
+    They are the names of modules, and of packages with an `__init__`.
+
+    A folder without an `__init__` is a namespace, which other libraries may share: its content has dotted names.
 
     Args:
         paths: The files, relative to the directory, with `/` between parts.
@@ -127,7 +129,7 @@ def _python_kind(content: IO[bytes]) -> str:
     if not source.strip():
         raise RefusedError("the file is empty")
     try:
-        # Parsed, never run; syntax warnings in user code are not our concern.
+        # Parsed, never run; syntax warnings in user code do not matter.
         compile(source, "<artifact>", "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as error:
         raise RefusedError(f"Python cannot parse line {error.lineno}: {error.msg}") from None
@@ -199,7 +201,7 @@ def _wheel_contents(content: IO[bytes]) -> dict[str, Any]:
         metadata = BytesHeaderParser().parsebytes(archive.read(file))
     requirements = [str(line) for line in metadata.get_all("Requires-Dist", [])]
     if not metadata["Name"] or not metadata["Version"] or len(requirements) > REQUIREMENTS_MAX:
-        raise RefusedError("the wheel's METADATA does not say its name and version, or has too many requirements")
+        raise RefusedError("the wheel's METADATA lacks its name or version, or has too many requirements")
     installed = [name for name in names if ".data/" not in name.partition("/")[0] + "/"]
     installed += [found["path"] for name in names if (found := _INSTALLED_DATA.fullmatch(name)) is not None]
     return {
@@ -212,7 +214,10 @@ def _wheel_contents(content: IO[bytes]) -> dict[str, Any]:
 
 
 def _metadata_directory(names: Iterable[str]) -> str | None:
-    """Returns the `.dist-info` folder of a wheel; None if there is none, or more than one."""
+    """Returns the `.dist-info` folder of a wheel.
+
+    Returns None without exactly one such folder.
+    """
     found = [name.partition("/")[0] for name in names if name.endswith(".dist-info/WHEEL") and name.count("/") == 1]
     return found[0] if len(found) == 1 else None
 

@@ -1,4 +1,7 @@
-"""The contents of an artifact, as its upload was inspected; stored with it as JSON."""
+"""The contents of an artifact, from the inspection of its upload.
+
+They are stored with it as JSON.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ class Contents(BaseModel):
     """The contents of a zip or a wheel; empty for other files.
 
     Attributes:
-        runnable: Whether a zip has a main.py or __main__.py. An older version of Keyscale took only such ones.
+        runnable: Whether a zip has a main.py or __main__.py. An older version of Keyscale accepted only such zips.
         modules: The names by which its modules and packages are imported, those inside packages left out.
         distribution: A wheel's name, as its author writes it; None for other files.
         version: A wheel's version.

@@ -1,4 +1,7 @@
-"""The jars that jobs may have: those that they bring, if the administrator allows it, and the platform's packages."""
+"""The jars that jobs may have.
+
+They are jars that jobs bring, if the administrator allows them, and the platform's packages.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
     from .library_set import Library
 
 PACKAGE_PREFIX = "package:"
-"""A library of this form is a package of jars by its name; any other one is an artifact's id."""
+"""A library of this form is a package of jars by its name; any other library is an artifact's id."""
 _PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -27,7 +30,7 @@ class JarRules:
 
     Attributes:
         allowed: SHA-256s and file names of jars that jobs may bring; `*` is any jar.
-        packages_directory: A directory with one directory of jars per package; None: there are no packages.
+        packages_directory: A directory with one directory of jars per package; None: no packages.
     """
 
     allowed: frozenset[str] = frozenset({"*"})
@@ -37,7 +40,7 @@ class JarRules:
         """Refuses jars that jobs may not bring.
 
         Raises:
-            JarNotAllowedError: The administrator allows others only.
+            JarNotAllowedError: The administrator does not allow the jar.
         """
         for jar in jars:
             if jar.kind is ArtifactKind.JAR and self.allowed.isdisjoint({"*", jar.filename, jar.sha256}):
@@ -57,7 +60,7 @@ class JarRules:
         """Returns the jars of packages.
 
         Raises:
-            LibraryInvalidError: There is no such package.
+            LibraryInvalidError: The package does not exist.
         """
         known = self.packages()
         jars: list[Path] = []

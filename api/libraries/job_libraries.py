@@ -1,4 +1,7 @@
-"""The libraries of a job: as its specification names them, and as files to start drivers with."""
+"""The libraries of a job, as named and as files for drivers.
+
+The specification names them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobLibraries:
-    """Files that a job brings, and packages of the platform's jars that it names."""
+    """Files that a job brings, and packages of jars that it names."""
 
     files: tuple[LibraryFile, ...] = ()
     packages: tuple[str, ...] = ()
@@ -71,16 +74,16 @@ def require_libraries(
         artifact_id: The program.
         names: Its libraries: ids of artifacts, and packages as `package:NAME`.
         rules: The jars that jobs may have.
-        scope: The jobs of the user who asks.
-        user_id: The user who asks.
+        scope: The jobs of the requesting user.
+        user_id: The requesting user.
 
     Raises:
-        ArtifactNotFoundError: There is no such artifact, or the user may not see it.
-        ArtifactNotRunnableError: The program is no script, nor a zip with a main.py.
+        ArtifactNotFoundError: The artifact does not exist, or the user may not see it.
+        ArtifactNotRunnableError: The program is not a script or a zip with a main.py.
         JarNotAllowedError: A job may not bring this jar.
         LibraryInvalidError: A library cannot be used.
-        LibraryClashError: Two libraries, or one and the platform, have the same names.
-        LibraryRequirementError: A wheel needs what neither the job nor the platform has.
+        LibraryClashError: Two libraries, or a library and the platform, have the same names.
+        LibraryRequirementError: A wheel needs a package that the job and the platform lack.
     """
     for known in (artifact_id, *(name for name in names if not name.startswith(PACKAGE_PREFIX))):
         if not artifacts.is_visible(session, known, scope=scope, user_id=user_id):

@@ -1,4 +1,7 @@
-"""The copies of jobs' libraries on this host, by content: the next start of a job finds them."""
+"""The copies of jobs' libraries on this host, by content.
+
+The next start of a job finds them.
+"""
 
 from __future__ import annotations
 
@@ -60,9 +63,9 @@ class PlacedLibraries:
 class LibraryCache:
     """Copies libraries out of the database, once per host, verified.
 
-    A library is in `<directory>/<SHA-256>/<file name>/`: a jar as it is; modules in `site`, and in a zip file, whose
-    name no other library has: Spark takes two files with one name for one. The directory appears under its name when
-    it is complete. Jobs' users may read what they know the hash of.
+    A library is in `<directory>/<SHA-256>/<file name>/`: a jar unchanged; modules in `site`, and in a zip file with a
+    unique name: Spark treats two files with one name as one file. The directory appears under its name when it is
+    complete. Jobs' users may read libraries with a known hash.
 
     Args:
         directory: Where the copies are.
@@ -75,10 +78,10 @@ class LibraryCache:
         self._lock = threading.Lock()
 
     def place(self, libraries: Sequence[LibraryFile]) -> PlacedLibraries:
-        """Returns the copies of libraries, which are made if they are missing.
+        """Returns the copies of libraries; makes missing copies.
 
         Raises:
-            LibraryUnavailableError: One cannot be read, or cannot be written here.
+            LibraryUnavailableError: A library cannot be read, or cannot be written here.
         """
         places = [(library, self._placed(library)) for library in libraries]
         modules = [(library, place) for library, place in places if library.kind != "JAR"]
@@ -90,7 +93,7 @@ class LibraryCache:
         )
 
     def sweep(self, in_use: Collection[str]) -> None:
-        """Deletes what no run uses and nobody has asked for within a day.
+        """Deletes unused libraries, a day after their last use.
 
         Args:
             in_use: The SHA-256s of the libraries of runs on this host.
@@ -152,9 +155,9 @@ def _archive_name(library: LibraryFile) -> str:
 
 
 def unpack(archive: Path, site: Path) -> None:
-    """Unpacks a zip or wheel, whose entries were inspected at its upload, into a directory on Python's path.
+    """Unpacks an inspected zip or wheel into a directory on Python's path.
 
-    Of a wheel's `.data` directory only the modules are taken: a job has no use for its scripts, headers and data.
+    Of a wheel's `.data` directory only the modules are taken: a job does not use its scripts, headers and data.
     """
     with zipfile.ZipFile(archive) as reading:
         for entry in reading.infolist():
@@ -168,9 +171,12 @@ def unpack(archive: Path, site: Path) -> None:
 
 
 def compile_modules(site: Path) -> None:
-    """Compiles modules in a process with limits; one that cannot be compiled now is compiled when it is imported."""
+    """Compiles modules in a process with limits.
+
+    A module that cannot be compiled now is compiled at its import.
+    """
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(  # noqa: S603 - our own program; it compiles, and runs nothing
+        subprocess.run(  # noqa: S603 - the platform's own program; it compiles, and runs nothing
             [sys.executable, "-I", "-c", _COMPILE],
             cwd=site,
             env={},
@@ -182,7 +188,10 @@ def compile_modules(site: Path) -> None:
 
 
 def pack(site: Path, archive: Path) -> None:
-    """Writes a directory as a zip file, as it is shipped to executors. Not compressed: it is read once, from memory."""
+    """Writes a directory as a zip file for executors.
+
+    Not compressed: it is read once, from memory.
+    """
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_STORED, strict_timestamps=False) as writing:
         for path in sorted(site.rglob("*")):
             writing.write(path, path.relative_to(site))

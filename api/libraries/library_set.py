@@ -1,4 +1,7 @@
-"""The rules for the libraries of a job. Pure: facts in, refusals out."""
+"""The rules for the libraries of a job.
+
+Pure: facts in, refusals out.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ _SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A file that a job brings: its name, kind, SHA-256, and what is in it."""
+    """A file that a job brings: its name, kind, SHA-256 and content."""
 
     filename: str
     kind: ArtifactKind
@@ -53,11 +56,11 @@ class Library:
 
 
 def check_wheel(wheel: Library, platform: PlatformPackages) -> None:
-    """Refuses a wheel that this platform cannot use, whatever job it is for.
+    """Refuses a wheel that this platform cannot use for any job.
 
     Raises:
-        ArtifactInvalidError: Its name and its metadata differ, or it is for another Python or operating system.
-        LibraryClashError: The platform itself runs on another version of it, or has modules of the same name.
+        ArtifactInvalidError: The wheel's name and metadata differ, or it is for another Python or operating system.
+        LibraryClashError: The platform itself uses another version of it, or has modules of the same name.
     """
     try:
         name, version, _, tags = parse_wheel_filename(wheel.filename)
@@ -84,14 +87,14 @@ def check_libraries(program: Library, libraries: Sequence[Library], platform: Pl
 
     Args:
         program: The job's own artifact.
-        libraries: Those that it brings.
-        platform: What drivers and workers have already.
+        libraries: The libraries that the job brings.
+        platform: The packages of drivers and workers.
 
     Raises:
-        LibraryInvalidError: There are too many, or a Python file cannot be imported by its name.
-        LibraryClashError: One has the name of a package or module of the platform, of Python or of another one, or two
-            jars have the same file name.
-        LibraryRequirementError: A wheel needs a package that neither the job nor the platform has.
+        LibraryInvalidError: The job has too many libraries, or a Python file cannot be imported by its name.
+        LibraryClashError: A library has the name of a package or module of the platform, of Python or of another
+            library, or two jars have the same file name.
+        LibraryRequirementError: A wheel needs a package that the job and the platform lack.
     """
     if len(libraries) > LIBRARIES_MAX:
         raise LibraryInvalidError(f"a job has at most {LIBRARIES_MAX} libraries")
@@ -99,7 +102,7 @@ def check_libraries(program: Library, libraries: Sequence[Library], platform: Pl
         if library.kind is ArtifactKind.PYTHON:
             _check_module_name(library)
         _check_platform(library, platform)
-    # The program's own modules count, but its file is the module __main__ whatever it is called.
+    # The program's own modules count, but its file is the module __main__, whatever its name.
     own = [program] if program.kind is ArtifactKind.ZIP else []
     _check_each_other([*own, *libraries])
     if missing := sorted(set(_missing(libraries, platform))):
@@ -133,7 +136,7 @@ def _check_each_other(libraries: Sequence[Library]) -> None:
     owners: dict[str, Library] = {}
     for library in libraries:
         if library.kind is ArtifactKind.JAR and library.filename in jars:
-            raise LibraryClashError(f"two jars are called {library.filename}, of which Spark would leave one out")
+            raise LibraryClashError(f"two jars are called {library.filename}; Spark would omit one of them")
         if library.kind is ArtifactKind.JAR:
             jars.add(library.filename)
         name = library.distribution
@@ -151,7 +154,7 @@ def _check_each_other(libraries: Sequence[Library]) -> None:
 
 
 def _missing(libraries: Sequence[Library], platform: PlatformPackages) -> Iterator[str]:
-    """Yields the requirements of wheels, and of the extras that they name, that nothing meets."""
+    """Yields the unmet requirements of wheels and their extras."""
     brought = {library.distribution: library.contents for library in libraries if library.distribution is not None}
     left: list[tuple[str, frozenset[str]]] = [(name, frozenset()) for name in brought]
     seen: set[tuple[str, frozenset[str]]] = set()

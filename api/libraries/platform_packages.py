@@ -1,4 +1,7 @@
-"""The Python packages that the platform runs on: a job shares them, and cannot bring others in their place."""
+"""The Python packages that the platform uses.
+
+A job shares them, and cannot replace them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ _PINNED = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class PlatformPackage:
-    """An installed package of the platform: its normalised name, version, import names and requirements."""
+    """An installed package of the platform.
+
+    It has a normalised name, version, import names and requirements.
+    """
 
     name: str
     version: str
@@ -39,14 +45,14 @@ class PlatformPackage:
 
 @dataclass(frozen=True, slots=True)
 class PlatformPackages:
-    """The platform's packages by normalised name, and the Python and the tags of wheels that it can use.
+    """The platform's packages, its Python and the wheel tags that it accepts.
 
     Attributes:
         packages: By normalised name.
         python_version: Such as 3.11.7.
         tags: The tags of wheels that it can use.
-        platforms: The names of its operating system in such tags, the most specific one first.
-        module_owners: Packages by the import names of their modules, and by those of namespaces with a dot at the end.
+        platforms: The names of its operating system in such tags, most specific first.
+        module_owners: Packages by the import names of their modules and, with a dot at the end, of namespaces.
     """
 
     packages: Mapping[str, PlatformPackage]
@@ -105,7 +111,7 @@ def _distributions() -> Iterator[importlib.metadata.Distribution]:
 
 
 def _required_by(name: str) -> set[str]:
-    """Returns the names of all packages that an installed one needs, and those that these need."""
+    """Returns the names of all direct and indirect requirements of a package."""
     found: set[str] = set()
     left = [(name, frozenset[str]())]
     seen = set()
@@ -126,7 +132,10 @@ def _required_by(name: str) -> set[str]:
 
 
 def applicable(requires: Iterable[str], extras: frozenset[str]) -> Iterator[Requirement]:
-    """Yields the requirements that hold on this Python and operating system, without extras and with these."""
+    """Yields the requirements that apply to this Python and operating system.
+
+    They are requirements without extras and with the given extras.
+    """
     for line in requires:
         requirement = Requirement(line)
         marker = requirement.marker
@@ -142,5 +151,5 @@ def _package(found: importlib.metadata.Distribution) -> PlatformPackage:
 
 
 def is_reserved(module: str) -> bool:
-    """Whether a module's name belongs to Python itself."""
+    """Returns whether a module's name belongs to Python itself."""
     return module in sys.stdlib_module_names or module == "__main__"

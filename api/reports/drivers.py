@@ -1,6 +1,6 @@
 """Requests and reports of drivers.
 
-Any message may arrive twice or late; a driver whose attempt is over can change nothing.
+Any message may arrive twice or late; messages of a driver with an ended attempt have no effect.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
 
 
 def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
-    """Returns the bytes of the attempt's artifact, one chunk in memory at a time.
+    """Returns the bytes of the attempt's artifact, chunk by chunk.
 
     Raises:
         AttemptOverError: The attempt is over.
@@ -122,12 +122,14 @@ def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
 
 
 def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredentials:
-    """Returns credentials that reach the job's own objects, and those that it restores from.
+    """Returns credentials for the objects that the job may access.
+
+    These are the job's own objects, and the objects that it restores from.
 
     Raises:
         AttemptOverError: The attempt is over.
-        StoreRoleMissingError: There is no role to narrow, or the job's store has none.
-        StoreUnavailableError: The store gives out none now.
+        StoreRoleMissingError: The platform has no role to narrow, or the job's store has no roles.
+        StoreUnavailableError: The store grants no credentials now.
     """
     role = context.settings.store_role
     with context.reads() as session:
@@ -151,11 +153,13 @@ def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredenti
 
 
 def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> HeartbeatResponse:
-    """Stores a driver's state and the results of its commands; returns the commands without a result.
+    """Stores a driver's state and command results.
+
+    Returns the commands without a result.
 
     Raises:
         AttemptOverError: The attempt is over: the driver must end.
-        ReportInvalidError: It cannot be true.
+        ReportInvalidError: The report cannot be true.
     """
     with context.sessions.begin() as session:
         if message.results:
@@ -191,7 +195,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
             for command in waiting
         ]
         settings = _settings(session, attempt, message)
-    if has_progressed:  # in a transaction of its own: others lock a change before an attempt
+    if has_progressed:  # in a separate transaction: other transactions lock a change before an attempt
         with context.sessions.begin() as session:
             settled = figures_of_change(attempt.metrics) if attempt.settled_at_ms is not None else None
             changes.note_progress(session, job.id, attempt.number, attempt.caught_up_at_ms, settled)
@@ -208,12 +212,12 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
     """Stores a checkpoint's progress.
 
     A late report of an attempt that is over still counts if its status is COMPLETED and the store confirms it: the
-    manifest is published, and the attempt had committed what is in it. A report of a newer attempt under the same
-    number is never overwritten.
+    manifest is published, and the attempt had committed the checkpoint's batches. A report of a newer attempt under the
+    same number is never overwritten.
 
     Raises:
-        ReportInvalidError: It cannot be true.
-        StoreUnavailableError: It is late, and the store does not answer.
+        ReportInvalidError: The report cannot be true.
+        StoreUnavailableError: The report is late, and the store does not answer.
     """
     if driver.over and not _is_confirmed(context, driver, report):
         return
@@ -228,7 +232,7 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
             return
         status = CheckpointStatus(report.status)
         failed_at_ms = found.failure_timestamp if found is not None else None
-        if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and nobody asked the store
+        if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and the store was not asked
             raise AttemptOverError("another attempt runs the job, or none")
         mask = Mask(_secrets(context, session, job, attempt))  # a query: it would flush a new row without values
         if found is None:
@@ -282,7 +286,10 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
 
 
 def _settings(session: Session, attempt: Attempt, message: Heartbeat) -> LiveSettings | None:
-    """Returns the settings of the attempt's revision, if its driver has been given those of another one."""
+    """Returns the settings of the attempt's revision, if its driver lacks them.
+
+    The driver lacks them if it has another revision's settings.
+    """
     if message.revision in {None, attempt.revision}:
         return None
     revision = revisions.of_attempt(session, attempt)
@@ -307,7 +314,7 @@ def _stream(context: Context, sha256: str) -> Iterator[bytes]:
 
 
 def _store_heartbeat(attempt: Attempt, message: Heartbeat, now: int, heard_at_ms: int) -> bool:
-    """Returns whether the reconciler should look at once."""
+    """Returns whether to wake the reconciler."""
     is_news = attempt.driver_state != message.state
     attempt.driver_state, attempt.heartbeat_at_ms = message.state, heard_at_ms
     attempt.restored_at_ms = message.restored_at_ms
@@ -340,7 +347,7 @@ def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> Non
             message=f"attempt {attempt.number} failed and follows the restart strategy: {metrics.last_failure.code}",
             failure_code=metrics.last_failure.code,
         )
-        if message.failure is None:  # else it is the same one
+        if message.failure is None:  # otherwise it is the same failure
             series.note_restart(session, attempt.job_id, now_ms())
             exceptions.record(session, attempt.job_id, attempt.number, now_ms(), metrics.last_failure.model_dump())
 

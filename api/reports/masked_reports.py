@@ -1,4 +1,7 @@
-"""Drivers' reports without the secrets of their jobs: a driver masks them itself, but its job can make it not to."""
+"""Masks the secrets of jobs in drivers' reports.
+
+A driver masks them itself, but its job can prevent that.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def masked_heartbeat(message: Heartbeat, mask: Mask) -> Heartbeat:
-    """Returns a heartbeat with secrets masked in each text that a job can choose."""
+    """Masks secrets in each text that a job can choose."""
     metrics = message.metrics
     outage, clean_up = metrics.sink_outage, metrics.clean_up
     return message.model_copy(

@@ -1,6 +1,8 @@
-"""Checks of drivers' reports. Pure: facts in, the reason to refuse the report out.
+"""Checks of drivers' reports.
 
-A driver runs its user's code, so a report is a claim. It can change its own job's history alone, only as its own
+Pure: facts in, the reason to refuse the report out.
+
+A driver runs its user's code, so a report is a claim. A report can change only its own job's history, only as its own
 attempt, and only so that the job can still be started.
 """
 
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, DriverMetrics, Heartbeat
 
 CHECKPOINT_ID_STEP_MAX = 1_000_000
-"""How far a checkpoint's number may be above all known ones: reports get lost while the control plane is away."""
+"""How far a checkpoint's number may be above all known numbers: reports get lost while the control plane is down."""
 UID_CHARACTERS_MAX = 1000
 _BATCH_ID_MAX = 1 << 53
 
@@ -55,13 +57,13 @@ class Reporter:
     newest_checkpoint_id: int = 0
 
     def location(self, checkpoint_id: int, savepoint_id: str | None) -> str:
-        """Returns the one location at which the job's drivers publish this manifest."""
+        """Returns the location at which the job's drivers publish a manifest."""
         path = Layout(JobId(self.job_id)).manifest(CheckpointId(checkpoint_id), savepoint_id)
         return location_of(canonical_url(self.store_url), path)
 
 
 def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
-    """Returns why a report of a checkpoint cannot be true; None if it can."""
+    """Returns why a report of a checkpoint cannot be true, if so."""
     id_max = by.newest_checkpoint_id + CHECKPOINT_ID_STEP_MAX
     is_completed = report.status is CheckpointStatus.COMPLETED
     subtasks = {(subtask.operator_uid, subtask.index) for subtask in report.subtasks}
@@ -70,15 +72,15 @@ def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
         (report.is_savepoint == (report.savepoint_id is not None), "a savepoint, and nothing else, has a savepoint_id"),
         (
             report.external_path == (by.location(report.checkpoint_id, report.savepoint_id) if is_completed else None),
-            "a completed checkpoint, and no other, has the external_path at which the job publishes its manifest",
+            "only a completed checkpoint has an external_path: the path at which the job publishes its manifest",
         ),
         (report.batch_id is None or -1 <= report.batch_id <= _BATCH_ID_MAX, "batch_id is out of range"),
         (
             all(1 <= subsumed < report.checkpoint_id for subsumed in report.subsumed_checkpoint_ids),
-            "a checkpoint subsumes only those before it",
+            "a checkpoint subsumes only earlier checkpoints",
         ),
         (len(subtasks) == len(report.subtasks), "a subtask is reported twice"),
-        (len({uid for uid, _ in subtasks}) <= OPERATORS_MAX, f"there are more than {OPERATORS_MAX} operators"),
+        (len({uid for uid, _ in subtasks}) <= OPERATORS_MAX, f"the report has more than {OPERATORS_MAX} operators"),
         (all(0 <= index < by.parallelism for _, index in subtasks), "the attempt does not have such a subtask"),
         (
             all(0 <= one.key_group_start <= one.key_group_end < by.max_parallelism for one in report.subtasks),
@@ -89,7 +91,7 @@ def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
 
 
 def why_not_heartbeat(message: Heartbeat, by: Reporter) -> str | None:
-    """Returns why a heartbeat cannot be true; None if it can."""
+    """Returns why a heartbeat cannot be true, if so."""
     if by.stage is AttemptStage.STANDBY and message.state not in _AS_STANDBY:
         return f"a standby has no assignment and cannot be {message.state}"
     if by.stage is AttemptStage.STANDBY and (message.first_commit or message.last_commit or message.results):
@@ -101,7 +103,10 @@ def why_not_heartbeat(message: Heartbeat, by: Reporter) -> str | None:
 
 
 def _why_not_metrics(metrics: DriverMetrics) -> str | None:
-    """Returns why a driver's metrics are more than a job can have: they are stored and shown with each heartbeat."""
+    """Returns why a driver's metrics exceed the limits, if so.
+
+    They are stored and shown with each heartbeat.
+    """
     nodes, sources = metrics.graph, metrics.sources
     uids = [each.uid for part in (metrics.operators, metrics.sinks, sources, nodes) for each in part]
     rules = (

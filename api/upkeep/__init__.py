@@ -1,1 +1,4 @@
-"""Threads beside the reconciler: they announce this control plane, and remove what nobody needs any more."""
+"""Threads beside the reconciler.
+
+They announce this control plane, and remove unneeded objects, files and rows.
+"""

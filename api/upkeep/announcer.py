@@ -1,4 +1,7 @@
-"""Records where this replica can be reached: in the database for other replicas, in the store for drivers."""
+"""Announces the address of this replica.
+
+Other replicas read it in the database, drivers in the store.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ PUBLISH_S = 30.0
 
 
 def replica_id(place: str) -> str:
-    """Returns the id of the replica at a place: the host and home of its launcher."""
+    """Returns the id of the replica at a place.
+
+    A place is the host and home of its launcher.
+    """
     return hashlib.sha256(place.encode()).hexdigest()[:32]
 
 
 class Announcer:
-    """A thread that announces this replica, and knows the others.
+    """A thread that announces this replica and knows the other replicas.
 
     Args:
         sessions: The database.
@@ -54,7 +60,7 @@ class Announcer:
 
     @property
     def urls(self) -> list[str]:
-        """The addresses of the replicas that are alive, as last read from the database."""
+        """The addresses of live replicas, as last read from the database."""
         return self._urls
 
     def start(self) -> None:
@@ -73,7 +79,10 @@ class Announcer:
             logger.info("the address is not withdrawn, and gets old", exc_info=True)
 
     def announce(self) -> None:
-        """Announces this replica once, in the database and in each store that has not got its address lately."""
+        """Announces this replica once, in the database and outdated stores.
+
+        A store is outdated if it has not got the address lately.
+        """
         with self._sessions.begin() as session:
             follow_database_clock(session)
             replicas.announce(session, self._name, self._url)
@@ -86,7 +95,7 @@ class Announcer:
     def _publish(self, store_url: str) -> None:
         try:
             publish(open_store(store_url), self._name, ControlAddress(url=self._url, recorded_at_ms=now_ms()))
-        except Exception as error:  # noqa: BLE001 - a store that cannot be opened must not keep the others without
+        except Exception as error:  # noqa: BLE001 - a store that cannot be opened must not keep other stores from getting it
             logger.warning("%s does not get this replica's address: %s; trying again", store_url, error)
         else:
             self._published_at_s[store_url] = time.monotonic()

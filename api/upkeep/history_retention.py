@@ -1,4 +1,7 @@
-"""The retention of history: rows that nobody looks up any more are removed, by policy, a few at a time."""
+"""The retention of history.
+
+It removes old rows by policy, a few at a time.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +37,8 @@ class HistoryPolicy:
     """The history that is kept.
 
     Attributes:
-        checkpoints: Checkpoints and savepoints per job; completed ones stay whatever their number.
-        detailed_checkpoints: Those of them whose subtasks are kept.
+        checkpoints: Checkpoints and savepoints per job; completed snapshots always stay.
+        detailed_checkpoints: How many of them keep their subtasks.
         attempts: Ended attempts per job.
         event_days: Age of the oldest events in days.
     """
@@ -47,14 +50,16 @@ class HistoryPolicy:
 
 
 class HistoryRetention:
-    """A thread that removes what the policy does not keep; may be killed between any two lines.
+    """A thread that removes the history outside the policy.
 
-    An event, HISTORY_REMOVED, tells after each pass how much it has removed.
+    It may be killed between any two lines.
+
+    An event, HISTORY_REMOVED, reports after each pass how much it has removed.
 
     Args:
         sessions: The database.
         pulse: Shows whether this control plane leads, and in which epoch; only then it works.
-        policy: What is kept.
+        policy: The history to keep.
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse, policy: HistoryPolicy) -> None:
@@ -72,7 +77,7 @@ class HistoryRetention:
         """Makes one pass; returns how many rows it has removed, by table.
 
         Raises:
-            LeadershipLostError: Another replica leads; it goes on with the pass.
+            LeadershipLostError: Another replica leads and continues the pass.
         """
         policy, removed = self._policy, Counter[str]()
         with leadership.transaction() as session:

@@ -22,11 +22,13 @@ logger = logging.getLogger(__name__)
 
 
 class LeaderThread:
-    """Works every so often, and again at once as long as there is more to do; may be killed between any two lines.
+    """Works periodically, and again immediately if more work is left.
+
+    It may be killed between any two lines.
 
     Args:
         name: Of the thread, and of its work in the log.
-        every_s: The pause between two looks, in seconds.
+        every_s: The pause between two polls, in seconds.
         work: Does some of the work with the right to write; returns whether there may be more.
         sessions: The database.
         pulse: Shows whether this control plane leads, and in which epoch; only then the thread works.
@@ -54,7 +56,7 @@ class LeaderThread:
         return self._closing.is_set()
 
     def pause(self, seconds: float) -> None:
-        """Waits in the middle of the work, no longer than until it should end."""
+        """Waits in the middle of the work; the thread's end wakes it."""
         self._closing.wait(seconds)
 
     def start(self) -> None:
@@ -72,8 +74,8 @@ class LeaderThread:
                     if not self._work(Leadership(self._sessions, epoch)):
                         break
             except LeadershipLostError:
-                logger.info("another replica leads, and goes on with: %s", self._thread.name)
+                logger.info("another replica leads, and continues: %s", self._thread.name)
             except SQLAlchemyError:
                 logger.warning("the database fails; trying again: %s", self._thread.name, exc_info=True)
-            except Exception:  # the thread survives every error: jobs decide what is in the store
+            except Exception:  # the thread survives every error: jobs decide the content of the store
                 logger.exception("a defect; trying again: %s", self._thread.name)

@@ -1,4 +1,4 @@
-"""The removal of deleted jobs' objects from the store, beside the reconciler and without haste."""
+"""Removes deleted jobs' objects from the store, in the background."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ SETTLED_MS = 60 * 60 * 1000
 """A process that still wrote for a job when it was deleted has ended after this long."""
 RETRY_MS = 60_000
 ROWS_AT_ONCE = 500
-"""A checkpoint has a row per operator and subtask; one statement must not run into its time limit."""
+"""A checkpoint has a row per operator and subtask; one statement must not exceed its time limit."""
 
 
 class ObjectRemoval:
-    """A thread that deletes the objects of deleted jobs; may be killed between any two lines.
+    """A thread that deletes the objects of deleted jobs.
 
-    A first pass follows a deletion at once. After an hour a last one deletes what processes have written since that
-    nobody could reach. Events tell how much was deleted.
+    It may be killed between any two lines.
+
+    A first pass follows a deletion immediately. After an hour a last pass deletes the later writes of processes that
+    could not be reached. Events report how much was deleted.
 
     Args:
         sessions: The database.
@@ -57,12 +59,12 @@ class ObjectRemoval:
         self._thread.close()
 
     def run_due(self, leadership: Leadership) -> bool:
-        """Runs the pass that is due for the longest time; returns whether there was one.
+        """Runs the pass that is longest overdue; returns whether there was one.
 
-        A pass over the store that another replica begins in the meantime does no harm.
+        A pass over the store that another replica begins meanwhile is harmless.
 
         Raises:
-            LeadershipLostError: Another replica leads; it goes on with the pass.
+            LeadershipLostError: Another replica leads and continues the pass.
         """
         with leadership.transaction() as session:
             job = deleted_jobs.first_due(session, now_ms())
@@ -80,7 +82,7 @@ class ObjectRemoval:
                 claimed=_paths(job.claimed),
                 discarded=_paths(job.discarded),
             )
-        except Exception as error:  # noqa: BLE001 - one that cannot be deleted must not keep the others
+        except Exception as error:  # noqa: BLE001 - a failing job must not keep the objects of other jobs
             code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
             logger.warning("the objects of deleted job %s cannot be deleted: %s: %s", job.job_id, code, error)
             _failed(leadership, job, code)
@@ -89,7 +91,10 @@ class ObjectRemoval:
         return True
 
     def _remove_rows(self, leadership: Leadership, job: DeletedJob) -> bool:
-        """Deletes the job's checkpoints, a few at a time; returns whether its objects are to be deleted, too."""
+        """Deletes the job's checkpoints, a few at a time.
+
+        Returns whether its objects must also be deleted.
+        """
         while not self._thread.is_closing:
             with leadership.transaction() as session:
                 if checkpoints.delete_some(session, job.job_id, ROWS_AT_ONCE):

@@ -1,4 +1,7 @@
-"""The removal of runs: what attempts and jobs that are no longer in the database have left on this host."""
+"""Removes the local files of deleted attempts and jobs.
+
+Their rows are no longer in the database.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,12 @@ class RemovedRuns:
 
 
 class RunRemoval:
-    """A thread that deletes the local files of attempts and jobs whose rows are gone; may be killed at any time.
+    """A thread that deletes the local files of deleted attempts and jobs.
 
-    Attempts go by the retention of history, and jobs by their deletion, perhaps through another replica. Each replica
-    looks after its own host. An event, RUNS_REMOVED, tells after each pass how much was deleted.
+    It may be killed at any time.
+
+    The retention of history deletes attempts, and users delete jobs, perhaps through another replica. Each replica
+    cleans up its own host. An event, RUNS_REMOVED, reports after each pass how much was deleted.
 
     Args:
         sessions: The database.
@@ -65,7 +70,10 @@ class RunRemoval:
         self._thread.join()
 
     def run(self) -> RemovedRuns:
-        """Makes one pass. A run that still has its supervisor is left alone until it has ended."""
+        """Makes one pass.
+
+        A run that still has its supervisor is left alone until it has ended.
+        """
         here = self._launcher.runs()  # before the rows: a row is there before its run is
         with self._sessions() as session:
             known = jobs.known(session, here)
@@ -112,12 +120,15 @@ class RunRemoval:
         while not self._closing.wait(PASS_S):
             try:
                 self.run()
-            except Exception:  # the thread survives every error, as jobs decide what is in these directories
+            except Exception:  # the thread survives every error, as jobs decide the content of these directories
                 logger.warning("old runs cannot be deleted; trying again", exc_info=True)
 
 
 def _is_supervised(launcher: Launcher, job_id: str, number: int) -> bool:
-    """Whether a run's supervisor lives; one that cannot be looked at counts as alive."""
+    """Returns whether a run's supervisor lives.
+
+    A supervisor that cannot be checked counts as alive.
+    """
     try:
         return launcher.has_supervisor(job_id, number)
     except Exception:
@@ -126,7 +137,10 @@ def _is_supervised(launcher: Launcher, job_id: str, number: int) -> bool:
 
 
 def _freed_bytes(job_id: str, remove: Callable[[], int]) -> int | None:
-    """Removes local files of a job; returns their size, or None if that fails, which must not keep the others."""
+    """Removes local files of a job; returns their size.
+
+    Returns None after a failure, which must not keep other jobs' files.
+    """
     try:
         return remove()
     except Exception:

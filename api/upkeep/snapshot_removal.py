@@ -1,4 +1,7 @@
-"""The removal of the objects of checkpoints and savepoints that a user has deleted, beside the reconciler."""
+"""Removes the objects of deleted checkpoints and savepoints.
+
+A user has deleted the snapshots. The removal runs beside the reconciler.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +35,11 @@ RETRY_S = 60.0
 
 
 class SnapshotRemoval:
-    """A thread that deletes the objects of deleted checkpoints and savepoints; may be killed between any two lines.
+    """A thread that deletes the objects of deleted snapshots.
 
-    One whose objects cannot be deleted is tried again after a while. Events tell how much was deleted.
+    It may be killed between any two lines.
+
+    A failed deletion is tried again after a while. Events report how much was deleted.
 
     Args:
         sessions: The database.
@@ -53,10 +58,12 @@ class SnapshotRemoval:
         self._thread.close()
 
     def run_due(self, leadership: Leadership) -> bool:
-        """Deletes the objects of what a user has wanted gone for the longest time; returns whether there was one.
+        """Deletes the objects of the longest pending deletion, if any.
+
+        Returns whether there was a deletion.
 
         Raises:
-            LeadershipLostError: Another replica leads; it goes on.
+            LeadershipLostError: Another replica leads and continues.
         """
         now_s = time.monotonic()
         self._later_s = {key: until_s for key, until_s in self._later_s.items() if now_s < until_s}
@@ -68,7 +75,7 @@ class SnapshotRemoval:
         try:
             path = split_location(found.external_path or "")[1]
             done = delete_snapshot(open_to_read(store_url), JobId(found.job_id), path)
-        except Exception as error:  # noqa: BLE001 - one that cannot be deleted must not keep the others
+        except Exception as error:  # noqa: BLE001 - a failing snapshot must not keep the objects of other snapshots
             logger.warning("checkpoint %d of job %s cannot be deleted: %s", found.checkpoint_id, found.job_id, error)
             self._later_s[found.job_id, found.checkpoint_id] = now_s + RETRY_S
         else:

@@ -100,7 +100,7 @@ def test_a_wheel_says_what_it_is_what_it_needs_and_what_can_be_imported() -> Non
 
 
 def test_a_wheel_without_a_name_or_with_a_module_of_pythons_is_refused() -> None:
-    assert "name and version" in refusal_of(wheel(metadata="Name: x\n"), "x-1-py3-none-any.whl")
+    assert "name or version" in refusal_of(wheel(metadata="Name: x\n"), "x-1-py3-none-any.whl")
     assert "a module `json`" in refusal_of(wheel(("json.py", "")), "x-1-py3-none-any.whl")
     assert "is a .zip" in refusal_of(zipped(), "x-1-py3-none-any.whl")
 

@@ -89,7 +89,7 @@ def test_two_libraries_with_the_same_names_are_refused(first: Library, second: L
 
 def test_two_jars_with_the_same_file_name_are_refused() -> None:
     jars = (Library("codec.jar", ArtifactKind.JAR, "aa"), Library("codec.jar", ArtifactKind.JAR, "bb"))
-    assert refusal(LibraryClashError, *jars) == "two jars are called codec.jar, of which Spark would leave one out"
+    assert refusal(LibraryClashError, *jars) == "two jars are called codec.jar; Spark would omit one of them"
 
 
 def test_the_programs_own_modules_count_but_not_its_name() -> None:
