@@ -810,6 +810,16 @@ def test_each_failure_is_kept_once_with_its_traceback(
     assert (newest["code"], newest["type"], newest["attempt"]) == ("DRIVER_LOST", None, lost.number)
 
 
+def test_a_failure_that_ends_the_driver_is_one_exception_though_it_is_counted_too(
+    client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+    driver(number, "heartbeat", state="RUNNING", metrics={})
+    counted = {"failures": {"count": 1, "times_ms": [5]}, "last_failure": FAILED}
+    assert driver(number, "heartbeat", state="FAILED", metrics=counted, failure=FAILED).status_code == 200
+    assert len(client.get("/jobs/flights/exceptions").json()["exceptions"]) == 1
+
+
 def test_a_limited_number_of_failures_is_kept(
     client: httpx.Client, context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,9 @@ import pytest
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import jobs, revisions
-from keyscale.db.statuses import AttemptStage, JobStatus
+from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,7 +301,7 @@ def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginni
     assert (again.started_at_ms or 0) > 1
 
 
-def test_a_deleted_job_leaves_no_process_of_an_attempt_that_may_have_one(
+def test_a_deleted_job_leaves_no_process_and_gives_back_what_it_has_claimed(
     client: httpx.Client, context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[tuple[str, int]] = []
@@ -310,10 +311,13 @@ def test_a_deleted_job_leaves_no_process_of_an_attempt_that_may_have_one(
         found = jobs.lock(session, job["id"])
         assert found is not None
         transaction = JobTransaction(session, found)
-        for is_reaped in (True, False):
+        for is_reaped, claim_mode in ((True, ClaimMode.CLAIM), (False, ClaimMode.NO_CLAIM)):
             made = transaction.create_attempt(1, Cause.START)
+            made.restore_from, made.claim_mode = f"file:///store/{claim_mode}", claim_mode
             transaction.end_attempt(made.number)
             made.reaped = is_reaped
         transaction.settle(JobStatus.STOPPED, None)
     assert client.delete("/jobs/flights").status_code == 204
     assert killed == [(job["id"], 2)]
+    with context.sessions() as session:
+        assert session.get_one(DeletedJob, job["id"]).claimed == ["file:///store/CLAIM"]

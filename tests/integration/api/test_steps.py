@@ -7,13 +7,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from keyscale.api.lifecycle import steps
+from keyscale.api.access.principal import Principal
+from keyscale.api.lifecycle import intents, steps
 from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.specification import Specification, changed
 from keyscale.db.models import Attempt
-from keyscale.db.repositories import attempts, commands, jobs
-from keyscale.db.statuses import AttemptStage, ChangePhase, CommandStatus, JobStatus
+from keyscale.db.repositories import attempts, commands, jobs, revisions
+from keyscale.db.statuses import (
+    AttemptStage,
+    ChangeKind,
+    ChangePhase,
+    CommandStatus,
+    JobStatus,
+    RestoreMode,
+    Role,
+    UpgradeMode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -254,3 +267,32 @@ def test_an_active_and_a_standby_attempt_are_found_by_their_stage(
             found = attempts.of_stage(session, job["id"], stage)
             assert found is not None
             assert found.number == number
+
+
+@pytest.mark.parametrize(("code", "kept"), [(CANCELLED, []), ("X", ["X"])])
+def test_a_cancelled_change_leaves_no_exception_and_a_failed_one_does(
+    client: httpx.Client, running: Callable[..., None], publish: Callable[[], None], code: str, kept: list[str]
+) -> None:
+    running(steps.BeginSavepoint())
+    publish()
+    why = {"code": code, "message": "it ends"}
+    running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RollBack(2, why))
+    assert [each["code"] for each in client.get("/jobs/flights/exceptions").json()["exceptions"]] == kept
+    assert client.get("/jobs/flights/rescales/r").json()["failure"]["code"] == code
+
+
+def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carried_out(
+    client: httpx.Client, context: Context, job: dict[str, Any], take: Callable[..., None]
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    user = Principal("test", "test", Role.ADMIN)
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
+        wanted = changed(Specification.of(revisions.current(session, found)), {"parameters": {"version": "2"}})
+        revision = intents.revise(session, found, wanted, user)
+        intents.change(session, found, user, "u", revision, kind=ChangeKind.UPGRADE, mode=UpgradeMode.LAST_STATE)
+    take(steps.SwitchOver())
+    newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
+    assert (newest["number"], newest["revision"], newest["restore_from"]) == (2, 2, SAVEPOINT)
