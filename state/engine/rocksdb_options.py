@@ -161,7 +161,7 @@ def _options(settings: RocksDbSettings, filter_policy: str, memory: _Memory) -> 
     options.create_if_missing(True)
     options.create_missing_column_families(True)
     options.set_write_buffer_manager(memory.write_buffers)
-    # At least two fit into their share: while one is flushed, writes continue in the other.
+    # At least two fit into their share: writes continue in one while another is flushed.
     options.set_write_buffer_size(min(settings.write_buffer_bytes, memory.sizes[1] // 2))
     options.set_max_write_buffer_number(settings.write_buffer_count)
     if settings.bloom_bits > 0:

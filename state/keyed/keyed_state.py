@@ -35,7 +35,7 @@ KeyColumns: TypeAlias = Sequence[pa.Array | pa.ChunkedArray] | pa.RecordBatch | 
 SAMPLE_ROWS = 256
 """Shows what most keys of a batch need; few, because single reads cost five times as much."""
 
-_ROWS_AHEAD_MIN = 64  # reading fewer rows at once is no faster than reading them one by one
+_ROWS_AHEAD_MIN = 64  # reading fewer rows at once gains nothing over reading them one by one
 _PRESENT = PRESENT[0]
 
 

@@ -290,7 +290,7 @@ def _integer(of_type: pa.DataType) -> Convert:
     def convert(value: Any) -> int:
         try:
             whole = int(value)
-        except (ValueError, OverflowError):  # it is no number, or infinite
+        except (ValueError, OverflowError):  # not a number, or infinite
             raise _refused(_named(value, " that is not finite"), of_type) from None
         if whole != value:
             raise _refused(_named(value, " with a fraction"), of_type)
