@@ -148,13 +148,17 @@ class MappedFrame:
         return MappedFrame(self.parts + other.parts)
 
     def collect(self) -> list[Any]:
-        return [
-            SimpleNamespace(**row)
-            for frame, function in self.parts
-            for table in frame.partitions
-            for batch in function(iter(table.to_batches()))
-            for row in batch.to_pylist()
-        ]
+        """Runs all tasks, as those that run side by side do not wait for each other; raises the first failure."""
+        rows, failures = [], []
+        for frame, function in self.parts:
+            for table in frame.partitions:
+                try:
+                    rows += [row for batch in function(iter(table.to_batches())) for row in batch.to_pylist()]
+                except Exception as failure:  # noqa: BLE001 - raised below
+                    failures.append(failure)
+        if failures:
+            raise failures[0]
+        return [SimpleNamespace(**row) for row in rows]
 
 
 def use_model(monkeypatch: pytest.MonkeyPatch, session: ModelSession, *modules: Any) -> None:

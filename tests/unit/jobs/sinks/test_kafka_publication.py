@@ -1,0 +1,252 @@
+"""The records of a Kafka sink are exactly those of the committed batches, whenever its driver is killed.
+
+Brokers and file system are models; transactions, markers and shares are the sink's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from keyscale import KafkaSink
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
+from keyscale.jobs.sinks import kafka, kafka_output
+from keyscale.jobs.sinks.kafka_transactions import markers_topic
+from keyscale.jobs.sinks.sink import SinkContext
+from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
+from tests.support.sinks.file_system import MappedFrame, ModelSession, TableFrame, use_model
+from tests.support.sinks.kafka_brokers import Brokers, use_brokers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Play = Callable[[Host, Brokers, Path], SinkDriver]
+
+LAST, FILES, TOPIC = 2, 3, "records"
+SCHEMA = pa.schema([("value", pa.binary())])
+
+
+def prepare(self: KafkaSink, frame: Any, context: SinkContext) -> str:
+    """Stages records without Spark's expressions, and so refuses none. All after it is the sink's own."""
+    place = (context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
+    token = kafka._Token(*place, "", topic=self._topic, staging=self._staging_path)
+    staging = self._staging(token)
+    frame.save(staging.path)
+    shares = max(1, min(len(kafka._data_files(staging)), self._writers or FILES))
+    return msgspec.json.encode(msgspec.structs.replace(token, shares=shares)).decode()
+
+
+def records_of_shares(self: KafkaSink, key: Any, staging: Any) -> Iterator[Any]:  # noqa: ARG001 - a method's
+    files = kafka._data_files(staging)
+    for share in range(key.shares):
+        texts = [staging.read_text(name) or "" for name in files[share :: key.shares]]
+        rows = [{"value": line.encode()} for text in texts for line in text.splitlines()]
+        yield TableFrame(staging.spark, (pa.Table.from_pylist(rows, SCHEMA),))
+
+
+@pytest.fixture(params=[None, 1], ids=["several writers", "one writer"])
+def driver_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Play:
+    monkeypatch.setattr(kafka, "DataFrame", MappedFrame)
+    monkeypatch.setattr(KafkaSink, "prepare", prepare)
+    monkeypatch.setattr(KafkaSink, "_records_of_shares", records_of_shares)
+
+    def make(host: Host, brokers: Brokers, path: Path) -> SinkDriver:
+        session = ModelSession(host)
+        brokers.host = host
+        use_model(monkeypatch, session, kafka)
+        use_brokers(monkeypatch, brokers)
+        monkeypatch.setattr(kafka_output, "_outputs", OrderedDict())
+
+        def frame(batch_id: int, attempt: int) -> TableFrame:
+            rows = [[{"id": 10 * batch_id + part, "attempt": attempt}] for part in range(FILES)]
+            return TableFrame(session, tuple(map(pa.Table.from_pylist, rows)))
+
+        return SinkDriver(lambda: sink(path, writers=request.param), frame)
+
+    return make
+
+
+@pytest.fixture
+def brokers() -> Brokers:
+    return Brokers(Host(), {TOPIC: [[]], "another": [[]]})
+
+
+@pytest.fixture
+def driver(driver_in: Play, brokers: Brokers, tmp_path: Path) -> SinkDriver:
+    return driver_in(Host(), brokers, tmp_path)
+
+
+def sink(path: Path, topic: str = TOPIC, **options: Any) -> KafkaSink:
+    return KafkaSink("x:1", topic, staging=str(path / "staging"), **options)
+
+
+def ids(brokers: Brokers, topic: str = TOPIC) -> list[int]:
+    return sorted(json.loads(value)["id"] for value in brokers.values(topic))
+
+
+def expected_ids(*batches: int) -> list[int]:
+    return sorted(10 * batch_id + part for batch_id in batches for part in range(FILES))
+
+
+def test_a_driver_that_is_killed_before_any_effect_neither_loses_nor_doubles_a_record(
+    driver_in: Play, tmp_path: Path
+) -> None:
+    paths = (tmp_path / str(number) for number in count())
+
+    def play(host: Host) -> tuple[Brokers, Path]:
+        brokers, path = Brokers(host, {TOPIC: [[]]}), next(paths)
+        driver_in(host, brokers, path).run(LAST)
+        return brokers, path
+
+    for number, (brokers, path) in every_kill(play):
+        assert ids(brokers) == expected_ids(0, 1, 2), f"killed before effect {number}"
+        assert not list(path.rglob("part-*")), f"killed before effect {number}"
+    assert number > 20
+
+
+def test_a_worker_that_outlives_the_driver_and_has_an_old_marker_writes_nothing_twice(
+    driver: SinkDriver, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.run_attempt(0)
+    of_worker = kafka_output._outputs
+    monkeypatch.setattr(kafka_output, "_outputs", OrderedDict())  # the next batch runs in another worker
+    driver.run_attempt(1)
+    monkeypatch.setattr(kafka_output, "_outputs", of_worker)
+    driver.run_attempt(2)
+    assert ids(brokers) == expected_ids(0, 1, 2)
+
+
+def test_a_batch_is_not_visible_before_it_is_published_and_only_once_after(
+    driver: SinkDriver, brokers: Brokers
+) -> None:
+    of = driver.start()
+    token = of.prepare(driver.frame(0, 1), driver.context(0))
+    assert ids(brokers) == []
+    of.publish(token)
+    of.publish(token)
+    driver.committed, driver.tokens[0] = 0, token
+    driver.start().publish(token)
+    assert ids(brokers) == expected_ids(0)
+
+
+def test_a_share_that_is_written_is_not_written_again_by_the_next_driver(
+    driver: SinkDriver, brokers: Brokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = driver.start()
+    driver.tokens[0] = of.prepare(driver.frame(0, 1), driver.context(0))
+    driver.committed = 0
+    written = []
+
+    def reach(moment: str) -> None:
+        written.append(moment)
+        if moment == "kafka.share_written":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(kafka_output, "reach", reach)
+    with pytest.raises(KeyboardInterrupt):
+        of.publish(driver.tokens[0])
+    assert written == ["kafka.share_written"]
+    monkeypatch.setattr(kafka_output, "reach", lambda _: None)
+    driver.start()
+    assert ids(brokers) == expected_ids(0)
+
+
+def test_an_older_attempt_is_shut_out_of_every_share_when_a_newer_one_begins(
+    driver: SinkDriver, brokers: Brokers
+) -> None:
+    old = driver.start()
+    late = old.prepare(driver.frame(0, 1), driver.context(0))
+    driver.committed, driver.tokens[0] = 0, late
+    old.publish(late)
+    late = old.prepare(driver.frame(1, 1), driver.context(1))
+    driver.start()
+    with pytest.raises((SinkOccupiedError, SinkPublishError)):
+        old.publish(late)
+    assert ids(brokers) == expected_ids(0)
+
+
+def test_a_batch_that_another_driver_has_published_and_removed_is_done(driver: SinkDriver, brokers: Brokers) -> None:
+    old = driver.start()
+    token = old.prepare(driver.frame(0, 1), driver.context(0))
+    driver.committed, driver.tokens[0] = 0, token
+    driver.start()
+    old.publish(token)
+    assert ids(brokers) == expected_ids(0)
+
+
+def test_a_late_driver_whose_batch_is_still_staged_is_refused_by_the_newer_ones_marker(
+    driver: SinkDriver, brokers: Brokers, tmp_path: Path
+) -> None:
+    driver.run_attempt(0)
+    old = sink(tmp_path)
+    late = old.prepare(driver.frame(1, 1), SinkContext(JOB, UID, 1, 1, "late"))
+    driver.start()
+    again = old.prepare(driver.frame(1, 1), SinkContext(JOB, UID, 1, 1, "late"))
+    assert again == late
+    with pytest.raises(SinkOccupiedError):
+        old.publish(late)
+    assert ids(brokers) == expected_ids(0)
+
+
+def test_a_job_that_goes_back_writes_its_later_batches_again(driver: SinkDriver, brokers: Brokers) -> None:
+    driver.run(LAST)
+    driver.go_back(0)
+    driver.run(LAST)
+    assert ids(brokers) == sorted([*expected_ids(0, 1, 2), *expected_ids(1, 2)])
+
+
+def test_killed_drivers_after_the_job_has_gone_back_write_the_later_batches_once_more(
+    driver_in: Play, tmp_path: Path
+) -> None:
+    paths = (tmp_path / str(number) for number in count())
+
+    def play(host: Host) -> Brokers:
+        brokers, path = Brokers(Host(), {TOPIC: [[]]}), next(paths)
+        driver = driver_in(Host(), brokers, path)
+        driver.run(1)
+        again = driver_in(host, brokers, path)
+        again.attempt, again.committed, again.tokens = driver.attempt, 0, driver.tokens
+        again.run(1)
+        return brokers
+
+    for number, brokers in every_kill(play):
+        assert ids(brokers) == sorted([*expected_ids(0, 1), *expected_ids(1)]), f"killed before effect {number}"
+
+
+def test_the_topic_of_another_job_is_refused_before_anything_is_written(
+    driver: SinkDriver, brokers: Brokers, tmp_path: Path
+) -> None:
+    driver.run_attempt(0)
+    other = SinkContext("other", UID, -1, 1, "u")
+    with pytest.raises(SinkOccupiedError, match="of job job writes to topic records"):
+        sink(tmp_path).recover(other)
+    assert brokers.values(markers_topic(f"other-{UID}")) == []
+    sink(tmp_path, shared=True).recover(other)
+    sink(tmp_path, "another").recover(SinkContext("third", UID, -1, 1, "u"))
+
+
+def test_a_batch_is_published_where_it_was_staged_although_the_sink_has_another_topic_now(
+    driver: SinkDriver, brokers: Brokers, tmp_path: Path
+) -> None:
+    of = driver.start()
+    token = of.prepare(driver.frame(0, 1), driver.context(0))
+    sink(tmp_path, "another").publish(token)
+    assert (ids(brokers), ids(brokers, "another")) == (expected_ids(0), [])
+
+
+def test_a_discarded_batch_cannot_be_published(driver: SinkDriver, brokers: Brokers, tmp_path: Path) -> None:
+    of = driver.start()
+    token = of.prepare(driver.frame(0, 1), driver.context(0))
+    of.discard(token)
+    of.discard(token)
+    assert not list(tmp_path.rglob("part-*"))
+    with pytest.raises(SinkPublishError, match="are gone"):
+        of.publish(token)
+    assert ids(brokers) == []
