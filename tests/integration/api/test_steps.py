@@ -15,7 +15,7 @@ from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.specification import Specification, changed
-from keyscale.db.models import Attempt
+from keyscale.db.models import Attempt, Change
 from keyscale.db.repositories import attempts, commands, jobs, revisions
 from keyscale.db.statuses import (
     AttemptStage,
@@ -27,6 +27,7 @@ from keyscale.db.statuses import (
     Role,
     UpgradeMode,
 )
+from keyscale.jobs.protocol.messages import DriverMetrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -296,3 +297,31 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
     take(steps.SwitchOver())
     newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["revision"], newest["restore_from"]) == (2, 2, SAVEPOINT)
+
+
+def test_a_change_keeps_the_times_of_its_new_driver_which_knows_the_lag_that_it_found(
+    client: httpx.Client,
+    context: Context,
+    job: dict[str, Any],
+    take: Callable[..., None],
+    publish: Callable[[], None],
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    with context.sessions.begin() as session:
+        session.get_one(Attempt, (job["id"], 1)).metrics = DriverMetrics(batches=3, pending_records=5).model_dump()
+    assert client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
+    take(steps.CreateAttempt(2, steps.Cause.RESCALE, standby=True), steps.BeginSavepoint())
+    publish()
+    take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.AdvanceChange(ChangePhase.VERIFY))
+    with context.sessions.begin() as session:
+        new = session.get_one(Attempt, (job["id"], 2))
+        new.launched_at_ms, new.attached_at_ms, new.restored_at_ms, new.first_commit_at_ms = 110, 900, 2000, 2400
+    take(steps.CompleteChange(False, 10**15))
+    with context.sessions() as session:
+        assert session.get_one(Attempt, (job["id"], 2)).lag_before == 5
+        times = session.get_one(Change, "r").times or {}
+    assert {name: times[name] for name in ("launched_at_ms", "attached_at_ms", "restored_at_ms")} == {
+        "launched_at_ms": 110,
+        "attached_at_ms": 900,
+        "restored_at_ms": 2000,
+    }
