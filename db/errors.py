@@ -22,8 +22,8 @@ class EmbeddedPostgresError(DatabaseError):
     code = "EMBEDDED_POSTGRES_FAILED"
     title = "The embedded PostgreSQL cannot be started"
     advice = (
-        "Read <home>/postgres/log. The usual causes are a full disk, a home directory that is not on a local disk, or "
-        "one that the database's user may not enter. Or set KEYSCALE_DATABASE_URL to a PostgreSQL of your own."
+        "Read <home>/postgres/log. The usual causes are a full disk, or a home directory that is not on a local disk "
+        "or that the database's user may not enter. Or set KEYSCALE_DATABASE_URL to a PostgreSQL of your own."
     )
 
 

@@ -38,6 +38,7 @@ def test_a_noun_is_left_alone(text: str) -> None:
         ('\n\ndef rows():\n    """Returns rows of a file, which is left as it was.\n    They are sorted."""', 4),
         ('raise ValueError(\n    f"{name} is read by nobody"\n)', 2),
         ('class Fault(Exception):\n    advice: ClassVar[str] = "Stop those that run."', 2),
+        ('class Fault(Exception):\n    advice = "Stop those that run."', 2),
     ],
 )
 def test_a_docstring_an_error_and_an_advice_are_found_with_their_line(source: str, line: int) -> None:

@@ -21,7 +21,7 @@ SUBJECT_MAX = 72
 PACKAGES = ("state", "jobs", "db", "api", "deploy", "bench", "src")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "api/dashboard/**/*.html", "api/dashboard/**/*.js")
 # Folders, rooms and pages that are still to be rewritten.
-PENDING = ("api/dashboard/static/", "api/dashboard/templates/", "docs/errors.md")
+PENDING = ("api/dashboard/static/", "api/dashboard/templates/")
 
 PHRASES = {
     r"(ones?|those) (that|who|which)|(those|that) of|the others|the other(?! \w)|(?<!\w\s)whose": "the noun itself",
@@ -68,14 +68,16 @@ def module(text: str) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if docstring := ast.get_docstring(node):
                 yield from ((node.body[0].lineno, complaint) for complaint in first_line(node, docstring))
-        elif isinstance(node, ast.Raise) or (isinstance(node, ast.AnnAssign | ast.keyword) and is_advice(node)):
+        elif isinstance(node, ast.Raise) or is_advice(node):
             for each in ast.walk(node):
                 if isinstance(each, ast.Constant) and isinstance(each.value, str):
                     yield from ((each.lineno, complaint) for _, complaint in phrases(each.value))
 
 
-def is_advice(node: ast.AnnAssign | ast.keyword) -> bool:
-    return ast.unparse(node.target) == "advice" if isinstance(node, ast.AnnAssign) else node.arg == "advice"
+def is_advice(node: ast.AST) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    names = {getattr(node, "arg", None), *(getattr(target, "id", None) for target in targets)}
+    return not names.isdisjoint({"advice", "title"})
 
 
 def subject(line: str) -> Iterator[str]:
