@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation.controlled import play_controlled
+from tests.simulation.crash_points import KINDS, crashes, steps_of
 from tests.simulation.database import Database
 from tests.simulation.generator import control_plane_history
 from tests.support.servers.postgres import create_database
@@ -15,8 +16,15 @@ from tests.support.servers.postgres import create_database
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.simulation.environment import Outcome
+    from tests.simulation.history import History
+
 pytestmark = pytest.mark.real
 SEEDS = range(8)
+MORE_SEEDS = range(8, 60)
+KINDS_IN_SHORT = ("rescale", "failing upgrade", "deletion")
+CRASHES = 2
+"""So many steps of each of these kinds are tried in the real tier, and ten of each kind in the exhaustive one."""
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +36,35 @@ def database(postgres_server: str, migrated_template: str) -> Iterator[Database]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_history_of_the_whole_platform_leaves_no_finding(database: Database, seed: int) -> None:
     assert play_controlled(control_plane_history(seed), database).findings == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", MORE_SEEDS)
+def test_any_history_of_the_whole_platform_leaves_no_finding(database: Database, seed: int) -> None:
+    assert play_controlled(control_plane_history(seed), database).findings == []
+
+
+def findings_of_crashes(database: Database, kind: str, count: int) -> dict[str, list[str]]:
+    """Plays the history of a kind with a crash at some of its durable steps; returns what was found, by step."""
+
+    def play(history: History) -> Outcome:
+        return play_controlled(history, database)
+
+    steps = steps_of(kind, play)
+    stride = max(1, len(steps) // count)
+    played = ((steps[step], play(history)) for step, history in crashes(kind, len(steps), "itself", stride=stride))
+    return {step: outcome.findings for step, outcome in played if outcome.findings}
+
+
+@pytest.mark.parametrize("kind", KINDS_IN_SHORT)
+def test_a_crash_at_a_durable_step_loses_no_wish(database: Database, kind: str) -> None:
+    assert findings_of_crashes(database, kind, CRASHES) == {}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [kind for kind, history in KINDS.items() if history.has_control_plane])
+def test_crashes_at_many_durable_steps_lose_no_wish(database: Database, kind: str) -> None:
+    assert findings_of_crashes(database, kind, 5 * CRASHES) == {}
 
 
 def test_the_same_seed_gives_the_same_history_and_the_same_trace(database: Database) -> None:

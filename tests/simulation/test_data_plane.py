@@ -10,12 +10,19 @@ from tests.simulation.generator import data_plane_history
 from tests.simulation.trace import Trace
 
 SEEDS = range(40)
+MORE_SEEDS = range(40, 400)
 CRASHES = 6
 """So many steps of each kind are tried here; the command tries all."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_history_of_the_data_plane_leaves_no_finding(seed: int) -> None:
+    assert play(data_plane_history(seed)).findings == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", MORE_SEEDS)
+def test_any_history_of_the_data_plane_leaves_no_finding(seed: int) -> None:
     assert play(data_plane_history(seed)).findings == []
 
 
@@ -36,3 +43,11 @@ def test_a_crash_at_a_durable_step_loses_nothing(kind: str) -> None:
         if found := play(history).findings:
             findings[f"{step}: {steps[step]}"] = found
     assert findings == {}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [kind for kind, history in KINDS.items() if not history.has_control_plane])
+def test_a_crash_at_any_durable_step_with_all_drivers_lost_loses_nothing(kind: str) -> None:
+    steps = steps_of(kind, play)
+    played = ((steps[step], play(history)) for step, history in crashes(kind, len(steps), "all drivers"))
+    assert {step: outcome.findings for step, outcome in played if outcome.findings} == {}
