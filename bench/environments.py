@@ -81,7 +81,7 @@ def _package_jars(cache: Path, module: str) -> Path:
         try:
             _run([*command, "--conf", "spark.ui.enabled=false", str(BENCH / "nothing.py")])
         except subprocess.CalledProcessError as failure:
-            message = f"{module} cannot be downloaded (see above); put its jars and those that it needs into {jars}"
+            message = f"{module} cannot be downloaded (see above); put it and its dependencies into {jars}"
             raise PackageError(message) from failure
     return jars
 

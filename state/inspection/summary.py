@@ -23,7 +23,7 @@ class StateSummary(msgspec.Struct, frozen=True):
     Attributes:
         name: The state's name.
         schema: The stored schema; None for timers, which are not declared.
-        entries: Number of stored entries, including expired ones that have not been cleaned up.
+        entries: Number of stored entries, including expired entries that are still stored.
         bytes: Size of their keys and values, uncompressed.
     """
 

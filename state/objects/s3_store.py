@@ -285,7 +285,7 @@ def _from_answer(error: ClientError, path: str) -> Exception:
     if code == "NoSuchBucket":
         return StoreRefusedError("the bucket does not exist")
     if code in {"NoSuchKey", "NotFound"} or status == 404:
-        return ObjectNotFoundError(f"there is no object at {path}")
+        return ObjectNotFoundError(f"no object exists at {path}")
     if status == 412:
         return ObjectExistsError(f"there is already an object at {path}")
     passing = {"SlowDown", "RequestTimeout", "BadDigest", "RequestTimeTooSkewed"}
