@@ -32,7 +32,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
 
     open_page(page, platform, "/ui/jobs/careful/checkpoints/1")
     verdict = page.locator("#restorable")
-    expect(verdict).to_contain_text("was not verified yet")
+    expect(verdict).to_contain_text("were not verified yet")
     actions.get_by_role("button", name="Verify").click()
     expect(verdict).to_contain_text("2 files (3 KiB) were read, and have the right hashes.")
     expect(page.locator("#message")).to_be_hidden()
@@ -42,7 +42,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     expect(verdict).to_contain_text("No job can start from it.")
     expect(verdict).to_contain_text("shared/a")
 
-    comparison = page.get_by_role("region", name="Compared with another one")
+    comparison = page.get_by_role("region", name="Comparison")
     comparison.get_by_label("with checkpoint or savepoint").fill("2")
     comparison.get_by_role("button", name="Compare").click()
     cells = ["5 KiB", "3 KiB", "2", "1", "1 KiB in 1 file", "4 KiB in 1 file", "2 KiB in 1 file"]
@@ -81,14 +81,14 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     made.take(1, {})
     made.take(2, {})
     open_page(page, platform, "/ui/jobs/branched/checkpoints/1?with=2")
-    comparison = page.get_by_role("region", name="Compared with another one")
+    comparison = page.get_by_role("region", name="Comparison")
     expect(comparison.get_by_role("table")).to_be_visible()
     comparison.get_by_label("with checkpoint or savepoint").fill("1")
     comparison.get_by_role("button", name="Compare").click()
-    expect(comparison).to_contain_text("This is the one that is shown; another one, please.")
+    expect(comparison).to_contain_text("Choose a different checkpoint.")
     comparison.get_by_label("with checkpoint or savepoint").fill("0")
     expect(comparison.get_by_role("table")).to_be_hidden()
-    expect(comparison.locator("#compare-note")).to_have_text(re.compile("^Enter the number of another one"))
+    expect(comparison.locator("#compare-note")).to_have_text(re.compile("^Enter the number of another checkpoint"))
 
     page.get_by_role("button", name="Start a job from it…").click()
     form = page.get_by_role("dialog", name="Start a job from it")
@@ -106,7 +106,7 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
 def test_a_checkpoint_that_no_job_has_is_no_fault_of_the_control_planes(page: Page, platform: Platform) -> None:
     for number in (0, 77, 10**20):
         page.goto(f"{platform.url}/ui/jobs/departures/checkpoints/{number}")
-        expect(page.locator("#checkpoint-status")).to_have_text(re.compile("There is no such checkpoint"))
+        expect(page.locator("#checkpoint-status")).to_have_text(re.compile("Checkpoint not found"))
         expect(page.locator("#connection")).to_be_hidden()
         expect(page.get_by_role("group", name="Actions on this checkpoint").get_by_role("button")).to_have_count(0)
 

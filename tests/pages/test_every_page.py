@@ -136,7 +136,7 @@ def test_a_field_that_cannot_be_used_says_why_before_it_is_sent(page: Page, plat
 ACTING = {
     "/ui/": ["Create the job"],
     "/ui/artifacts": ["Upload a file"],
-    "/ui/system": ["Make a token"],
+    "/ui/system": ["Create a token"],
     "/ui/jobs/departures/overview": ["Start", "Delete…", "Sign out"],
     "/ui/jobs/departures/revisions?edit=yes": ["Show the plan"],
     "/ui/jobs/departures/logs": ["Download"],
@@ -159,6 +159,6 @@ def test_every_button_that_acts_is_refused_while_the_control_plane_is_away(
     expect(page.locator("#connection")).to_contain_text("does not answer")
     for button in buttons:
         expect(button).to_be_disabled()
-        expect(button).to_have_attribute("title", "The control plane is away.")
+        expect(button).to_have_attribute("title", "The control plane does not answer.")
     if path == "/ui/":
         expect(page.locator("#new")).to_be_disabled()

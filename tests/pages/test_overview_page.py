@@ -137,9 +137,9 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
     page.route("**/jobs/fanned/stream", lambda route: route.abort())
     open_page(page, platform, "/ui/jobs/fanned/overview")
     now = page.get_by_role("region", name="Now")
-    expect(now).to_contain_text(f"Records waiting{NONE}the sources do not say")
+    expect(now).to_contain_text(f"Records waiting{NONE}the sources do not report it")
     nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
-    expect(nodes.filter(has_text="windows").first).to_contain_text("In, out200/s, 180/sBehind events1 min 24 s")
+    expect(nodes.filter(has_text="windows").first).to_contain_text("In, out200/s, 180/sLag1 min 24 s")
     for sink in ("count-files", "dead-files"):
         expect(nodes.filter(has_text=sink)).to_contain_text(f"Arriving{NONE}Systemanswers")
     expect(nodes.filter(has_text="window-files")).to_contain_text("Arriving180/s")
@@ -250,7 +250,7 @@ def test_a_driver_whose_clock_is_wrong_by_any_number_leaves_the_page_whole(
 
 def test_a_job_that_does_not_exist_is_reported(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/jobs/nobody")
-    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such job")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Job not found")
 
 
 def test_a_job_at_work_has_its_labels_figures_graph_and_charts(page: Page, platform: Platform) -> None:

@@ -130,7 +130,7 @@ def test_a_page_reports_that_the_control_plane_does_not_answer_and_recovers(page
     expect(notice).to_contain_text("The control plane does not answer.")
     start = page.get_by_role("button", name="Start")
     expect(start).to_be_disabled()
-    expect(start).to_have_attribute("title", "The control plane is away.")
+    expect(start).to_have_attribute("title", "The control plane does not answer.")
     said = "Stop: The control plane does not answer. It may have been done all the same."
     page.evaluate("async (text) => (await import('/ui/static/dom.js')).tell(text)", said)  # as a request under way does
     platform.start()

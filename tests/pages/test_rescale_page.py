@@ -35,9 +35,9 @@ def test_a_job_that_does_not_run_can_be_started_and_not_rescaled(page: Page, pla
         " The parallelism of this one is set on its page Revisions."
     )
     page.get_by_label("Parallelism", exact=True).fill("129")
-    expect(page.locator("#parallelism-hint")).to_contain_text("A whole number from 1 to 128, please.")
+    expect(page.locator("#parallelism-hint")).to_contain_text("Enter a whole number from 1 to 128.")
     page.get_by_role("link", name="Checkpoints").click()
-    expect(page.get_by_text("No checkpoint yet.")).to_be_visible()
+    expect(page.get_by_text("No checkpoints yet.")).to_be_visible()
 
 
 def test_the_preview_shows_the_key_groups_of_each_subtask(page: Page, platform: Platform) -> None:
@@ -91,7 +91,7 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
     expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
     expect(page.locator("#change-summary")).to_contain_text(f"from the same savepoint. ValueError: {HOSTILE_NAME}")
     steps = page.get_by_role("list", name="Phases of the change").get_by_role("listitem")
-    expect(steps.filter(has_text="failed")).to_have_text(["Have the state restored failed4.5 s"])
+    expect(steps.filter(has_text="failed")).to_have_text(["Restore failed4.5 s"])
     expect(steps.last).to_have_text("Roll back done3 s")
     past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1)
     expect(past).to_contain_text("2 → 4")

@@ -39,7 +39,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     expect(page).to_have_url(re.compile(r"\?edit=yes$"))
     form = page.get_by_role("region", name="Change the job")
     form.get_by_role("button", name="Show the plan").click()
-    expect(form.get_by_role("alert")).to_have_text("Nothing differs from the job as it is now.")
+    expect(form.get_by_role("alert")).to_have_text("The change has no effect on the job.")
     form.get_by_label("Parallelism").fill("3")
     expect(form.get_by_role("alert")).to_have_text("")
     form.get_by_label("Checkpoint every").fill("2.5")
@@ -64,7 +64,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
 
     history.nth(2).get_by_role("button", name="Go to revision 1…").click()
     question = page.get_by_role("dialog")
-    question.get_by_label("As it is now").check()
+    question.get_by_label("Current state").check()
     question.get_by_role("button", name="Roll back to revision 1").click()
     expect(history.nth(2)).to_contain_text("now")
     assert platform.api.get("/jobs/revised")["parallelism"] == 2
@@ -88,7 +88,7 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
             )
         )  # fmt: skip
     open_page(page, platform, "/ui/jobs/third/revisions")
-    outcomes = page.get_by_role("table", name="Revisions, the newest first").locator("tbody tr td:nth-of-type(5)")
+    outcomes = page.get_by_role("table", name="Revisions, newest first").locator("tbody tr td:nth-of-type(5)")
     expect(outcomes).to_have_text([NONE, NONE, NONE])
     expect(page.locator("#differences tr").first.get_by_role("cell")).to_have_text(["2", "4"])
     api.post("/jobs/third/rollback", {"revision": 2, "state": "current"})
@@ -106,7 +106,7 @@ def test_no_plan_is_made_before_the_chosen_file_is_uploaded(page: Page, platform
     open_page(page, platform, "/ui/jobs/departures/revisions?edit=yes")
     make_plan = page.get_by_role("button", name="Show the plan")
     program = {"name": "departures-2.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 2\n"}
-    page.get_by_label("or upload another one:").set_input_files(program)
+    page.get_by_label("or upload another program:").set_input_files(program)
     expect(make_plan).to_be_disabled()
     expect(make_plan).to_have_attribute("title", "The file is being uploaded.")
     wait_until(lambda: page.title() and waiting, what="the upload")  # asking the page lets its events come in
@@ -162,7 +162,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
     form = page.get_by_role("region", name="Change the job")
     program = {"name": "page-views.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 3\n"}
-    form.get_by_label("or upload another one").set_input_files(program)
+    form.get_by_label("or upload another program").set_input_files(program)
     expect(page).to_have_url(re.compile("program="))
     form.get_by_label("Why").fill("a third version")
     form.get_by_role("button", name="Show the plan").click()

@@ -83,7 +83,7 @@ def test_a_viewer_sees_no_buttons_that_would_be_refused(visitor: Page, platform:
     for path in ("/ui/", "/ui/artifacts", "/ui/system"):
         open_page(visitor, platform, path)
         shown = visitor.get_by_role("button").filter(visible=True).all_inner_texts()
-        assert not {"New job", "Upload a file", "Make a token", "Delete…", "Revoke…"} & set(shown)
+        assert not {"New job", "Upload a file", "Create a token", "Delete…", "Revoke…"} & set(shown)
 
 
 def test_the_pages_on_the_way_through_an_issuer_have_no_fault_of_access(

@@ -59,7 +59,7 @@ def test_an_administrator_makes_and_revokes_a_token_on_the_page(page: Page, plat
     open_page(page, platform, "/ui/system")
     page.get_by_label("Name").fill("nightly")
     page.get_by_label("Role").select_option("OPERATOR")
-    page.get_by_role("button", name="Make a token").click()
+    page.get_by_role("button", name="Create a token").click()
     expect(page.locator("#token-made")).to_contain_text("The token nightly is shown this once")
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="nightly"))
     row.get_by_role("button", name="Revoke…").click()

@@ -130,7 +130,7 @@ def sign_in_by_the_form(walk: Walk) -> None:
     walk.page.goto(f"{connection.url}/")
     walk.page.get_by_label("Token").fill(connection.token)
     walk.page.get_by_role("button", name="Sign in").click()
-    expect(walk.page.get_by_text("No job yet.")).to_be_visible()
+    expect(walk.page.get_by_text("No jobs yet.")).to_be_visible()
 
 
 def create_the_job(walk: Walk) -> None:
@@ -206,7 +206,7 @@ def upgrade(walk: Walk) -> None:
     walk.open_tab("Revisions")
     page.get_by_role("button", name="Change the job…").click()
     form = page.get_by_role("region", name="Change the job")
-    form.get_by_label("or upload another one").set_input_files(program(2))
+    form.get_by_label("or upload another program").set_input_files(program(2))
     expect(form.get_by_label("Program")).to_have_value(re.compile("."))
     expect(page).to_have_url(re.compile("program="), timeout=TIMEOUT_MS)
     form.get_by_label("Why").fill("rows say their version")

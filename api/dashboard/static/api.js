@@ -1,6 +1,6 @@
 // Calls the public API: the same routes that the command line and any other client use.
 
-/** Advice that needs a terminal or a client of one's own. */
+/** Advice that needs a terminal or another client. */
 const OF_OTHER_CLIENTS = /\b(GET|POST|PUT|PATCH|DELETE) \/|\bHTTP\b|If-Match|\.\/keyscale|`/;
 
 export const NO_ANSWER = "The control plane does not answer.";
@@ -18,14 +18,14 @@ export class ApiError extends Error {
     this.problem = problem;
   }
 
-  /** The message with what can be done about it on a page. */
+  /** The message with the advice that applies on a page. */
   get text() {
     const advice = this.advice.split(/(?<=[.!?])\s+/).filter((sentence) => !OF_OTHER_CLIENTS.test(sentence)).join(" ");
     const ends = !advice || /[.!?…]$/.test(this.message);
     return `${this.message}${ends ? "" : "."} ${advice}`.trim();
   }
 
-  /** Whether the control plane itself is away, or cannot do its work now. */
+  /** Whether the control plane itself does not answer, or cannot work now. */
   get isOutage() {
     return this.status === 0 || this.status >= 500;
   }
@@ -35,7 +35,7 @@ export class ApiError extends Error {
 export class Unauthorized extends ApiError {}
 
 const TIMEOUT_MS = 10_000, UPLOAD_TIMEOUT_MS = 600_000;
-/** A request that may have the control plane run a program, to see what it declares. */
+/** A request for which the control plane may run a program, to read its declaration. */
 const PROGRAM_TIMEOUT_MS = 300_000;
 
 async function request(method, path, { json, form, headers = {}, timeoutMs = TIMEOUT_MS } = {}) {
@@ -54,7 +54,7 @@ async function request(method, path, { json, form, headers = {}, timeoutMs = TIM
       signal: AbortSignal.timeout(timeoutMs),
     });
   } catch (error) {
-    const unanswered = new ApiError({ advice: method === "GET" ? "" : "What you asked for may have been done all the same." });
+    const unanswered = new ApiError({ advice: method === "GET" ? "" : "The request may have been carried out." });
     unanswered.isUnanswered = error.name === "TimeoutError";
     throw unanswered;
   }
@@ -64,7 +64,7 @@ async function request(method, path, { json, form, headers = {}, timeoutMs = TIM
   }
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
-  // An answer that breaks off is no answer.
+  // An incomplete answer counts as a missing answer.
   if (!response.ok || answer === null) throw new ApiError(answer ?? {}, response.ok ? 0 : response.status);
   return answer;
 }

@@ -21,7 +21,7 @@ export function planFigures({ movement, downtime }) {
 
 const SUBTASKS_LISTED = 64;
 
-/** The files that each new subtask opens, over all operators; nothing if there is no state, or there are very many. */
+/** The files that each new subtask opens, over all operators; nothing without state, or with very many subtasks. */
 export function planBySubtask({ movement, to_parallelism: parallelism }) {
   if (!movement.operators.length || parallelism > SUBTASKS_LISTED) return [];
   const columns = ["Subtask", "Key groups", "Own state", "Downloads", "Files", "Written by subtasks"];
@@ -36,10 +36,10 @@ export function planBySubtask({ movement, to_parallelism: parallelism }) {
   return [element("details", {}, element("summary", {}, "By subtask"), element("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "By subtask" },
     element("table", {}, element("thead", {}, element("tr", {}, ...columns.map((name, index) =>
       element("th", { scope: "col", class: index > 1 && index < 5 ? "number" : null }, name)))), element("tbody", {}, ...rows))),
-  element("p", { class: "hint" }, "A file that was written by a larger range is opened by several subtasks; each reads its own key groups of it only."))];
+  element("p", { class: "hint" }, "Several subtasks open a file of a larger range; each reads only its own key groups."))];
 }
 
-/** Why a change cannot be made, a line each. */
+/** Why a change cannot be made, one line per reason. */
 function problemsOf(plan) {
   return [
     ...(plan.failure ? [plan.failure.message] : []),

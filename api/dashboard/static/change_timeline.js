@@ -9,13 +9,13 @@ import { path } from "./job_page.js";
 /** The step of the control plane in each phase, from the click on. */
 export const PHASES = {
   REQUESTED: "Start the new driver",
-  SAVEPOINT: "Have a savepoint taken",
+  SAVEPOINT: "Savepoint",
   STOP: "End the old driver",
-  RESTORE: "Have the state restored",
+  RESTORE: "Restore",
   VERIFY: "Wait for a batch",
   ROLL_BACK: "Roll back",
 };
-/** Where the time of a change went, as its ledger says. */
+/** The parts of a change's time, from its downtime breakdown. */
 export const STEPS = {
   savepoint: "Savepoint",
   stop: "Stop",
@@ -41,7 +41,7 @@ export function changeTitle(change) {
 
 const isCancelled = (change) => change.failure?.code === "CHANGE_CANCELLED";
 
-/** How a change stands, or how it ended: one that its user has cancelled did not fail. */
+/** The state or the end of a change: a change that its user cancelled did not fail. */
 export const changePill = (change) => pill(change.status !== "IN_PROGRESS" && isCancelled(change) ? "CANCELLED" : change.status);
 
 /** The rows that show a change: each phase with its state, its start and its milliseconds so far. */
@@ -71,10 +71,10 @@ export function showChange(change) {
   const summary = byId("change-summary");
   summary.classList.toggle("soft", inProgress);
   setChildren(summary, ...(inProgress
-    ? ["Requested at ", when(change.requested_at_ms), ". The job goes on until the savepoint; each bar is as long as its phase."]
+    ? ["Requested at ", when(change.requested_at_ms), ". The job continues until the savepoint; each bar is as long as its phase."]
     : [element("dl", { class: "definitions" }, ...definitions([
-      ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job went on" : ""],
-      ["The whole", duration(change.duration_ms), "from the click to the end"],
+      ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job continues" : ""],
+      ["Total time", duration(change.duration_ms), "from the click to the end"],
       ...(change.before ? [["Could process, before", rate(change.before.processed_rate), busyOf(change.before)]] : []),
       ...(change.after ? [["and after", rate(change.after.processed_rate), busyOf(change.after)]] : []),
       ["Ended", when(change.ended_at_ms)],
@@ -102,10 +102,10 @@ function cancelButton(change, page) {
   const button = actionButton("Cancel it…", async () => {
     const agreed = await ask({
       title: `Cancel: ${changeTitle(change)}?`,
-      text: "The job goes on as before the change: from where it is, if it has not stopped yet, else from the savepoint that "
-        + "the change has taken. No record is lost. The change can be asked for again.",
+      text: "The job continues as before the change: without a stop, if it has not stopped yet, else from the savepoint that "
+        + "the change has taken. No record is lost. The change can be requested again.",
       action: "Cancel the change",
-      keep: "Let it go on",
+      keep: "Continue the change",
     });
     if (!agreed) return;
     try {
@@ -118,7 +118,7 @@ function cancelButton(change, page) {
     page.now();
   }, { class: "danger" });
   setRefused(button, change.cancel_requested_at_ms ? "It is being cancelled."
-    : change.can_cancel ? "" : "It is too late: the change is nearly over, or goes back already.");
+    : change.can_cancel ? "" : "It is too late: the change is nearly over, or already rolls back.");
   return button;
 }
 
@@ -153,7 +153,7 @@ function announce(change, rows) {
   if (spoken.textContent || isNews) setText(spoken, text);
 }
 
-/** How the job went on after a change that was given up. */
+/** How the job continued after a change that was given up. */
 function wayBack(change) {
   const begun = new Set(change.phases.map((one) => one.phase));
   if (!hasStopped(change)) return "The job runs as before: the change had not stopped it.";
@@ -170,7 +170,7 @@ function failureNotice(change) {
     failure.traceback ? element("details", {}, element("summary", {}, "Traceback"), element("pre", { tabindex: 0 }, failure.traceback)) : "")];
 }
 
-/** Where the downtime of a past change went, as one bar; the times are in its text. */
+/** The downtime breakdown of a past change, as one bar; the times are in its text. */
 export function shareBar(change) {
   if (!change.steps.length) return element("span", {}, downtime(change));
   const parts = change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms]);

@@ -21,7 +21,7 @@ const POINT_PX = 7, LONE_POINT_PX = 6;
 /** The content of each figure. @type {WeakMap<Element, string>} */
 const drawn = new WeakMap();
 
-/** Fetches the library once per page. Without it, pages show their figures without charts. */
+/** Fetches the library once per page. Without it, pages show their metrics without charts. */
 function loadLibrary() {
   library ??= new Promise((resolve, reject) => {
     // Plotly would add style elements, which the page's policy refuses; what it needs of them is in our style sheet.
@@ -39,7 +39,7 @@ function loadLibrary() {
   return library;
 }
 
-/** Shows the charts of these titles, in this order, and no other ones. @param {string[]} titles */
+/** Shows only the charts of these titles, in this order. @param {string[]} titles */
 export function arrangeCharts(titles) {
   const charts = byId("charts");
   const figures = titles.map(figureOf);
@@ -55,7 +55,7 @@ export function arrangeCharts(titles) {
  * @param {string} title
  * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], now?: number|null, mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
  *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap, unless the line is `joined`. A line's value
- *   is that of `now`, or its last one; one that is `over` has none.
+ *   is `now`, or its last value; a line that is `over` has no value.
  */
 export async function drawChart(title, { kind, lines, span, marks = [] }) {
   const figure = figureOf(title);
@@ -112,7 +112,7 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
   await turn;
 }
 
-/** Of a line only the points are drawn that are joined to no other one. */
+/** Draws only the points of a line without a neighbour. */
 function sizesOf({ points, joined }) {
   const isKnown = (index) => (points[index]?.[1] ?? null) !== null;
   const isOnly = points.filter((_, index) => isKnown(index)).length === 1;
@@ -131,13 +131,13 @@ function figureOf(title) {
   return figure;
 }
 
-/** Says in words what the chart shows: the last value, for everybody; and the spread, for screen readers. */
+/** Describes the chart in words: the last value, for every reader; and the spread, for screen readers. */
 function describe(figure, title, lines, format) {
   const now = [], spoken = [];
   for (const line of lines) {
     const known = line.points.map(([, value]) => value).filter((value) => value !== null);
     const named = lines.length > 1 ? `${line.name.toLowerCase()} ` : "";
-    // A line whose values do not hold has a value of now only if one of its latest points has: of the last, it may be to come.
+    // A line with momentary values has a current value only if one of its latest points has a value: the last value may still arrive.
     const lasts = line.joined ? known : line.points.slice(-LATE_POINTS).map(([, value]) => value).filter((value) => value !== null);
     const value = line.now ?? lasts.at(-1);
     if (!line.over) now.push(`${named}${value === undefined ? NONE : format(value)}`);

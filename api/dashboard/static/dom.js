@@ -165,10 +165,10 @@ export function row(cells, attributes = {}) {
   }));
 }
 
-/** A button that acts: it can be refused with a reason, and is refused while the control plane is away. */
+/** A button that acts: it can be refused with a reason, and is refused while the control plane does not answer. */
 export function actionButton(label, onclick, attributes = {}) {
   const button = element("button", { type: "button", "data-acts": true, onclick, ...attributes }, label);
-  applyRefusal(button); // a page that is drawn again every second makes its buttons while the control plane is away, too
+  applyRefusal(button); // a page that is drawn again every second also makes its buttons while the control plane is unavailable
   return button;
 }
 
@@ -178,7 +178,7 @@ export function setRefused(button, reason = "") {
   applyRefusal(button);
 }
 
-/** Refuses every action while the control plane is away. */
+/** Refuses every action while the control plane does not answer. */
 export function setAway(isAway) {
   if (document.body.hasAttribute("data-away") === isAway) return;
   document.body.toggleAttribute("data-away", isAway);
@@ -186,12 +186,12 @@ export function setAway(isAway) {
 }
 
 function applyRefusal(button) {
-  const reason = document.body.hasAttribute("data-away") ? "The control plane is away." : button.dataset.acts;
+  const reason = document.body.hasAttribute("data-away") ? "The control plane does not answer." : button.dataset.acts;
   button.disabled = Boolean(reason);
   button.title = reason;
 }
 
-/** Shows what an action did, or why it was refused. @param {string} text @param {string} tone @param {Node|string} more behind it */
+/** Shows the result of an action, or why it was refused. @param {string} text @param {string} tone @param {Node|string} more behind it */
 export function tell(text, tone = "calm", more = "") {
   const line = byId("message");
   line.hidden = !text;
@@ -199,12 +199,12 @@ export function tell(text, tone = "calm", more = "") {
   setChildren(line, text.trim(), ...(more ? [" ", more] : []));
 }
 
-/** Takes back what was told, unless something else has been told since: it is no longer so. */
+/** Removes a message that no longer applies, unless another message has replaced it. */
 export function untell(text) {
   if (byId("message").textContent === text) tell("");
 }
 
-/** The parts of a text whose commands stand between backticks. */
+/** The parts of a text with commands between backticks. */
 export const prose = (text) =>
   text.split("`").map((part, index) => (index % 2 ? element("code", {}, part) : part));
 

@@ -5,7 +5,7 @@ import { byId, element, keyed, when, words } from "./dom.js";
 /**
  * Shows events, the newest first.
  * @param {object[]} events of the API
- * @param {Map<string, string | null>} names of jobs by id, to say of which job each event is; null of one that is no more
+ * @param {Map<string, string | null>} names of jobs by id, for the job of each event; null for a deleted job
  */
 export function showEvents(events, names = new Map()) {
   keyed(byId("events"), events, (event) => event.id,

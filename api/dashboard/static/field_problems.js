@@ -3,13 +3,13 @@
 import { element, setText } from "./dom.js";
 import { number } from "./format.js";
 
-/** A text that is being written is not complained about. When a field is left, nothing may move: a click would miss. */
+/** An unfinished text is not refused. When a field loses the focus, the page must not move: a click would miss. */
 const REST_MS = 400;
 
 /**
  * Watches the fields of a form.
  * @param {Element} form
- * @param {Object<string, (text: string) => string>} checks by the field's id: what is wrong with its text, or an empty string
+ * @param {Object<string, (text: string) => string>} checks by the field's id: the problem of its text, or an empty string
  * @returns {() => void} forgets all problems, after the fields have got new values
  */
 export function showFieldProblems(form, checks = {}) {

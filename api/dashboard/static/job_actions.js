@@ -18,15 +18,15 @@ export class JobActions {
       savepoint: actionButton("Savepoint", () => this.send("Savepoint", "/savepoints")),
       stop: actionButton("Stop…", () => this.askThenSend("Stop with savepoint", "/stop", {
         title: `Stop ${this.job.name} with a savepoint?`,
-        text: "It takes a savepoint and then processes nothing until it is started again. Start continues from that "
+        text: "The job takes a savepoint and then stops until you start it again. Start continues from that "
           + "savepoint, so no record is lost.",
         action: "Stop with savepoint",
         keep: "Keep running",
       })),
       cancel: actionButton("Cancel…", () => this.askThenSend("Cancel", "/cancel", {
         title: `Cancel ${this.job.name} without a savepoint?`,
-        text: "It ends now. When it is started again, it continues from its latest completed checkpoint and repeats "
-          + "what came after; results stay exactly once.",
+        text: "The job ends now. When you start it again, it continues from its latest completed checkpoint and repeats "
+          + "later batches; results stay exactly once.",
         action: "Cancel the job",
         keep: "Keep running",
       }), { class: "danger" }),
@@ -43,8 +43,8 @@ export class JobActions {
     start.hidden = removal.hidden = !ended;
     savepoint.hidden = stop.hidden = cancel.hidden = ended;
     setRefused(savepoint, job.change_id ? "A change of this job is in progress."
-      : job.status === "RUNNING" ? "" : "A savepoint is taken of a running job only.");
-    setRefused(stop, job.status === "STOPPING" ? "It is stopping already." : "");
+      : job.status === "RUNNING" ? "" : "Only a running job can take a savepoint.");
+    setRefused(stop, job.status === "STOPPING" ? "The job is already stopping." : "");
   }
 
   async askThenSend(name, rest, question) {
@@ -86,7 +86,7 @@ export class JobActions {
     }
   }
 
-  /** Looks whether the pending operation has ended. */
+  /** Checks whether the pending operation has ended. */
   async refresh() {
     const pending = this.pending;
     if (!pending) return;

@@ -1,4 +1,4 @@
-// The graph of a job's sources, operators and sinks, with what flows between them.
+// The graph of a job's sources, operators and sinks, with the flow between them.
 
 import { definitions, element, setChildren, setText } from "./dom.js";
 import { duration, NONE, number, percent, rate } from "./format.js";
@@ -7,7 +7,7 @@ import { duration, NONE, number, percent, rate } from "./format.js";
 const WIDTH = 224, HEIGHT = 190, GAP = 88, SPACE = 18;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The nodes that were drawn last: a driver that has just started tells of none before its first batch. */
+/** The nodes that were drawn last: a new driver reports no nodes before its first batch. */
 let lastNodes = [];
 
 /**
@@ -97,7 +97,7 @@ function contentOf(node, nodes, job, emits, flows) {
   }
   const operator = metrics?.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
-  // The subtasks' figures are those of the last batch, which may be long ago.
+  // The subtasks' metrics come from the last batch, which may be long ago.
   const busy = !isNow ? null : job.figures.busy_ratio ? Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio)) : 0;
   return [
     busy === null ? null
@@ -105,13 +105,13 @@ function contentOf(node, nodes, job, emits, flows) {
     element("dl", {}, ...definitions([
       ["Busiest subtask", percent(busy)],
       ["In, out", `${rate(rateOf(node.uid, "read", job))}, ${rate(emits)}`],
-      ["Behind events", duration(isNow ? operator.event_time_lag_ms : null)],
+      ["Lag", duration(isNow ? operator.event_time_lag_ms : null)],
     ])),
     ...sinceStart([["Late", number(operator.late_records)], ["Dead letters", number(operator.dead_letters)]]),
   ];
 }
 
-/** Counters of the driver, which begins with none; those of the whole job are on top of the page. */
+/** Counters of the driver, which begins at zero; the counters of the whole job are at the top of the page. */
 const sinceStart = (pairs) => [element("small", { class: "soft since-start" }, "since the driver started"),
   element("dl", {}, ...definitions(pairs))];
 

@@ -17,7 +17,7 @@ export const tabPath = (tab) => `/ui${path}/${tab}`;
  * @param {() => Promise<Read>} read what the tab needs beside the job
  * @param {(job: object, read: Read, mayOperate: boolean) => void} show
  * @param {string[]} topics of the job's stream that `read` depends on
- * @param {number} everyMs between two reads, while there is no stream
+ * @param {number} everyMs between two reads, without a stream
  * @returns {{now: () => void, follow: (name: string, operationId: string) => void}} `follow` shows an operation's end.
  */
 export function jobPage(read, show, topics = [], everyMs = 1000) {
@@ -50,7 +50,7 @@ export function jobPage(read, show, topics = [], everyMs = 1000) {
 
 function explainMissing(error) {
   if (!(error instanceof ApiError) || error.code !== "JOB_NOT_FOUND") return;
-  setText(byId("name"), "There is no such job");
+  setText(byId("name"), "Job not found");
   for (const id of ["body", "actions", "status", "tabs"]) byId(id).hidden = true;
 }
 

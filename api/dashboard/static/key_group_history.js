@@ -6,7 +6,7 @@ import { bytes, number, time } from "./format.js";
 
 const LINES = 3, ROW_PX = 2, LEAST_PX = 96;
 let drawn = "";
-/** The operator whose history is on the canvas, for the pointer, and how it is drawn. */
+/** The operator of the history on the canvas, for the pointer, and how it is drawn. */
 let on = null;
 
 /**

@@ -1,5 +1,5 @@
-// Keeps a page up to date: by the platform's stream of changes, and by asking again and again while there is none.
-// Never twice at once, not while the page is hidden, more slowly while the control plane is away.
+// Keeps a page up to date: by the platform's stream of changes, or by polling without a stream.
+// One refresh at a time, not while the page is hidden, more slowly while the control plane does not answer.
 
 import { ApiError, NO_ANSWER, Unauthorized } from "./api.js";
 import { byId, setAway, setText, tell } from "./dom.js";
@@ -41,7 +41,7 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
       if (error instanceof Unauthorized) return;
       if (!(error instanceof ApiError)) throw error;
       failures += 1;
-      // One lost request is not worth a message; one that has waited for its whole time is.
+      // A single lost request needs no message; a request that has timed out does.
       if (failures > 1 || error.isUnanswered) showConnection(`${error.message} What you see may be old. Trying again…`, error.isOutage);
     } finally {
       busy = false;
@@ -102,14 +102,14 @@ export function live(refresh, { everyMs = 1000, stream = null, topics = [], redr
   }
 
   document.addEventListener("visibilitychange", show);
-  // A browser has few connections per host, and may keep a page that was left. One that comes back follows again.
+  // A browser has few connections per host, and may keep a page that was left. A page that comes back follows again.
   addEventListener("pagehide", close);
   addEventListener("pageshow", ({ persisted }) => persisted && show());
   show();
   return { now: run };
 }
 
-/** Takes back that a request got no answer: the page shows now what became of it. */
+/** Removes the message that a request got no answer: the page now shows its result. */
 function forgetNoAnswer() {
   if (byId("message")?.textContent.includes(NO_ANSWER)) tell("");
 }

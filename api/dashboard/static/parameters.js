@@ -33,7 +33,7 @@ export function problemOfLines(text) {
   if (wrong) return `“${wrong}” is not NAME=VALUE.`;
   const names = lines.map((line) => line.slice(0, line.indexOf("=")));
   const twice = names.find((name, index) => names.indexOf(name) < index);
-  return twice ? `“${twice}” is there twice.` : "";
+  return twice ? `“${twice}” occurs twice.` : "";
 }
 
 const splitLines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);

@@ -29,7 +29,7 @@ const page = jobPage(
     const noun = one?.is_savepoint ? "Savepoint" : "Checkpoint";
     setText(byId("checkpoint-head"), `${noun} ${id}`);
     if (!one) {
-      setChildren(byId("checkpoint-status"), "There is no such checkpoint. The oldest ones are forgotten.");
+      setChildren(byId("checkpoint-status"), "Checkpoint not found. The history keeps only the latest checkpoints.");
       for (const button of Object.values(buttons)) button.hidden = true;
       return;
     }
@@ -63,7 +63,7 @@ function showFacts(one) {
   setText(byId("location"), one.external_path ?? "");
 }
 
-// --- what can be done with it -----------------------------------------------------------------------------------------
+// --- actions -----------------------------------------------------------------------------------------
 
 const buttons = {
   copy: element("button", { type: "button", onclick: () => copyText(checkpoint.external_path) }, "Copy the location"),
@@ -78,17 +78,17 @@ function isThere(one) {
 }
 
 function showActions(one, verification, mayOperate) {
-  const gone = isThere(one) ? "" : "Only a completed checkpoint whose files are still there can be used.";
+  const gone = isThere(one) ? "" : "Only a completed checkpoint with all its files can be used.";
   buttons.copy.hidden = !one.external_path;
   for (const button of [buttons.start, buttons.verify, buttons.remove]) {
     button.hidden = !mayOperate;
     setRefused(button, gone);
   }
-  if (!gone && verification?.status === "IN_PROGRESS") setRefused(buttons.verify, "It is being verified.");
+  if (!gone && verification?.status === "IN_PROGRESS") setRefused(buttons.verify, "The verification is in progress.");
 }
 
 const WHY_NOT = {
-  COMPLETED: "A job can start from it. Whether all of its files are there and intact was not verified yet.",
+  COMPLETED: "A job can start from it. Its files were not verified yet.",
   SUBSUMED: "No job can start from it: newer checkpoints have replaced it, and its files are deleted in the background.",
   DISCARDED: "No job can start from it: it was deleted. Its files are deleted later.",
   FAILED: "No job can start from it: it was not completed.",
@@ -110,7 +110,7 @@ function showVerification(one, found) {
         ? `${files} (${bytes(found.bytes_read)}) were read, and have the right hashes. Verified `
         : `${files} are there, with the right sizes. Verified `, since(found.ended_at_ms), "."]
       : ["bad", element("strong", {}, restorable === false ? "No job can start from it. " : "It could not be verified. "),
-        "Looked at ", since(found.ended_at_ms), "."];
+        "Checked ", since(found.ended_at_ms), "."];
   const sources = !restorable ? ""
     : found.sources_checked ? "The sources still have the records after it."
       : `The sources were not asked for the records after it${found.sources_unchecked ? `: ${found.sources_unchecked}` : ""}.`;
@@ -163,8 +163,8 @@ function openStart() {
   const ended = ENDED.has(job.status);
   byId("start-this").disabled = !ended;
   setText(byId("start-this-hint"), ended
-    ? "It goes back to this state and these positions; what it has committed since is taken back from its state, and processed again."
-    : "It runs. Stop it first, to take it back to here.");
+    ? "The job goes back to this state and these positions; later commits are removed from its state, and processed again."
+    : "The job runs. Stop it first, to take it back to this checkpoint.");
   byId("clone-name").value = `${job.name}-from-${id}`;
   byId("clone-parallelism").value = job.parallelism;
   byId("clone-parallelism").max = job.max_parallelism;
@@ -213,12 +213,12 @@ byId("start-from-form").addEventListener("submit", async (event) => {
 
 // --- compared with another one ------------------------------------------------------------------------------------------
 
-/** The number of the other one, as the address has it. */
+/** The number of the other checkpoint, from the address. */
 const other = () => new URLSearchParams(location.search).get("with");
 const COMPARE_NOTE = byId("compare-note").textContent;
 let compared = null;
 byId("with").value = other() ?? "";
-showFieldProblems(byId("compare"), { with: (text) => (text === id ? "This is the one that is shown; another one, please." : "") });
+showFieldProblems(byId("compare"), { with: (text) => (text === id ? "Choose a different checkpoint." : "") });
 
 byId("compare").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -226,7 +226,7 @@ byId("compare").addEventListener("submit", (event) => {
   showComparison();
 });
 
-// A comparison does not stay below a number that cannot be compared with.
+// A comparison disappears when its number becomes invalid.
 byId("with").addEventListener("input", () => {
   if (byId("with").validity.valid) return;
   compared = null;
@@ -235,7 +235,7 @@ byId("with").addEventListener("input", () => {
   setText(byId("compare-note"), COMPARE_NOTE);
 });
 
-/** Compares with the other one, if that was not done yet: what is in two checkpoints does not change. */
+/** Compares with the other checkpoint once: the content of two checkpoints does not change. */
 async function showComparison() {
   const wanted = other();
   if (!wanted || compared === wanted) return;

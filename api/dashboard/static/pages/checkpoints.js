@@ -19,10 +19,10 @@ const page = jobPage(
       + `${number(counts.in_progress)} in progress, ${number(counts.restored)} restored`);
     take.hidden = !mayOperate;
     setRefused(take, job.change_id ? "A change of this job is in progress."
-      : job.status === "RUNNING" ? "" : "A checkpoint is taken of a running job only.");
+      : job.status === "RUNNING" ? "" : "Only a running job can take a checkpoint.");
     showLatest(latest);
     showHistory(history);
-    setText(byId("history-note"), isFirstPage() ? "The newest first" : "Older checkpoints");
+    setText(byId("history-note"), isFirstPage() ? "Newest first" : "Older checkpoints");
     showPages(next);
     showSummary(summary, counts);
     showConfig(config);

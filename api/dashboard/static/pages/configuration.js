@@ -1,4 +1,4 @@
-// All that defines a job, as it is stored.
+// The stored specification of a job.
 
 import { get } from "../api.js";
 import { byId, copyable, definitions, element, row, setChildren, when } from "../dom.js";
@@ -18,14 +18,14 @@ jobPage(async () => {
       ["Parallelism", number(job.parallelism)],
       ["Max parallelism", number(job.max_parallelism), "the number of key groups; it never changes"],
       ["Hash of keys", job.hash_id],
-      ["Least time between batches", job.batch_interval_ms === null ? "that of the program" : duration(job.batch_interval_ms)],
+      ["Minimum time between batches", job.batch_interval_ms === null ? "set by the program" : duration(job.batch_interval_ms)],
       ["After a failure", restartOf(job.attempt?.metrics?.restart ?? job.restart)],
       ["Created", when(job.created_at_ms)],
       ["Store", copyable(job.store_url)],
     ]),
     panel("Checkpoints", [
       ["Interval", duration(checkpoints.interval_ms)],
-      ["Least pause between two", duration(checkpoints.min_pause_ms)],
+      ["Minimum pause between two", duration(checkpoints.min_pause_ms)],
       ["Timeout", duration(checkpoints.timeout_ms)],
       ["Retained", number(checkpoints.retained_count)],
       ["Failures tolerated in a row", number(checkpoints.tolerable_failed_checkpoints)],
@@ -39,7 +39,7 @@ jobPage(async () => {
 });
 
 function restartOf(strategy) {
-  if (!strategy) return "started again, after growing pauses";
+  if (!strategy) return "restarted, after growing pauses";
   return [strategy.type, strategy.attempts && `${number(strategy.attempts)} attempts`,
     strategy.delay_ms && `after ${duration(strategy.delay_ms)}`].filter(Boolean).join(", ") || NONE;
 }

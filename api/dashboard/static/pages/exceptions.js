@@ -1,4 +1,4 @@
-// A job's exceptions, those that it has recovered from as well: type, place, message, and the user's traceback.
+// A job's exceptions, including recovered ones: type, place, message, and the user's traceback.
 
 import { get } from "../api.js";
 import { byId, element, setChildren, since, when } from "../dom.js";

@@ -18,7 +18,7 @@ const COLUMNS = [
   ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
   ["Input", "number", (job) => job.figures.input_rate, (job, cell) => showRates(job, cell)],
   ["Records waiting", "number", (job) => job.figures.lag_records, (job) => number(job.figures.lag_records)],
-  ["Behind", "number", (job) => job.figures.lag_ms, (job) => duration(job.figures.lag_ms)],
+  ["Lag", "number", (job) => job.figures.lag_ms, (job) => duration(job.figures.lag_ms)],
   ["State", "number", (job) => job.figures.state_size, (job) => bytes(job.figures.state_size)],
   ["Last checkpoint", null, (job) => job.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
   ["Restarts", "number", (job) => job.restarts, (job) => number(job.restarts)],
@@ -132,7 +132,7 @@ function updateRow(row, job) {
   });
 }
 
-/** A job that runs may fail again and again, or wait for what does not answer. */
+/** A running job may keep failing, or wait for a system that does not answer. */
 function showStatus({ status, failure, health }, cell) {
   const [shown, trouble] = cell.children;
   setPill(shown, status);

@@ -38,7 +38,7 @@ jobPage(async () => {
   show(...last);
 }, ["checkpoints"], 3000);
 
-/** The newest checkpoint or savepoint that was completed: the one whose size is the job's state size. */
+/** The newest completed checkpoint or savepoint; its size is the job's state size. */
 function newestOf({ completed, savepoint }) {
   if (!completed || !savepoint) return completed ?? savepoint;
   return savepoint.id > completed.id ? savepoint : completed;
@@ -84,7 +84,7 @@ function showChoices(job, operators) {
   const field = byId("at-parallelism");
   field.max = job.max_parallelism;
   if (document.activeElement !== field) field.value = query.get("parallelism") ?? job.parallelism;
-  setText(byId("at-hint"), `The job's parallelism is ${number(job.parallelism)}. Another number only shows how its ranges would fall.`);
+  setText(byId("at-hint"), `The job's parallelism is ${number(job.parallelism)}. Another number shows its ranges.`);
 }
 
 /** Bytes and entries of every key group, by its number. */

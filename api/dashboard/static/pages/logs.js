@@ -29,12 +29,12 @@ const page = jobPage(async () => {
       `${number(one.number)}: ${words(one.cause).toLowerCase()}${one.stage === "ACTIVE" ? ", runs the job" : ""}`)));
   if (document.activeElement !== byId("attempt")) byId("attempt").value = query.get("attempt") ?? String(defaultOf(attempts));
   setText(byId("log-size"), shown ? bytes(size) : "");
-  setRefused(byId("download"), shown ? "" : "There is no log yet.");
+  setRefused(byId("download"), shown ? "" : "No log yet.");
   showHint(refusal);
   showText();
 }, [], 1500);
 
-/** The attempt whose log is shown as none was chosen; while none can be read, the one that runs the job, else the newest. */
+/** The default attempt; while its log cannot be read, the attempt that runs the job, or else the newest. */
 function defaultOf(attempts) {
   const running = attempts.find((one) => one.stage === "ACTIVE") ?? attempts[0];
   return shown?.attempt ?? running?.number ?? "";
@@ -195,7 +195,7 @@ byId("download").addEventListener("click", () => attempt(async () => {
   URL.revokeObjectURL(url);
 }));
 
-/** Does what a button is for, and says why if it cannot be done. */
+/** Carries out a button's action, and shows why if it fails. */
 async function attempt(act) {
   try {
     await act();

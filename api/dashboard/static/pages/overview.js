@@ -1,4 +1,4 @@
-// A job's overview: what matters now, the operators, and the figures over time.
+// A job's overview: its current metrics, its operators, and its metrics over time.
 
 import { get } from "../api.js";
 import { arrangeCharts, drawChart } from "../charts.js";
@@ -31,15 +31,15 @@ const page = jobPage(() => readSeries(), (job) => {
   showCharts(job);
 }, ["figures", "checkpoints"]);
 
-// --- what matters now ------------------------------------------------------------------------------------------------
+// --- current metrics ------------------------------------------------------------------------------------------------
 
 function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms: sinceMs, ...job }) {
   const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
     ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? "not read from the sources yet"
-      : figures.input_rate !== null ? "the sources do not say" : ""],
-    ["Behind", duration(figures.lag_ms), "from an event to its result"],
+      : figures.input_rate !== null ? "the sources do not report it" : ""],
+    ["Lag", duration(figures.lag_ms), "from an event to its result"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},
       element("a", { href: tabPath(`checkpoints/${checkpoint.id}`) }, `#${checkpoint.id}`),
       ` took ${duration(checkpoint.end_to_end_duration)}, wrote ${bytes(checkpoint.checkpointed_size)}`) : "none yet"],
@@ -83,11 +83,11 @@ async function readSeries() {
   readAtMs = toMs;
 }
 
-/** Series whose values hold until the next one. */
+/** Series with values that hold until the next value. */
 const HELD = new Set(["state_size", "checkpoint_duration_ms", "lag_ms"]);
-/** Series whose last value is still true of a job that does not run. */
+/** Series with a last value that stays true of a job that does not run. */
 const LASTING = new Set(["state_size", "checkpoint_duration_ms", "late_records", "dead_letters", "lost_records"]);
-/** The values of now that stand on the page already: a chart says the same. */
+/** Current values that the page already shows: a chart shows the same. */
 const nowOf = ({ figures, latest_checkpoint: checkpoint }) =>
   ({ ...figures, watermark_ms: null, checkpoint_duration_ms: checkpoint?.end_to_end_duration });
 /** Title, kind, and the series of each line with its name. */
@@ -95,9 +95,9 @@ const CHARTS = [
   ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
   ["Records it could process", "rate", [["processed_rate", "Could process"]]],
   ["Records waiting", "number", [["lag_records", "Waiting"]]],
-  ["Behind", "duration", [["lag_ms", "Behind"]]],
+  ["Lag", "duration", [["lag_ms", "Lag"]]],
   ["Batch duration", "duration", [["batch_duration_ms", "Batch"]]],
-  ["Watermark behind the clock", "duration", [["watermark_ms", "Behind"]]],
+  ["Watermark behind the clock", "duration", [["watermark_ms", "Lag"]]],
   ["State", "bytes", [["state_size", "State"]]],
   ["Checkpoint duration", "duration", [["checkpoint_duration_ms", "Checkpoint"]]],
   ["Late, dead-letter and lost records", "number",
@@ -109,13 +109,13 @@ function showCharts(job) {
   const isNow = job.figures.input_rate !== null;
   const now = nowOf(job);
   const isKnown = (values, index) => (values?.[index] ?? null) !== null;
-  // One report of a driver that came late is no gap.
+  // A single late report of a driver does not make a gap.
   const isLate = (values, index) =>
     stepMs === SHORTEST_STEP_MS && !isKnown(values, index) && isKnown(values, index - 1) && isKnown(values, index + 1);
   const pointsOf = (name) => times.flatMap((at, index) => {
     if (isLate(known[name], index)) return [];
     const value = known[name]?.[index] ?? null;
-    // The watermark is that of the step's end; the newest step may not be over.
+    // The watermark is from the step's end; the newest step may not be over.
     return [[at, name === "watermark_ms" && value !== null ? Math.max(0, Math.min(at + stepMs, toMs) - value) : value]];
   });
   const drawable = CHARTS.filter(([, , lines]) => lines.some(([name]) => known[name]?.some((value) => value !== null)));

@@ -10,7 +10,7 @@ import { jobPage, path } from "../job_page.js";
 import { ENDED } from "../job_status.js";
 import { keyGroupRanges } from "../key_group_ranges.js";
 
-/** Above these numbers of segments there is no room for their numbers, for gaps, or for segments at all. */
+/** Above these numbers of segments, the space is too small for their numbers, for gaps, or for segments at all. */
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
 const LEDGER_MAX = 50, PLAN_AFTER_MS = 250, STOPS_APART = 1.05;
 
@@ -89,9 +89,9 @@ async function send() {
   const expected = shownPlan?.to_parallelism === wanted ? shownPlan.downtime.expected_ms : null;
   const agreed = await ask({
     title: `Rescale ${job.name} from ${number(job.parallelism)} to ${number(wanted)}?`,
-    text: `The job takes a savepoint, stands still${expected === null ? "" : ` for about ${duration(expected)}`}, and goes on `
-      + "with all its state; no record is lost or counted twice. If it does not run at the new parallelism, it goes back by "
-      + "itself. You can rescale it back at any time.",
+    text: `The job takes a savepoint, pauses${expected === null ? "" : ` for about ${duration(expected)}`}, and continues `
+      + "with all its state; no record is lost or counted twice. If it does not run at the new parallelism, it goes back "
+      + "automatically. You can rescale it back at any time.",
     action: `Rescale to ${number(wanted)}`,
     keep: `Stay at ${number(job.parallelism)}`,
     danger: false,
@@ -116,9 +116,9 @@ async function send() {
 
 /** Why the job cannot be rescaled as the form says, or an empty string. */
 function whyNot() {
-  if (!input.validity.valid) return `A whole number from 1 to ${number(job.max_parallelism)}, please.`;
+  if (!input.validity.valid) return `Enter a whole number from 1 to ${number(job.max_parallelism)}.`;
   if (job.change_id) return "Another change of this job is in progress.";
-  if (ENDED.has(job.status)) return "Only a running job can be rescaled. The parallelism of this one is set on its page Revisions.";
+  if (ENDED.has(job.status)) return "Only a running job can be rescaled. Set this job's parallelism on its page Revisions.";
   if (job.status !== "RUNNING") return "Only a running job can be rescaled.";
   if (sending) return "The request is being sent.";
   return input.valueAsNumber === job.parallelism ? "The job runs at this parallelism." : "";
@@ -215,7 +215,7 @@ function showLedger(past) {
   ])));
 }
 
-/** The rates that the job could process before a rescale and after it; one that did not take place has no after. */
+/** The rates that the job could process before and after a rescale; a rescale that did not take place has no rate after it. */
 function couldProcess(one) {
   const before = rate(one.before?.processed_rate);
   return one.status === "COMPLETED" ? `${before} → ${rate(one.after?.processed_rate)}` : before;

@@ -18,7 +18,7 @@ let job = null;
 let revisions = [];
 /** Uploaded programs by id, from the platform's list, the revisions, and what has been uploaded here. */
 const programs = new Map();
-/** The change that the shown plan is of. */
+/** The change of the shown plan. */
 let planned = null;
 let planning = false;
 let sending = false;
@@ -165,7 +165,7 @@ byId("program-file").addEventListener("change", () => refusable("edit-refusal", 
 
 async function makePlan() {
   const change = changeOfForm();
-  if (!Object.keys(change).length) throw new ApiError({ detail: "Nothing differs from the job as it is now." });
+  if (!Object.keys(change).length) throw new ApiError({ detail: "The change has no effect on the job." });
   const { revision } = job, begun = edition;
   planning = true;
   showMakePlan();
@@ -212,9 +212,9 @@ byId("apply").addEventListener("submit", async (event) => {
   const agreed = await ask({
     title: `${runs ? "Upgrade" : "Change"} ${job.name}?`,
     text: runs
-      ? `The job stands still${plan.downtime.expected_ms === null ? " for a short time" : ` for about ${duration(plan.downtime.expected_ms)}`}. `
-        + "If the new revision does not commit a batch, the job goes back to this one by itself, with the state that it has now."
-        + `${mode === "stateless" ? " All operators begin without state." : ""}${dropped} You can roll back later, too.`
+      ? `The job pauses${plan.downtime.expected_ms === null ? " for a short time" : ` for about ${duration(plan.downtime.expected_ms)}`}. `
+        + "If the new revision does not commit a batch, the job goes back to this revision automatically, with its current state."
+        + `${mode === "stateless" ? " All operators begin without state." : ""}${dropped} You can also roll back later.`
       : `The job's next start runs the new revision.${dropped} You can roll back to revision ${job.revision}.`,
     action: runs ? "Upgrade the job" : "Change the job",
     danger: mode === "stateless" || Boolean(dropped),
@@ -230,7 +230,7 @@ byId("apply").addEventListener("submit", async (event) => {
       ...(runs ? { upgrade_mode: mode } : {}),
       allow_non_restored_state: !byId("allow-line").hidden && byId("allow").checked,
     }, revision);
-    tell(answer.change ? `Revision ${answer.revision}: the change has begun.` : `Revision ${answer.revision} is made.`, "good");
+    tell(answer.change ? `Revision ${answer.revision}: the change has begun.` : `Revision ${answer.revision} is created.`, "good");
     closeEdit();
   });
   sending = false;
@@ -286,15 +286,15 @@ async function askToRollBack(one) {
   const runs = job.desired === "RUNNING";
   const given = await ask({
     title: `Roll ${job.name} back to revision ${one.number}?`,
-    text: `It goes on with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.parallelism}. `
+    text: `The job continues with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.parallelism}. `
       + (!runs ? "This can be undone: roll forward again."
-        : job.failure ? "It fails, so no savepoint is taken: it goes back from its latest checkpoint and its log. If "
-          + `revision ${one.number} fails, too, this one goes on from where that began.`
-          : "A savepoint of the present state is taken first, so this can be undone."),
+        : job.failure ? "The job fails, so it cannot take a savepoint: it goes back from its latest checkpoint and its log. If "
+          + `revision ${one.number} also fails, the current revision continues from the same point.`
+          : "The job first takes a savepoint of its current state, so this can be undone."),
     action: `Roll back to revision ${one.number}`,
     fields: [choice("state", "State", [
-      ["savepoint", "As it was when the revision was replaced", "What came since is processed again, by the old program."],
-      ["current", "As it is now", "Nothing is processed again. The old program must be able to read the state."],
+      ["savepoint", "State when the revision was replaced", "Later records are processed again, by the old program."],
+      ["current", "Current state", "No record is processed again. The old program must be able to read the state."],
     ])],
   });
   if (!given) return;
@@ -302,7 +302,7 @@ async function askToRollBack(one) {
     const answer = await rollBack(path, { revision: one.number, state: given.get("state") });
     const hasEnded = ENDED.has(answer.job.status);
     tell(answer.change ? `Roll back to revision ${one.number}: it has begun.`
-      : `The job is back at revision ${one.number}.${hasEnded ? " Start it to let it run." : ""}`, "good");
+      : `The job is back at revision ${one.number}.${hasEnded ? " Start it to run it." : ""}`, "good");
     filled = null;
     forgetPlan();
   } catch (error) {

@@ -36,7 +36,7 @@ const page = live(async () => {
   showPages(happened.next);
 }, { everyMs: 5000 });
 
-/** The names of the jobs that events are of, by id; null of one that is no more. @type {Map<string, string | null>} */
+/** The names of the jobs of the events, by id; null for a deleted job. @type {Map<string, string | null>} */
 const jobNames = new Map();
 
 async function knowJobs(events) {
@@ -63,10 +63,10 @@ function showParts(health) {
     ["Spark", platform.packages.pyspark ?? NONE, `Python ${platform.python_version}`],
     ["Database", stateOf(health.database)],
     ["Object store", stateOf(health.store)],
-    ["Reconciler", stateOf(health.reconciler), "takes each job to where it should be"],
+    ["Reconciler", stateOf(health.reconciler), "brings each job to its desired state"],
     ["Leader", health.leader?.url ?? NONE, health.leader && `in epoch ${number(health.leader.epoch)}`],
     ["This replica", health.role ? words(health.role) : NONE],
-    ["Users of jobs", health.isolation === "ok" ? "One of its own each" : health.isolation],
+    ["Users of jobs", health.isolation === "ok" ? "One per job" : health.isolation],
   ]));
 }
 

@@ -182,7 +182,7 @@ def test_a_job_has_its_tabs_as_addresses() -> None:
 def test_an_unknown_page_is_a_page(path: str) -> None:
     answer = Browser(session=True).get(path, headers={"Accept": "text/html,application/xhtml+xml"})
     assert answer.status_code == 404
-    assert "There is no such page" in answer.text
+    assert "Page not found" in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
