@@ -190,11 +190,11 @@ def test_a_parallelism_above_the_max_parallelism_is_refused_at_once(page: Page, 
     page.get_by_role("button", name="New job").click()
     form = page.get_by_role("dialog", name="New job")
     form.get_by_label("Parallelism", exact=True).fill("129")
-    expect(form).to_contain_text("A whole number from 1 to 128, please.")
+    expect(form).to_contain_text("Enter a whole number from 1 to 128.")
     form.get_by_label("Max parallelism").fill("200")
-    expect(form).not_to_contain_text("please.")
+    expect(form).not_to_contain_text("Enter a ")
     form.get_by_label("Max parallelism").fill("8")
-    expect(form).to_contain_text("A whole number from 1 to 8, please.")
+    expect(form).to_contain_text("Enter a whole number from 1 to 8.")
 
 
 COLOR_OF = """(node, name) => {

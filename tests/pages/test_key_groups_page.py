@@ -35,7 +35,9 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(largest.get_by_role("cell")).to_have_text(["1", "3 KiB", "3,072", "71 %"])
     subtasks = page.get_by_role("list", name="Subtasks and their key groups").get_by_role("listitem")
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 63}" for start in (0, 64)])
-    expect(page.get_by_role("region", name="Key groups", exact=True)).to_contain_text("Estimates: the content of a file")
+    expect(page.get_by_role("region", name="Key groups", exact=True)).to_contain_text(
+        "Estimates: the content of a file"
+    )
     page.get_by_label("Ranges at parallelism").fill("4")
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 31}" for start in range(0, 128, 32)])
     page.get_by_role("group", name="Measure").get_by_role("button", name="Entries").click()

@@ -34,12 +34,12 @@ function problemOf(field) {
   const { validity, min, max, step } = field;
   if (validity.valid) return "";
   if (validity.customError) return field.validationMessage;
-  if (validity.patternMismatch) return "Only letters, digits, dots, dashes and underscores, please; the first is a letter or a digit.";
+  if (validity.patternMismatch) return "Use only letters, digits, dots, dashes and underscores; begin with a letter or a digit.";
   if (field.type === "number") {
     const kind = step === "any" ? "number" : "whole number";
-    return max ? `A ${kind} from ${number(min)} to ${number(max)}, please.` : `A ${kind} of at least ${min}, please.`;
+    return max ? `Enter a ${kind} from ${number(min)} to ${number(max)}.` : `Enter a ${kind} of at least ${min}.`;
   }
-  return validity.valueMissing ? "This is needed." : field.validationMessage;
+  return validity.valueMissing ? "This field is required." : field.validationMessage;
 }
 
 function show(field, problem) {
