@@ -129,7 +129,7 @@ def _give(answer: Future[_Answer], call: Callable[[], _Answer]) -> None:
     try:
         answer.set_result(call())
     except BaseException as failure:  # noqa: BLE001 - the caller's
-        answer.set_exception(failure.with_traceback(None))  # whose frames would keep the client
+        answer.set_exception(failure.with_traceback(None))  # the traceback's frames would keep the client
 
 
 def is_away(error: KafkaError) -> bool:

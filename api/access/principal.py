@@ -1,4 +1,4 @@
-"""Users: who they are, what they may do, and to which jobs."""
+"""Users, with their rights and their scope of jobs."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class ControlPlaneProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # we handle Ctrl-C ourselves, to stop everything in order
+                start_new_session=True,  # this process handles Ctrl-C, to stop everything in order
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._is_healthy():

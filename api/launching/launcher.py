@@ -219,7 +219,7 @@ class Launcher:
             The size of the files in its directory.
 
         Raises:
-            OSError: Some files cannot be deleted. The others were deleted.
+            OSError: Some files cannot be deleted. All other files were deleted.
         """
         directory = self._settings.runs_directory / job_id
         links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
@@ -272,7 +272,7 @@ class Launcher:
             The size of the run's files in bytes.
 
         Raises:
-            OSError: Some files cannot be deleted. The others were deleted.
+            OSError: Some files cannot be deleted. All other files were deleted.
         """
         self._end(job_id, attempt)
         return remove_tree(self._run_directory(job_id, attempt))

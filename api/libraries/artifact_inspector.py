@@ -226,7 +226,7 @@ def _checked_modules(kind: str, paths: Iterable[str]) -> list[str]:
     modules = import_names(paths)
     if clash := next((name for name in modules if name.partition(".")[0] in RESERVED_NAMES), None):
         reserved = clash.partition(".")[0]
-        raise RefusedError(f"the {kind} has a module `{reserved}`, which would replace the one of that name")
+        raise RefusedError(f"the {kind} has a module `{reserved}`, which would replace the original module")
     if len(modules) > MODULES_MAX:
         raise RefusedError(f"the {kind} has more than {MODULES_MAX} modules outside of packages")
     return modules

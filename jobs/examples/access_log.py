@@ -127,7 +127,7 @@ class Sessions(KeyedProcessFunction):
         visits = sorted(self.visits.get(), key=lambda visit: (visit["at"], visit["page"]))
         ended_at = timestamp - SESSION_GAP_MS
         if any(ended_at < visit["at"] <= timestamp for visit in visits):
-            return  # the session goes on; a later timer ends it
+            return  # the session continues; a later timer ends it
         session = [visit for visit in visits if visit["at"] <= ended_at]
         if session:
             pages = " ".join(visit["page"] for visit in session)

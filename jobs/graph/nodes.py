@@ -33,8 +33,8 @@ class Timestamps:
         out_of_orderness_ms: How much older than an earlier record a record may be without being late.
         idle_after_ms: After this time without records, a source, or a split of it, no longer holds back the watermark;
             None for never.
-        split_columns: The columns that name the split of its source that a record comes from. Each split has a
-            watermark of its own. Without any, a source has one watermark.
+        split_columns: The columns that name the split of its source that a record comes from. Each split has its
+            own watermark. Without such columns, a source has one watermark.
     """
 
     column: str

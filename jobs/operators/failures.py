@@ -2,7 +2,7 @@
 
 An error keeps its type, its place, and a user's exception in full.
 
-Spark passes on only the text of a Python exception. A task therefore raises a `CarriedFailure`, whose text holds the
+Spark passes on only the text of a Python exception. A task therefore raises a `CarriedFailure`; its text holds the
 error in a form that `typed_failure` turns back into it. Secrets that the process knows are masked here, before the
 text leaves it.
 """

@@ -40,9 +40,7 @@ class ForeachBatchSink:
         except KeyscaleError:
             raise
         except BaseException as error:  # noqa: BLE001 - a user's code may raise anything
-            if (
-                carried := carried_error(error)
-            ) is not None:  # the failure of an operator whose rows the function has read
+            if (carried := carried_error(error)) is not None:  # the failure of an operator before the sink
                 raise carried from None
             failure = SinkFunctionError(f"the function of sink {context.uid} failed: {exception_line(error)}")
             raise with_origin(failure, TaskOrigin(context.uid, None, user_traceback(error))) from None

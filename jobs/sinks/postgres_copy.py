@@ -39,7 +39,7 @@ class CopyRows:
 
     Each row gets its task and its index in the task.
 
-    A task that runs twice copies its rows twice; only rows of tasks whose results the driver received count.
+    A task that runs twice copies its rows twice; only rows of tasks with results in the driver count.
 
     Attributes:
         url: The address of the database.

@@ -4,8 +4,8 @@
 commit `publish` makes the staged batch visible. A driver that dies between commit and publishing publishes again at its
 next start, so publishing must be idempotent. A batch that was prepared but not committed is never published.
 
-A sink whose system does not answer raises SinkUnavailableError. `publish` and `recover` are then called again, and a
-batch that was being prepared is discarded and runs again, until the job's `store_outage_max_ms` has passed.
+Without an answer from its system, a sink raises SinkUnavailableError. `publish` and `recover` are then called again,
+and a batch in preparation is discarded and runs again, until the job's `store_outage_max_ms` has passed.
 
 A sink may also let subtasks write to it directly (`DirectSink`), so that rows do not pass through Spark. A sink that
 diverts invalid rows reports their number (`RefusingSink`), and the job's metrics count them.

@@ -155,7 +155,7 @@ def records_behind(
 
 
 def without(ranges: Sequence[SplitRange], losses: Mapping[str, Loss]) -> list[SplitRange]:
-    """Returns what is left of some ranges."""
+    """Returns ranges without their lost records."""
     left = [
         SplitRange(each.split, losses[each.split].left if each.split in losses else each.start, each.end)
         for each in ranges

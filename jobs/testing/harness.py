@@ -98,7 +98,7 @@ class SecondStream:
         """Returns the description of this input for the operator.
 
         Raises:
-            InvalidKeyError: The types of its key differ from those of the first stream's key.
+            InvalidKeyError: The types of its key differ from the first stream's key.
         """
         check_keys_alike(first_key, key_schema(self.schema, self.key))
         return SecondInputInfo(tuple(self.schema.names), self.key, self._timestamp)

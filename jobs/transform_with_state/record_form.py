@@ -179,7 +179,7 @@ class Frames:
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
-        self._by_frame: list[pa.Field] = []  # columns whose types depend on the rows of a frame
+        self._by_frame: list[pa.Field] = []  # columns with types that depend on the rows of a frame
         whole: dict[str, Any] = {}
         for field, column in zip(batch.schema, batch.columns, strict=True):
             whole[field.name] = None

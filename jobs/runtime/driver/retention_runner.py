@@ -42,7 +42,7 @@ class RetentionRunner:
 
     Args:
         store: The object store.
-        job_id: The job whose objects are deleted.
+        job_id: The job that owns the deleted objects.
         policy: Which checkpoints are kept.
         allowed: Whether a pass may run: not while the control plane knows only checkpoints that the pass would delete.
         wait_until_rebased: Returns when running batches can be rebuilt only from the newest checkpoint.
