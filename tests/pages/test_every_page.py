@@ -101,7 +101,7 @@ UNUSABLE = {
         ("Max parallelism", "40000", "Enter a whole number from 1 to 32,768."),
         ("Max parallelism", "-1", "Enter a whole number from 1 to 32,768."),
         ("Labels", "team=web, trial", "“trial” is not NAME=VALUE."),
-        ("Labels", "team=web, team=ops", "“team” is there twice."),
+        ("Labels", "team=web, team=ops", "“team” occurs twice."),
     ],
     "/ui/system": [("Days", "0", "Enter a whole number from 1 to 3,650.")],
     "/ui/jobs/departures/key-groups": [("Ranges at parallelism", "129", "Enter a whole number from 1 to 128.")],

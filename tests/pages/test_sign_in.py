@@ -101,5 +101,5 @@ def test_the_pages_on_the_way_through_an_issuer_have_no_fault_of_access(
             assert page.url.startswith(f"{platform.url}/ui/signed-in?")
             assert faults_of_access(page) == []
             page.unroute_all()
-            page.get_by_role("link", name="Go on").click()
+            page.get_by_role("link", name="Continue").click()
             expect(page.get_by_role("heading", level=1)).to_have_text("Artifacts")

@@ -21,7 +21,7 @@ SUBJECT_MAX = 72
 PACKAGES = ("state", "jobs", "db", "api", "deploy", "bench", "src")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "api/dashboard/**/*.html", "api/dashboard/**/*.js")
 # Folders, rooms and pages that are still to be rewritten.
-PENDING = ("api/dashboard/static/", "api/dashboard/templates/")
+PENDING = ()
 
 PHRASES = {
     r"(ones?|those) (that|who|which)|(those|that) of|the others|the other(?! \w)|(?<!\w\s)whose": "the noun itself",
