@@ -144,7 +144,7 @@ def test_nothing_is_written_through_a_link_to_a_folder(
 ) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"x")
-    with pytest.raises(StoreUnavailableError, match="something else is in its way"):
+    with pytest.raises(StoreUnavailableError, match="something else has its place"):
         write(linked, source, path)
     assert [info.path for info in linked.list("")] == ["job/real", "other/log/1"]
     assert names(tmp_path / "store" / "other" / "log") == ["1"]
