@@ -1,0 +1,66 @@
+"""A function as a sink gets each batch before its commit, once per try, and nothing afterwards."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from keyscale import ForeachBatchSink
+from keyscale.jobs.errors import SinkFunctionError, SinkUnavailableError
+from keyscale.jobs.operators.failures import origin_of
+from tests.support.sinks.driver import UID, SinkDriver
+
+FRAME = SimpleNamespace(where=lambda condition: f"rows where {condition}")
+
+
+def driver_of(function: Any) -> SinkDriver:
+    return SinkDriver(lambda: ForeachBatchSink(function), lambda *_: FRAME)
+
+
+def test_each_batch_is_given_once_with_its_number_and_attempt() -> None:
+    given: list[tuple[str, int, int]] = []
+    driver = driver_of(lambda frame, context: given.append((frame, context.batch_id, context.attempt)))
+    driver.run(1)
+    driver.run(2)
+    assert given == [("rows where true", 0, 1), ("rows where true", 1, 1), ("rows where true", 2, 2)]
+
+
+def test_a_batch_that_failed_before_its_commit_is_given_again_to_the_next_attempt() -> None:
+    given: list[tuple[int, int]] = []
+
+    def function(_: Any, context: Any) -> None:
+        given.append((context.batch_id, context.attempt))
+        if given == [(0, 1), (1, 1)]:
+            raise LookupError
+
+    driver = driver_of(function)
+    with pytest.raises(SinkFunctionError):
+        driver.run(1)
+    driver.run(1)
+    assert given == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_a_job_that_goes_back_gives_the_later_batches_again_under_its_own_attempt() -> None:
+    given: list[tuple[int, int]] = []
+    driver = driver_of(lambda _, context: given.append((context.batch_id, context.attempt)))
+    driver.run(1)
+    driver.go_back(0)
+    driver.run(1)
+    assert given == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_an_exception_of_the_function_is_the_users_and_one_of_ours_stays_what_it_is() -> None:
+    def broken(*_: Any) -> None:
+        raise LookupError("no table")
+
+    with pytest.raises(SinkFunctionError, match="LookupError: no table") as failed:
+        driver_of(broken).run(0)
+    assert origin_of(failed.value).operator_uid == UID
+
+    def away(*_: Any) -> None:
+        raise SinkUnavailableError("away")
+
+    with pytest.raises(SinkUnavailableError, match="away"):
+        driver_of(away).run(0)

@@ -1,0 +1,222 @@
+"""The rows of a PostgreSQL sink are exactly those of the committed batches, whenever the driver is killed.
+
+The database is real, and rows are copied without Spark. Each statement is a moment at which the driver may be gone.
+"""
+
+from __future__ import annotations
+
+import uuid
+from itertools import count
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from keyscale import PostgresSink
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
+from keyscale.jobs.sinks import postgres_connection, postgres_copy, postgres_moves
+from keyscale.jobs.sinks.postgres import MARKERS
+from keyscale.jobs.sinks.postgres_moves import OpenMoves
+from keyscale.jobs.sinks.sink import SinkContext
+from tests.support.servers.postgres import create_database
+from tests.support.short_form import short_form
+from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
+from tests.support.sinks.file_system import ModelSession, TableFrame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.real
+LAST = 1
+CHANGES = ("INSERT", "DELETE", "UPDATE", "TRUNCATE", "CREATE", "DROP")
+OPTIONS: dict[str, dict[str, Any]] = {"keys": {"keys": ("id",)}, "a batch column": {"batch_column": "batch"}}
+
+
+class Database:
+    """The sink's database, and the host of the driver, whose connections end with it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.host = Host()
+        self.connections: list[psycopg.Connection[Any]] = []
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE orders (id bigint PRIMARY KEY, attempt bigint, batch bigint)")
+
+    def connected(self, url: str, **settings: str) -> psycopg.Connection[Any]:
+        host = self.host
+
+        class Connection(psycopg.Connection[Any]):
+            def execute(self, query: Any, *more: Any, **named: Any) -> Any:
+                text = query if isinstance(query, str) else query.as_string(self)
+                if text.lstrip().startswith(CHANGES):
+                    host.act()
+                return super().execute(query, *more, **named)
+
+            def commit(self) -> None:
+                host.act()
+                super().commit()
+
+        made = Connection.connect(postgres_connection.make_conninfo(url, **settings))
+        self.connections.append(made)
+        return made
+
+    def end_process(self) -> None:
+        """Ends the connections of a driver that was killed, uncommitted."""
+        OpenMoves._of_jobs.clear()
+        for connection in self.connections:
+            connection.close()
+        self.connections.clear()
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url) as connection:
+            return connection.execute(statement.encode()).fetchall()
+
+    def written(self) -> list[tuple[int, int]]:
+        """All that a reader sees: each row's id, and the attempt that wrote it."""
+        return self.rows("SELECT id, attempt FROM orders ORDER BY id")
+
+    def ids(self) -> list[int]:
+        return [number for number, _ in self.written()]
+
+    def staged(self) -> list[str]:
+        names = self.rows("SELECT tablename FROM pg_tables WHERE starts_with(tablename, '_keyscale_')")
+        return [name for (name,) in names if name != MARKERS and self.rows(f"SELECT 1 FROM {name}")]  # noqa: S608 - ours
+
+
+@pytest.fixture
+def make_database(postgres_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Database]]:
+    made: list[Database] = []
+
+    def make() -> Database:
+        database = Database(create_database(postgres_server, f"sink_{uuid.uuid4().hex}"))
+        made.append(database)
+        for module in (postgres_connection, postgres_moves):
+            monkeypatch.setattr(module, "connected", database.connected)
+        return database
+
+    tasks = count()
+    task = SimpleNamespace(taskAttemptId=lambda: next(tasks), partitionId=lambda: 0)
+    monkeypatch.setattr(postgres_copy, "TaskContext", SimpleNamespace(get=lambda: task))
+    yield make
+    for database in made:
+        database.end_process()
+
+
+def driver_of(database: Database, **options: Any) -> SinkDriver:
+    def make() -> PostgresSink:
+        database.end_process()
+        return sink_of(database, **options)
+
+    return SinkDriver(make, frame)
+
+
+def sink_of(database: Database, **options: Any) -> PostgresSink:
+    return PostgresSink(database.url, "orders", **options)
+
+
+def frame(batch_id: int, attempt: int) -> TableFrame:
+    rows = [[{"id": 10 * batch_id + part, "attempt": attempt}] for part in range(2)]
+    return TableFrame(ModelSession(Host()), tuple(map(pa.Table.from_pylist, rows)))
+
+
+def expected_ids(last: int) -> list[int]:
+    return sorted(10 * batch_id + part for batch_id in range(last + 1) for part in range(2))
+
+
+@pytest.mark.parametrize("kind", short_form(OPTIONS, ["a batch column"]))
+def test_a_driver_that_is_killed_before_any_statement_neither_loses_nor_doubles_a_row(
+    make_database: Callable[[], Database], kind: str
+) -> None:
+    def play(host: Host) -> Database:
+        database = make_database()
+        database.host = host
+        driver_of(database, **OPTIONS[kind]).run(LAST)
+        return database
+
+    for number, database in every_kill(play):
+        assert database.ids() == expected_ids(LAST), f"killed before statement {number}"
+        assert database.staged() == [], f"killed before statement {number}"
+        database.end_process()
+    assert number > 10
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_job_that_goes_back_replaces_its_later_rows(
+    make_database: Callable[[], Database], options: dict[str, Any]
+) -> None:
+    database = make_database()
+    driver = driver_of(database, **options)
+    driver.run(LAST)
+    driver.go_back(0)
+    driver.start()
+    assert database.ids() == expected_ids(0 if "batch_column" in options else LAST)
+    driver.run(LAST)
+    assert database.written() == [(0, 1), (1, 1), (10, 3), (11, 3)]
+
+
+def test_a_job_that_goes_back_is_refused_if_its_rows_would_be_doubled(make_database: Callable[[], Database]) -> None:
+    database = make_database()
+    driver = driver_of(database)
+    driver.run(LAST)
+    driver.go_back(0)
+    with pytest.raises(SinkOccupiedError, match="gone back to batch 0"):
+        driver.start()
+    assert database.ids() == expected_ids(LAST)
+
+
+def test_rows_are_visible_once_they_are_published_and_publishing_again_changes_nothing(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    driver = driver_of(database, keys=("id",))
+    sink = driver.start()
+    token = sink.prepare(frame(0, 1), driver.context(0))
+    assert database.ids() == []
+    sink.publish(token)
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("DELETE FROM orders WHERE id = 0")
+    sink.publish(token)
+    driver.committed, driver.tokens[0] = 0, token
+    driver.start().publish(token)
+    assert database.ids() == [1]
+
+
+def test_an_older_attempt_is_refused_although_its_rows_are_staged(make_database: Callable[[], Database]) -> None:
+    database = make_database()
+    driver = driver_of(database, keys=("id",))
+    old = driver.start()
+    newer = SinkContext(JOB, UID, -1, 2, "newer")
+    late = old.prepare(frame(0, 1), driver.context(0))
+    OpenMoves._of_jobs.clear()
+    sink_of(database, keys=("id",)).recover(newer)
+    with pytest.raises((SinkOccupiedError, SinkPublishError)):
+        old.publish(late)
+    staged_late = sink_of(database, keys=("id",)).prepare(frame(0, 1), driver.context(0))
+    OpenMoves.close(database.url, JOB)
+    with pytest.raises(SinkOccupiedError, match="newer attempt than 1"):
+        sink_of(database, keys=("id",)).publish(staged_late)
+    assert database.ids() == []
+
+
+def test_a_discarded_batch_leaves_nothing_and_cannot_be_published(make_database: Callable[[], Database]) -> None:
+    database = make_database()
+    driver = driver_of(database)
+    sink = driver.start()
+    token = sink.prepare(frame(0, 1), driver.context(0))
+    sink.discard(token)
+    sink.discard(token)
+    assert database.staged() == []
+    with pytest.raises(SinkPublishError):
+        sink.publish(token)
+    assert database.ids() == []
+
+
+def test_the_table_of_another_job_is_refused(make_database: Callable[[], Database]) -> None:
+    database = make_database()
+    driver_of(database).run_attempt(0)
+    other = SinkContext("other", UID, -1, 1, "u")
+    with pytest.raises(SinkOccupiedError, match="of job job writes to table orders"):
+        sink_of(database).recover(other)
+    sink_of(database, shared=True).recover(other)
