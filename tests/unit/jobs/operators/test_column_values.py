@@ -55,7 +55,7 @@ def test_dicts_tuples_and_rows_may_be_mixed() -> None:
     [
         ([{"name": "secret"}], "lacks the columns \\[count\\]"),
         ([{"name": "secret", "count": 1, "secret": 2}], "undeclared columns: 1"),
-        ([("secret", 1), {"name": "secret", "other": 2}], "lacks the columns \\[count\\] and has 1"),
+        ([("secret", 1), {"name": "secret", "other": 2}], "lacks the columns \\[count\\]; undeclared columns: 1"),
         ([("secret",)], "1 values for the 2 columns"),
         (["secret"], "a result is a str"),
         ([("secret", "secret")], "'count' is declared int64: a str is not"),
