@@ -348,4 +348,4 @@ def _group(name: str | None) -> int | None:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        raise SettingInvalidError(f"KEYSCALE_JOB_GROUP: the group {name!r} does not exist") from None
+        raise SettingInvalidError(f"KEYSCALE_JOB_GROUP: the group {name} does not exist") from None
