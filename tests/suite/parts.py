@@ -51,10 +51,12 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 PARTS = (
     Part("process", ("tests",), processes=2, measured=True),
+    Part("simulation", ("tests/simulation",), processes=2),
     Part("api", ("tests/integration/api",)),
     Part("spark", ("tests/integration/spark", "tests/integration/spark_internals"), processes=2),
     Part("kafka", ("tests/integration/kafka",), processes=2),
     Part("deploy", ("tests/integration/deploy", "tests/e2e/test_bare_debian.py"), processes=1),
+    Part("pages", ("tests/pages",)),
     Part("e2e", ("tests/e2e",)),
     Part("crash", ("tests/crash",)),
     Part("soak", ("tests/soak",), processes=1),
