@@ -18,7 +18,7 @@ from keyscale.jobs.errors import NotPicklableError, SourceFunctionError, SourceP
 from keyscale.jobs.operators.failures import CarriedFailure, origin_of, typed_failure
 from keyscale.jobs.sources.positions import BatchPositions, SplitRange, dealt, limited, next_positions
 from keyscale.jobs.sources.source import Loss, Source
-from keyscale.jobs.sources.source_reader import SourceReader, streaming_frame
+from keyscale.jobs.sources.source_reader import RECORDS_LOST, SourceReader, streaming_frame
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -251,6 +251,37 @@ def test_only_a_batch_that_an_earlier_run_has_planned_is_compared_with_what_the_
     assert values == [1, 2], "the plan is as new as the comparison would be"
     with pytest.raises(CarriedFailure, match=r"SOURCE_RECORDS_LOST.* 1 splits .* 'a'"):
         reader(source).partitions(at, planned)
+
+
+class PartlyLost(Lists):
+    """Lists whose first records expire; the job then goes on with what is left."""
+
+    lost_records = "skip"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: dict[str, Loss] = {}
+
+    def losses(self, ranges: Mapping[str, tuple[Position, Position]]) -> Mapping[str, Loss]:
+        return {split: loss for split, loss in self.lost.items() if split in ranges}
+
+
+def test_a_batch_reads_what_is_left_of_its_splits_and_counts_what_is_lost() -> None:
+    source = PartlyLost()
+    source.lists = {"a": [], "b": [], "c": []}
+    planner = reader(source)
+    begun, _ = batch(planner, planner.initialOffset())
+    source.lists = {"a": [1, 2, 3], "b": [4, 5], "c": [6]}
+    source.lost = {"a": Loss(2, 2), "b": Loss(2, None)}
+    planned, values = batch(planner, begun)
+    assert values == [3, 6]
+    assert BatchPositions.from_json(planned).reached == {"a": 3, "b": 2, "c": 1}
+    assert (planner.reportLatestOffset() or {})[RECORDS_LOST] == 3, "an unknown number counts as one"
+    assert RECORDS_LOST not in (reader(source).reportLatestOffset() or {})
+
+
+def test_records_left_over_by_rounding_go_to_the_split_that_was_cut_most() -> None:
+    assert limited(dict.fromkeys("abc", 0), {"a": 4, "b": 7, "c": 9}, 7) == {"a": 1, "b": 3, "c": 3}
 
 
 def test_positions_of_another_kind_of_source_are_refused() -> None:
