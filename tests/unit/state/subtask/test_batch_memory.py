@@ -135,8 +135,8 @@ def test_without_its_limit_such_a_batch_takes_as_much_as_its_values(tmp_path: Pa
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_batch_that_spills_with_several_shards_is_restored_as_a_whole(tmp_path: Path, parallelism: int) -> None:
-    job, size = job_in(tmp_path, 3), MEBIBYTE // 4
-    job.settings = replace(BUDGET, memory_budget_bytes=BUDGET_BYTES // 4)
+    job, size = job_in(tmp_path, 3), MEBIBYTE // 2
+    job.settings = replace(BUDGET, memory_budget_bytes=BUDGET_BYTES // 2)
     job.run_batch(dict.fromkeys(range(30), 1))
     job.checkpoint()
     job.start(parallelism, job.manifest.path if job.manifest else None)
