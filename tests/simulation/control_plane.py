@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from tests.simulation.driver import Driver
     from tests.simulation.world import Host, World
 
-ROUND_SECONDS = 2.0
+ROUND_SECONDS = 6.0
+PAUSE_SECONDS = 0.2
 ELECTION_SECONDS = 1.0
 IDLE_SECONDS = 15.0
 """PostgreSQL ends the connection of a silent leader after this time (`leadership.IDLE_TIMEOUT_S`)."""
@@ -223,4 +224,5 @@ class PlayedControlPlane:
                 wanted = jobs.ids_to_reconcile(session)
             served.serve(wanted)
             removal.run_due(leadership)
-            self.world.sleep(ROUND_SECONDS)
+            self.context.wakeup.wait(ROUND_SECONDS)
+            self.world.sleep(PAUSE_SECONDS)

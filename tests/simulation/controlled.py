@@ -204,6 +204,7 @@ class ControlledEnvironment(Environment):
     def settle(self) -> None:
         """Mends everything, waits for the last wish, lets the job run, stops and deletes it; checks at each step."""
         self._mend()
+        self.world.run_until(self.world.now + 20.0)  # the last request arrives, and sleepers wake
         try:
             self._come_right()
         finally:

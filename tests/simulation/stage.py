@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 # Times of the product that are shorter or longer here, so that little of a history is waiting.
-HEARTBEAT_SECONDS = 2.0
+HEARTBEAT_SECONDS = 4.0
 AGE_FLOOR_MS = 150_000
 RETENTION_FIRST_SECONDS = 15.0
 RETENTION_INTERVAL_SECONDS = 40.0
