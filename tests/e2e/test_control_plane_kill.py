@@ -26,7 +26,7 @@ def rescale_until_phase(job: FlightsJob, phase: str) -> str:
     return rescale_id
 
 
-@pytest.mark.exhaustive  # its short form is in test_control_plane_matrix.py: a leader that is lost during a rescale
+@pytest.mark.exhaustive  # its short form is in test_upgrades.py: a leader that is lost during an upgrade
 @pytest.mark.parametrize("phase", ["REQUESTED", "SAVEPOINT", "RESTORE"])
 def test_a_rescale_completes_although_the_control_plane_is_killed_during_it(
     control_plane: RunningControlPlane, phase: str

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tests.support.control_plane.control_planes import ControlPlanes
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(1200)]
 
 START, RESCALE, UPGRADE, FAILING_UPGRADE, STOP = "start", "rescale", "upgrade", "failing upgrade", "stop"
 OPERATION_S = 300.0
@@ -155,13 +155,10 @@ def driver_cases() -> Iterator[Case]:
             yield Case(operation, (moment,), leader=leader, driver=driver, end=end, after=after)
 
 
-SHORT = {Case(RESCALE, RECORDED, 1, Loss.KILLED)}
-
-
 def parameters(cases: Iterable[Case]) -> list[Any]:
     """Cases with as many control planes follow each other."""
     ordered = sorted(cases, key=lambda case: case.members)
-    return [pytest.param(case, id=str(case), marks=() if case in SHORT else pytest.mark.exhaustive) for case in ordered]
+    return [pytest.param(case, id=str(case)) for case in ordered]
 
 
 class Stage:
@@ -293,7 +290,6 @@ def test_a_change_ends_with_the_old_or_the_new_revision_whenever_a_driver_is_kil
         perform(stage, case)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_an_operation_ends_and_the_job_is_exact_when_leaders_are_lost_at_random(

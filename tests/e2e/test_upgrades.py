@@ -21,12 +21,15 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
 
 @pytest.mark.xdist_group("platform")
-def test_an_upgrade_keeps_state_one_that_raises_is_taken_back_and_a_clone_runs_beside_the_job(
+def test_an_upgrade_survives_its_control_plane_one_that_raises_is_taken_back_and_a_clone_runs_beside_the_job(
     platform: RunningControlPlane, tmp_path: Path
 ) -> None:
     job = counting(platform, tmp_path, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
 
-    assert job.ended(job.update(2))["status"] == "COMPLETED"
+    upgrade = job.update(2)
+    platform.kill()
+    platform.start_again()
+    assert job.ended(upgrade)["status"] == "COMPLETED", "the next control plane carries the change on"
     job.deliver()
     job.wait_for_all()
     newest = [row["version"] for row in job.rows() if row["count"] == job.files]
