@@ -51,6 +51,7 @@ class Auditor:
     manifests: dict[str, Manifest] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     entries: dict[str, dict[int, LogEntry]] = field(default_factory=dict)
+    deleted_jobs: set[str] = field(default_factory=set)
     records_read: dict[str, int] = field(default_factory=dict)
     _named_by: dict[str, set[str]] = field(default_factory=dict)
 
@@ -149,6 +150,13 @@ class Auditor:
             if covered != list(range(manifest.max_parallelism)):
                 self.find(f"{manifest.path} covers key groups {covered}")
 
+    def _is_needed(self, manifest_path: str) -> bool:
+        """Whether a manifest is of a job that exists, or a savepoint, which stays when its job is deleted."""
+        job, _, rest = manifest_path.partition("/")
+        return job not in self.deleted_jobs or (
+            rest.startswith("savepoints/") and not rest.startswith("savepoints/from-")
+        )
+
     def _records_read_by(self, manifest: Manifest) -> int:
         """Returns how many records a snapshot contains."""
         stored = None if manifest.positions is None else self.store.objects.get(manifest.positions.path)
@@ -167,7 +175,7 @@ class Auditor:
                 self._named_by[file.path].discard(path)
         elif path not in self._named_by and "/shared/" in path:
             self.world.reach("the clean-up deleted what nothing had ever named")
-        elif needed_by := sorted(self._named_by.get(path, ())):
+        elif needed_by := sorted(each for each in self._named_by.get(path, ()) if self._is_needed(each)):
             self.find(f"{path} was deleted, which {needed_by[0]} needs")
 
     # What is there at the end

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
+from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.schemas.change import RescaleRequest
 from keyscale.api.schemas.job import CheckpointRequest, JobRequest, StartRequest, StopRequest
 from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
@@ -156,7 +157,18 @@ class ControlledEnvironment(Environment):
     def on_delete(self) -> None:
         if self._alive():
             self.world.reach("a job was deleted while a driver of it was alive")
-        self._ask("delete", lambda context: jobs.delete(context, USER, NAME))
+        self._ask("delete", self._deletion_of(NAME))
+
+    def _deletion_of(self, name: str) -> Callable[[Context], None]:
+        """Returns the request to delete a job, of which nothing is needed any more once it is accepted."""
+        with self.database.sessions() as session:
+            job_id = session.scalar(select(Job.id).where(Job.name == name))
+
+        def delete(context: Context) -> None:
+            jobs.delete(context, USER, name)
+            self.auditor.deleted_jobs.add(job_id or "")
+
+        return delete
 
     def on_clone(self, parallelism: int) -> None:
         if sum(name.startswith("clone") for name in self._job_names()) >= 1:
@@ -168,7 +180,7 @@ class ControlledEnvironment(Environment):
         for name in self._job_names():
             if name.startswith("clone"):
                 self._ask("cancel", lambda context, name=name: jobs.cancel(context, USER, name))
-                self._ask("delete", lambda context, name=name: jobs.delete(context, USER, name))
+                self._ask("delete", self._deletion_of(name))
 
     # Faults of control planes
 
@@ -227,7 +239,7 @@ class ControlledEnvironment(Environment):
                 elif (change.status, change.kind) in ends:
                     self.world.reach(ends[change.status, change.kind])
             for attempt in session.scalars(select(Attempt)).all():
-                if attempt.cause == "RECOVER":
+                if attempt.cause == Cause.RECOVER:
                     self.world.reach("a driver was replaced")
             if session.scalars(select(Job.id).where(Job.status == JobStatus.FAILED)).first():
                 self.world.reach("a job failed for good")
@@ -303,7 +315,7 @@ class ControlledEnvironment(Environment):
             return
         deleted = {job_id for job_id, _ in self.launched.drivers}
         for name in self._job_names():
-            self._request_now("delete", lambda context, name=name: jobs.delete(context, USER, name))
+            self._request_now("delete", self._deletion_of(name))
         self.world.run_until(self.world.now + REMOVAL_SETTLED_MS / 1000 + 30.0)
         if self._wait("the objects of deleted jobs to be gone", self._is_all_removed):
             self._check_removed(deleted)
