@@ -8,11 +8,14 @@ import pyarrow as pa
 import pytest
 
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.identifiers import OperatorUid
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.layout import split_location
 from keyscale.state.objects.local_store import LocalObjectStore
-from tests.support.rehearsal.keyed_rehearsal import SINK, keyed_rehearsal, lose_the_host
+from tests.support.rehearsal.keyed_rehearsal import OPERATOR, SINK, keyed_rehearsal, lose_the_host
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,6 +161,20 @@ def test_a_checkpoint_holds_the_number_of_the_last_batch_and_its_place_in_the_lo
     assert (manifest.batch_id, manifest.log_position) == (1, 5)
     assert manifest.positions is not None
     assert set(manifest.sinks) == {SINK}
+
+
+def test_the_counters_and_the_time_of_a_job_add_up_over_checkpoints_and_restarts(job: Rehearsal) -> None:
+    job.run_batches(2)
+    manifest = manifest_at(job, job.checkpoint())
+    assert isinstance(manifest.counters, JobCounters)
+    assert manifest.counters.input_records == 4
+    assert isinstance(manifest.time, JobTime)
+    assert manifest.time.event_times[OperatorUid(OPERATOR)].latest_ms == 1
+    job.run_batches(1)
+    job.start(1)
+    job.run_batches(1)
+    assert job._loop._committed.counters.input_records == 8
+    assert job._loop._committed.time.event_times[OperatorUid(OPERATOR)].latest_ms == 3
 
 
 def test_all_of_a_restart_a_moved_subtask_and_a_rescale_add_up(job: Rehearsal) -> None:
