@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+pytestmark = pytest.mark.real  # dozens of processes that are killed
+
 BUILD_STEPS = [
     "consolidate.started",
     "consolidate.linked",

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.real  # dozens of processes that are killed
+
 STEPS = [
     ("restore", "log.appending"),
     ("restore", "log.appended"),

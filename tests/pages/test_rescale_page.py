@@ -31,8 +31,7 @@ def test_a_job_that_does_not_run_can_be_started_and_not_rescaled(page: Page, pla
     expect(page.get_by_role("button", name="Rescale")).to_be_disabled()
     page.get_by_label("Parallelism", exact=True).fill("4")
     expect(page.get_by_label("Parallelism", exact=True)).to_have_accessible_description(
-        "From 1 to 128; now 2. Only a running job can be rescaled."
-        " Set this job's parallelism on its page Revisions."
+        "From 1 to 128; now 2. Only a running job can be rescaled. Set this job's parallelism on its page Revisions."
     )
     page.get_by_label("Parallelism", exact=True).fill("129")
     expect(page.locator("#parallelism-hint")).to_contain_text("Enter a whole number from 1 to 128.")
