@@ -121,7 +121,7 @@ def show_shortened(players: Players, history: History) -> None:
 
 def play_many(players: Players, generate: Callable[[int], History], seeds: range, shown: int) -> int:
     """Plays the histories of many seeds; prints those that failed, and the counts of rare states."""
-    began, reached, failed = time.perf_counter(), Counter[str](), list[int]()
+    began, busy, reached, failed = time.perf_counter(), time.process_time(), Counter[str](), list[int]()
     for seed in seeds:
         try:
             outcome = players.play(generate(seed))
@@ -135,7 +135,8 @@ def play_many(players: Players, generate: Callable[[int], History], seeds: range
             if len(failed) <= shown:
                 show_shortened(players, generate(seed))
     seconds = time.perf_counter() - began
-    say(f"{len(seeds)} histories in {seconds:.1f} s ({len(seeds) / seconds:.1f} per second); failed: {failed}")
+    busy = time.process_time() - busy
+    say(f"{len(seeds)} histories in {seconds:.1f} s, {busy / len(seeds):.2f} s of a processor each; failed: {failed}")
     for state, times in reached.most_common():
         say(f"{times:8} {state}")
     tame = never_reached(reached, has_control_plane=generate is control_plane_history)
