@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.sink_model import SinkModel
     from tests.simulation.world import World
 
+IN_PROGRESS_SECONDS = 30.0
+"""A younger object may be a part of a checkpoint that is being taken."""
 CHECKPOINTS_MORE = 3
 """Those since the last pass of the clean-up, and the one that the attempt was restored from."""
 
@@ -223,6 +225,8 @@ class Auditor:
         last_entries: list[int] = []
         for path in sorted(self.store.objects):
             if not path.startswith(layout.job) or path in needed or path.endswith("/claim.json"):
+                continue
+            if self.store.age_seconds(path) < IN_PROGRESS_SECONDS:
                 continue
             position = layout.log_position(path)
             if position is None:

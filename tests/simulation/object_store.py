@@ -88,6 +88,10 @@ class StoreModel:
                 self.on_delete(path)
             del self.objects[path]
 
+    def age_seconds(self, path: str) -> float:
+        """Returns how long ago an object was written."""
+        return (self._now_ms() - self.objects[path].modified_ms) / 1000
+
     def fate(self) -> Fate:
         """Draws what becomes of a request."""
         if not self.faults:
