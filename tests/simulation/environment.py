@@ -294,6 +294,11 @@ class Environment:
         else:
             data = stored.data[:-1] if how == "truncate" else bytes([stored.data[0] ^ 1]) + stored.data[1:]
             self.store.objects[path] = type(stored)(data, stored.modified_ms)
+        # At once, on an empty disk: later checkpoints would name the damaged file, too, and replace the older ones.
+        for driver in self._alive():
+            driver.process.kill()
+        self.on_lose_disk("c")
+        self._start(2, "c", self._hint("latest"))
 
     def on_watch(self) -> None:
         """From now on durable steps are counted."""
