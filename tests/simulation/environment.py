@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections import Counter
@@ -26,15 +27,20 @@ from tests.simulation.sink_model import SinkModel
 from tests.simulation.spark import Source
 from tests.simulation.stage import AGE_FLOOR_MS, RETENTION_INTERVAL_SECONDS, played
 from tests.simulation.trace import Trace
+from tests.simulation.watched_calls import AT_MOMENTS, watching
 from tests.simulation.world import Host, Process, ProcessEndedError, World
 
 if TYPE_CHECKING:
+    from keyscale.state.documents.manifest import Manifest
     from tests.simulation.history import History
 
 JOB = "job"
+_EARLIER = re.compile(rb'"log_position":(\d+)')
 DISKS = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - in memory, as no power is cut here
 SETTLE_SECONDS = 1_000.0
 """After the last fault the job must have caught up within this virtual time."""
+WAKING_SECONDS = 45.0
+"""After the last fault an older driver that is awake finds out within this virtual time that it is overtaken."""
 STEP_SECONDS = 5.0
 
 
@@ -67,6 +73,7 @@ class Armed:
     moment: str
     nth: int
     freezes: bool
+    away_seconds: float = 0.0
 
 
 class Environment:
@@ -95,7 +102,9 @@ class Environment:
         self._armed: list[Armed] = []
         self._wish: dict[str, Any] = {}
         self._rewinding: str | None = None
+        self._rewinds: list[tuple[int, int]] = []
         self._keeper_seconds: float | None = None
+        self._restart: dict[str, Any] | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="keyscale-sim-", dir=DISKS))
         self.world.on_reach = self._moment
         self.moments: Counter[str] = Counter()
@@ -125,9 +134,10 @@ class Environment:
         """Returns the system that a job writes to."""
         if job not in self.sinks:
             directory = self._directory / f"sink-{job}"
-            is_table = self.sink_kind == "database"
-            copies = self.sink_kind == "copied files"
-            self.sinks[job] = SinkModel(self.world) if is_table else FileSinkModel(self.world, directory, copies=copies)
+            if self.sink_kind == "database":
+                self.sinks[job] = SinkModel(self.world, on_publish=lambda batch: self.auditor.published(job, batch))
+            else:
+                self.sinks[job] = FileSinkModel(self.world, directory, copies=self.sink_kind == "copied files")
         return self.sinks[job]
 
     def on_records(self, keys: list[int]) -> None:
@@ -161,6 +171,14 @@ class Environment:
             self.world.reach("two drivers of a job were alive")
         self._start(parallelism, host, self._hint(hint), **restore)
 
+    def on_restarts(self, times: int, delay_ms: int = 1_000) -> None:
+        """From now on attempts restart in their own process so many times."""
+        self._restart = {"type": "fixed-delay", "attempts": times, "delay_ms": delay_ms}
+
+    def on_retained(self, count: int) -> None:
+        """From now on attempts retain so many checkpoints."""
+        self.control.assigned = SETTINGS.model_copy(update={"retained_count": count})
+
     def on_kill(self, which: int) -> None:
         if driver := self._chosen(which):
             driver.process.kill()
@@ -180,6 +198,10 @@ class Environment:
     def on_freeze_at(self, moment: str, nth: int) -> None:
         self._armed.append(Armed(moment, nth, freezes=True))
 
+    def on_away_at(self, moment: str, seconds: float) -> None:
+        """From a moment on the store does not answer for a while."""
+        self._armed.append(Armed(moment, 1, freezes=False, away_seconds=seconds))
+
     def on_command(self, what: str) -> None:
         self.commands += 1
         drain = what == "drain"
@@ -189,12 +211,15 @@ class Environment:
         command = Command(id=name, kind=kind, savepoint_id=name if takes else None, drain=drain)
         self.control.commands.setdefault((JOB, self.attempt), []).append(command)
 
-    def on_store_faults(self, not_applied: float, answer_lost: float, applied_late: float, slow: float) -> None:
+    def on_store_faults(
+        self, not_applied: float, answer_lost: float, applied_late: float, slow: float, damaged: float = 0.0
+    ) -> None:
         self.store.faults = {
             Fate.NOT_APPLIED: not_applied,
             Fate.ANSWER_LOST: answer_lost,
             Fate.APPLIED_LATE: applied_late,
             Fate.SLOW: slow,
+            Fate.DAMAGED: damaged,
         }
 
     def on_store_away(self, seconds: float) -> None:
@@ -247,11 +272,17 @@ class Environment:
 
     def on_rewind(self, parallelism: int, host: str, which: int, *, claim: bool) -> None:
         """Goes back to a savepoint, after whatever runs has been ended."""
-        savepoints = self._snapshots(SnapshotKind.SAVEPOINT)
+        savepoints = [
+            path
+            for path in self._snapshots(SnapshotKind.SAVEPOINT)
+            if not self._is_disowned(self.auditor.manifests[path])
+        ]
         if not savepoints:
             return
         for driver in self._alive():
             driver.process.kill()
+        chosen = self.auditor.manifests[savepoints[which % len(savepoints)]]
+        self._rewinds.append((self.attempt, chosen.log_position))
         self.commands += 1
         self._wish = {
             "restore_mode": "rewind",
@@ -262,12 +293,23 @@ class Environment:
         self._start(parallelism, host, location, **self._wish)
         self._rewinding = location
 
+    def _is_disowned(self, manifest: Manifest) -> bool:
+        """Whether a rewind has left the history of a snapshot; the sink no longer has the rows of that history."""
+        return any(
+            manifest.attempt <= attempt and manifest.log_position > position for attempt, position in self._rewinds
+        )
+
     def on_delete_snapshot(self, which: int) -> None:
-        """A user deletes a savepoint that no attempt starts from."""
+        """A user deletes a savepoint that the job has not gone back to, or has its own checkpoint since."""
+        has_own = any(
+            each.attempt == self.attempt and each.kind is SnapshotKind.CHECKPOINT
+            for each in self.auditor.manifests.values()
+        )
         savepoints = [
             path
             for path in self._snapshots(SnapshotKind.SAVEPOINT)
-            if all(location_of(URL, path) != given.restore_from for given in self.control.assignments.values())
+            if has_own
+            or all(location_of(URL, path) != given.restore_from for given in self.control.assignments.values())
         ]
         if savepoints:
             path = savepoints[which % len(savepoints)]
@@ -286,11 +328,14 @@ class Environment:
         own = sorted({file.path for file in newest.files()} - {file.path for file in older.files()})
         if not own:
             return
-        path = own[which % len(own)]
+        path = checkpoints[-1] if how == "renumber" else own[which % len(own)]
         self.auditor.damaged.add(path)
         stored = self.store.objects[path]
         if how == "remove":
             del self.store.objects[path]
+        elif how == "renumber":
+            data = _EARLIER.sub(lambda found: b'"log_position":%d' % max(0, int(found[1]) - 1), stored.data, count=1)
+            self.store.objects[path] = type(stored)(data, stored.modified_ms)
         else:
             data = stored.data[:-1] if how == "truncate" else bytes([stored.data[0] ^ 1]) + stored.data[1:]
             self.store.objects[path] = type(stored)(data, stored.modified_ms)
@@ -340,7 +385,8 @@ class Environment:
         for driver in self.drivers:
             if driver.is_alive and driver.process.is_frozen:
                 self._thaw(driver)
-        world.run_until(world.now + 20.0)
+        world.run_until(world.now + WAKING_SECONDS)
+        self._check_overtaken()
         self.on_records([number % 6 for number in range(8)])
         parallelism = 1 + world.chance.randrange(4)
         self._start(parallelism, "new", self._hint("latest"))
@@ -369,10 +415,33 @@ class Environment:
         self.auditor.check_rows(JOB, self.sink_of(JOB), self.source.records)
         if not self.auditor.damaged:
             self.auditor.check_left_over(JOB, retained=SETTINGS.retained_count)
+        if alive := [driver.attempt for driver in self._alive()[:-1]]:
+            self.auditor.find(f"the attempts {alive} still run beside attempt {self.attempt}")
+        self._check_stops()
         if left := self.sink_of(JOB).staged:
             self.auditor.find(f"{len(left)} batches are left staged")
         for task, error in world.failures:
             self.auditor.find(f"task {task.name} of {task.process.name} failed: {type(error).__name__}: {error}")
+
+    def _check_overtaken(self) -> None:
+        opened = {entry.attempt for entry in self.auditor.entries.get(JOB, {}).values()}
+        older = [
+            driver.attempt for driver in self._alive() if driver.attempt in opened and driver.attempt < max(opened)
+        ]
+        if older:
+            self.auditor.find(f"the attempts {older} still run beside attempt {max(opened)}")
+
+    def _check_stops(self) -> None:
+        stops = {
+            command.id
+            for commands in self.control.commands.values()
+            for command in commands
+            if command.kind is CommandKind.STOP_WITH_SAVEPOINT
+        }
+        for command_id in stops & self.control.results.keys():
+            location = self.control.results[command_id].location
+            if location is not None:
+                self.auditor.check_stopped(JOB, location.removeprefix(f"{URL}/"))
 
     def _has_caught_up(self) -> bool:
         return len(self.sink_of(JOB).rows) >= len(self.source.records)
@@ -386,7 +455,8 @@ class Environment:
             restore, restore_from = self._wish, self._rewinding  # the user's wish stays until it is carried out
         elif "restore_mode" not in restore:
             self._wish = {}
-        self.control.assign(JOB, self.attempt, parallelism, restore_from=restore_from, **restore)
+        restore |= {"restore_from": restore_from, "restart": self._restart}
+        self.control.assign(JOB, self.attempt, parallelism, **restore)
         disk = self._directory / host
         disk.mkdir(exist_ok=True)
         self.drivers.append(
@@ -404,11 +474,11 @@ class Environment:
         )
 
     def _is_wish_fulfilled(self) -> bool:
-        from keyscale.state.documents.log_entries import AttemptOpened  # noqa: PLC0415
-
-        entries = self.auditor.entries.get(JOB, {}).values()
+        """Whether a driver that carries the wish out has said that it runs; one may have done so and died before."""
         return any(
-            isinstance(entry, AttemptOpened) and entry.restore_id == self._wish["restore_id"] for entry in entries
+            given.restore_id == self._wish["restore_id"] and heard.state is DriverState.RUNNING
+            for key, heard in self.control.heard.items()
+            if (given := self.control.assignments.get(key)) is not None
         )
 
     def _hint(self, hint: str) -> str | None:
@@ -459,12 +529,17 @@ class Environment:
             if armed.nth > 0:
                 continue
             self._armed.remove(armed)
+            if armed.away_seconds:
+                self.on_store_away(armed.away_seconds)
+                return
             self._strike(process, name, freezes=armed.freezes)
             return
 
     def _strike(self, process: Process, name: str, *, freezes: bool) -> None:
         """Ends or stops the process that is at a moment."""
         world = self.world
+        if not self._is_control(process) and name in AT_MOMENTS:
+            world.reach(AT_MOMENTS[name])
         if not freezes:
             world.trace.note(world, f"killed at {name}")
             process.kill()
@@ -497,13 +572,17 @@ class Environment:
         )
 
 
-def play(history: History, trace: Trace | None = None, patches: list[tuple[Any, str, object]] | None = None) -> Outcome:
+def play(
+    history: History,
+    trace: Trace | None = None,
+    patches: list[tuple[Any, str, object]] | None = None,
+) -> Outcome:
     """Plays a history in a world of its own, and has it judged."""
-    trace = trace or Trace()
-    environment = Environment(history, trace)
+    environment = Environment(history, trace or Trace())
     with ExitStack() as stack:
         stack.callback(environment.close)
-        stack.enter_context(played(environment.world, environment.store, patches))
+        further = [*watching(environment.world), *(patches or ())]
+        stack.enter_context(played(environment.world, environment.store, further))
         try:
             environment.play()
         finally:

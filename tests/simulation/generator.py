@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.history import Event, History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 HOSTS = ("a", "b", "c")
 PARALLELISMS = (1, 2, 3, 4)
 SINKS = ("database", "files", "copied files")
-EVENTS_MIN, EVENTS_MAX = 6, 26
+DAMAGES = ("flip", "truncate", "remove", "renumber")
+EVENTS_MIN, EVENTS_MAX = 5, 18
 
 BATCH_MOMENTS = (
     "batch.received",
@@ -60,6 +61,7 @@ START_MOMENTS = (
     "message.report.before",
     "message.report.delivered",
 )
+GOING_BACK_MOMENTS = ("run.fenced", "sink.recovered", "run.restored", "log.appended", "batch.published")
 MOMENTS = (*BATCH_MOMENTS, *CHECKPOINT_MOMENTS, *START_MOMENTS)
 
 
@@ -76,10 +78,37 @@ def data_plane_history(seed: int) -> History:
     ]
     if chance.random() < 0.7:
         events.append(Event("keeper", 0.0, {"seconds": chance.choice((3.0, 10.0))}))
+    if chance.random() < 0.5:
+        events.insert(0, Event("restarts", 0.0, {"times": chance.choice((1, 3, 100))}))
+    if chance.random() < 0.4:
+        events.insert(0, Event("retained", 0.0, {"count": chance.choice((1, 3))}))
     for _ in range(chance.randint(EVENTS_MIN, EVENTS_MAX)):
         kind = chance.choices(kinds, weights)[0]
-        events.append(Event(kind, _pause(chance), _GIVEN.get(kind, _nothing)(chance)))
+        if kind in _SCENES:
+            events += _SCENES[kind](chance, MOMENTS)
+        else:
+            events.append(Event(kind, _pause(chance), _GIVEN.get(kind, _nothing)(chance)))
     return History(seed, tuple(events))
+
+
+def data_plane_scenes(*scenes: str, moments: Sequence[str] = MOMENTS) -> Callable[[int], History]:
+    """Returns what makes histories of these scenes alone, with faults at these moments, and records between them."""
+
+    def history(seed: int) -> History:
+        chance = random.Random(f"scenes {seed}")
+        events = [
+            Event("sink", 0.0, {"kind": SINKS[seed % len(SINKS)]}),
+            Event("restarts", 0.0, {"times": 3}),
+            Event("records", 0.0, {"keys": _keys(chance)}),
+            Event("start", 1.0, {"parallelism": chance.choice(PARALLELISMS), "host": "a"}),
+            Event("keeper", 0.0, {"seconds": 3.0}),
+        ]
+        for _ in range(chance.randint(1, 2)):
+            events.append(Event("records", _pause(chance), {"keys": _keys(chance)}))
+            events += _SCENES[chance.choice(scenes)](chance, moments)
+        return History(seed, tuple(events))
+
+    return history
 
 
 def control_plane_history(seed: int) -> History:
@@ -118,7 +147,275 @@ def _start(chance: random.Random) -> dict[str, Any]:
     }
 
 
+def _records(chance: random.Random, after: float = 0.0) -> Event:
+    return Event("records", after, {"keys": _keys(chance)})
+
+
+def _sleeper(chance: random.Random, moments: Sequence[str]) -> list[Event]:
+    """A driver stops at a moment, another one takes over, and the first one wakes."""
+    return [
+        Event("freeze_at", _pause(chance), _moment(chance, moments)),
+        _records(chance),
+        Event("start", round(chance.choice((4.0, 12.0, 25.0)), 3), {**_start(chance), "kills": False}),
+        _records(chance, round(chance.choice((0.5, 6.0)), 3)),
+        Event("thaw", round(chance.choice((1.0, 5.0, 15.0, 60.0)) * (0.5 + chance.random()), 3), {"which": 0}),
+    ]
+
+
+def _overlap(chance: random.Random, moments: Sequence[str]) -> list[Event]:
+    """Two drivers run, and one of them stops or dies at a moment."""
+    fault = chance.choice(("freeze_at", "kill_at"))
+    return [
+        Event("start", _pause(chance), {**_start(chance), "kills": False}),
+        Event(fault, round(chance.choice((0.1, 1.0, 3.0)), 3), _moment(chance, moments)),
+        _records(chance, 1.0),
+        Event("thaw", round(chance.choice((5.0, 30.0)) * (0.5 + chance.random()), 3), {"which": 0}),
+    ]
+
+
+def _crash(chance: random.Random, moments: Sequence[str]) -> list[Event]:
+    """A driver dies at a moment, and the next one starts at another parallelism."""
+    return [
+        Event("kill_at", _pause(chance), _moment(chance, moments)),
+        _records(chance),
+        Event("start", round(chance.choice((6.0, 14.0)), 3), {**_start(chance), "kills": True}),
+    ]
+
+
+def _go_back(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A savepoint, and some time later the job goes back to it, and again if its driver dies."""
+    return [
+        Event("command", _pause(chance), {"what": "SAVEPOINT"}),
+        _records(chance, round(chance.choice((3.0, 8.0)), 3)),
+        Event(
+            "rewind",
+            round(chance.choice((4.0, 9.0, 20.0)), 3),
+            {
+                "parallelism": chance.choice(PARALLELISMS),
+                "host": chance.choice(HOSTS),
+                "which": chance.randrange(3),
+                "claim": chance.random() < 0.5,
+            },
+        ),
+        Event("kill_at", 0.0, {"moment": chance.choice(GOING_BACK_MOMENTS), "nth": 1}),
+        Event("idle", 0.0, {"seconds": chance.choice((8.0, 25.0))}),
+        _records(chance, round(chance.choice((1.0, 6.0)), 3)),
+        Event("start", 1.0, {**_start(chance), "kills": True}),
+        Event("delete_snapshot", round(chance.choice((8.0, 20.0)), 3), {"which": chance.randrange(3)}),
+    ]
+
+
+def _damage(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """An object of the newest checkpoint is damaged, and the job is restored."""
+    how = chance.choice(DAMAGES)
+    return [
+        Event("idle", 0.0, {"seconds": 25.0}),
+        Event("damage", 0.0, {"which": chance.randrange(100), "how": how}),
+        Event("start", 0.5, {**_start(chance), "kills": True}),
+    ]
+
+
+def _trouble(chance: random.Random, moments: Sequence[str]) -> list[Event]:
+    """The store loses answers, or damages them, while a driver starts or restarts."""
+    shares = {name: chance.choice((0.0, 0.1, 0.25)) for name in ("not_applied", "answer_lost", "applied_late")}
+    return [
+        Event("store_faults", _pause(chance), {**shares, "slow": 0.02, "damaged": chance.choice((0.0, 0.02, 0.1))}),
+        _records(chance),
+        Event("kill_at", 0.5, _moment(chance, moments)),
+        _records(chance, 5.0),
+        Event("heal", round(chance.choice((5.0, 20.0)), 3), {}),
+    ]
+
+
+def _stop(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The job stops with a savepoint while records come, and starts again."""
+    return [
+        Event("command", _pause(chance), {"what": chance.choice(("STOP_WITH_SAVEPOINT", "drain"))}),
+        _records(chance, 1.0),
+        _records(chance, 1.0),
+        Event("start", round(chance.choice((3.0, 9.0)), 3), {**_start(chance), "kills": chance.random() < 0.5}),
+    ]
+
+
+def _full(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The disk is full, or an executor is lost, while batches run."""
+    return [
+        _records(chance),
+        Event("disk_full", round(chance.choice((0.1, 0.6)), 3), {"host": "a", "seconds": chance.choice((1.0, 3.0))}),
+        _records(chance, 0.3),
+        Event("lose_executor", round(chance.choice((0.2, 4.0)), 3), {"which": 0}),
+        _records(chance, 0.3),
+    ]
+
+
+def _late(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver stops before its attempt opens, and wakes when much has happened since."""
+    moment = chance.choice(("message.attach.before", "log.appending", "log.appending", "store.create.before"))
+    others = [Event("start", 5.0, {**_start(chance), "kills": False})] if chance.random() < 0.5 else []
+    return [
+        Event("start", _pause(chance), {**_start(chance), "kills": False}),
+        Event("freeze_at", 0.1, {"moment": moment, "nth": 1}),
+        *others,
+        *(_records(chance, round(chance.choice((2.0, 7.0)), 3)) for _ in range(4)),
+        Event("thaw", round(chance.choice((1.0, 45.0, 90.0)), 3), {"which": 0}),
+    ]
+
+
+def _crash_twice(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver dies with a planned batch, and the next one as soon as it has taken a checkpoint."""
+    return [
+        Event("kill_at", _pause(chance), {"moment": chance.choice(("batch.planned", "batch.ran")), "nth": 1}),
+        _records(chance),
+        Event("start", 8.0, {**_start(chance), "kills": True}),
+        Event("command", 0.1, {"what": chance.choice(("CHECKPOINT", "STOP_WITH_SAVEPOINT"))}),
+        Event("kill_at", 0.1, {"moment": "checkpoint.published", "nth": 1}),
+        Event("start", 9.0, {**_start(chance), "kills": True}),
+    ]
+
+
+def _gap(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver stops as it opens its attempt, and wakes when the log before it is deleted."""
+    return [
+        Event("idle", 0.0, {"seconds": 12.0}),
+        Event("start", 0.0, {**_start(chance), "kills": False}),
+        Event("freeze_at", 0.0, {"moment": "log.appending", "nth": 1}),
+        *(_records(chance, 6.0) for _ in range(6)),
+        Event("thaw", 60.0, {"which": 0}),
+    ]
+
+
+def _late_restart(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A run fails, another attempt takes over, and the failed run opens again in its process."""
+    return [
+        Event("restarts", 0.0, {"times": 3, "delay_ms": chance.choice((6_000, 12_000))}),
+        Event("start", 0.0, {**_start(chance), "host": "a", "kills": True}),
+        Event("disk_full", 9.0, {"host": "a", "seconds": 3.0}),
+        Event("lose_executor", 0.0, {"which": 0}),
+        _records(chance, 0.1),
+        Event("start", 1.0, {**_start(chance), "host": "b", "kills": False}),
+        _records(chance, 6.0),
+    ]
+
+
+def _leave(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The job goes back behind some checkpoints, and its driver dies before it has taken one."""
+    return [
+        Event("command", 0.5, {"what": "SAVEPOINT"}),
+        _records(chance, 4.0),
+        Event("idle", 0.0, {"seconds": 22.0}),
+        Event("rewind", 0.0, {"parallelism": chance.choice(PARALLELISMS), "host": "b", "which": 0, "claim": False}),
+        Event("kill_at", 0.0, {"moment": chance.choice(("run.restored", "batch.published")), "nth": 1}),
+        Event("idle", 0.0, {"seconds": 9.0}),
+    ]
+
+
+def _drop_savepoint(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The job goes back to a savepoint, claims it or not, and the user deletes it after the first checkpoint."""
+    return [
+        Event("command", 1.0, {"what": "SAVEPOINT"}),
+        Event("rewind", 4.0, {"parallelism": 2, "host": "a", "which": 0, "claim": chance.random() < 0.5}),
+        Event("idle", 0.0, {"seconds": 18.0}),
+        Event("delete_snapshot", 0.0, {"which": 0}),
+    ]
+
+
+def _keep_claimed(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The job claims a savepoint, cannot take a checkpoint while a clean-up runs, and its driver dies."""
+    return [
+        Event("command", 1.0, {"what": "SAVEPOINT"}),
+        Event("rewind", 4.0, {"parallelism": 1, "host": "c", "which": 0, "claim": True}),
+        Event("disk_full", 7.0, {"host": "c", "seconds": 25.0}),
+        _records(chance, 1.0),
+        Event("kill", 19.0, {"which": 0}),
+        Event("idle", 0.0, {"seconds": 10.0}),
+    ]
+
+
+def _damage_late(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The newest checkpoint is damaged after a clean-up, and the job is restored on another host."""
+    how = chance.choice(("flip", "renumber"))
+    return [
+        *(event for _ in range(3) for event in (_records(chance), Event("idle", 0.0, {"seconds": 11.0}))),
+        Event("idle", 0.0, {"seconds": 30.0}),
+        _records(chance),
+        Event("idle", 0.0, {"seconds": 11.0}),
+        Event("damage", 0.0, {"which": chance.randrange(100), "how": how}),
+        Event("start", 0.0, {"parallelism": 2, "host": "b", "hint": "latest", "kills": True}),
+        Event("idle", 0.0, {"seconds": 20.0}),
+    ]
+
+
+def _unanswered_commit(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """The store goes away when a batch has run, and the run opens again in its process."""
+    return [
+        Event("away_at", 1.0, {"moment": "batch.ran", "seconds": 50.0}),
+        _records(chance),
+        Event("idle", 0.0, {"seconds": 58.0}),
+        _records(chance),
+    ]
+
+
+def _set_back(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver's clock is set back between two batches."""
+    return [
+        Event("clock_jump", 0.5, {"host": "a", "ms": -3_600_000}),
+        Event("start", 0.0, {"parallelism": chance.choice(PARALLELISMS), "host": "a", "kills": True}),
+        _records(chance, 1.0),
+        Event("idle", 0.0, {"seconds": 5.0}),
+    ]
+
+
+def _steady(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """Records come all the time, over some checkpoints."""
+    return [_records(chance, round(chance.uniform(0.5, 2.5), 3)) for _ in range(14)]
+
+
+_SCENES: dict[str, Callable[[random.Random, Sequence[str]], list[Event]]] = {
+    "sleeper": _sleeper,
+    "overlap": _overlap,
+    "crash": _crash,
+    "go back": _go_back,
+    "damaged": _damage,
+    "trouble": _trouble,
+    "stop": _stop,
+    "full": _full,
+    "late": _late,
+    "gap": _gap,
+    "late restart": _late_restart,
+    "leave": _leave,
+    "drop savepoint": _drop_savepoint,
+    "keep claimed": _keep_claimed,
+    "damage late": _damage_late,
+    "unanswered commit": _unanswered_commit,
+    "set back": _set_back,
+    "steady": _steady,
+    "crash twice": _crash_twice,
+}
+
+
+def _moment(chance: random.Random, moments: Sequence[str] = MOMENTS) -> dict[str, Any]:
+    return {"moment": chance.choice(moments), "nth": chance.choice((1, 1, 1, 2, 3))}
+
+
 _DATA_PLANE: dict[str, float] = {
+    "sleeper": 4,
+    "overlap": 2,
+    "crash": 3,
+    "go back": 1.5,
+    "damaged": 0.5,
+    "trouble": 1.5,
+    "stop": 0.7,
+    "full": 0.7,
+    "late": 1,
+    "gap": 0.2,
+    "late restart": 0.4,
+    "leave": 0.3,
+    "drop savepoint": 0.2,
+    "keep claimed": 0.2,
+    "damage late": 0.2,
+    "unanswered commit": 0.3,
+    "steady": 0.3,
+    "crash twice": 0.5,
     "records": 10,
     "start": 6,
     "kill": 2,
@@ -160,6 +457,7 @@ _GIVEN: dict[str, Callable[[random.Random], dict[str, Any]]] = {
         "answer_lost": chance.choice((0.0, 0.05, 0.2)),
         "applied_late": chance.choice((0.0, 0.02, 0.1)),
         "slow": chance.choice((0.0, 0.05)),
+        "damaged": chance.choice((0.0, 0.0, 0.02, 0.1)),
     },
     "store_away": lambda chance: {"seconds": chance.choice((3.0, 30.0, 90.0))},
     "host_cut_off": lambda chance: {"host": chance.choice(HOSTS), "seconds": chance.choice((3.0, 30.0, 90.0))},
@@ -184,7 +482,10 @@ _GIVEN: dict[str, Callable[[random.Random], dict[str, Any]]] = {
         "claim": chance.random() < 0.3,
     },
     "delete_snapshot": lambda chance: {"which": chance.randrange(5)},
-    "damage": lambda chance: {"which": chance.randrange(100), "how": chance.choice(("flip", "truncate", "remove"))},
+    "damage": lambda chance: {
+        "which": chance.randrange(100),
+        "how": chance.choice(("flip", "truncate", "remove", "renumber")),
+    },
     "idle": lambda chance: {"seconds": chance.choice((25.0, 60.0, 200.0))},
 }
 

@@ -42,6 +42,8 @@ class GivenControl:
         results: By command.
         completed: Locations of completed checkpoints and savepoints, by job, in the order of their reports.
         heard: The last heartbeat of each attempt.
+        settings: What running attempts follow.
+        assigned: What attempts are assigned from now on.
     """
 
     assignments: dict[tuple[str, int], Assignment] = field(default_factory=dict)
@@ -51,6 +53,7 @@ class GivenControl:
     completed: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     heard: dict[tuple[str, int], Heartbeat] = field(default_factory=dict)
     settings: CheckpointSettings = SETTINGS
+    assigned: CheckpointSettings = SETTINGS
 
     def attach(self, job_id: str, attempt: int, message: AttachRequest) -> AttachResponse:  # noqa: ARG002
         if (job_id, attempt) in self.over:
@@ -87,7 +90,7 @@ class GivenControl:
                 "artifact_sha256": "0" * 64,
                 "store_url": URL,
                 "next_checkpoint_id": max(reported, default=0) + 1,
-                "checkpoints": SETTINGS,
+                "checkpoints": self.assigned,
                 **restore,
             }
         )

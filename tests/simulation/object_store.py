@@ -8,6 +8,7 @@ or applied long after the client has given up.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from keyscale.state.objects.errors import (
 from keyscale.state.objects.object_store import ObjectInfo, check_path, check_prefix, check_size
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
@@ -39,6 +41,7 @@ class Fate(Enum):
     ANSWER_LOST = "answer lost"
     APPLIED_LATE = "applied late"
     SLOW = "slow"
+    DAMAGED = "damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,25 +153,22 @@ class StoreClient:
         self._write("delete", f"{len(doomed)} objects {doomed[0] if doomed else ''}", apply)
 
     def get(self, path: str) -> bytes:
-        self._read(path)
-        data = self._found(path)
+        data = self._read(path)
         check_size(path, len(data), self._get_bytes_max)
         return data
 
     def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:
-        self._read(path)
-        data = self._found(path)
+        data = self._read(path)
         self._check(path, data, size_bytes, sha256)
         target.write_bytes(data)
 
     def check(self, path: str, *, size_bytes: int, sha256: str, on_read: Callable[[int], None]) -> None:
-        self._read(path)
-        data = self._found(path)
+        data = self._read(path)
         on_read(len(data))
         self._check(path, data, size_bytes, sha256)
 
     def head(self, path: str) -> ObjectInfo | None:
-        self._read(path)
+        self._look(path)
         found = self._model.objects.get(path)
         return None if found is None else ObjectInfo(path, len(found.data), found.modified_ms)
 
@@ -228,11 +228,21 @@ class StoreClient:
             self._world.sleep(TIMEOUT_SECONDS)
             raise StoreUnavailableError(f"no answer to {kind} {path}")
 
-    def _read(self, path: str) -> None:
+    def _read(self, path: str) -> bytes:
+        fate = self._look(path)
+        data = self._found(path)
+        if fate is Fate.DAMAGED and data:
+            self._world.reach("an answer of the store was damaged")
+            data = damaged(data, self._world.chance)
+        return data
+
+    def _look(self, path: str) -> Fate:
         check_path(path)
         self._request("get", path)
-        if self._model.fate() in {Fate.NOT_APPLIED, Fate.ANSWER_LOST}:
+        fate = self._model.fate()
+        if fate in {Fate.NOT_APPLIED, Fate.ANSWER_LOST}:
             raise StoreUnavailableError(f"no answer to get {path}")
+        return fate
 
     def _write(self, kind: str, path: str, apply: Callable[[], None]) -> None:
         world = self._world
@@ -280,3 +290,19 @@ class StoreClient:
         else:
             self._world.trace.note(self._world, f"{kind} {path}: applied late")
             self._world.reach("a write was applied after its writer had given up")
+
+
+_DIGIT = re.compile(rb"[0-9]")
+
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """Returns data with its end missing, with a byte changed, or with one digit in the place of another."""
+    match chance.randrange(3):
+        case 0:
+            return data[: chance.randrange(len(data))]
+        case 1:
+            place = chance.randrange(len(data))
+            return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+    digits = [found.start() for found in _DIGIT.finditer(data)] or [0]
+    place = chance.choice(digits)
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.simulation.watched_calls import AT_MOMENTS, WATCHED
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,6 +51,9 @@ OF_DATA_PLANE = (
     "a message arrived twice",
     "an answer was lost",
     "a clock went back while a driver ran",
+    "an answer of the store was damaged",
+    *dict.fromkeys(AT_MOMENTS.values()),
+    *(watched.state for watched in WATCHED),
 )
 OF_CONTROL_PLANE = (
     "a leader lost its lock while it was stopped",

@@ -13,6 +13,8 @@ from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkUnavai
 from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keyscale.jobs.sinks.sink import SinkContext
     from tests.simulation.world import Process, World
 
@@ -29,6 +31,7 @@ class SinkModel:
         marker: As the sink keeps it beside its output.
         is_away: Whether it answers nobody.
         disowned: Batches that a restore has taken out of the job's history.
+        on_publish: Called with each batch before readers see it.
     """
 
     world: World
@@ -37,6 +40,7 @@ class SinkModel:
     marker: Published | None = None
     is_away: bool = False
     disowned: int = 0
+    on_publish: Callable[[int], None] = lambda _: None
 
     def sink_of(self, process: Process) -> PlayedSink:
         """Returns the sink of a process."""
@@ -78,6 +82,7 @@ class PlayedSink:
                 return
         if token not in model.staged:
             raise SinkPublishError(f"batch {batch_id} is neither staged nor published")
+        model.on_publish(batch_id)
         model.visible[batch_id] = (attempt, model.staged.pop(token))
         model.marker = Published(max(attempt, model.marker.attempt if model.marker else 0), batch_id)
         model.world.trace.note(model.world, f"published batch {batch_id} of attempt {attempt}")
