@@ -16,6 +16,7 @@ from tests.simulation.crash_points import KINDS, VICTIMS, crashes, steps_of
 from tests.simulation.database import own_database
 from tests.simulation.environment import play
 from tests.simulation.generator import control_plane_history, data_plane_history
+from tests.simulation.guards import DATA_PLANE
 from tests.simulation.history import History
 from tests.simulation.rare_states import never_reached
 from tests.simulation.shortening import shortened
@@ -49,6 +50,7 @@ def main() -> int:
     )
     parser.add_argument("--victims", choices=VICTIMS, default="itself", help="what is lost at the step")
     parser.add_argument("--stride", type=int, default=1, help="every n-th step only")
+    parser.add_argument("--guards", nargs="?", const="", help="switches off each guard whose name has this part")
     parser.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
     parser.add_argument("--as-they-are", action="store_true", help="shows no shortened histories")
     parser.add_argument("--control-plane", action="store_true", help="with the real control plane, on PostgreSQL")
@@ -64,6 +66,8 @@ def main() -> int:
             kinds = list(KINDS) if options.crash_points == "all" else [options.crash_points]
             failed = [crash_at_each(players, kind, options.victims, options.stride) for kind in kinds]
             return int(any(failed))
+        if options.guards is not None:
+            return switch_off(options.guards)
         if options.history is not None:
             return play_one(players, History.read(options.history.read_text()))
         first, _, last = options.seeds.partition("-")
@@ -85,6 +89,18 @@ class Players:
         if self._database is None:
             self._database = self._stack.enter_context(own_database())
         return play_controlled(history, self._database, trace)
+
+
+def switch_off(part: str) -> int:
+    """Switches off one guard after the other; prints within how many seeds each is found."""
+    missed = 0
+    for guard in (each for each in DATA_PLANE if part in each.name):
+        began = time.process_time()
+        seed = next((seed for seed in range(guard.seeds) if guard.found_by(seed)), None)
+        missed += seed is None
+        found = "not found" if seed is None else f"seed {seed}"
+        say(f"{found:10} {time.process_time() - began:5.1f} s  {guard.name}")
+    return missed
 
 
 def play_one(players: Players, history: History) -> int:
