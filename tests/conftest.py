@@ -65,6 +65,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         config.stash[POSTGRES].stop()
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     arrange(items)
 

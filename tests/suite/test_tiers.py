@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.suite.tiers import arrange
+from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,3 +76,12 @@ def test_a_test_that_needs_a_server_must_be_marked(fixture: str) -> None:
         arranged(Item("a.py::test", fixture))
     assert arranged(Item("a.py::test", fixture, marks=REAL))
     assert arranged(Item("a.py::test", fixture, marks=(pytest.mark.exhaustive,)))
+
+
+def test_pytest_xdist_knows_the_group_of_a_test() -> None:
+    """The versions of both must fit: otherwise each test runs in any worker, without a word."""
+    arguments = ["-p", "no:cacheprovider", "--dist", "loadgroup", "-n", "1", "-v", "tests/unit/test_units.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "test_units.py::test_sizes[1023-1023 B]@tests/unit/test_units.py" in done.stdout
