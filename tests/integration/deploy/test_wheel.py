@@ -128,7 +128,7 @@ def test_its_command_tells_its_version(environment: Path) -> None:
 def test_its_command_has_the_demo(environment: Path) -> None:
     answer = run(environment, "keyscale", "demo", "--help")
     assert (answer.returncode, answer.stderr) == (0, "")
-    assert "rescale it" in answer.stdout
+    assert "Run the main job" in answer.stdout
 
 
 def test_its_command_starts_a_control_plane(environment: Path, home: Path, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_a_topic_that_is_not_there_is_told_before_anything_runs(
 ) -> None:
     name = f"{output.topic}-late"
     sink = output.sink(topic=name)
-    with pytest.raises(SinkRowsRefusedError, match=f"no topic {name}"):
+    with pytest.raises(SinkRowsRefusedError, match=f"topic {name} does not exist"):
         sink.prepare(spark.sql("SELECT raise_error('computed') AS value"), output.context())
     kafka.create_topic(name=name)
     sink.publish(sink.prepare(numbers(spark, 0, 2), output.context()))

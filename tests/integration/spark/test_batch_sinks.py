@@ -323,7 +323,9 @@ def test_no_other_job_may_write_to_a_jobs_directory_even_once_its_files_are_gone
     original.publish(original.prepare(spark.range(3).toDF("id"), context(0)))
     shutil.rmtree(tmp_path / "batch=0")
     for _ in range(2):  # a refusal leaves nothing by which the next start would be let in
-        with pytest.raises(SinkOccupiedError, match=r"sink files of job job writes to .* give sink files a directory"):
+        with pytest.raises(
+            SinkOccupiedError, match=r"sink files of job job writes to .* give sink files its own directory"
+        ):
             FileSink(str(tmp_path)).recover(replace(context(0, job_id="another"), forked_from=origin))
     assert [entry.name for entry in (tmp_path / "_published").iterdir()] == ["job"]
     FileSink(str(tmp_path)).recover(context(0, attempt=2))

@@ -32,6 +32,7 @@ def test_the_schema_of_a_task_s_arrow_batches_is_the_one_that_jobs_are_given(spa
     assert ours.types == by_spark.types, "toArrow and pyspark.sql.pandas.types no longer go by one mapping"
 
 
+@pytest.mark.usefixtures("spark")  # Spark parses the schema
 def test_a_schema_comes_back_from_arrow_as_it_was() -> None:
     schema = StructType.fromDDL(DECLARED)
     assert spark_schema_of(arrow_schema_of(schema)).simpleString() == schema.simpleString()

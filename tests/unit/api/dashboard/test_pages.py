@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import httpx
@@ -18,6 +19,9 @@ from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
 from keyscale.api.web.error_handlers import add_handlers
 
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
 HERE = Path(dashboard.__file__).parent
 TEMPLATES = sorted((HERE / "templates").glob("*.html"))
 MODULES = sorted((HERE / "static").rglob("*.js"))
@@ -27,6 +31,12 @@ JOB_TABS = [f"/ui/jobs/departures/{tab}" for tab in TABS]
 PAGES = ["/ui/", "/ui/artifacts", "/ui/system", "/ui/jobs/departures/checkpoints/7", *JOB_TABS]
 CHOSEN = ["/ui/?q=team%3A+web&sort=-Name", "/ui/jobs/departures/rescale?to=4"]
 """Pages whose address says more than their path."""
+
+
+def in_a_loop_of_its_own(request: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+    """Runs a request beside a loop that Playwright may have in this thread."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, request).result()
 
 
 class Browser:
@@ -40,10 +50,10 @@ class Browser:
         self.cookies = {SESSION_COOKIE: "a-token"} if session else {}
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return asyncio.run(self._request("GET", path, options))
+        return in_a_loop_of_its_own(self._request("GET", path, options))
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        return asyncio.run(self._request("POST", path, options))
+        return in_a_loop_of_its_own(self._request("POST", path, options))
 
     async def _request(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
