@@ -89,19 +89,22 @@ def test_work_whose_process_was_killed_starts_again(tmp_path: Path) -> None:
 def test_an_outcome_that_cannot_be_written_is_returned_in_the_same_process(
     tmp_path: Path, error: Exception | None
 ) -> None:
+    directory = tmp_path / f"of {error}"  # pytest gives a removed directory's name to the next test
+    directory.mkdir()
+
     def work() -> bytes:
-        (tmp_path / "work.result.new").mkdir()  # it refuses the file as a full disk does
+        (directory / "work.result.new").mkdir()  # it refuses the file as a full disk does
         if error is not None:
             raise error
         return b"done"
 
     if error is None:
-        assert BackgroundWork(tmp_path, work).result(60) == b"done"
+        assert BackgroundWork(directory, work).result(60) == b"done"
         return
     with pytest.raises(StoreIOError, match="no such disk"):
-        BackgroundWork(tmp_path, work).result(60)
-    (tmp_path / "work.result.new").rmdir()
-    assert BackgroundWork(tmp_path, lambda: b"done").result(60) == b"done"
+        BackgroundWork(directory, work).result(60)
+    (directory / "work.result.new").rmdir()
+    assert BackgroundWork(directory, lambda: b"done").result(60) == b"done"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
