@@ -49,18 +49,26 @@ def test_an_upgrade_survives_its_control_plane_one_that_raises_is_taken_back_and
     job.wait_for_all(tmp_path / "clone", after=forked_at)
     shown = [(each["status"], each["revision"], each["parallelism"]) for each in map(job.show, ("counts", "copy"))]
     assert shown == [("RUNNING", 2, 2), ("RUNNING", 1, 3)]
+    for name in ("counts", "copy"):
+        platform.api.post(job_path(name, "cancel"))
 
+
+@pytest.mark.exhaustive
+def test_a_running_job_follows_new_settings_without_another_driver(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    job = counting(control_plane, tmp_path, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
+    job.wait_for_all()
     attempt = job.show()["attempt"]["number"]
     settings = {"checkpoints": {"interval_ms": 60_000}, "restart": {"type": "none"}, "batch_interval_ms": 100}
-    told = platform.api.patch(job_path("counts"), settings, if_match='"2"')
-    assert (told["change"], told["job"]["revision"]) == (None, 4)
-    wait_until(lambda: follows(platform, 4), SECONDS, what="the driver that follows the revision")
+    told = control_plane.api.patch(job_path("counts"), settings, if_match='"1"')
+    assert (told["change"], told["job"]["revision"]) == (None, 2)
+    wait_until(lambda: follows(control_plane, 2), SECONDS, what="the driver that follows the revision")
     job.deliver()
     job.wait_for_all()
     shown_last = job.show()
     assert (shown_last["status"], shown_last["attempt"]["number"]) == ("RUNNING", attempt)
-    for name in ("counts", "copy"):
-        platform.api.post(job_path(name, "cancel"))
+    control_plane.api.post(job_path("counts", "cancel"))
 
 
 def counting(platform: RunningControlPlane, directory: Path, **specification: Any) -> CountsJob:
