@@ -173,6 +173,10 @@ byId("job-max").addEventListener("input", () => {
   byId("job-parallelism").dispatchEvent(new Event("input", { bubbles: true }));
 });
 byId("new").addEventListener("click", () => dialog.showModal());
+// By itself the browser shows only the line of a text area that is typed in, and the buttons may cover the rest.
+dialog.addEventListener("focusin", ({ target }) => {
+  if (target.matches("textarea")) target.scrollIntoView({ block: "nearest" });
+});
 byId("new-job-close").addEventListener("click", () => dialog.close());
 byId("new-job-form").addEventListener("input", () => setText(byId("new-job-refusal"), ""));
 byId("program").addEventListener("change", () => {
