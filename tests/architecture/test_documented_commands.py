@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from bench.__main__ import main as benchmarks
 from keyscale.api.cli.root import keyscale
 from keyscale.state.__main__ import command_parser
 from tests.support.repository import DOCS, ROOT
@@ -52,6 +51,13 @@ def understand(command: click.Command, arguments: list[str], parent: click.Conte
         understand(inner, rest, context)
 
 
+def benchmarks() -> click.Group:
+    """Returns the commands of `./keyscale bench`."""
+    from bench.__main__ import main  # noqa: PLC0415 - each process of the tests would import every benchmark
+
+    return main
+
+
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the programs that the pages upload."""
@@ -70,7 +76,7 @@ def test_the_command_lines_of_a_page_are_understood(page: Path) -> None:
             if arguments[0] != "bench":
                 understand(keyscale, arguments)
             elif arguments[1:] and arguments[1] != "COMMAND":
-                understand(benchmarks, arguments[1:])
+                understand(benchmarks(), arguments[1:])
 
 
 def test_the_command_lines_of_the_state_library_are_understood() -> None:
@@ -86,7 +92,7 @@ def test_a_line_with_an_option_that_does_not_exist_is_not_understood() -> None:
     with pytest.raises(click.UsageError):
         understand(keyscale, ["jobs", "begin", "visits"])
     with pytest.raises(click.UsageError):
-        understand(benchmarks, ["deduplication"])
+        understand(benchmarks(), ["deduplication"])
 
 
 def test_every_option_of_jobs_create_is_described() -> None:
