@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -30,6 +29,7 @@ from keyscale.db.repositories.marks import JobMarks
 from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
 from tests.integration.api.conftest import TOKEN, add_token, served
 from tests.integration.api.test_reads import statements
+from tests.support.coroutines import run_coroutine
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def test_a_slow_reader_costs_a_bounded_amount_of_memory() -> None:
         slow.end()
         return first + [message async for message in messages]
 
-    told = asyncio.run(many())
+    told = run_coroutine(many())
     assert len([message for message in told if message.startswith("event: change")]) == 2
     assert json.loads(told[2].partition("data: ")[2])["job_ids"] is None
 
@@ -318,7 +318,7 @@ def test_a_reader_that_may_no_longer_know_is_told_nothing_but_that(why: str) -> 
         slow.end(why)
         return [message async for message in messages]
 
-    assert asyncio.run(ended())[1:] == [f"event: {why}\ndata: {{}}\n\n"]
+    assert run_coroutine(ended())[1:] == [f"event: {why}\ndata: {{}}\n\n"]
 
 
 def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +351,7 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
         return [json.loads((await anext(stream)).partition("data: ")[2])["job_ids"] for stream in streams]
 
     monkeypatch.setattr(JobScope, "covers", counted)
-    assert asyncio.run(told()) == [["job-a"]] * 50 + [["job-b"]] * 50
+    assert run_coroutine(told()) == [["job-a"]] * 50 + [["job-b"]] * 50
     assert len(looked) == 4, "two scopes and two jobs"
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -18,9 +16,7 @@ from keyscale.api import dashboard
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
 from keyscale.api.web.error_handlers import add_handlers
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
+from tests.support.coroutines import run_coroutine
 
 HERE = Path(dashboard.__file__).parent
 TEMPLATES = sorted((HERE / "templates").glob("*.html"))
@@ -31,12 +27,6 @@ JOB_TABS = [f"/ui/jobs/departures/{tab}" for tab in TABS]
 PAGES = ["/ui/", "/ui/artifacts", "/ui/system", "/ui/jobs/departures/checkpoints/7", *JOB_TABS]
 CHOSEN = ["/ui/?q=team%3A+web&sort=-Name", "/ui/jobs/departures/rescale?to=4"]
 """Pages whose address says more than their path."""
-
-
-def in_a_loop_of_its_own(request: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
-    """Runs a request beside a loop that Playwright may have in this thread."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, request).result()
 
 
 class Browser:
@@ -50,10 +40,10 @@ class Browser:
         self.cookies = {SESSION_COOKIE: "a-token"} if session else {}
 
     def get(self, path: str, **options: Any) -> httpx.Response:
-        return in_a_loop_of_its_own(self._request("GET", path, options))
+        return run_coroutine(self._request("GET", path, options))
 
     def post(self, path: str, **options: Any) -> httpx.Response:
-        return in_a_loop_of_its_own(self._request("POST", path, options))
+        return run_coroutine(self._request("POST", path, options))
 
     async def _request(self, method: str, path: str, options: dict[str, Any]) -> httpx.Response:
         transport = httpx.ASGITransport(self.app)

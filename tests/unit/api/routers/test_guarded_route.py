@@ -1,6 +1,5 @@
 """Guards, endpoints and their answers."""
 
-import asyncio
 from contextvars import ContextVar
 from typing import Annotated
 
@@ -9,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, 
 from pydantic import BaseModel, Field, field_serializer
 
 from keyscale.api.routers.guarded_route import GuardedRoute
+from tests.support.coroutines import run_coroutine
 
 STEPS: ContextVar[tuple[str, ...]] = ContextVar("STEPS", default=())
 """The steps so far of a call in another thread: each such call has a copy."""
@@ -68,7 +68,7 @@ def ask(method: str, path: str, *, as_user: bool = True, encodings: str = "ident
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
             return await client.request(method, path, headers=headers)
 
-    return asyncio.run(send())
+    return run_coroutine(send())
 
 
 def test_the_guard_the_endpoint_and_the_writing_of_the_answer_are_one_call_in_another_thread() -> None:

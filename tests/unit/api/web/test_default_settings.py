@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from keyscale.api.web import app as web_app
 from keyscale.api.web.app import create_app, history_policy, make_context
 from keyscale.api.web.limits import MULTIPART_OVERHEAD_BYTES, RequestLimits
 from keyscale.db.connections import open_engine
+from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def test_a_new_driver_has_its_time_to_restore_and_to_commit(
 
     monkeypatch.setattr(web_app, "Reconciler", reconciler)
     with pytest.raises(ReconcilerMadeError):
-        asyncio.run(start())
+        run_coroutine(start())
     assert [(each.restore_ms, each.verify_ms) for each in given] == [expected_ms]
 
 
@@ -99,4 +99,4 @@ def test_an_upload_may_have_256_mebibytes(settings: Settings) -> None:
         return statuses[0]
 
     most = (256 << 20) + MULTIPART_OVERHEAD_BYTES
-    assert [asyncio.run(answered(each)) for each in (most, most + 1)] == [200, 413]
+    assert [run_coroutine(answered(each)) for each in (most, most + 1)] == [200, 413]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +15,7 @@ from keyscale.api.web.limits import (
     MULTIPART_OVERHEAD_BYTES,
     RequestLimits,
 )
+from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def send(
     headers += [(b"content-length", length)] if length is not None else []
     scope: dict[str, Any] = {"type": kind, "path": path, "headers": headers}
     try:
-        asyncio.run(RequestLimits(application, settings)(scope, receive, answer))
+        run_coroutine(RequestLimits(application, settings)(scope, receive, answer))
     except HTTPException as refused:
         return refused.status_code
     assert len(statuses) == 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
 
 from keyscale.api.access.rates import Rates
 from keyscale.api.web.request_origin import PART_BYTES_MAX, RequestOrigin
+from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -32,7 +32,7 @@ def sent(bodies: list[bytes]) -> list[Message]:
         messages.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("127.0.0.1", 1)}
-    asyncio.run(RequestOrigin(app, RATES)(scope, receive, send))
+    run_coroutine(RequestOrigin(app, RATES)(scope, receive, send))
     return messages[1:]
 
 

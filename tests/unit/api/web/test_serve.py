@@ -19,6 +19,7 @@ from keyscale.api.settings import Settings
 from keyscale.api.web.connections import HEAD_BYTES_MAX
 from keyscale.api.web.serve import listen
 from tests.support.control_plane.web_server import web_server
+from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +55,7 @@ def test_a_small_answer_does_not_wait_for_an_acknowledgement(tmp_path: Path, hos
         authority.issue_cert(host).configure_cert(server_side)
         authority.configure_trust(client)
     with listen(Settings(home=tmp_path, host=host, port=0)) as listener:
-        assert asyncio.run(delay_is_off(listener, server_side, client))
+        assert run_coroutine(delay_is_off(listener, server_side, client))
 
 
 def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
