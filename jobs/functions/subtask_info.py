@@ -25,6 +25,7 @@ class SecondInputInfo:
     input_columns: tuple[str, ...]
     key_columns: tuple[str, ...]
     timestamp_column: str | None = None
+    max_ahead_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class SubtaskInfo:
             this list. Empty if all records have the same origin.
         splits: How records name their split, by source or operator; only sources and operators with splits.
         broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
+        max_ahead_ms: How far a record's event time may be ahead of the processing time without being late; None for no
+            limit.
         second: Describes the second keyed input, if any.
         resources: Objects that the operator's functions keep in this process, by name, from batch to batch.
     """
@@ -78,5 +81,6 @@ class SubtaskInfo:
     origins: tuple[str, ...] = ()
     splits: Mapping[str, SplitInfo] = field(default_factory=dict)
     broadcast_columns: tuple[str, ...] = ()
+    max_ahead_ms: int | None = None
     second: SecondInputInfo | None = None
     resources: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NewType, TypeAlias
+from typing import TYPE_CHECKING, Final, NewType, TypeAlias
 
 from keyscale.state.identifiers import OperatorUid
 
 from ..errors import InvalidTopologyError, UnionTimestampsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NodeId = NewType("NodeId", int)
 NO_UID = OperatorUid("")
+DAY_MS: Final = 86_400_000
 ONLY_SOURCE_UID = OperatorUid("source")
 """The uid of a job's only source, if the script gives it none."""
 
@@ -35,18 +36,23 @@ class Timestamps:
             None for never.
         split_columns: The columns that name the split of its source that a record comes from. Each split has its
             own watermark. Without such columns, a source has one watermark.
+        max_ahead_ms: A record whose event time is further ahead of the processing time is late, and does not advance
+            the watermark; None for no limit.
     """
 
     column: str
     out_of_orderness_ms: int = 0
     idle_after_ms: int | None = None
     split_columns: tuple[str, ...] = ()
+    max_ahead_ms: int | None = None
 
     def __post_init__(self) -> None:
         if self.out_of_orderness_ms < 0:
             raise InvalidTopologyError(f"records cannot be {self.out_of_orderness_ms} ms out of order")
         if self.idle_after_ms is not None and self.idle_after_ms <= 0:
             raise InvalidTopologyError(f"a source cannot be idle after {self.idle_after_ms} ms")
+        if self.max_ahead_ms is not None and self.max_ahead_ms < 0:
+            raise InvalidTopologyError(f"records cannot be at most {self.max_ahead_ms} ms ahead of the clock")
 
 
 def union_timestamps(timestamps: Sequence[Timestamps | None]) -> Timestamps | None:
@@ -69,7 +75,14 @@ def union_timestamps(timestamps: Sequence[Timestamps | None]) -> Timestamps | No
         known[0].column,
         max(each.out_of_orderness_ms for each in known),
         split_columns=splits.pop() if len(splits) == 1 else (),
+        max_ahead_ms=_largest_limit(each.max_ahead_ms for each in known),
     )
+
+
+def _largest_limit(limits_ms: Iterable[int | None]) -> int | None:
+    """Returns the largest limit; None if there is no limit for some records."""
+    known = list(limits_ms)
+    return None if None in known else max(limit for limit in known if limit is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +153,7 @@ class SecondInput:
     key_columns: tuple[str, ...]
     timestamp_column: str | None = None
     out_of_orderness_ms: int = 0
+    max_ahead_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +180,7 @@ class OperatorNode:
     broadcast: NodeId | None = None
     broadcast_schema: pa.Schema | None = None
     second: SecondInput | None = None
+    max_ahead_ms: int | None = None
 
     @property
     def inputs(self) -> tuple[NodeId, ...]:
@@ -227,8 +242,6 @@ class Origin:
     def joined(self, other: Origin) -> Origin:
         """Returns the origin of records that arrive by two ways.
 
-        It takes the larger bound of each kind, so that no record is late by the bounds of the other way.
-
         It has the larger bounds of both, so that no record is late by the bounds of the other way.
         """
         if self.timestamps is None or other.timestamps is None:
@@ -241,7 +254,8 @@ class Origin:
         )
         bound_ms = max(one.out_of_orderness_ms, two.out_of_orderness_ms)
         splits = one.split_columns if one.split_columns == two.split_columns else ()
-        return Origin(self.node, Timestamps(one.column, bound_ms, idle_ms, splits))
+        ahead_ms = _largest_limit((one.max_ahead_ms, two.max_ahead_ms))
+        return Origin(self.node, Timestamps(one.column, bound_ms, idle_ms, splits, ahead_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ RESULT_BYTES_MAX = 8 << 20
 _FIRST_RESULTS = 16
 _RESULTS_GROWTH = 32
 
+_INT64_MAX = (1 << 63) - 1
 _MS_IN = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
 
 
@@ -116,6 +117,20 @@ def latest_ms(batch: pa.RecordBatch, name: str) -> int | None:
     column = batch.column(name)
     ticks = pc.max(column.cast(pa.int64())).as_py()
     return timestamps_ms(pa.record_batch({name: pa.array([ticks], pa.int64()).cast(column.type)}), name)[0]
+
+
+def up_to_ms(batch: pa.RecordBatch, name: str, until_ms: int) -> pa.RecordBatch:
+    """Returns the records without those of a later time.
+
+    Records without a time stay.
+    """
+    column = batch.column(name)
+    factor, divisor = _MS_IN[column.type.unit] if pa.types.is_timestamp(column.type) else (1, 1)
+    last = min(((until_ms + 1) * divisor - 1) // factor, _INT64_MAX)
+    ticks = column.cast(pa.int64())
+    if (pc.max(ticks).as_py() or 0) <= last:
+        return batch
+    return batch.filter(pc.fill_null(pc.less_equal(ticks, last), True))
 
 
 def latest_by_ms(batch: pa.RecordBatch, name: str, by: Sequence[str]) -> dict[str, int]:

@@ -18,7 +18,7 @@ from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.serializers.arrow_columns import fixed_values
 
 from ..functions.timer_service import NextTimers
-from .column_values import latest_by_ms, latest_ms
+from .column_values import latest_by_ms, latest_ms, up_to_ms
 from .two_inputs import unpacked
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class SubtaskProgress:
         latest_of_splits: The latest event time by `SplitInfo.name` and split, for origins in splits.
         next_timers: The earliest remaining timers.
         late_records: Number of late records, whether dropped or sent to a side output.
+        ahead_records: Number of records whose event times are too far ahead of the processing time.
         dead_letters: Number of records that became dead letters.
         key_group_records: Number of records by key group number, up to the highest number seen.
     """
@@ -149,6 +150,7 @@ class SubtaskProgress:
     records_of_origins: dict[str, int] = field(default_factory=dict)
     output_records: int = 0
     late_records: int = 0
+    ahead_records: int = 0
     dead_letters: int = 0
     latest_event_ms: int | None = None
     latest_of_origins: dict[str, int] = field(default_factory=dict)
@@ -175,8 +177,13 @@ class SubtaskProgress:
         if origin is not None:
             self.latest_of_origins[origin] = max(latest_event_ms, self.latest_of_origins.get(origin, latest_event_ms))
 
-    def saw_batch(self, batch: pa.RecordBatch, info: SubtaskInfo, timestamp_column: str | None) -> None:
-        """Notes the number, key groups and event times of a batch."""
+    def saw_batch(
+        self, batch: pa.RecordBatch, info: SubtaskInfo, timestamp_column: str | None, until_ms: int | None = None
+    ) -> None:
+        """Notes the number, key groups and event times of a batch.
+
+        Event times after `until_ms` do not count.
+        """
         self.input_records += batch.num_rows
         more, less = np.bincount(fixed_values(batch.column(KEY_GROUP_COLUMN))), self.key_group_records
         if len(more) < len(less):
@@ -189,6 +196,10 @@ class SubtaskProgress:
                 self.records_of_origins[origin] = self.records_of_origins.get(origin, 0) + count
         if timestamp_column is None:
             return
+        if until_ms is not None:
+            in_reach = up_to_ms(batch, timestamp_column, until_ms)
+            self.ahead_records += batch.num_rows - in_reach.num_rows
+            batch = in_reach
         if not info.origins:
             self.saw(latest_ms(batch, timestamp_column))
             for splits in info.splits.values():
@@ -244,8 +255,9 @@ def run_subtask(
         yield from _counted(operator.process_broadcast(batch), progress)
     for batch in batches:
         for port, records in [(0, batch)] if info.second is None else unpacked(batch):
-            at_second = info.second if port else None
-            progress.saw_batch(records, info, at_second.timestamp_column if at_second else info.timestamp_column)
+            of_input = info.second if port and info.second else info
+            until_ms = None if of_input.max_ahead_ms is None else state.clock.processing_time_ms + of_input.max_ahead_ms
+            progress.saw_batch(records, info, of_input.timestamp_column, until_ms)
             if progress.latest_event_ms is not None and isinstance(state.clock, BatchClock):
                 state.clock.saw(progress.latest_event_ms)
             yield from _counted(operator.process_second(records) if port else operator.process(records), progress)

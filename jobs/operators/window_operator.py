@@ -109,7 +109,7 @@ class WindowingOperator(Operator):
         """
         windows = None if time_ms is None else self._windows_of(time_ms)
         if windows is None:
-            # Too late for its windows, or without event time.
+            # Too late for its windows, too far ahead of the clock, or without event time.
             self.late_records += 1
             if self._logic.late_output is not None:
                 self._results.side[self._logic.late_output].append(row)
@@ -210,4 +210,8 @@ class WindowingOperator(Operator):
         if self._domain is TimeDomain.PROCESSING:
             return [self._timers.current_processing_time()] * int(batch.num_rows)
         assert self._info.timestamp_column is not None  # noqa: S101 - checked when the window was declared
-        return timestamps_ms(batch, self._info.timestamp_column)
+        times_ms = timestamps_ms(batch, self._info.timestamp_column)
+        if self._info.max_ahead_ms is None:
+            return times_ms
+        until_ms = self._timers.current_processing_time() + self._info.max_ahead_ms
+        return [None if time_ms is None or time_ms > until_ms else time_ms for time_ms in times_ms]

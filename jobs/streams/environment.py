@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
 from ..errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError
+from ..graph.nodes import DAY_MS
 from ..graph.topology import TopologyBuilder
 from ..sources.source_reader import split_columns_of, streaming_frame
 from ..spark_internals.arrow_schemas import arrow_schema_of
@@ -95,6 +96,7 @@ class StreamEnvironment:
         max_out_of_orderness_ms: int = 0,
         idle_after_ms: int | None = None,
         split: str | Sequence[str] | None = None,
+        max_ahead_ms: int | None = DAY_MS,
     ) -> DataStream:
         """Adds a source: a stream of the records of a streaming DataFrame.
 
@@ -108,6 +110,8 @@ class StreamEnvironment:
                 watermark; None for never.
             split: The columns that name the split of the source that a record comes from; see
                 `DataStream.with_timestamps`.
+            max_ahead_ms: How far a record's event time may be ahead of the processing time, by default a day; None for
+                no limit. See `DataStream.with_timestamps`.
 
         Raises:
             NotStreamingError: The DataFrame is not a streaming DataFrame.
@@ -121,7 +125,11 @@ class StreamEnvironment:
         if timestamp is None:
             return stream
         return stream.with_timestamps(
-            timestamp, max_out_of_orderness_ms=max_out_of_orderness_ms, idle_after_ms=idle_after_ms, split=split
+            timestamp,
+            max_out_of_orderness_ms=max_out_of_orderness_ms,
+            idle_after_ms=idle_after_ms,
+            split=split,
+            max_ahead_ms=max_ahead_ms,
         )
 
     def rocksdb_settings(self, settings: RocksDbSettings) -> None:

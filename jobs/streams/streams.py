@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from keyscale.state.keyed.batch_clock import TimeDomain
 
 from ..errors import InvalidTopologyError, UnknownColumnError
 from ..functions.batch_function import KeyedBatchFunction
-from ..graph.nodes import SecondInput, Timestamps, union_timestamps
+from ..graph.nodes import DAY_MS, SecondInput, Timestamps, union_timestamps
 from ..graph.schemas import Schema, arrow_schema, check_column, key_schema, keyed_schema
 from ..graph.topology import dead_letter_tag
 from ..operators.aggregate import Aggregate, Reduce
@@ -94,6 +95,7 @@ class DataStream:
         max_out_of_orderness_ms: int = 0,
         idle_after_ms: int | None = None,
         split: str | Sequence[str] | None = None,
+        max_ahead_ms: int | None = DAY_MS,
     ) -> DataStream:
         """Takes each record's event time from a column.
 
@@ -114,14 +116,16 @@ class DataStream:
                 watermark; None for never.
             split: The columns that name the split; () for one watermark per source. By default the split columns of the
                 source, if the source has any (a KafkaSource has `topic` and `partition`) and the stream still has them.
+            max_ahead_ms: How far a record's event time may be ahead of the processing time, by default a day. A record
+                further ahead does not advance the watermark, and windows treat it as late. None for no limit.
 
         Raises:
-            InvalidTopologyError: The column is unknown, the bound is negative, or idle_after_ms is not above zero.
+            InvalidTopologyError: The column is unknown, a bound is negative, or idle_after_ms is not above zero.
         """
         named = (split,) if isinstance(split, str) else split
         if named is None:
             named = self._split_columns if set(self._split_columns) <= set(self.columns) else ()
-        timestamps = Timestamps(column, max_out_of_orderness_ms, idle_after_ms, tuple(named))
+        timestamps = Timestamps(column, max_out_of_orderness_ms, idle_after_ms, tuple(named), max_ahead_ms)
         return self._next(self._builder.add_timestamps(self._node, timestamps), timestamps, self._split_columns)
 
     def union(self, *others: DataStream) -> DataStream:
@@ -417,8 +421,15 @@ class KeyedStream:
 
     def _second_of(self, first: KeyedStream) -> ConnectedStreams:
         times = self._timestamps
-        column, bound_ms = (times.column, times.out_of_orderness_ms) if times else (None, 0)
-        return ConnectedStreams(first, SecondInput(self._node, self.schema, self._key_columns, column, bound_ms))
+        second = SecondInput(self._node, self.schema, self._key_columns)
+        if times is not None:
+            second = replace(
+                second,
+                timestamp_column=times.column,
+                out_of_orderness_ms=times.out_of_orderness_ms,
+                max_ahead_ms=times.max_ahead_ms,
+            )
+        return ConnectedStreams(first, second)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream:
         """Assigns the records of each key to windows: `TumblingWindows`, `SlidingWindows` or `SessionWindows`.
@@ -463,6 +474,7 @@ class KeyedStream:
             schema=schema,
             timestamp_column=self._timestamps.column if self._timestamps else None,
             out_of_orderness_ms=self._timestamps.out_of_orderness_ms if self._timestamps else 0,
+            max_ahead_ms=self._timestamps.max_ahead_ms if self._timestamps else None,
             side_outputs=side_outputs,
             broadcast=broadcast,
             second=second,
@@ -501,7 +513,7 @@ class WindowedStream:
     def side_output_late_data(self, tag: OutputTag) -> Self:
         """Emits records that arrive after their windows to a side output.
 
-        Records without event time are emitted there too.
+        Records without event time, or too far ahead of the clock, are emitted there too.
 
         Args:
             tag: The side output; its schema is this stream's schema.

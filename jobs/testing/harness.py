@@ -154,6 +154,7 @@ class OperatorHarness:
         broadcast: Columns | None = None,
         broadcast_states: Sequence[MapStateDescriptor] = (),
         second: SecondStream | None = None,
+        max_ahead_ms: int | None = None,
     ) -> None:
         """Creates an operator without state.
 
@@ -171,6 +172,8 @@ class OperatorHarness:
             broadcast: The columns of the broadcast records, for a KeyedBroadcastProcessFunction.
             broadcast_states: The descriptors that the stream is broadcast with.
             second: The second keyed stream, for a KeyedCoProcessFunction.
+            max_ahead_ms: How far a record's event time may be ahead of the processing time, which begins at zero here;
+                None for no limit.
 
         Raises:
             InvalidTopologyError: The columns do not fit together.
@@ -196,6 +199,7 @@ class OperatorHarness:
             side_outputs={tag.name: tag.schema for tag in side_outputs},
             second=None if second is None else second.info(self._key_schema),
             broadcast_columns=() if self._broadcast is None else tuple(self._broadcast.names),
+            max_ahead_ms=max_ahead_ms,
         )
         self._resources: dict[str, Any] = {}
         self._clock = BatchClock()

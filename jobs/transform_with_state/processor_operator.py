@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
 from ..functions.timer_service import NextTimers
-from ..operators.column_values import BatchSize, timestamps_ms
+from ..operators.column_values import BatchSize, timestamps_ms, up_to_ms
 from ..operators.failures import user_code
 from ..operators.operator_contract import Operator, OperatorLogic
 from ..spark_internals.arrow_schemas import spark_schema_of
@@ -144,12 +144,17 @@ class TransformWithStateOperator(Operator):
     def _without_late(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Drops late records as Spark does.
 
-        A record is late at or before the watermark of the previous batch's timers.
+        A record is late at or before the watermark of the previous batch's timers. Other than in Spark, a record too
+        far ahead of the processing time is late, too.
         """
-        column = self._info.timestamp_column
-        if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None or not self._time.has_watermark:
+        column, ahead_ms = self._info.timestamp_column, self._info.max_ahead_ms
+        if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None:
             return batch
+        in_reach = batch if ahead_ms is None else up_to_ms(batch, column, self._time.processing_ms + ahead_ms)
+        self.late_records += batch.num_rows - in_reach.num_rows
+        if not self._time.has_watermark:
+            return in_reach
         watermark_ms = self._time.watermark_ms
-        in_time = [at_ms is None or at_ms > watermark_ms for at_ms in timestamps_ms(batch, column)]
+        in_time = [at_ms is None or at_ms > watermark_ms for at_ms in timestamps_ms(in_reach, column)]
         self.late_records += in_time.count(False)
-        return batch if all(in_time) else batch.filter(pa.array(in_time))
+        return in_reach if all(in_time) else in_reach.filter(pa.array(in_time))

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ...spark_internals.affinity import Anchor
     from ..executor.subtask_starts import ShippedStarts
     from ..executor.task import BatchTime
+    from ..executor.task_reports import TaskReport
     from .committed_state import CommittedState
 
 logger = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ class BatchRunner:
         self._info = info
         self._collector = ReportCollector(spark.sparkContext)
         self._clock_was_behind = False
+        self._with_records_ahead: set[OperatorUid] = set()
         self._direct = direct_edges(topology)
         self._time_carries_no_rows = carries_no_rows(topology, self._direct)
         self._sources = sources or JobSources(topology.sources)
@@ -238,6 +240,7 @@ class BatchRunner:
             times=plan.times,
             dead_letters=dead_letters,
         )
+        self._warn_of_records_ahead(reports)
         self._activity.ran(began_ms, _elapsed_ms(), outcome.latest_of_origins(), outcome.latest_of_splits())
         return outcome
 
@@ -370,6 +373,19 @@ class BatchRunner:
                 " expire by processing time",
                 behind_ms // 1000,
             )
+
+    def _warn_of_records_ahead(self, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> None:
+        """Logs, once per attempt and operator, that records are ahead of the clock."""
+        for uid, of_operator in reports.items():
+            ahead = sum(report.ahead_records for report in of_operator)
+            if ahead and uid not in self._with_records_ahead:
+                self._with_records_ahead.add(uid)
+                logger.warning(
+                    "%d records at operator %s have event times further ahead of the clock than max_ahead_ms allows:"
+                    " they do not advance the watermark, and windows treat them as late",
+                    ahead,
+                    uid,
+                )
 
     @contextlib.contextmanager
     def _frames(

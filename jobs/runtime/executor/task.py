@@ -187,6 +187,7 @@ class OperatorTask:
             latest_of_splits=progress.latest_of_splits,
             next_timers=progress.next_timers,
             late_records=progress.late_records,
+            ahead_records=progress.ahead_records,
             dead_letters=progress.dead_letters,
             executor=executor_name(),
             source=source,
@@ -260,9 +261,15 @@ def subtask_info(
         broadcast_columns=tuple(node.broadcast_schema.names) if node.broadcast_schema is not None else (),
         origins=origins,
         splits=splits or {},
+        max_ahead_ms=node.max_ahead_ms,
         second=None
         if node.second is None
-        else SecondInputInfo(tuple(node.second.schema.names), node.second.key_columns, node.second.timestamp_column),
+        else SecondInputInfo(
+            tuple(node.second.schema.names),
+            node.second.key_columns,
+            node.second.timestamp_column,
+            node.second.max_ahead_ms,
+        ),
     )
 
 

@@ -54,6 +54,7 @@ class TaskReport(msgspec.Struct, frozen=True):
         state_bytes: Estimated size of its state on its host; None if the state was not opened.
         broadcast_digest: Digest of its broadcast state after broadcast records, if any.
         late_records: Records that came too late for the operator.
+        ahead_records: Records with event times too far ahead of the processing time.
         dead_letters: Records that became dead letters.
         part: The token of the part that it wrote directly to its sink, if any.
     """
@@ -83,6 +84,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     state_bytes: int | None = None
     broadcast_digest: str | None = None
     late_records: int = 0
+    ahead_records: int = 0
     dead_letters: int = 0
     part: str | None = None
 

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.functions.timer_service import NextTimers
     from keyscale.jobs.graph.nodes import NodeId
     from keyscale.jobs.graph.topology import Topology
+    from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.local.subtask_spec import SubtaskSpec
 
@@ -323,6 +324,11 @@ class Rehearsal:
     @property
     def is_at_end(self) -> bool:
         return self._query.is_at_end
+
+    @property
+    def counters(self) -> JobCounters:
+        """The job's counters after its last batch."""
+        return self._loop._committed.counters
 
     def run_batches(self, count: int) -> None:
         """Processes the next batches of input."""

@@ -19,6 +19,7 @@ from keyscale.jobs.operators.column_values import (
     rows_that_pass,
     timestamps_ms,
     tuples_of,
+    up_to_ms,
 )
 
 SCHEMA = pa.schema([("name", pa.string()), ("count", pa.int64())])
@@ -113,3 +114,18 @@ def test_the_latest_time_by_other_columns_is_in_milliseconds_whatever_the_column
     )
     assert latest_by_ms(batch, "at", ["topic", "part"]) == {"a/0": 5000, "b/0": -1000, "None/0": 4000}
     assert latest_by_ms(batch.slice(0, 0), "at", ["topic"]) == {}
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), *(pa.timestamp(unit) for unit in ("s", "ms", "us", "ns"))])
+def test_later_times_go_to_the_millisecond_and_records_without_a_time_stay(kind: pa.DataType) -> None:
+    times = pa.array([None, 1000, 2000, 3000], pa.int64())
+    times = times if kind == pa.int64() else times.cast(pa.timestamp("ms")).cast(kind)
+    batch = pa.record_batch({"at": times, "name": pa.array(["none", "one", "two", "three"])})
+    assert up_to_ms(batch, "at", 2000)["name"].to_pylist() == ["none", "one", "two"]
+    assert up_to_ms(batch, "at", 1999)["name"].to_pylist() == ["none", "one"]
+    assert up_to_ms(batch, "at", 1 << 62)["name"].to_pylist() == ["none", "one", "two", "three"]
+
+
+def test_a_part_of_a_millisecond_belongs_to_it() -> None:
+    batch = pa.record_batch({"at": pa.array([1_999_999, 2_000_000], pa.timestamp("us"))})
+    assert up_to_ms(batch, "at", 1999).num_rows == 1

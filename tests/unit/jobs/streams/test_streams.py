@@ -21,7 +21,7 @@ from keyscale import (
     TumblingWindows,
 )
 from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError, UnionTimestampsError, UnknownColumnError
-from keyscale.jobs.graph.nodes import OperatorNode, SideOutputNode, Timestamps
+from keyscale.jobs.graph.nodes import DAY_MS, OperatorNode, SideOutputNode, Timestamps
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
@@ -69,11 +69,14 @@ def test_the_bound_goes_with_the_timestamps_to_the_operator(stream: DataStream, 
     end(timed.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
     (operator,) = builder.build().operators
     assert (operator.timestamp_column, operator.out_of_orderness_ms, operator.schema) == ("at", 500, SCHEMA)
+    assert operator.max_ahead_ms == DAY_MS
 
 
 def test_a_bound_below_zero_is_refused() -> None:
     with pytest.raises(InvalidTopologyError, match="-1"):
         Timestamps("at", -1)
+    with pytest.raises(InvalidTopologyError, match="-2"):
+        Timestamps("at", max_ahead_ms=-2)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +104,14 @@ def test_a_union_of_streams_with_timestamps_in_one_column_has_timestamps(
     other = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None).uid("other")
     stream.uid("first")
     timed = stream.with_timestamps("at", max_out_of_orderness_ms=5).union(
-        other.with_timestamps("at", max_out_of_orderness_ms=9, idle_after_ms=1000)
+        other.with_timestamps("at", max_out_of_orderness_ms=9, idle_after_ms=1000, max_ahead_ms=None)
     )
     end(timed.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
     topology = builder.build()
     assert topology.operators[0].timestamp_column == "at"
+    assert topology.operators[0].max_ahead_ms is None, "the larger limit"
     assert {origin.name: origin.timestamps for origin in topology.origins(topology.operators[0].input)} == {
-        "first": Timestamps("at", 5),
+        "first": Timestamps("at", 5, max_ahead_ms=DAY_MS),
         "other": Timestamps("at", 9, 1000),
     }
 

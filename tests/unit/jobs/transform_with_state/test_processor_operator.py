@@ -211,6 +211,22 @@ class Shelves(StatefulProcessor):
         yield Row(id=key[0], what=repr((found.at, list(self.shelves.keys()))), number=found.amount)
 
 
+def test_a_row_too_far_ahead_of_the_clock_is_late_even_before_any_watermark() -> None:
+    tested = OperatorHarness(
+        TransformWithState(RunningMaximum(), time_mode=TimeMode.EVENT_TIME),
+        input=INPUT,
+        key=["id"],
+        output=OUTPUT,
+        timestamp="at",
+        max_ahead_ms=10,
+    )
+    tested.process(("a", 11, 1), ("a", 10, 2))
+    assert (tested.late_records, tested.take_output()) == (1, [("a", "max", 2)])
+    tested.advance_processing_time(1)
+    tested.process(("a", 11, 3), ("a", 12, 4))
+    assert (tested.late_records, tested.take_output()) == (2, [("a", "max", 3)])
+
+
 def test_the_value_of_a_map_is_a_row_and_a_string_is_a_key() -> None:
     tested = harness(Shelves())
     tested.process(("a", 1000, 3))
