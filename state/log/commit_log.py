@@ -69,12 +69,17 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class CommitLog:
-    """Reads and appends one job's log; positions start at 1."""
+    """Reads and appends one job's log; positions start at 1.
+
+    Attributes:
+        opened_at_ms: The time of the opening that this object has appended, by the store's clock; None before.
+    """
 
     def __init__(self, store: ObjectStore, layout: Layout) -> None:
         self._store = store
         self._layout = layout
         self._known: dict[int, AttemptOpened | Attempt | None] = {}  # the attempt of any other entry; None: deleted
+        self.opened_at_ms: int | None = None
         self._nonce = uuid.uuid4().hex  # distinguishes this driver's entries
 
     def read(self, after: int = 0) -> list[tuple[int, LogEntry]]:
@@ -227,14 +232,20 @@ class CommitLog:
 
         A process that slept for days could fill it.
         """
-        if any(True for _ in self._positions(position)):
-            raise FencedError(f"the commit log continues after position {position}: another attempt is running")
+        for found, modified_ms in self._modified(position - 1):
+            if found > position:
+                raise FencedError(f"the commit log continues after position {position}: another attempt is running")
+            self.opened_at_ms = modified_ms
 
     def _positions(self, after: int) -> Iterator[int]:
+        return (position for position, _ in self._modified(after))
+
+    def _modified(self, after: int) -> Iterator[tuple[int, int]]:
+        """Yields the positions after a position, each with its entry's time by the store's clock."""
         for info in self._store.list(self._layout.log, start_after=self._layout.log_entry(after)):
             position = self._layout.log_position(info.path)
             if position is not None:
-                yield position
+                yield position, info.modified_ms
 
     def _entry(self, position: int) -> LogEntry:
         return self._record(position).entry

@@ -58,6 +58,9 @@ class WorldTime:
 
     perf_counter_ns = monotonic_ns
 
+    def clock_gettime_ns(self, _clock: int) -> int:
+        return self.monotonic_ns()
+
     def sleep(self, seconds: float) -> None:
         self._world.sleep(seconds)
 

@@ -41,6 +41,7 @@ from .frames import BatchFrames, OperatorInputs, tags_of
 from .job_sources import JobSources
 from .keyed_records import KeyedRecords
 from .metrics import records_read
+from .processing_clock import ProcessingClock
 from .shipment import Shipment
 from .watermarks import Activity, batch_times, due_subtasks
 
@@ -137,6 +138,7 @@ class BatchRunner:
         shipment: Shipment | None = None,
         sink_retries: Retries = _NO_RETRIES,
         on_outage: Callable[[SinkOutage | None], None] = _to_nobody,
+        clock: ProcessingClock | None = None,
     ) -> None:
         """Creates the runner; once per attempt.
 
@@ -151,6 +153,7 @@ class BatchRunner:
             shipment: The parts of the run that are shipped once; by default a new shipment.
             sink_retries: How long to wait for a sink with an unavailable system.
             on_outage: Called with the sink that batches wait for, and with None when the waiting has ended.
+            clock: Tells the processing time; by default a clock that begins now.
         """
         self._spark = spark
         self._anchor = anchor
@@ -164,6 +167,7 @@ class BatchRunner:
         self._sources = sources or JobSources(topology.sources)
         self._sink_retries = sink_retries
         self._on_outage = on_outage
+        self._clock = clock or ProcessingClock(now_ms())
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, info) for node in topology.operators}
         self._shipment = shipment or Shipment(spark.sparkContext, topology)
@@ -249,7 +253,7 @@ class BatchRunner:
     ) -> bool:
         """Returns whether a batch of time alone would fire timers now."""
         self._activity.waited(_elapsed_ms())
-        times = batch_times(self._topology, time, now_ms(), self._activity, is_at_end=is_at_end)
+        times = batch_times(self._topology, time, self._clock.now_ms(), self._activity, is_at_end=is_at_end)
         return any(any(self._due(node, times, timers)) for node in self._topology.operators)
 
     def rehearse(self) -> None:
@@ -338,7 +342,7 @@ class BatchRunner:
                     tokens[node.uid] = _of_sink(node, partial(node.sink.prepare, frames[node.input], context))
 
     def _plan(self, run: str, committed: CommittedState, *, is_at_end: bool) -> _BatchPlan:
-        times = batch_times(self._topology, committed.time, now_ms(), self._activity, is_at_end=is_at_end)
+        times = batch_times(self._topology, committed.time, self._clock.now_ms(), self._activity, is_at_end=is_at_end)
         starts = self._shipment.starts(committed)
         due = {
             # All subtasks take over the operator state of an earlier run in the same batch.
@@ -364,7 +368,7 @@ class BatchRunner:
 
         It does until the driver's clock has caught up with the job's time.
         """
-        behind_ms = time.processing_ms - now_ms()
+        behind_ms = time.processing_ms - self._clock.now_ms()
         if behind_ms > _CLOCK_BEHIND_MS and not self._clock_was_behind:
             self._clock_was_behind = True
             logger.warning(

@@ -69,6 +69,7 @@ class OpenAttempt:
         positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
         unusable: Paths of manifests that turned out to be damaged.
         claims: Whether that checkpoint belongs to the job now.
+        opened_at_ms: When it was opened, by the object store's clock; None if unknown.
     """
 
     attempt: Attempt
@@ -78,6 +79,7 @@ class OpenAttempt:
     positions: dict[str, str]
     unusable: frozenset[str] = frozenset()
     claims: bool = False
+    opened_at_ms: int | None = None
 
 
 def open_attempt(
@@ -132,7 +134,8 @@ def open_attempt(
         positions=kept if dropped_sources else UNSET,
         counters=_counted(assignment, resume, log if rewinds else None),
     )
-    journal = Journal(CommitLog(store, layout), resume.next_position)
+    appended = CommitLog(store, layout)
+    journal = Journal(appended, resume.next_position)
     journal.append(opened)
     if rewinds:
         logger.warning("attempt %d goes back to %s", attempt, opened.restored_from or "nothing")
@@ -146,7 +149,8 @@ def open_attempt(
     # Choose again: only now older attempts' retention can no longer delete the chosen checkpoint.
     recovery, positions, unusable = _recover(store, assignment, unusable)
     base = recovery.base.manifest
-    return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims and base == manifest)
+    claims = claims and base == manifest
+    return OpenAttempt(attempt, journal, recovery.resume, base, positions, unusable, claims, appended.opened_at_ms)
 
 
 def _kept_positions(

@@ -32,6 +32,7 @@ from ...spark_internals.affinity import Anchor
 from ...spark_internals.idle_queries import IdleQueries
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
+from ..batch.processing_clock import ProcessingClock, beginning_ms
 from ..batch.runner import BatchRunner, RunInfo, subtask_specs
 from ..batch.shipment import Shipment
 from ..batch.source_order import DeclaredSource, order_of, recorded_order
@@ -120,6 +121,7 @@ class Execution:
         self._after = after
         self._number: int = 0 if after is None else after._number + 1
         self._opened: OpenAttempt | None = None
+        self._clock: ProcessingClock | None = None if after is None else after._clock
         self._anchor: Anchor | None = None
         self._checkpoints: Checkpoints | None = None
         assignment = context.assignment
@@ -212,6 +214,7 @@ class Execution:
             self._retries.run(lambda: probe(context.store, Layout(self._info.job_id).job))
             sinks = [node.uid for node in self._topology.sinks]
             opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources, sinks)
+            self._clock = ProcessingClock(beginning_ms(now_ms(), opened.opened_at_ms))
             reach("run.fenced")
         else:
             if after._anchor is not None:
@@ -246,6 +249,7 @@ class Execution:
                 shipment=shipment,
                 sink_retries=self._sink_retries,
                 on_outage=context.status.sink_waited_for,
+                clock=self._clock,
             )
             runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
             runner.recover(committed.batch_id, self._forked_from(opened.manifest))

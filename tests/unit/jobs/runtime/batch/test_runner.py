@@ -17,6 +17,7 @@ from keyscale.jobs.graph.nodes import Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.runtime.batch import runner as runner_module
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.jobs.runtime.retries import Retries
@@ -145,10 +146,14 @@ def runs(monkeypatch: pytest.MonkeyPatch, sink: NotedSink) -> Runs:
     return runs_of(monkeypatch, sink)
 
 
+def clock_of(clock_ms: list[int]) -> ProcessingClock:
+    return ProcessingClock(10**12 + clock_ms[0], lambda: 10**12 + clock_ms[0], lambda: clock_ms[0])
+
+
 def runs_of(monkeypatch: pytest.MonkeyPatch, sink: NotedSink, **more: Any) -> Runs:
     clock_ms = [1_000_000]
     monkeypatch.setattr(runner_module, "_elapsed_ms", lambda: clock_ms[0])
-    monkeypatch.setattr(runner_module, "now_ms", lambda: 10**12 + clock_ms[0])
+    more.setdefault("clock", clock_of(clock_ms))
     collector = SimpleNamespace(accumulator=Accumulator(), clear=lambda: None)
     collector.accumulator.value = []
     collector.reports_of = lambda run: [each for each in collector.accumulator.value if each.run == run]

@@ -126,6 +126,13 @@ def test_a_new_job_begins_with_nothing(store: ObjectStore) -> None:
     assert (opened.manifest, opened.claims) == (None, False)
 
 
+def test_an_attempt_knows_the_stores_time_of_its_opening(store: ObjectStore) -> None:
+    opened = open_attempt(store, assignment(store, 1), OPERATORS)
+    entry = store.head(Layout(JobId("job")).log_entry(opened.journal.last_position))
+    assert entry is not None
+    assert opened.opened_at_ms == entry.modified_ms
+
+
 def test_a_program_without_the_sink_of_a_batch_that_may_be_unpublished_is_refused(store: ObjectStore) -> None:
     first = open_attempt(store, assignment(store, 1), OPERATORS, sinks=[OperatorUid("files")])
     first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {"metadata": "m", **plan(0)}))
