@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 from keyscale.jobs.graph.described_graph import describe
@@ -10,7 +9,6 @@ from keyscale.jobs.protocol.messages import AttachRequest, DriverState, Heartbea
 from keyscale.jobs.runtime.driver.job_run import LAST_REPORT_SECONDS, JobRun
 from keyscale.jobs.runtime.driver.main import EXIT_FAILED, EXIT_FENCED, EXIT_OK
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
-from keyscale.state.subtask.warm_stores import WarmStores
 from tests.simulation.job import topology_of
 from tests.simulation.network import PlayedChannel
 from tests.simulation.spark import PlayedQuery, PlayedSession
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 ATTACH_RETRY_SECONDS = 2.0
 START_SECONDS = 3.0  # Spark's
-_numbers = itertools.count()
 
 
 class PlayedRun(JobRun):
@@ -77,7 +74,6 @@ class Driver:
         self.world, self.source, self.sink = world, source, sink
         self.job_id, self.attempt, self.parallelism = job_id, attempt, parallelism
         self.process = Process(f"driver-{attempt}", host)
-        self.process.resources["warm stores"] = WarmStores()
         self._channel = PlayedChannel(network, self.process, job_id, attempt)
         self._disk = disk
         self.state: DriverState | None = None
@@ -107,7 +103,7 @@ class Driver:
             world,
             f"runs at parallelism {assignment.parallelism}, {assignment.restore_mode} from {assignment.restore_from}",
         )
-        work = self._disk / f"work-{self.attempt}-{next(_numbers)}"
+        work = self._disk / f"work-{self.job_id}-{self.attempt}"
         run = PlayedRun(
             cast("Any", PlayedSession()), cast("Any", self._channel), assignment, work, self._disk / "state"
         )

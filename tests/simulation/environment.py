@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
-from keyscale.state.subtask.warm_stores import WarmStores
 from tests.simulation.auditor import Auditor
 from tests.simulation.crash_points import is_durable
 from tests.simulation.driver import Driver
@@ -32,6 +31,7 @@ from tests.simulation.world import Host, Process, ProcessEndedError, World
 
 if TYPE_CHECKING:
     from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.subtask.warm_stores import WarmStores
     from tests.simulation.history import History
 
 JOB = "job"
@@ -106,6 +106,7 @@ class Environment:
         self._keeper_seconds: float | None = None
         self._restart: dict[str, Any] | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="keyscale-sim-", dir=DISKS))
+        trace.directory = str(self._directory)
         self.world.on_reach = self._moment
         self.moments: Counter[str] = Counter()
         self._durable: list[str] | None = None
@@ -251,9 +252,9 @@ class Environment:
 
     def on_lose_executor(self, which: int) -> None:
         """Loses what an executor has open: its stores, and their locks."""
-        if driver := self._chosen(which):
-            lost: WarmStores = driver.process.resources["warm stores"]
-            driver.process.resources["warm stores"] = WarmStores()
+        driver = self._chosen(which)
+        lost: WarmStores | None = driver and driver.process.resources.pop("warm stores", None)
+        if lost is not None:
             self.world.outside.resources.setdefault("lost", []).append(lost)
             for idle in list(lost._idle.values()):
                 idle.store.abandon()

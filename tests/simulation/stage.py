@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +12,23 @@ from keyscale.api.upkeep import object_removal
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch
 from keyscale.jobs.runtime.executor import subtask_jobs, worker
-from keyscale.state.consolidation import consolidation_directory, consolidator
+from keyscale.state.consolidation import consolidator
 from keyscale.state.local import subtask_directory
 from keyscale.state.restore import opened_shards
 from keyscale.state.retention import deletion_plan
-from keyscale.state.snapshot import expired_copy
+from keyscale.state.snapshot import expired_copy, snapshot
+from keyscale.state.subtask import store as store_module
 from keyscale.state.subtask.warm_stores import WarmStores
 from tests.simulation import file_sink, interposition, spark
+from tests.simulation.descriptors import HOLDERS, Descriptors
 from tests.simulation.local_engine import LocalEngine
 from tests.simulation.object_store import StoreClient
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from keyscale.state.engine.engine import Engine
     from tests.simulation.object_store import StoreModel
     from tests.simulation.world import World
 
@@ -62,6 +64,8 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         store: The store.
         patches: Further attributes of the product to replace, such as a guard that a control switches off.
     """
+    descriptors = Descriptors(world)
+    linked: dict[Path, int] = {}
     LocalEngine.world = world
     LocalEngine.holders = {}
 
@@ -69,7 +73,10 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         return StoreClient(store, world.process, get_bytes_max=get_bytes_max)
 
     def warm_stores_of(_process: int) -> WarmStores:
-        found: WarmStores = world.process.resources["warm stores"]
+        resources = world.process.resources
+        if "warm stores" not in resources:
+            resources["warm stores"] = WarmStores()
+        found: WarmStores = resources["warm stores"]
         return found
 
     def resources_of(_process: int, uid: str) -> dict[str, Any]:
@@ -89,6 +96,10 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
                 world.reach("a consolidation was given up")
 
         world.spawn(process, "consolidator", run)
+
+    def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
+        linked[directory] = len(linked) + 1  # in the place of the time, which differs from run to run
+        snapshot.link_snapshot(directory, shards)
 
     execution_parts: list[tuple[Any, str, object]] = [
         (execution, "Anchor", spark.PlayedAnchor),
@@ -119,9 +130,9 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (expired_copy, "RocksDbEngine", LocalEngine),
         (consolidator, "RocksDbEngine", LocalEngine),
         (WarmStores, "_watch", lambda _: None),
-        (subtask_directory, "lock_directory", _released_at_death(world, subtask_directory.lock_directory)),
-        (consolidation_directory, "lock_directory", _released_at_death(world, subtask_directory.lock_directory)),
-        (subtask_directory.os, "fsync", lambda _: None),
+        (store_module, "link_snapshot", link_snapshot),
+        (subtask_directory, "_modified_ns", lambda path: linked.get(path, 0)),
+        *((module, "os", descriptors) for module in HOLDERS),
     ]
     further = [
         *file_sink.patches(world),
@@ -132,26 +143,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         *(patches or ()),
     ]
     with interposition.in_place(world, open_store, further):
-        yield
-
-
-def _released_at_death(world: World, lock: Callable[[Path], int | None]) -> Callable[[Path], int | None]:
-    """Has the system release a lock when its process ends."""
-    owners = world.outside.resources.setdefault("locks", {})
-
-    def locked(path: Path) -> int | None:
-        descriptor = lock(path)
-        if descriptor is not None:
-            process = world.process
-            owners[descriptor] = process  # a descriptor that was closed since has another owner, or none
-
-            def release() -> None:
-                if owners.get(descriptor) is process:
-                    del owners[descriptor]
-                    with suppress(OSError):
-                        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-            process.at_death.append(release)
-        return descriptor
-
-    return locked
+        try:
+            yield
+        finally:
+            descriptors.close_all()

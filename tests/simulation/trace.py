@@ -22,10 +22,14 @@ class Trace:
         self._keeps = keeps
         self._prints = prints
         self._digest = hashlib.sha256()
+        self.directory = ""
+        """The directory of the hosts' disks, whose name differs from run to run."""
 
     def note(self, world: World, what: str) -> None:
         """Adds a line."""
         line = f"{world.now:10.3f} {world.process.name:<12} {what}"
+        if self.directory:
+            line = line.replace(self.directory, "DISKS")
         self._digest.update(line.encode())
         if self._keeps:
             self.lines.append(line)
