@@ -124,8 +124,9 @@ class ControlledEnvironment(Environment):
         self._ask("roll back", lambda context: revisions.roll_back(context, USER, NAME, given))
 
     def on_cancel_change(self) -> None:
+        in_progress = select(Change).where(Change.status == ChangeStatus.IN_PROGRESS)
         with self.database.sessions() as session:
-            running = session.scalars(select(Change).where(Change.status == ChangeStatus.IN_PROGRESS)).first()
+            running = session.scalars(in_progress.order_by(Change.id)).first()
         if running is not None:
             self._ask("cancel the change", lambda context: changes.cancel(context, USER, NAME, running.id))
 
@@ -230,7 +231,7 @@ class ControlledEnvironment(Environment):
             (ChangeStatus.COMPLETED, ChangeKind.ROLLBACK): "a change went back to an earlier revision",
         }
         with self.database.sessions() as session:
-            for change in session.scalars(select(Change)).all():
+            for change in session.scalars(select(Change).order_by(Change.id)).all():
                 code = (change.failure or {}).get("code")
                 if code == "CHANGE_CANCELLED":
                     self.world.reach("a change was cancelled")
@@ -238,7 +239,7 @@ class ControlledEnvironment(Environment):
                     self.world.reach("a change was rolled back")
                 elif (change.status, change.kind) in ends:
                     self.world.reach(ends[change.status, change.kind])
-            for attempt in session.scalars(select(Attempt)).all():
+            for attempt in session.scalars(select(Attempt).order_by(Attempt.job_id, Attempt.number)).all():
                 if attempt.cause == Cause.RECOVER:
                     self.world.reach("a driver was replaced")
             if session.scalars(select(Job.id).where(Job.status == JobStatus.FAILED)).first():
@@ -350,9 +351,11 @@ class ControlledEnvironment(Environment):
     def _check_one_driver_each(self) -> None:
         """The job runs as its row says: one driver, of its revision and parallelism."""
         with self.database.sessions() as session:
-            for job in session.scalars(select(Job)).all():
+            for job in session.scalars(select(Job).order_by(Job.id)).all():
                 active = session.scalars(
-                    select(Attempt).where(Attempt.job_id == job.id, Attempt.stage == AttemptStage.ACTIVE)
+                    select(Attempt)
+                    .where(Attempt.job_id == job.id, Attempt.stage == AttemptStage.ACTIVE)
+                    .order_by(Attempt.number)
                 ).all()
                 alive = [driver for driver in self._alive() if driver.job_id == job.id]
                 numbers = [driver.attempt for driver in alive]
@@ -412,7 +415,9 @@ class ControlledEnvironment(Environment):
                 return True
             self.world.run_until(self.world.now + STEP_SECONDS)
         with self.database.sessions() as session:
-            shown = [(job.name, str(job.status), job.failure) for job in session.scalars(select(Job)).all()]
+            shown = [
+                (job.name, str(job.status), job.failure) for job in session.scalars(select(Job).order_by(Job.id)).all()
+            ]
         self.auditor.find(f"waited in vain for {what}: {shown}")
         return False
 
@@ -512,7 +517,7 @@ class ControlledEnvironment(Environment):
             self.world.after(seconds, lambda sink=sink: setattr(sink, "is_away", False))
 
     def _may_stop_here(self) -> bool:
-        return self.database.open_transactions == 0
+        return not self.database.has_transaction
 
     def _is_control(self, process: Process) -> bool:
         return any(plane.process is process for plane in self.planes.values()) or process.name.startswith("control")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event, text
+from sqlalchemy import Connection, event, text
 
 from keyscale.api.libraries.contents import Contents
 from keyscale.db.base import Base
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 ARTIFACT = "a" * 32
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - no power is cut here
+_ORDERED = ("ORDER BY", "LIMIT", "DISTINCT", "UNION", "count(", "max(")
+"""A statement with one of these has an order, or one row, or no room for an order."""
 _KEPT = {"leader", "artifacts", "artifact_chunks"}
 
 
@@ -42,7 +44,7 @@ class Database:
         self.engine = open_engine(url)
         self.sessions = session_factory(self.engine)
         self.world: World | None = None
-        self.open_transactions = 0
+        self._open = set[Connection]()
         event.listen(self.engine, "begin", self._begin)
         event.listen(self.engine, "commit", self._commit)
         event.listen(self.engine, "rollback", self._end)
@@ -52,21 +54,35 @@ class Database:
 
     def begin_history(self, world: World | None) -> None:
         """Empties the database, for a world."""
-        self.world, self.open_transactions = None, 0
+        self.world = None
         with self.sessions.begin() as session:
             session.execute(text(self._delete))
-        self.open_transactions = 0
+        self._open.clear()
         self.world = world
+
+    @contextmanager
+    def shuffled(self) -> Iterator[None]:
+        """Returns rows in a random order where a statement asks for none, as PostgreSQL may after a vacuum."""
+        event.listen(self.engine, "before_cursor_execute", _shuffle, retval=True)
+        try:
+            yield
+        finally:
+            event.remove(self.engine, "before_cursor_execute", _shuffle)
 
     def close(self) -> None:
         self.world = None
         self.engine.dispose()
 
-    def _begin(self, _connection: object) -> None:
-        self._require_alive()
-        self.open_transactions += 1
+    @property
+    def has_transaction(self) -> bool:
+        """Whether a process of the world is within a transaction."""
+        return bool(self._open)
 
-    def _commit(self, _connection: object) -> None:
+    def _begin(self, connection: Connection) -> None:
+        self._require_alive()
+        self._open.add(connection)
+
+    def _commit(self, connection: Connection) -> None:
         if self.world is not None:
             try:
                 self.world.moment("database.committing")
@@ -74,10 +90,10 @@ class Database:
                 self.world.reach("a control plane died in a transaction")
                 raise
             self._require_alive()
-        self.open_transactions -= 1
+        self._open.discard(connection)
 
-    def _end(self, _connection: object) -> None:
-        self.open_transactions = max(0, self.open_transactions - 1)
+    def _end(self, connection: Connection) -> None:
+        self._open.discard(connection)
 
     def _require_alive(self) -> None:
         if self.world is not None and (self.world.is_over or not self.world.process.is_alive):
@@ -100,6 +116,14 @@ class Database:
                         contents=Contents().model_dump(mode="json"),
                     )
                 )
+
+
+def _shuffle(*given: Any) -> tuple[str, Any]:
+    _connection, _cursor, statement, parameters, _context, _many = given
+    if statement.startswith("SELECT") and not any(word in statement for word in _ORDERED):
+        head, lock, tail = statement.partition(" FOR ")
+        statement = f"{head} ORDER BY random(){lock}{tail}"
+    return statement, parameters
 
 
 @contextmanager

@@ -67,6 +67,8 @@ def test_crashes_at_many_durable_steps_lose_no_wish(database: Database, kind: st
     assert findings_of_crashes(database, kind, 5 * CRASHES) == {}
 
 
-def test_the_same_seed_gives_the_same_history_and_the_same_trace(database: Database) -> None:
-    first, second = (play_controlled(control_plane_history(3), database) for _ in range(2))
+def test_the_same_seed_gives_the_same_trace_in_whatever_order_rows_come(database: Database) -> None:
+    first = play_controlled(control_plane_history(3), database)
+    with database.shuffled():
+        second = play_controlled(control_plane_history(3), database)
     assert first.digest == second.digest
