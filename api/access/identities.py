@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
-from keyscale.db.repositories import artifacts, attempts, events, jobs
+from keyscale.db.repositories import artifacts, attempts, events, jobs, replicas
 from keyscale.db.statuses import AttemptStage, Role
 from keyscale.jobs.protocol.storable_text import is_storable
 
@@ -21,6 +21,7 @@ from ..errors import (
     TokenMissingError,
 )
 from .browser_sessions import SESSION_COOKIE, authenticate_cookie, require_own_page
+from .forwarded_requests import authenticate_forwarded, looks_forwarded
 from .openid import Issuer, looks_issued
 from .principal import TOKEN_CHARACTERS_MAX, Principal, authenticate_token
 from .tokens import token_sha256
@@ -146,8 +147,14 @@ def bearer_token(request: HTTPConnection) -> str:
 def _authenticate(session: Session, request: Request) -> Principal:
     """Returns the user of the Authorization header, else of the cookie.
 
+    Another replica's header names the user.
+
     A page's cookie changes something only together with a header that forms of other sites cannot send.
     """
+    if looks_forwarded(request):
+        return authenticate_forwarded(
+            request, replicas.shared_key(session), request.app.state.context.announcer.replica_id
+        )
     if bearer := bearer_token(request):
         issuer: Issuer | None = request.app.state.context.issuer
         if issuer is not None and looks_issued(bearer):

@@ -11,9 +11,11 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
+from keyscale.address_proof import AddressNotProvenError, Challenge, ProvenTransport
 from keyscale.certificates import trusted_certificates
 
 from .errors import (
+    ControlPlaneNotProvenError,
     ControlPlaneUnreachableError,
     InvalidArgumentError,
     OperationFailedError,
@@ -55,6 +57,7 @@ class ControlPlane:
             # A proxy for the internet must not be used for this machine.
             trust_env=urlsplit(connection.url).hostname not in LOOPBACK_HOSTS,
             verify=_trusted(connection.ca_file),
+            transport=_proving(connection),
         )
 
     def __enter__(self) -> Self:
@@ -107,12 +110,15 @@ class ControlPlane:
         """Sends a request and returns a successful answer.
 
         Raises:
+            ControlPlaneNotProvenError: Another program answers at the address that the home directory names.
             ControlPlaneUnreachableError: Nothing answered.
             RefusedError: The control plane refused; the error carries its code.
             UnexpectedAnswerError: The server that answered is not a Keyscale control plane.
         """
         try:
             answer = self._http.request(method, path, **options)
+        except AddressNotProvenError as error:
+            raise ControlPlaneNotProvenError(str(error)) from error
         except httpx.TransportError as error:
             reason = str(error) or type(error).__name__
             raise ControlPlaneUnreachableError(
@@ -142,6 +148,13 @@ class ControlPlane:
             raise UnexpectedAnswerError(
                 f"{self.connection.url} did not answer with JSON to {answer.request.url.path}"
             ) from error
+
+
+def _proving(connection: Connection) -> httpx.BaseTransport | None:
+    if connection.proof_key is None:
+        return None
+    challenge = Challenge(connection.url, "/proofs/home", connection.proof_key)
+    return ProvenTransport(challenge, httpx.HTTPTransport(verify=_trusted(connection.ca_file), trust_env=False))
 
 
 def _trusted(ca_file: Path | None) -> ssl.SSLContext:

@@ -1,12 +1,14 @@
 """The control plane's address and token.
 
-They come from options, else from the environment, else from the home directory.
+They come from options, else from the environment, else from the home directory. The file with the address outlives its
+control plane, so a control plane at that address has to prove that it knows the home's admin token.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from keyscale import installation
@@ -27,11 +29,19 @@ def default_home() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A control plane's address, a token, and trusted certificate authorities."""
+    """A control plane's address, a token, and trusted certificate authorities.
+
+    Attributes:
+        url: The address.
+        token: The token.
+        ca_file: PEM file with further certificate authorities.
+        proof_key: What the control plane has to know before it gets the token; None: the user trusts the address.
+    """
 
     url: str
     token: str
     ca_file: Path | None = None
+    proof_key: str | None = field(default=None, repr=False)
 
     @property
     def dashboard_url(self) -> str:
@@ -62,10 +72,12 @@ def find_connection(url: str | None, token: str | None, home: Path, ca_file: Pat
     address = url or _read_first_line(home / ADDRESS_FILE)
     if not address:
         raise ControlPlaneNotFoundError(f"no address was given, and no control plane has been started on {home}")
-    secret = token or _read_first_line(home / TOKEN_FILE)
-    if not secret:
+    token_of_home = _read_first_line(home / TOKEN_FILE)
+    secret = token or token_of_home
+    if not secret or not (url or token_of_home):
         raise ControlPlaneNotFoundError(f"no token was given, and {home} has none")
-    return Connection(address.rstrip("/"), secret, ca_file)
+    proof_key = None if url else hashlib.sha256(token_of_home.encode()).hexdigest()
+    return Connection(address.rstrip("/"), secret, ca_file, proof_key)
 
 
 def _read_first_line(path: Path) -> str:

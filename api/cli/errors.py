@@ -63,6 +63,21 @@ class ControlPlaneUnreachableError(CliError):
     advice = "Start it with `./keyscale up`, or check the address (`./keyscale where`)."
 
 
+class ControlPlaneNotProvenError(CliError):
+    """Another program answers at the address in the home directory.
+
+    It gets no token.
+    """
+
+    code = "CLI_CONTROL_PLANE_NOT_PROVEN"
+    title = "Another program answers at the control plane's address"
+    domain = "external"
+    advice = (
+        "Start the control plane of this home with `./keyscale up`; restart a control plane of an earlier version. If"
+        " you trust the address, name it with --url."
+    )
+
+
 class UnexpectedAnswerError(CliError):
     """The server at the address does not speak Keyscale's API."""
 

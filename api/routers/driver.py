@@ -19,7 +19,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
-from keyscale.jobs.protocol.control_address import Proof, prove
+from keyscale.address_proof import prove
+from keyscale.jobs.protocol.control_address import Proof
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     AttachResponse,
@@ -87,7 +88,7 @@ def attach(control: Control, driver: Driver, body: Body) -> AttachResponse:
 def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "") -> Proof:
     """Proves to a driver that this control plane knows its attempt.
 
-    The driver has lost its control plane. It sends no token.
+    The driver sends no token before that.
     """
     return Proof(proof=prove(attempt, nonce, control.settings.control_url))
 

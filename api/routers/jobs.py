@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Response
 
 from ..access.identities import Operator, User
 from ..schemas.base import NUMBER_MAX
@@ -148,14 +148,12 @@ async def _log_part(
 
 
 @router.get("/{job_id}/logs")
-def show_log(
-    control: Control, user: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)], request: Request
-) -> LogAnswer:
+def show_log(control: Control, user: User, job_id: str, part: Annotated[LogPart, Depends(_log_part)]) -> LogAnswer:
     """Shows a driver's log: its end, or lines by offset or text.
 
     To follow the log, ask again with `next_offset`. A log of another replica is fetched from that replica.
     """
-    return logs.show(control, user, job_id, part, request.headers)
+    return logs.show(control, user, job_id, part)
 
 
 def _tagged(response: Response, job: JobAnswer) -> JobAnswer:

@@ -7,30 +7,33 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import httpx
 
+from keyscale.address_proof import AddressNotProvenError, Challenge, ProvenTransport
 from keyscale.certificates import trusted_certificates
 from keyscale.db.repositories import attempts, replicas, revisions
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.redaction import Mask, masked
 
+from ..access.forwarded_requests import SCHEME, ForwardedRequest
 from ..errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError
 from ..schemas.job import LogAnswer, LogMatch
 from ..upkeep.announcer import replica_id
 from .jobs import require_job
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy.orm import Session
 
     from keyscale.jobs.protocol.redaction import Span
 
     from ..access.principal import Principal
     from .context import Context
 
-FORWARDED_HEADER = "X-Keyscale-Forwarded"
 MATCHES_MAX = 500
 MATCH_CHARACTERS_MAX = 2000
 SEARCHED_BYTES_MAX = 4 << 20
@@ -162,7 +165,58 @@ class LogLines:
         return _UNDECODED.sub("\N{REPLACEMENT CHARACTER}", masked(self.around, self.masked, at, to))
 
 
-def show(context: Context, user: Principal, reference: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
+@dataclass(frozen=True, slots=True)
+class _Replica:
+    """Another replica, which has the log.
+
+    Attributes:
+        id: Its id, which its place gives.
+        url: Its address.
+        key: What all replicas of the database know.
+    """
+
+    id: str
+    url: str
+    key: str = field(repr=False)
+
+    @classmethod
+    def find(cls, session: Session, name: str) -> _Replica | None:
+        """Returns a replica that is alive."""
+        url = replicas.url_of(session, name)
+        return None if url is None else cls(name, url, replicas.shared_key(session))
+
+    def ask(self, context: Context, user: Principal, job_id: str, part: LogPart) -> LogAnswer:
+        """Asks for a part of a log for a user.
+
+        The replica first proves that it is the replica with this id. It checks the user's rights again.
+
+        Raises:
+            LogNotHereError: The replica does not answer, or another program does.
+            TooManyInFlightError: The replica answers other searches.
+        """
+        query = httpx.QueryParams({name: value for name, value in asdict(part).items() if value is not None})
+        request = httpx.Request("GET", f"{self.url}/jobs/{job_id}/logs", params=query)
+        path = request.url.raw_path.removeprefix(httpx.URL(self.url).raw_path.rstrip(b"/")).decode()
+        token = ForwardedRequest.of(user, target=self.id, method="GET", path=path).token(self.key)
+        trusted = trusted_certificates(context.settings.ca_file)
+        challenge = Challenge(self.url, "/proofs/replica", self.key, subject=self.id)
+        transport = ProvenTransport(challenge, httpx.HTTPTransport(verify=trusted, trust_env=False))
+        try:
+            with httpx.Client(transport=transport, trust_env=False, timeout=_FORWARD_TIMEOUT_S) as client:
+                answer = client.get(request.url, headers={"Authorization": f"{SCHEME} {token}"})
+            if answer.status_code == httpx.codes.OK:
+                return LogAnswer.model_validate_json(answer.content)
+            reason = answer.json().get("detail", "")
+            if answer.status_code == TooManyInFlightError.status:
+                raise TooManyInFlightError(reason)
+        except AddressNotProvenError as error:
+            reason = str(error)
+        except (httpx.HTTPError, ValueError) as error:
+            reason = type(error).__name__
+        raise LogNotHereError(f"the control plane at {self.url}, which has the log, does not show it: {reason}")
+
+
+def show(context: Context, user: Principal, reference: str, part: LogPart) -> LogAnswer:
     """Shows a part of a driver's log.
 
     Its path is made of the job's id and a number, never of text from a client.
@@ -172,7 +226,6 @@ def show(context: Context, user: Principal, reference: str, part: LogPart, heade
         user: The sender.
         reference: The job.
         part: The part.
-        headers: The request's headers: another replica is asked in the name of the request's sender.
 
     Raises:
         JobNotFoundError: The job does not exist.
@@ -186,13 +239,13 @@ def show(context: Context, user: Principal, reference: str, part: LogPart, heade
         attempt = attempts.latest(session, job.id) if number is None else attempts.find(session, job.id, number)
         used = revisions.in_use(session, job, attempt.number) if attempt is not None else []
         is_here = attempt is None or attempt.launched_on in {None, context.launcher.place}
-        other = None if is_here or attempt is None else replicas.url_of(session, replica_id(attempt.launched_on or ""))
+        other = None if is_here or attempt is None else _Replica.find(session, replica_id(attempt.launched_on or ""))
     if attempt is None:
         raise AttemptNotFoundError("the job has never been started" if number is None else "no attempt has this number")
     if not is_here:
-        if other is None or FORWARDED_HEADER.lower() in {name.lower() for name in headers}:
+        if other is None:
             raise LogNotHereError(f"the driver was started on {attempt.launched_on}, where no control plane answers")
-        return _ask(context, other, job.id, replace(part, attempt=attempt.number), headers)
+        return other.ask(context, user, job.id, replace(part, attempt=attempt.number))
     secrets = context.launcher.secrets_of(job.id, attempt.number, used)
     mask = Mask({**context.settings.store_environment, **secrets})
     place = nullcontext() if part.search is None else context.searches.place(user.id)
@@ -268,28 +321,3 @@ def _character_end(content: bytes, at: int) -> int:
                 if len(content[begin:end].decode()) == 1:
                     return end
     return at
-
-
-def _ask(context: Context, url: str, job_id: str, part: LogPart, headers: Mapping[str, str]) -> LogAnswer:
-    """Asks the replica that has the log.
-
-    The replica checks the sender again, and asks no other replica.
-    """
-    own = {name: value for name in ("authorization", "cookie") if (value := headers.get(name)) is not None}
-    try:
-        answer = httpx.get(
-            f"{url}/jobs/{job_id}/logs",
-            params={name: value for name, value in asdict(part).items() if value is not None},
-            headers={**own, FORWARDED_HEADER: "1"},
-            timeout=_FORWARD_TIMEOUT_S,
-            verify=trusted_certificates(context.settings.ca_file),
-            trust_env=False,
-        )
-        if answer.status_code == httpx.codes.OK:
-            return LogAnswer.model_validate_json(answer.content)
-        reason = answer.json().get("detail", "")
-        if answer.status_code == TooManyInFlightError.status:
-            raise TooManyInFlightError(reason)
-    except (httpx.HTTPError, ValueError) as error:
-        reason = type(error).__name__
-    raise LogNotHereError(f"the control plane at {url}, which has the log, does not show it: {reason}")

@@ -46,11 +46,14 @@ class Announcer:
         place: This replica's host and home: a later control plane of the same home takes its place.
         url: Where it can be reached.
         store_url: The store of new jobs; the stores of all jobs that run get the address, too.
+
+    Attributes:
+        replica_id: The id of this replica.
     """
 
     def __init__(self, sessions: sessionmaker[Session], *, place: str, url: str, store_url: str) -> None:
         self._sessions = sessions
-        self._name = replica_id(place)
+        self.replica_id = replica_id(place)
         self._url = url
         self._store_url = store_url
         self._urls: list[str] = []
@@ -72,9 +75,9 @@ class Announcer:
         self._thread.join()
         try:
             with self._sessions.begin() as session:
-                replicas.withdraw(session, self._name)
+                replicas.withdraw(session, self.replica_id)
             for store_url in self._published_at_s:
-                withdraw(open_store(store_url), self._name)
+                withdraw(open_store(store_url), self.replica_id)
         except (SQLAlchemyError, KeyscaleError, OSError):
             logger.info("the address is not withdrawn, and gets old", exc_info=True)
 
@@ -85,7 +88,7 @@ class Announcer:
         """
         with self._sessions.begin() as session:
             follow_database_clock(session)
-            replicas.announce(session, self._name, self._url)
+            replicas.announce(session, self.replica_id, self._url)
             self._urls = list(replicas.urls(session))
             stores = {self._store_url, *jobs.stores_in_use(session)}
         for store_url in sorted(stores):
@@ -94,7 +97,7 @@ class Announcer:
 
     def _publish(self, store_url: str) -> None:
         try:
-            publish(open_store(store_url), self._name, ControlAddress(url=self._url, recorded_at_ms=now_ms()))
+            publish(open_store(store_url), self.replica_id, ControlAddress(url=self._url, recorded_at_ms=now_ms()))
         except Exception as error:  # noqa: BLE001 - a store that cannot be opened must not keep other stores from getting it
             logger.warning("%s does not get this replica's address: %s; trying again", store_url, error)
         else:

@@ -32,6 +32,7 @@ from ..routers import (
     jobs,
     key_group_history,
     operations,
+    proofs,
     replicas,
     rescales,
     revisions,
@@ -194,6 +195,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         events,
         access_tokens,
         driver,
+        proofs,
         replicas,
         health,
     ):

@@ -15,7 +15,7 @@ from .job import Job
 from .job_exception import JobException
 from .last_heartbeat import LastHeartbeat
 from .leader import Leader
-from .replica import Replica
+from .replica import Replica, ReplicaKey
 from .revision import Revision
 from .series_point import SeriesPoint
 
@@ -36,6 +36,7 @@ __all__ = [
     "LastHeartbeat",
     "Leader",
     "Replica",
+    "ReplicaKey",
     "Revision",
     "SeriesPoint",
     "Token",

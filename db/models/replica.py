@@ -1,4 +1,4 @@
-"""The table of replicas."""
+"""The tables of replicas and of their key."""
 
 from __future__ import annotations
 
@@ -15,3 +15,14 @@ class Replica(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     url: Mapped[str]
     seen_at_ms: Mapped[int]
+
+
+class ReplicaKey(Base):
+    """The key that only the replicas of this database know.
+
+    The table has one row.
+    """
+
+    __tablename__ = "replica_key"
+
+    value: Mapped[str] = mapped_column(primary_key=True)

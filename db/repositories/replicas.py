@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import BigInteger, cast, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from ..models import Replica
+from ..models import Replica, ReplicaKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +50,11 @@ def url_of(session: Session, replica_id: str) -> str | None:
     """Returns the address of a replica that is alive, or None."""
     alive = (Replica.id == replica_id, Replica.seen_at_ms > _NOW_MS - SEEN_WITHIN_MS)
     return session.scalar(select(Replica.url).where(*alive))
+
+
+def shared_key(session: Session) -> str:
+    """Returns what only the replicas of this database know."""
+    return session.scalars(select(ReplicaKey.value)).one()
 
 
 def list_all(session: Session) -> Sequence[ReplicaSeen]:

@@ -1,21 +1,20 @@
 """The addresses of control planes in the object store.
 
 Each replica of the control plane keeps one object, `control-planes/<name>.json`, up to date. A driver reads all of them
-when its control plane does not answer. Everyone with write access to the store can add an address, so a driver verifies
-each address first: it sends a nonce, and only a control plane that knows the hash of the attempt's token can compute
-the proof. The proof covers the address, so that a proof of another address is worthless. The driver sends the token
-itself only after that.
+when its control plane does not answer. Everyone with write access to the store can add an address, and any program can
+listen where a control plane has ended. So a driver sends its token only on a connection that has proved that it knows
+the hash of the token (`keyscale.address_proof`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
+from keyscale.address_proof import Challenge
 from keyscale.state.layout import CONTROL_PLANES, control_plane
 from keyscale.state.objects.errors import ObjectNotFoundError
 
@@ -38,7 +37,7 @@ class ControlAddress(Message):
 
 
 class Proof(Message):
-    """A control plane's proof that it knows an attempt."""
+    """A control plane's proof that it knows a key."""
 
     proof: str
 
@@ -73,6 +72,13 @@ def read_addresses(store: ObjectStore) -> list[ControlAddress]:
     return sorted(found, key=lambda address: address.recorded_at_ms, reverse=True)
 
 
-def prove(token_sha256: str, nonce: str, url: str) -> str:
-    """Returns the proof of knowing a token's hash, for one address."""
-    return hmac.new(token_sha256.encode(), f"{nonce} {url}".encode(), hashlib.sha256).hexdigest()
+def attempt_challenge(url: str, attempt: str, token: str) -> Challenge:
+    """Returns the question whether a control plane knows an attempt.
+
+    Args:
+        url: The control plane's address.
+        attempt: The attempt, as `<job>:<number>`.
+        token: Its token.
+    """
+    key = hashlib.sha256(token.encode()).hexdigest()
+    return Challenge(url.rstrip("/"), "/driver/proof", key, {"attempt": attempt})

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import httpx
 from pydantic import ValidationError
 
+from keyscale.address_proof import AddressNotProvenError, ProvenTransport
 from keyscale.certificates import trusted_certificates
 
+from ...protocol.control_address import attempt_challenge
 from ...protocol.messages import (
     Assignment,
     AttachRequest,
@@ -69,16 +71,21 @@ class HttpControl:
 
     A status of 5xx, 408 or 429 counts as no answer; 410 means that the attempt is over; any other 4xx is a refusal.
     Without an answer, or after an answer of a control plane that does not know the attempt, the next message goes to
-    another control plane, if the search finds one.
+    another control plane, if the search finds one. Each connection first proves that its other end knows the attempt:
+    another program may listen at the address of a control plane that has ended.
 
     Args:
         url: The address of the control plane.
+        attempt: The attempt, as `<job>:<number>`.
         token: The attempt's token.
         search: Finds another control plane.
         ca_file: PEM file with further certificate authorities to trust.
     """
 
-    def __init__(self, url: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None) -> None:
+    def __init__(
+        self, url: str, attempt: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None
+    ) -> None:
+        self._attempt = attempt
         self._token = token
         self._search = search
         self._trusted = trusted_certificates(ca_file)
@@ -114,7 +121,10 @@ class HttpControl:
             base_url=url,
             headers={"Authorization": f"Bearer {self._token}"},
             timeout=_TIMEOUT_SECONDS,
-            verify=self._trusted,
+            transport=ProvenTransport(
+                attempt_challenge(url, self._attempt, self._token),
+                httpx.HTTPTransport(verify=self._trusted, trust_env=False),
+            ),
             trust_env=False,
         )
 
@@ -132,6 +142,13 @@ class HttpControl:
         client = self._client
         try:
             yield client
+        except AddressNotProvenError as error:
+            self._turn_from(client)
+            if error.status == httpx.codes.UNAUTHORIZED:
+                raise ControlRefusedError(
+                    f"the control plane answered {error.status}: the attempt is unknown"
+                ) from error
+            raise ControlUnreachableError(str(error)) from error
         except httpx.TransportError as error:
             self._turn_from(client)
             raise ControlUnreachableError(str(error)) from error

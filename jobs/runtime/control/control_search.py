@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import logging
-import secrets
 import time
 from typing import TYPE_CHECKING
 
 import httpx
-from pydantic import ValidationError
 
 from keyscale.certificates import trusted_certificates
 from keyscale.errors import KeyscaleError
 
-from ...protocol.control_address import Proof, prove, read_addresses
+from ...protocol.control_address import attempt_challenge, read_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -51,7 +47,7 @@ class ControlSearch:
     ) -> None:
         self._trusted = trusted_certificates(ca_file)
         self._attempt = attempt
-        self._token_sha256 = hashlib.sha256(token.encode()).hexdigest()
+        self._token = token
         self._open_store = open_store
         self._monotonic = monotonic
         self._known: list[str] = []
@@ -91,16 +87,10 @@ class ControlSearch:
 
     def _is_proven(self, url: str) -> bool:
         """Returns whether the control plane at an address knows this attempt."""
-        nonce = secrets.token_hex(16)
         try:
-            answer = httpx.get(
-                f"{url.rstrip('/')}/driver/proof",
-                params={"attempt": self._attempt, "nonce": nonce},
-                timeout=PROOF_TIMEOUT_S,
-                verify=self._trusted,
-                trust_env=False,
-            )
-            proof = Proof.model_validate_json(answer.content).proof if answer.is_success else ""
-        except (httpx.HTTPError, httpx.InvalidURL, ValidationError):
+            with httpx.HTTPTransport(verify=self._trusted, trust_env=False) as transport:
+                timeout = httpx.Timeout(PROOF_TIMEOUT_S).as_dict()
+                attempt_challenge(url, self._attempt, self._token).ask(transport, {"timeout": timeout})
+        except (httpx.HTTPError, httpx.InvalidURL):
             return False
-        return hmac.compare_digest(proof.encode(), prove(self._token_sha256, nonce, url).encode())
+        return True

@@ -7,9 +7,10 @@ Start it as the launcher and tests do:
 
 Environment:
     KEYSCALE_CONTROL_URL: base address of the control plane, e.g. http://127.0.0.1:8080; `/driver/...` is added to it.
-    KEYSCALE_ATTEMPT_TOKEN: the attempt's bearer token; needed with KEYSCALE_CONTROL_URL.
-    KEYSCALE_ATTEMPT: the attempt, as <job>:<number>, and KEYSCALE_JOB_STORE_URL: the job's store. With both, a driver
-        without an answer from its control plane looks for another control plane.
+    KEYSCALE_ATTEMPT: the attempt, as <job>:<number>, and KEYSCALE_ATTEMPT_TOKEN: its bearer token; needed with
+        KEYSCALE_CONTROL_URL.
+    KEYSCALE_JOB_STORE_URL: the job's store, in which a driver without an answer from its control plane looks for
+        another control plane.
     KEYSCALE_LIBRARIES: SHA-256 of each library of the job that the driver was started with, separated by commas, and
         KEYSCALE_EXECUTOR_PYTHONPATH: where executors on other hosts find them, below their working directory.
     KEYSCALE_CA_FILE: a PEM file with certificate authorities to trust for the control plane.
@@ -123,7 +124,7 @@ class DriverEnvironment:
             artifact = Path(required("KEYSCALE_ARTIFACT_FILE")).absolute()
             return cls(work_dir, local_root, None, "", "", "", Path(file).absolute(), artifact, None, libraries)
         url, token = required("KEYSCALE_CONTROL_URL"), required("KEYSCALE_ATTEMPT_TOKEN")
-        attempt, store_url = variables.get("KEYSCALE_ATTEMPT", ""), variables.get("KEYSCALE_JOB_STORE_URL", "")
+        attempt, store_url = required("KEYSCALE_ATTEMPT"), variables.get("KEYSCALE_JOB_STORE_URL", "")
         ca_file = variables.get("KEYSCALE_CA_FILE") or None
         return cls(work_dir, local_root, url, token, attempt, store_url, None, None, ca_file, libraries)
 
@@ -131,11 +132,11 @@ class DriverEnvironment:
         if self.assignment_file is not None and self.artifact_file is not None:
             return FileControl(self.assignment_file, self.artifact_file)
         search = None
-        if self.attempt and self.store_url:
+        if self.store_url:
             search = ControlSearch(
                 self.attempt, self.attempt_token, lambda: open_store(self.store_url), ca_file=self.ca_file
             )
-        return HttpControl(self.control_url or "", self.attempt_token, search, self.ca_file)
+        return HttpControl(self.control_url or "", self.attempt, self.attempt_token, search, self.ca_file)
 
 
 def main() -> int:

@@ -153,7 +153,7 @@ def application(app: FastAPI, portal: BlockingPortal) -> Iterator[RunningApplica
 @contextmanager
 def served(app: FastAPI, listener: socket.socket | None = None) -> Iterator[httpx.Client]:
     """Serves an application on a socket, of its own unless one is given; yields a client without a token."""
-    listener = listener or _listener()
+    listener = listener or new_listener()
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
@@ -164,7 +164,7 @@ def served(app: FastAPI, listener: socket.socket | None = None) -> Iterator[http
         thread.join()
 
 
-def _listener() -> socket.socket:
+def new_listener() -> socket.socket:
     # With the protocol given, as the control plane does it: asyncio then sends small answers at once (TCP_NODELAY).
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import text
 
+from keyscale.address_proof import prove
 from keyscale.api.access.rates import RateLimit
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
@@ -17,7 +18,7 @@ from keyscale.api.upkeep.announcer import Announcer
 from keyscale.db.repositories import exceptions, jobs, revisions
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode
-from keyscale.jobs.protocol.control_address import prove, read_addresses
+from keyscale.jobs.protocol.control_address import read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId

@@ -6,8 +6,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
+from keyscale.api.access.forwarded_requests import SCHEME
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.change_phases import CANCELLED
@@ -18,13 +20,12 @@ from keyscale.api.web.app import create_app, make_context
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import jobs, replicas
 from keyscale.db.statuses import JobStatus, Role
-from tests.integration.api.conftest import add_token, served
+from tests.integration.api.conftest import TOKEN, add_token, new_listener, served
+from tests.support.servers.stand_in_server import stand_in_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    import httpx
 
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
@@ -136,14 +137,28 @@ def test_a_few_logs_are_searched_at_once_and_one_of_a_user(
     assert client.get("/jobs/secretive/logs", params={"search": "key"}).json()["matches"]
 
 
-def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
-    client: httpx.Client, context: Context, settings: Settings, secretive: str
-) -> None:
+@pytest.fixture
+def other(settings: Settings, context: Context, secretive: str) -> Iterator[Context]:
+    """Another replica, which has the log of the job and has announced itself."""
     home = settings.home / "other"
     home.mkdir()
-    other = make_context(replace(settings, home=home), context.engine)
-    write_log(home, secretive)
-    launch(context, secretive, other.launcher.place)
+    with new_listener() as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        other = make_context(replace(settings, home=home, own_url=url), context.engine)
+        write_log(home, secretive)
+        launch(context, secretive, other.launcher.place)
+        with served(create_app(other, reconcile=False), listener):
+            yield other
+
+
+def announce(context: Context, other: Context, url: str | None = None) -> None:
+    with context.sessions.begin() as session:
+        replicas.announce(session, other.announcer.replica_id, url or other.settings.control_url)
+
+
+def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
+    client: httpx.Client, context: Context, other: Context
+) -> None:
     refused = client.get("/jobs/secretive/logs")
     assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE"), (
         "the other one has not announced itself"
@@ -151,25 +166,61 @@ def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
     with context.sessions.begin() as session:
         add_token(session, "viewer-of-a", Role.VIEWER, JobScope(labels={"team": "a"}))
         add_token(session, "viewer-of-b", Role.VIEWER, JobScope(labels={"team": "b"}))
-    with served(create_app(other, reconcile=False)) as there:
-        with context.sessions.begin() as session:
-            replicas.announce(session, replica_id(other.launcher.place), str(there.base_url).rstrip("/"))
-        shown = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-a"})
-        assert (shown.status_code, shown.json()["text"]) == (200, LOG.replace("of-the-orders", "*****"))
-        part = client.get("/jobs/secretive/logs", params={"offset": 6, "limit_bytes": 30, "attempt": 1}).json()
-        assert part["text"] == "the key is *****\n"
-        hidden = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-b"})
-        assert (hidden.status_code, hidden.json()["code"]) == (404, "JOB_NOT_FOUND")
+    announce(context, other)
+    shown = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-a"})
+    assert (shown.status_code, shown.json()["text"]) == (200, LOG.replace("of-the-orders", "*****"))
+    part = client.get("/jobs/secretive/logs", params={"offset": 6, "limit_bytes": 30, "attempt": 1}).json()
+    assert part["text"] == "the key is *****\n"
+    found = client.get("/jobs/secretive/logs", params={"search": "KEY is+ä/?&#%'\""})
+    assert (found.status_code, found.json()["matches"]) == (200, [])
+    hidden = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-b"})
+    assert (hidden.status_code, hidden.json()["code"]) == (404, "JOB_NOT_FOUND")
+
+
+def test_a_program_at_the_address_of_a_replica_that_has_ended_gets_no_credential(
+    client: httpx.Client, context: Context, other: Context
+) -> None:
+    with stand_in_server("a-guess", other.announcer.replica_id) as stranger:
+        announce(context, other, stranger.url)
+        refused = client.get("/jobs/secretive/logs", headers={"Cookie": "keyscale_session=of-a-browser"})
+    assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE")
+    assert "has not proved" in refused.json()["detail"]
+    assert (stranger.asked, stranger.credentials) == (["/proofs/replica"], set())
 
 
 @pytest.mark.usefixtures("on_socket")
 def test_replicas_do_not_send_a_request_in_a_circle(client: httpx.Client, context: Context, secretive: str) -> None:
+    own_url = str(client.base_url).rstrip("/")
+    object.__setattr__(context, "settings", replace(context.settings, own_url=own_url))
     launch(context, secretive, "elsewhere:/home")
     with context.sessions.begin() as session:
-        replicas.announce(session, replica_id("elsewhere:/home"), str(client.base_url).rstrip("/"))
+        replicas.announce(session, replica_id("elsewhere:/home"), own_url)
     refused = client.get("/jobs/secretive/logs")
     assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE")
-    assert "does not show it" in refused.json()["detail"]
+    assert "has not proved" in refused.json()["detail"]
+
+
+def test_the_answering_replica_gets_a_token_for_this_request_alone(
+    client: httpx.Client, context: Context, other: Context
+) -> None:
+    with context.sessions.begin() as session:
+        key = replicas.shared_key(session)
+    with stand_in_server(key, other.announcer.replica_id) as stand_in:
+        announce(context, other, stand_in.url)
+        client.get("/jobs/secretive/logs", params={"offset": 1})
+    [credential] = stand_in.credentials
+    assert (credential.split()[0], TOKEN in credential) == (SCHEME, False)
+    job = client.get("/jobs/secretive").json()["id"]
+    headers, url = {"Authorization": credential}, other.settings.control_url
+    with httpx.Client(base_url=url, headers=headers, trust_env=False) as to:
+        sent = {"attempt": 1, "tail_bytes": 65536, "offset": 1, "limit_bytes": 65536}
+        paths = ("/jobs", f"/jobs/{job}", f"/jobs/{job}/logs", f"/jobs/{job}/logs?offset=2")
+        assert {to.get(path).status_code for path in paths} == {401}
+        assert to.post(f"/jobs/{job}/cancel").status_code == 401
+        assert to.get(f"/jobs/{job}/logs", params=sent).status_code == 200
+        assert to.request("GET", f"/jobs/{job}/logs", params=sent, content=b"x").status_code == 401
+    refused = client.get(f"/jobs/{job}/logs", params=sent, headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_INVALID"), "another replica"
 
 
 def test_no_offset_and_no_limit_show_a_piece_of_a_secret(

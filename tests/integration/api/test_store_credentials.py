@@ -82,7 +82,8 @@ def attempt(context: Context, job: dict[str, Any]) -> Iterator[Callable[..., Htt
             kept = {"stage": AttemptStage.ACTIVE, "cause": "start", "parallelism": 2, "created_at_ms": 1, **columns}
             token = token_sha256(f"driver-{number}")
             session.add(Attempt(job_id=job["id"], number=number, token_sha256=token, **kept))
-        opened.append(HttpControl(base_url, f"driver-{number}"))
+        object.__setattr__(context, "settings", replace(context.settings, own_url=base_url))  # which the proof names
+        opened.append(HttpControl(base_url, f"{job['id']}:{number}", f"driver-{number}"))
         return opened[-1]
 
     yield store

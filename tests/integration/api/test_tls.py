@@ -85,6 +85,7 @@ def test_a_driver_trusts_the_authority_of_the_setting_and_no_other(platform: Run
     variables = {
         "KEYSCALE_WORK_DIR": str(files),
         "KEYSCALE_CONTROL_URL": platform.process.connection.url,
+        "KEYSCALE_ATTEMPT": "no-job:1",
         "KEYSCALE_ATTEMPT_TOKEN": "not-an-attempts-token",
     }
     trusting = DriverEnvironment.read({**variables, "KEYSCALE_CA_FILE": str(files / "ca.pem")}).channel()

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import hashlib
 import pickle
 from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.api.cli.client import ControlPlane
 from keyscale.api.cli.connection import ADDRESS_FILE, TOKEN_FILE, Connection, default_home, find_connection
-from keyscale.api.cli.errors import ControlPlaneNotFoundError, RefusedError
+from keyscale.api.cli.errors import ControlPlaneNotFoundError, ControlPlaneNotProvenError, RefusedError
+from tests.support.servers.stand_in_server import stand_in_server
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+KEY = hashlib.sha256(b"secret-of-the-home").hexdigest()
 
 
 @pytest.fixture
@@ -25,7 +31,33 @@ def test_options_come_before_the_files_of_the_home(home: Path) -> None:
 
 
 def test_without_options_the_control_plane_of_the_home_is_used(home: Path) -> None:
-    assert find_connection(None, None, home) == Connection("http://127.0.0.1:9999", "secret-of-the-home")
+    found = find_connection(None, None, home)
+    assert found == Connection("http://127.0.0.1:9999", "secret-of-the-home", proof_key=KEY)
+    assert KEY not in repr(found)
+
+
+def test_who_listens_at_the_address_of_the_home_has_to_know_its_token(home: Path) -> None:
+    with stand_in_server() as stranger:
+        (home / ADDRESS_FILE).write_text(stranger.url)
+        for token in (None, "another-token"):
+            connection = find_connection(None, token, home)
+            with ControlPlane(connection) as control_plane, pytest.raises(ControlPlaneNotProvenError):
+                control_plane.get("/whoami")
+        assert (set(stranger.asked), stranger.credentials) == ({"/proofs/home"}, set())
+        with ControlPlane(find_connection(stranger.url, None, home)) as control_plane:
+            assert control_plane.get("/whoami") == {}, "the user trusts the address"
+    with stand_in_server(KEY) as right:
+        (home / ADDRESS_FILE).write_text(right.url)
+        with ControlPlane(find_connection(None, "another-token", home)) as control_plane:
+            assert control_plane.get("/whoami") == {}
+        assert right.credentials == {"Bearer another-token"}
+
+
+def test_without_the_homes_token_its_address_cannot_be_proven(home: Path) -> None:
+    (home / TOKEN_FILE).unlink()
+    with pytest.raises(ControlPlaneNotFoundError):
+        find_connection(None, "given", home)
+    assert find_connection("http://elsewhere", "given", home).proof_key is None
 
 
 @pytest.mark.parametrize("missing", [ADDRESS_FILE, TOKEN_FILE])

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from keyscale.jobs.protocol.control_address import (
     ADDRESS_BYTES_MAX,
     ControlAddress,
-    prove,
     publish,
     read_addresses,
     withdraw,
@@ -26,6 +21,7 @@ from keyscale.jobs.runtime.errors import ControlUnreachableError
 from keyscale.state.layout import control_plane
 from keyscale.state.objects.opening import open_store
 from tests.support.repository import GOLDEN
+from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,50 +35,11 @@ NOBODY = "http://127.0.0.1:9"
 BEAT = Heartbeat(state=DriverState.RUNNING)
 
 
-class Replica:
-    """A control plane that knows one token's hash, and keeps what it was sent."""
-
-    def __init__(self, token_sha256: str, proves_as: str | None = None) -> None:
-        self.paths: list[str] = []
-        self.tokens: list[str | None] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                parts = urlsplit(self.path)
-                outer.paths.append(parts.path)
-                outer.tokens.append(self.headers.get("Authorization"))
-                body = HeartbeatResponse().model_dump_json().encode()
-                if parts.path == "/driver/proof":
-                    nonce = parse_qs(parts.query)["nonce"][0]
-                    body = json.dumps({"proof": prove(token_sha256, nonce, proves_as or outer.url)}).encode()
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            do_POST = do_GET  # noqa: N815 - the name that http.server calls
-
-            def log_message(self, *_: object) -> None:
-                """Tests need no access log."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
 @pytest.fixture
-def replica() -> Iterator[Replica]:
-    started = Replica(TOKEN_SHA256)
-    yield started
-    started.close()
+def replica() -> Iterator[StandInServer]:
+    with stand_in_server(TOKEN_SHA256) as started:
+        started.body = HeartbeatResponse().model_dump_json().encode()
+        yield started
 
 
 @pytest.fixture
@@ -95,15 +52,15 @@ def search_in(store: ObjectStore, clock: list[float] | None = None) -> ControlSe
     return ControlSearch(ATTEMPT, TOKEN, lambda: store, lambda: now_s[0])
 
 
-def test_a_control_plane_is_found_in_the_store(store: ObjectStore, replica: Replica) -> None:
+def test_a_control_plane_is_found_in_the_store(store: ObjectStore, replica: StandInServer) -> None:
     publish(store, "dead", ControlAddress(url=NOBODY, recorded_at_ms=2))
     publish(store, "alive", ControlAddress(url=replica.url, recorded_at_ms=1))
     assert search_in(store).find(besides="http://127.0.0.1:1") == replica.url
-    assert replica.tokens == [None]
+    assert (replica.asked, replica.credentials) == (["/driver/proof"], set())
 
 
 def test_a_control_plane_that_the_last_one_named_is_found_without_the_store(
-    store: ObjectStore, replica: Replica
+    store: ObjectStore, replica: StandInServer
 ) -> None:
     search = search_in(store)
     search.remember([NOBODY, replica.url])
@@ -111,40 +68,39 @@ def test_a_control_plane_that_the_last_one_named_is_found_without_the_store(
 
 
 def test_who_does_not_know_the_attempt_gets_no_token(store: ObjectStore) -> None:
-    stranger = Replica("another-hash")
-    try:
+    with stand_in_server("another-hash") as stranger:
         publish(store, "stranger", ControlAddress(url=stranger.url, recorded_at_ms=1))
-        control = HttpControl(NOBODY, TOKEN, search_in(store))
+        control = HttpControl(NOBODY, ATTEMPT, TOKEN, search_in(store))
         for _ in range(2):
             with pytest.raises(ControlUnreachableError):
                 control.heartbeat(BEAT)
         control.close()
-        assert set(stranger.paths) == {"/driver/proof"}
-        assert set(stranger.tokens) == {None}
-    finally:
-        stranger.close()
+    assert (set(stranger.asked), stranger.credentials) == ({"/driver/proof"}, set())
 
 
-def test_a_proof_that_was_made_for_another_address_is_not_believed(store: ObjectStore, replica: Replica) -> None:
-    relay = Replica(TOKEN_SHA256, proves_as=replica.url)
-    try:
+def test_a_proof_that_was_made_for_another_address_is_not_believed(store: ObjectStore, replica: StandInServer) -> None:
+    with stand_in_server(TOKEN_SHA256) as relay:
+        relay.proves_as = replica.url
         publish(store, "relay", ControlAddress(url=relay.url, recorded_at_ms=1))
         assert search_in(store).find(besides=NOBODY) is None
-    finally:
-        relay.close()
 
 
-def test_the_next_message_goes_to_the_control_plane_that_was_found(store: ObjectStore, replica: Replica) -> None:
+def test_the_next_message_goes_to_the_control_plane_that_was_found(store: ObjectStore, replica: StandInServer) -> None:
     publish(store, "alive", ControlAddress(url=replica.url, recorded_at_ms=1))
-    control = HttpControl(NOBODY, TOKEN, search_in(store))
+    control = HttpControl(NOBODY, ATTEMPT, TOKEN, search_in(store))
     with pytest.raises(ControlUnreachableError):
         control.heartbeat(BEAT)
     control.heartbeat(BEAT)
     control.close()
-    assert (replica.paths, replica.tokens[-1]) == (["/driver/proof", "/driver/heartbeat"], f"Bearer {TOKEN}")
+    assert replica.asked == [
+        "/driver/proof",
+        "/driver/proof",
+        "/driver/heartbeat",
+    ]  # of the search, and of the connection
+    assert replica.requests[-1][2] == f"Bearer {TOKEN}"
 
 
-def test_a_search_without_success_is_not_repeated_at_once(store: ObjectStore, replica: Replica) -> None:
+def test_a_search_without_success_is_not_repeated_at_once(store: ObjectStore, replica: StandInServer) -> None:
     clock = [0.0]
     search = search_in(store, clock)
     assert search.find(besides=NOBODY) is None
