@@ -245,6 +245,7 @@ def show(session: Session, job: str) -> None:
     is_flag=True,
     help="Continue without records that a source has lost, such as expired records of Kafka.",
 )
+@click.option("--reset-time", is_flag=True, help="Begin event time and processing time again, and keep all state.")
 @restore_options
 @click.option("--parallelism", "-p", type=int, help="Start with as many subtasks per operator.")
 @wait_option("the job is RUNNING", default=False)
@@ -257,6 +258,7 @@ def start(
     *,
     job: str,
     skip_lost_records: bool,
+    reset_time: bool,
     parallelism: int | None,
     wait: bool,
     timeout_s: float | None,
@@ -264,7 +266,8 @@ def start(
 ) -> None:
     """Start a job, from its latest checkpoint or savepoint if any."""
     chosen = {} if parallelism is None else {"parallelism": parallelism}
-    body = {"skip_lost_records": skip_lost_records, **chosen, **restore_request(**restore)}
+    flags = {"skip_lost_records": skip_lost_records, "reset_time": reset_time}
+    body = {**flags, **chosen, **restore_request(**restore)}
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "start"), body)
         if wait:

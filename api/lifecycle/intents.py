@@ -47,8 +47,12 @@ SNAPSHOTS_MAX = 8
 """Maximum number of a job's pending checkpoints and savepoints; the driver takes them one after the other."""
 
 
-def start(session: Session, job: Job, user: Principal, *, skip_lost_records: bool = False) -> None:
+def start(
+    session: Session, job: Job, user: Principal, *, skip_lost_records: bool = False, reset_time: bool = False
+) -> None:
     """Stores that a settled job should run.
+
+    With `reset_time`, its time begins again, once.
 
     Raises:
         JobStatusConflictError: It is not settled.
@@ -61,9 +65,11 @@ def start(session: Session, job: Job, user: Principal, *, skip_lost_records: boo
     job.consecutive_failures = job.next_start_at_ms = job.restarts = 0
     job.failures = None
     job.skip_lost_records = skip_lost_records
+    job.time_reset_after = attempts.next_number(session, job.id) - 1 if reset_time else None
     job.started_at_ms, job.ended_at_ms = now, None
     enter(job, JobStatus.SUBMITTING)
     message = "start was requested" + (", without the records that sources have lost" if skip_lost_records else "")
+    message += ", with time that begins again" if reset_time else ""
     events.record(session, job_id=job.id, at_ms=now, kind="JOB_STARTED", actor=user.name, message=message)
 
 

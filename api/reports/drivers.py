@@ -277,6 +277,7 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "next_checkpoint_id": checkpoints.next_id(session, job.id),
             "checkpoints": CheckpointSettings.model_validate(revision.checkpoints),
             "skip_lost_records": job.skip_lost_records,
+            "time_reset_after": job.time_reset_after,
             "restart": revision.restart,
             "batch_interval_ms": revision.batch_interval_ms,
             "failures": job.failures or {},

@@ -133,6 +133,14 @@ class StartRequest(RestoreRequest):
         ),
     )
 
+    reset_time: bool = Field(
+        default=False,
+        description=(
+            "Begin event time and processing time again, after a wrong event time or a wrong clock has moved them far"
+            " into the future. State and source positions stay."
+        ),
+    )
+
 
 class StopRequest(Request):
     """How to stop a job."""

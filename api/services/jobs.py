@@ -237,7 +237,7 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
         job = require_job(session, reference, lock=True)
         if request.parallelism is not None:
             _start_at(context, session, user, job, request.parallelism)
-        intents.start(session, job, user, skip_lost_records=request.skip_lost_records)
+        intents.start(session, job, user, skip_lost_records=request.skip_lost_records, reset_time=request.reset_time)
         _wish(session, job, request, source)
         session.flush()
         answer = job_answer(session, job)

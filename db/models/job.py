@@ -25,6 +25,7 @@ class Job(Base):
     labels: Mapped[dict[str, str]] = mapped_column(default=dict, server_default="{}")
     user_number: Mapped[int] = mapped_column(Identity(), unique=True)  # chooses the user that the job runs as
     skip_lost_records: Mapped[bool] = mapped_column(default=False, server_default=false())
+    time_reset_after: Mapped[int | None]  # the last attempt before the job's time begins again
     store_url: Mapped[str]
     restore: Mapped[dict[str, Any] | None]  # a pending restore; see lifecycle/restoring.py
     rewound_by: Mapped[int] = mapped_column(default=0, server_default=text("0"))  # the attempt that rewound last

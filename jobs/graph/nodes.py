@@ -80,7 +80,7 @@ def union_timestamps(timestamps: Sequence[Timestamps | None]) -> Timestamps | No
 
 
 def _largest_limit(limits_ms: Iterable[int | None]) -> int | None:
-    """Returns the largest limit; None if there is no limit for some records."""
+    """Returns the largest limit; None for records without any."""
     known = list(limits_ms)
     return None if None in known else max(limit for limit in known if limit is not None)
 

@@ -120,7 +120,7 @@ def latest_ms(batch: pa.RecordBatch, name: str) -> int | None:
 
 
 def up_to_ms(batch: pa.RecordBatch, name: str, until_ms: int) -> pa.RecordBatch:
-    """Returns the records without those of a later time.
+    """Returns the records up to a time.
 
     Records without a time stay.
     """

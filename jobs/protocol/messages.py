@@ -317,6 +317,13 @@ class Assignment(Message):
     skip_lost_records: bool = Field(
         default=False, description="Whether all Python sources skip lost records, whatever their own setting."
     )
+    time_reset_after: Whole | None = Field(
+        default=None,
+        description=(
+            "Event time and processing time begin again in the first attempt after this one; None to keep the times"
+            " that the job has reached."
+        ),
+    )
     restart: RestartStrategy | None = Field(
         default=None,
         description=(

@@ -33,8 +33,8 @@ class JobTime(msgspec.Struct, frozen=True):
         time_batches: The number of the job's batches that advanced the time without input. Spark does not count them,
             so its batch numbers are lower by this number.
         processing_ms: The processing time of the batch, in milliseconds since the epoch; 0 before any batch, and in
-            documents of earlier versions. It never goes back, whatever the driver's clock says: an expired entry stays
-            expired, and a fired timer is not set again.
+            documents of earlier versions. Until a user resets the time, it never goes back, whatever the driver's clock
+            says: an expired entry stays expired, and a fired timer is not set again.
     """
 
     event_times: dict[OperatorUid, EventTime] = {}

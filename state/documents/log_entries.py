@@ -33,6 +33,7 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         dropped_sources: Sources whose positions end here, because the program no longer has them.
         positions: With dropped sources: the source positions from here on, in place of all earlier positions.
         counters: The job's counters so far, including batches that the entry disowns; omitted by earlier versions.
+        resets_time: Event time and processing time begin again here.
     """
 
     attempt: Attempt
@@ -49,6 +50,7 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     dropped_sources: tuple[OperatorUid, ...] = ()
     positions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
+    resets_time: bool = False
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

@@ -241,7 +241,7 @@ class CommitLog:
         return (position for position, _ in self._modified(after))
 
     def _modified(self, after: int) -> Iterator[tuple[int, int]]:
-        """Yields the positions after a position, each with its entry's time by the store's clock."""
+        """Yields later positions with the store's times of their entries."""
         for info in self._store.list(self._layout.log, start_after=self._layout.log_entry(after)):
             position = self._layout.log_position(info.path)
             if position is not None:

@@ -236,6 +236,8 @@ class _History:
             self._counters = self._counters.at_least(entry.counters)
         for uid in entry.dropped_operators:
             self._drop(uid)
+        if entry.resets_time:
+            self._time = JobTime(time_batches=self._time.time_batches)
         self._declarations.update(entry.operators)
         if not isinstance(entry.positions, msgspec.UnsetType):
             self._positions, self._replaces_positions = dict(entry.positions), True

@@ -86,6 +86,7 @@ def _create_browser_sessions() -> None:
 
 def _extend_jobs() -> None:
     op.add_column("jobs", sa.Column("skip_lost_records", sa.Boolean, nullable=False, server_default=sa.false()))
+    op.add_column("jobs", sa.Column("time_reset_after", sa.BigInteger))
     op.add_column("jobs", sa.Column("labels", JSONB, nullable=False, server_default="{}"))
     op.add_column("jobs", sa.Column("user_number", sa.BigInteger, sa.Identity(), nullable=False))
     op.create_unique_constraint("uq_jobs_user_number", "jobs", ["user_number"])

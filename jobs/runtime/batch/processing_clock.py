@@ -51,7 +51,10 @@ class ProcessingClock:
         self._began_at_ms = self.elapsed_ms()
 
     def now_ms(self) -> int:
-        """Returns the processing time; warns once if the host's clock has been set."""
+        """Returns the processing time.
+
+        It warns once if the host's clock has been set.
+        """
         processing_ms = self.began_ms + self.elapsed_ms() - self._began_at_ms
         jump_ms = self.host_ms() - processing_ms
         if abs(jump_ms) > DISAGREEMENT_MAX_MS and not self._has_warned:

@@ -379,7 +379,10 @@ class BatchRunner:
             )
 
     def _warn_of_records_ahead(self, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> None:
-        """Logs, once per attempt and operator, that records are ahead of the clock."""
+        """Logs that records are ahead of the clock.
+
+        It does so once per attempt and operator.
+        """
         for uid, of_operator in reports.items():
             ahead = sum(report.ahead_records for report in of_operator)
             if ahead and uid not in self._with_records_ahead:

@@ -133,12 +133,15 @@ def open_attempt(
         dropped_sources=dropped_sources,
         positions=kept if dropped_sources else UNSET,
         counters=_counted(assignment, resume, log if rewinds else None),
+        resets_time=assignment.time_reset_after is not None and resume.attempt <= assignment.time_reset_after,
     )
     appended = CommitLog(store, layout)
     journal = Journal(appended, resume.next_position)
     journal.append(opened)
     if rewinds:
         logger.warning("attempt %d goes back to %s", attempt, opened.restored_from or "nothing")
+    if opened.resets_time:
+        logger.warning("attempt %d begins event time and processing time again", attempt)
     if dropped or dropped_sources:
         logger.warning(
             "attempt %d drops state that the program no longer has: operators %s, sources %s",

@@ -251,7 +251,7 @@ def test_a_driver_goes_on_counting_failures_and_restores_as_the_attempt_says(
     assert [assignment[name] for name in restore] == ["rewind", "wish", location, "claim", True]
 
 
-@pytest.mark.parametrize("body", [None, {}, {"skip_lost_records": True}])
+@pytest.mark.parametrize("body", [None, {}, {"skip_lost_records": True, "reset_time": True}])
 def test_a_job_that_is_started_without_lost_records_tells_its_driver(
     client: httpx.Client,
     job: dict[str, Any],
@@ -262,6 +262,7 @@ def test_a_job_that_is_started_without_lost_records_tells_its_driver(
     assert client.post(f"/jobs/{job['id']}/start", json={"skip": True}).status_code == 422
     assignment = driver(attempt(start=body), "attach", **ATTACH).json()["assignment"]
     assert assignment["skip_lost_records"] == bool(body)
+    assert assignment["time_reset_after"] == (0 if body else None)
     told = [event["message"] for event in client.get(f"/jobs/{job['id']}/events").json()["events"]]
     assert any("without the records" in message for message in told) == bool(body)
 

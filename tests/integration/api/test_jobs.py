@@ -283,11 +283,13 @@ class TestWhatTheAdministratorAllows:
 def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginning(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    assert client.post("/jobs/flights/start", json={"skip_lost_records": True}).status_code == 202
+    asked = {"skip_lost_records": True, "reset_time": True}
+    assert client.post("/jobs/flights/start", json=asked).status_code == 202
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        assert found.skip_lost_records
+        assert (found.skip_lost_records, found.time_reset_after) == (True, 0)
+        JobTransaction(session, found).create_attempt(found.revision, Cause.START)
         JobTransaction(session, found).settle(JobStatus.FAILED, {"code": "X", "message": "it failed"})
         found.consecutive_failures, found.restarts, found.next_start_at_ms = 3, 4, 5
         found.failures, found.started_at_ms = {"count": 3, "times_ms": [1]}, 1
@@ -296,6 +298,7 @@ def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginni
     with context.sessions() as session:
         again = jobs.find(session, job["id"])
     assert again is not None
+    assert again.time_reset_after is None
     assert (again.skip_lost_records, again.failures, again.ended_at_ms, again.failure) == (False, None, None, None)
     assert (again.consecutive_failures, again.restarts, again.next_start_at_ms) == (0, 0, 0)
     assert (again.started_at_ms or 0) > 1

@@ -250,13 +250,21 @@ class Rehearsal:
         ]
         self.topology = replace(self.topology, nodes=tuple(nodes))
 
-    def start(self, parallelism: int, restore_from: str | None = None, *, local: str = "local") -> None:
+    def start(
+        self,
+        parallelism: int,
+        restore_from: str | None = None,
+        *,
+        local: str = "local",
+        time_reset_after: int | None = None,
+    ) -> None:
         """Opens the next attempt, which knows nothing of the one before but what the store holds.
 
         Args:
             parallelism: Subtasks.
             restore_from: A checkpoint's or savepoint's location, as a hint.
             local: Name of the directory of local files: another one is another host.
+            time_reset_after: As of an assignment.
         """
         self.attempt += 1
         store = LocalObjectStore(self.directory / "store")
@@ -270,6 +278,7 @@ class Rehearsal:
             artifact_sha256=hashlib.sha256(b"").hexdigest(),
             store_url=store.url,
             restore_from=restore_from,
+            time_reset_after=time_reset_after,
         )
         local_root = self.directory / local
         info = RunInfo(JOB, Attempt(self.attempt), parallelism, MAX_PARALLELISM, HashId.SPARK, store.url, local_root)
@@ -329,6 +338,11 @@ class Rehearsal:
     def counters(self) -> JobCounters:
         """The job's counters after its last batch."""
         return self._loop._committed.counters
+
+    @property
+    def time(self) -> JobTime:
+        """The job's time after its last batch."""
+        return self._loop._committed.time
 
     def run_batches(self, count: int) -> None:
         """Processes the next batches of input."""

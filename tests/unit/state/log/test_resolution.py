@@ -263,6 +263,16 @@ def test_the_time_is_that_of_the_manifest_until_a_batch_is_committed() -> None:
     assert resumed(manifest()).time == resumed(None, after=0).time == JobTime()
 
 
+def test_an_opening_can_begin_time_again_and_the_number_of_sparks_batches_stays() -> None:
+    times = JobTime({OperatorUid("count"): EventTime(9, 8)}, time_batches=3, processing_ms=7)
+    base = msgspec.structs.replace(manifest(), time=times)
+    again = msgspec.structs.replace(opened(2), resets_time=True)
+    assert resumed(base, again).time == JobTime(time_batches=3)
+    assert resumed(base, again, opened(3)).time == JobTime(time_batches=3)
+    assert resumed(base, opened(2)).time == times
+    assert resumed(base, again, msgspec.structs.replace(committed(2, 5), time=times)).time == times
+
+
 def test_a_missing_position_is_refused() -> None:
     entries = [(11, committed(1, 5)), (13, committed(1, 6))]
     with pytest.raises(HistoryError, match="position 12 is missing"):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale import TumblingWindows
 from keyscale.clock import now_ms
-from tests.support.rehearsal.keyed_rehearsal import SINK, declared_rehearsal
+from keyscale.state.identifiers import OperatorUid
+from tests.support.rehearsal.keyed_rehearsal import OPERATOR, SINK, declared_rehearsal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +74,32 @@ def test_a_record_at_the_limit_is_in_time(tmp_path: Path) -> None:
     job.start(1)
     job.run_batches(2)
     assert job.counters.late_records == 1
+
+
+def test_a_corrected_program_begins_time_again_once(tmp_path: Path) -> None:
+    job = hours(tmp_path, max_ahead_ms=None)
+    job.start(1)
+    job.run_batches(2)
+    poisoned = job.checkpoint("before")
+    job.topology = hours(tmp_path).topology
+    job.start(2, poisoned, time_reset_after=1)
+    assert job.time.event_times == {}
+    job.run_batches(1)
+    assert job.time.event_times[OperatorUid(OPERATOR)].watermark_ms is None
+    job.start(1, poisoned, time_reset_after=1)
+    assert job.time.event_times != {}
+    job.run_batches(1)
+    job.fire_timers()
+    assert emitted(job) == [("a", 2), ("a", 0), ("a", 1)], "the second hour is emitted again"
+    assert job.counters.late_records == 0
+
+
+def test_without_new_time_a_corrected_program_finds_all_records_late(tmp_path: Path) -> None:
+    job = hours(tmp_path, max_ahead_ms=None)
+    job.start(1)
+    job.run_batches(2)
+    poisoned = job.checkpoint("before")
+    job.topology = hours(tmp_path).topology
+    job.start(1, poisoned)
+    job.run_batches(2)
+    assert job.counters.late_records == 2
