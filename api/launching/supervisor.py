@@ -133,9 +133,11 @@ def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:
     Secrets are masked.
     """
     rest = b""
+    poller = select.poll()
+    poller.register(source, select.POLLIN)
     while True:
         # A line that pauses waits for its end, but not forever. A possible beginning of a secret waits for more.
-        if rest and (len(rest) > _LINE_BYTES_MAX or not select.select([source], [], [], _PAUSE_S)[0]):
+        if rest and (len(rest) > _LINE_BYTES_MAX or not poller.poll(_PAUSE_S * 1000)):
             rest = write_masked(rest, log, mask)
         chunk = os.read(source, _CHUNK_BYTES)
         if not chunk:

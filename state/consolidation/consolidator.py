@@ -380,7 +380,9 @@ def _end_with(process: int) -> None:
         os._exit(0)
 
     def wait() -> None:
-        select.select([descriptor], [], [])
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll()
         os._exit(0)
 
     threading.Thread(target=wait, name="watch", daemon=True).start()

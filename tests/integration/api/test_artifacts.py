@@ -5,7 +5,6 @@ import io
 import socket
 import zipfile
 from contextlib import ExitStack
-from select import select as ready
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +15,7 @@ from keyscale.db.models import ArtifactChunk
 from keyscale.db.repositories import artifacts
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import add_token
+from tests.support.readable_sources import readable
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def test_a_user_whose_uploads_do_not_end_keeps_nobody_else_from_uploading(
         slow = [opened.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)]
         for each in slow:
             each.sendall(head + kind)
-        wait_until(lambda: len(ready(slow, [], [], 0)[0]) == 20 - UPLOADS_OF_USER_MAX, what="their refusals")
+        wait_until(lambda: len(readable(slow, 0)) == 20 - UPLOADS_OF_USER_MAX, what="their refusals")
         assert upload().status_code == 201
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
+from tests.support.readable_sources import readable
 from tests.support.servers.host_clock import clock_library, clock_variables, set_clock, sleeping_modules
 from tests.support.waiting import wait_until
 
@@ -93,7 +93,7 @@ def test_a_reader_goes_on_after_the_clock_was_set_back_by_an_hour(kafka: Broker,
             assert reader.stdout is not None
             reader.stdin.write(f"{line}\n")
             reader.stdin.flush()
-            assert select.select([reader.stdout], [], [], SECONDS)[0], f"no answer to: {line}"
+            assert readable([reader.stdout], SECONDS), f"no answer to: {line}"
             return reader.stdout.readline()
 
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -240,7 +243,8 @@ def test_processes_of_a_user_that_nobody_watches_are_found_and_those_under_any_s
 
 def test_a_secret_is_masked_however_its_writer_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_CHUNK_BYTES", 1)
-    monkeypatch.setattr(supervisor.select, "select", lambda *_: ([], [], []))  # the writer pauses after each byte
+    pausing = SimpleNamespace(register=lambda *_: None, poll=lambda _: [])  # the writer pauses after each byte
+    monkeypatch.setattr(supervisor.select, "poll", lambda: pausing)
     source, writer = os.pipe()
     os.write(writer, "a key, öf-the-orders, and two\nlines, äöf\xff\nöf".encode())
     os.close(writer)
@@ -248,6 +252,22 @@ def test_a_secret_is_masked_however_its_writer_pauses(tmp_path: Path, monkeypatc
     supervisor.copy_masked(source, LogWriter(tmp_path), mask)
     os.close(source)
     assert (tmp_path / LOG_FILE).read_text() == "a key, *****, and *****, äöf\xff\nöf"
+
+
+def test_output_is_copied_from_a_descriptor_above_1023(tmp_path: Path) -> None:
+    source, writer = os.pipe()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    try:
+        high = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 1024)
+        os.write(writer, b"a line, and its beginning")
+        os.close(writer)
+        supervisor.copy_masked(high, LogWriter(tmp_path), Mask({}))
+        os.close(source)
+        os.close(high)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (tmp_path / LOG_FILE).read_text() == "a line, and its beginning"
 
 
 def test_a_line_that_pauses_is_written_without_what_may_be_the_beginning_of_a_secret(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import select
 import signal
 import socket
 import struct
@@ -18,6 +17,7 @@ from pyspark.serializers import SpecialLengths
 
 from keyscale.jobs.spark_internals import socket_exchange
 from keyscale.jobs.spark_internals.socket_exchange import PARTITIONS_MAX, SocketExchange
+from tests.support.readable_sources import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,7 +299,7 @@ def test_a_worker_that_is_killed_costs_one_connection_and_no_other_task(daemon: 
             for partition, connection in enumerate(given)
             if not is_answered(connection, 4 * turn + partition)
         ]
-        ended, _, _ = select.select(given, [], [], _TIMEOUT_SECONDS)
+        ended = readable(given, _TIMEOUT_SECONDS)
         assert len(ended) == 1
         assert unanswered in ([], ended)
         daemon.connections.remove(ended[0])
