@@ -403,7 +403,7 @@ class JobLimitError(ApiError):
 
 
 class SecretUnknownError(ApiError):
-    """A job names a secret that the platform does not have."""
+    """A job names a secret that the user's platform or scope lacks."""
 
     code = "SECRET_UNKNOWN"
     title = "The secret does not exist"
@@ -411,7 +411,8 @@ class SecretUnknownError(ApiError):
     domain = "user"
     advice = (
         "Set KEYSCALE_JOB_SECRET_<NAME> in the control plane's environment, or write a file of this name to its "
-        "KEYSCALE_JOB_SECRETS_DIRECTORY."
+        "KEYSCALE_JOB_SECRETS_DIRECTORY. A user with a scope may name only secrets with labels of the scope: "
+        "`./keyscale secrets list` lists them."
     )
 
 

@@ -51,7 +51,7 @@ class JobSecrets:
 
         A missing secret is left out: the job itself reports it.
         """
-        wanted = self._names() if names is None else set(names)
+        wanted = self.names() if names is None else set(names)
         found = {name: self._find(name) for name in wanted}
         return {f"{JOB_SECRET_PREFIX}{name}": value for name, value in found.items() if value is not None}
 
@@ -63,7 +63,8 @@ class JobSecrets:
         named = {} if names is None else {NAMED_VARIABLE: ",".join(names)}
         return {**self.variables_of(names), **named}
 
-    def _names(self) -> set[str]:
+    def names(self) -> set[str]:
+        """Returns the names of all secrets."""
         of_variables = {name.removeprefix(JOB_SECRET_PREFIX) for name in self.variables}
         return of_variables | {file.name for file in self._files()}
 

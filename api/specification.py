@@ -60,6 +60,9 @@ FOLLOWED_WHILE_RUNNING = frozenset(
 )
 """The settings that a running driver follows. Any other setting needs a new driver."""
 
+PROGRAM_FIELDS = ("artifact_id", "libraries", "parameters", "secrets", "spark_conf")
+"""The fields that determine what a job's program does."""
+
 SPECIFICATION_FIELDS = tuple(each.name for each in fields(Specification))
 
 

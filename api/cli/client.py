@@ -92,6 +92,10 @@ class ControlPlane:
         """Returns the answer to a POST of JSON."""
         return self._json(self.request("POST", path, json=body if body is not None else {}, params=query))
 
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        """Returns the answer to a PUT of JSON."""
+        return self._json(self.request("PUT", path, json=body))
+
     def patch(self, path: str, body: dict[str, Any], *, if_match: str) -> Any:
         """Returns the answer to a PATCH of JSON for one version."""
         headers = {"If-Match": if_match}

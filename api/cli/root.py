@@ -22,6 +22,7 @@ from .jobs import jobs, logs
 from .output import console_for, describe_failure
 from .rescale import rescale
 from .revisions import clone, diff, revisions, rollback, update
+from .secret_labels import secrets
 from .session import Session
 from .tokens import tokens, whoami
 
@@ -69,7 +70,21 @@ def keyscale(
     context.obj = Session(url=url, token=token, home=home.expanduser().absolute(), ca_file=ca_file, as_json=as_json)
 
 
-for command in (up, where, health, artifacts, jobs, rescale, savepoints, checkpoints, events, logs, tokens, whoami):
+for command in (
+    up,
+    where,
+    health,
+    artifacts,
+    jobs,
+    rescale,
+    savepoints,
+    checkpoints,
+    events,
+    logs,
+    tokens,
+    secrets,
+    whoami,
+):
     keyscale.add_command(command)
 for command in (cancel_change, plan, update, rollback, revisions, diff, clone):
     jobs.add_command(command)

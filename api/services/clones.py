@@ -45,7 +45,9 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
     job = new_job(request.name, original.max_parallelism, original.hash_id, labels, original.store_url)
     specification = changed(present, request.given())
     message = request.message or f"cloned from {original.name}"
-    answer = store_new(context, user, job, specification, wanted, found, message=message, starts=request.start)
+    answer = store_new(
+        context, user, job, specification, wanted, found, cloned=present, message=message, starts=request.start
+    )
     if request.start:
         context.wakeup.ring()
     return answer

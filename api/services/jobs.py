@@ -62,6 +62,7 @@ from .cursors import write_cursor
 from .figures import figures_of, reports_now
 from .job_health import health_of, unsettled_failure
 from .restore_sources import Restorer, find_source, require_kept
+from .secret_labels import require_covered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +101,7 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         ParallelismInvalidError: A parallelism is out of range.
         SparkConfNotAllowedError: The job may not choose this setting.
         JobLimitError: The job asks for more than the limits allow.
-        SecretUnknownError: The platform does not have a secret that the job names.
+        SecretUnknownError: The platform does not have a secret that the job names, or the scope does not cover it.
         JobNameTakenError: A job already has this name.
         OutOfScopeError: The user may not make this job.
         StoreUnavailableError: The object store cannot be used.
@@ -161,18 +162,20 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
     request: RestoreRequest,
     source: FoundSource | None,
     *,
+    cloned: Specification | None = None,
     message: str | None = None,
     starts: bool = False,
 ) -> JobAnswer:
     """Stores a new job with its first revision, and how it restores.
 
-    Raises as `create`.
+    `cloned` is the specification of the job that it is a clone of. Raises as `create`.
     """
     check_specification(context, specification, job.max_parallelism)
     name = job.name
     try:
         with context.sessions.begin() as session:
             require_program(context, session, user, specification)
+            require_covered(session, user, cloned, specification)
             session.add(job)
             session.flush()
             intents.revise(session, job, specification, user, message)

@@ -37,9 +37,10 @@ from ..schemas.change_plan import (
     StatePlan,
     SubtaskMovementAnswer,
 )
-from ..specification import Specification, changed, differences
+from ..specification import PROGRAM_FIELDS, Specification, changed, differences
 from ..store_check import open_to_read, read_within
 from .jobs import check_specification, require_job, require_program
+from .secret_labels import require_covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
 
 UNPUBLISHED = "the batch committed last may not be published yet, and only this sink can publish it"
 _SAMPLES_MAX = 5
-_PROGRAM_FIELDS = ("artifact_id", "libraries", "parameters", "secrets", "spark_conf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
             before = Specification.of(revisions.current(session, job))
             facts = _facts(session, context, user, job, before, changed(before, change.given()))
         stored = _read_stored(context, facts)
-        answer = _load(context, facts) if change.model_fields_set & set(_PROGRAM_FIELDS) else None
+        answer = _load(context, facts) if change.model_fields_set & set(PROGRAM_FIELDS) else None
         return _answer(facts, stored, answer, context)
 
 
@@ -148,6 +148,7 @@ def _facts(  # noqa: PLR0917 - a job before and after
     check_specification(context, after, job.max_parallelism)
     if (after.artifact_id, after.libraries) != (before.artifact_id, before.libraries):
         require_program(context, session, user, after)
+    require_covered(session, user, before, after)
     program = artifacts.find(session, after.artifact_id)
     assert program is not None  # noqa: S101 - a job keeps its artifact from being deleted
     latest = checkpoints.latest_completed(session, job.id)

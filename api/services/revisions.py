@@ -43,6 +43,7 @@ from .changes import change_answer, find_repeated
 from .cursors import write_cursor
 from .job_health import unsettled_failure
 from .jobs import check_specification, job_answer, require_job, require_program
+from .secret_labels import require_covered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -110,6 +111,7 @@ def update(
         check_specification(context, wanted, job.max_parallelism)
         if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
             require_program(context, session, user, wanted)
+        require_covered(session, user, present, wanted)
         if job.status in SETTLED:
             revision = intents.revise(session, job, wanted, user, request.message)
             answer = _change_settled(session, job, revision, request)
@@ -175,7 +177,9 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 raise OperationIdTakenError("the id belongs to another operation")
             return _answer(session, job, repeated.to_revision, repeated)
         revision = require_revision(session, job, request.revision)
-        check_specification(context, Specification.of(revision), job.max_parallelism)
+        returned = Specification.of(revision)
+        check_specification(context, returned, job.max_parallelism)
+        require_covered(session, user, Specification.of(revisions.current(session, job)), returned)
         rewind_to = None
         if request.state == "savepoint":
             rewind_to = commands.last_savepoint_of(session, job.id, revision.number)

@@ -37,6 +37,7 @@ from ..routers import (
     rescales,
     revisions,
     savepoints,
+    secret_labels,
     series,
 )
 from ..services import operations as operations_service
@@ -194,6 +195,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         operations,
         events,
         access_tokens,
+        secret_labels,
         driver,
         proofs,
         replicas,

@@ -44,6 +44,7 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
     "revision": (errors.RevisionNotFoundError,),
     "operation_id": (errors.OperationNotFoundError,),
     "token_id": (errors.TokenNotFoundError,),
+    "secret": (),
     "attempt": (errors.AttemptNotFoundError, errors.LogNotHereError),
 }
 _OF_JOB_CHANGES = (
@@ -87,6 +88,7 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
     "checkpoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "savepoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "tokens": (errors.TokenNameTakenError,),
+    "secrets": (),
     "rescales": (
         *_OF_JOB_CHANGES,
         errors.ParallelismUnchangedError,

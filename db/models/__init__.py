@@ -17,6 +17,7 @@ from .last_heartbeat import LastHeartbeat
 from .leader import Leader
 from .replica import Replica, ReplicaKey
 from .revision import Revision
+from .secret_labels import SecretLabels
 from .series_point import SeriesPoint
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Replica",
     "ReplicaKey",
     "Revision",
+    "SecretLabels",
     "SeriesPoint",
     "Token",
 ]

@@ -29,12 +29,15 @@ def test_a_long_name_hides_nothing_of_the_artifacts_in_a_narrow_window(page: Pag
     platform.api.delete(f"/jobs/{long}")
 
 
-def test_the_system_page_lists_the_replicas(page: Page, platform: Platform) -> None:
+def test_the_system_page_lists_the_replicas_and_the_secrets(page: Page, platform: Platform) -> None:
     platform.lead()
+    platform.api.put("/secrets/BILLS/labels", {"labels": {"team": "billing"}})
     open_page(page, platform, "/ui/system")
     row = page.get_by_role("region", name="Replicas").get_by_role("row").nth(1)
     expect(row.get_by_role("rowheader")).to_have_text(platform.url)
     expect(row.get_by_role("cell").first).to_have_text("Leads")
+    secret = page.get_by_role("region", name="Secrets").get_by_role("row").nth(1)
+    expect(secret).to_have_text("BILLSteam: billingNo")
     assert faults_of_access(page) == []
 
 

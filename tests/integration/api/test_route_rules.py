@@ -128,6 +128,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "change_id": "none",
             "revision": "1",
             "token_id": "none",
+            "secret": "NONE",
             "job": "payroll",
             "tab": "overview",
             "checkpoint": "7",

@@ -19,8 +19,9 @@ const page = live(async () => {
   const user = await viewer();
   const isAdmin = mayActAs(user, "ADMIN");
   platform ??= await get("/artifacts/platform");
-  const [health, known, happened, tokens] = await Promise.all([
-    get("/health").catch(unhealthy), get("/replicas"), get(`/events?${pageQuery(100)}`), isAdmin ? get("/tokens") : null,
+  const [health, known, happened, named, tokens] = await Promise.all([
+    get("/health").catch(unhealthy), get("/replicas"), get(`/events?${pageQuery(100)}`), get("/secrets"),
+    isAdmin ? get("/tokens") : null,
   ]);
   byId("loading").hidden = true;
   showParts(health);
@@ -30,6 +31,7 @@ const page = live(async () => {
     ["Session ends", user.expires_at_ms ? when(user.expires_at_ms) : "never"],
   ]));
   byId("tokens-panel").hidden = !isAdmin;
+  showSecrets(named.secrets);
   if (tokens) showTokens(tokens.tokens);
   await knowJobs(happened.events);
   showEvents(happened.events, jobNames);
@@ -82,6 +84,14 @@ function reach(scope) {
   if (!scope) return "every job";
   const labels = Object.entries(scope.labels).map(([name, value]) => `${name}: ${value}`);
   return [...scope.jobs, ...labels].join(", ") || "every job";
+}
+
+function showSecrets(secrets) {
+  byId("no-secrets").hidden = secrets.length > 0;
+  byId("secrets-table").hidden = secrets.length === 0;
+  setChildren(byId("secrets"), ...secrets.map((one) => row([
+    [one.name, "mono"], Object.entries(one.labels).map(([name, value]) => `${name}: ${value}`).join(", ") || NONE, one.is_set ? "Yes" : "No",
+  ])));
 }
 
 function showTokens(tokens) {
