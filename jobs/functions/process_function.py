@@ -7,7 +7,15 @@ from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
+from keyscale.state.errors import DescriptorError
 from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.keyed.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
 
 from ..errors import OperatorStateUnavailableError, UnknownOutputError
 
@@ -18,13 +26,6 @@ if TYPE_CHECKING:
 
     from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
     from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.descriptors import (
-        AggregatingStateDescriptor,
-        ListStateDescriptor,
-        MapStateDescriptor,
-        ReducingStateDescriptor,
-        ValueStateDescriptor,
-    )
     from keyscale.state.keyed.list import ListState
     from keyscale.state.keyed.map import MapState
     from keyscale.state.keyed.value import ValueState
@@ -129,6 +130,7 @@ class RuntimeContext:
 
         The state always refers to the current key.
         """
+        _check_descriptor(descriptor, ValueStateDescriptor)
         return self._state.value_state(descriptor)
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
@@ -136,6 +138,7 @@ class RuntimeContext:
 
         Each entry is stored separately.
         """
+        _check_descriptor(descriptor, MapStateDescriptor)
         return self._state.map_state(descriptor)
 
     def get_migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MapState:
@@ -157,14 +160,17 @@ class RuntimeContext:
 
         Each element is stored separately.
         """
+        _check_descriptor(descriptor, ListStateDescriptor)
         return self._state.list_state(descriptor)
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """Returns the state of one value per key, reduced from added values."""
+        _check_descriptor(descriptor, ReducingStateDescriptor)
         return self._state.reducing_state(descriptor)
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """Returns the state of one accumulator per key for added values."""
+        _check_descriptor(descriptor, AggregatingStateDescriptor)
         return self._state.aggregating_state(descriptor)
 
     @property
@@ -185,6 +191,7 @@ class RuntimeContext:
             OperatorStateUnavailableError: The function has dead letters; effects of failed records on this state cannot
                 be undone.
         """
+        _check_descriptor(descriptor, ListStateDescriptor)
         return self._given_operator_state().list_state(descriptor)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
@@ -195,12 +202,30 @@ class RuntimeContext:
         Raises:
             OperatorStateUnavailableError: As for `get_operator_list_state`.
         """
+        _check_descriptor(descriptor, ListStateDescriptor)
         return self._given_operator_state().union_list_state(descriptor)
 
     def _given_operator_state(self) -> OperatorStateBackend:
         if self._operator_state is None:
             raise OperatorStateUnavailableError("a function with dead letters cannot have operator state")
         return self._operator_state
+
+
+_GETTERS: dict[type, str] = {
+    ValueStateDescriptor: "get_state",
+    MapStateDescriptor: "get_map_state",
+    ListStateDescriptor: "get_list_state",
+    ReducingStateDescriptor: "get_reducing_state",
+    AggregatingStateDescriptor: "get_aggregating_state",
+}
+
+
+def _check_descriptor(given: object, wanted: type) -> None:
+    if isinstance(given, wanted):
+        return
+    getter = _GETTERS.get(type(given))
+    hint = f"; {getter} takes it" if getter else ""
+    raise DescriptorError(f"a {type(given).__name__} is given in the place of a {wanted.__name__}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,24 @@ if TYPE_CHECKING:
 
 _RESERVED_PREFIX = "__"  # columns that the runtime adds
 
-Schema: TypeAlias = Mapping[str, str] | str | StructType | pa.Schema
-"""An output schema: {"column": "Spark type"}, a DDL string, a Spark or an Arrow schema."""
+Schema: TypeAlias = Mapping[str, str | pa.DataType] | str | StructType | pa.Schema
+"""An output schema: {"column": "Spark type" or Arrow type}, a DDL string, a Spark or an Arrow schema."""
+
+SPARK_NAMES = {
+    "bool": "boolean",
+    "bytes": "binary",
+    "datetime": "timestamp",
+    "float32": "float",
+    "float64": "double",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "int8": "tinyint",
+    "object": "string",
+    "str": "string",
+    "utf8": "string",
+}
+"""Spark's names of types that have another name in Python, NumPy or Arrow."""
 
 
 def arrow_schema(declared: Schema) -> pa.Schema:
@@ -31,7 +47,7 @@ def arrow_schema(declared: Schema) -> pa.Schema:
     if isinstance(declared, pa.Schema):
         return declared
     if isinstance(declared, Mapping):
-        declared = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in declared.items())
+        return _schema_of_columns(declared)
     if isinstance(declared, str):
         try:
             declared = DataType.fromDDL(declared)
@@ -42,6 +58,21 @@ def arrow_schema(declared: Schema) -> pa.Schema:
     if not isinstance(declared, StructType):
         raise InvalidSchemaError(f"an output schema is declared as a {type(declared).__name__}")
     return arrow_schema_of(declared)
+
+
+def _schema_of_columns(columns: Mapping[str, str | pa.DataType]) -> pa.Schema:
+    named: dict[str, str] = {}
+    for name, kind in columns.items():
+        if isinstance(kind, pa.DataType):
+            continue
+        if not isinstance(kind, str):
+            raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; give the name of a Spark type")
+        if (spark_name := SPARK_NAMES.get(kind.lower())) is not None:
+            raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; Spark's name of it is {spark_name!r}")
+        named[name] = kind
+    parsed = arrow_schema(", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in named.items()) or "")
+    types = {**columns, **dict(zip(named, parsed.types, strict=True))}
+    return pa.schema([parsed.field(name) if name in named else pa.field(name, types[name]) for name in columns])
 
 
 def check_schema(schema: pa.Schema, of_what: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from keyscale.state.operator_state.backend import OperatorStateBackend
-from keyscale.state.serializers.conversions import exact_cast
+from keyscale.state.serializers.conversions import exact_cast, other_names
 
 from ..errors import OutputTypeError
 from ..functions.batch_function import KeyedBatch
@@ -86,9 +86,8 @@ def conformed(part: pa.RecordBatch | pa.Table, schema: pa.Schema) -> list[pa.Rec
     """
     if not isinstance(part, (pa.RecordBatch, pa.Table)):
         raise OutputTypeError(f"a result is a {type(part).__name__}; return RecordBatches or Tables")
-    missing = [name for name in schema.names if name not in part.schema.names]
-    if missing:
-        raise OutputTypeError(f"a result lacks the columns [{', '.join(missing)}]")
+    if not set(schema.names) <= set(part.schema.names):
+        raise OutputTypeError(f"a result comes {other_names(part.schema.names, schema.names, 'column')}")
     table = pa.Table.from_batches([part]) if isinstance(part, pa.RecordBatch) else part
     columns = [output_column(exact_cast, table.column(field.name), field) for field in schema]
     return [batch for batch in pa.Table.from_arrays(columns, schema=schema).to_batches() if batch.num_rows]

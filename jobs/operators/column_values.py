@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyscale.state.errors import SerializationError
-from keyscale.state.serializers.conversions import exact_array
+from keyscale.state.serializers.conversions import exact_array, other_names
 
 from ..errors import OutputTypeError
 
@@ -210,7 +210,8 @@ def tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
         return tuple(result[name] for name in names)
     if not isinstance(result, tuple):
         raise OutputTypeError(
-            f"a result is a {type(result).__name__}; yield a dict of all output columns or a tuple in their order"
+            f"a result is a {type(result).__name__}; yield a dict of all output columns or a tuple in their order, "
+            "or return a list of them"
         )
     if len(result) != len(names):
         raise OutputTypeError(f"a result has {len(result)} values for the {len(names)} columns {', '.join(names)}")
@@ -218,13 +219,9 @@ def tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _refuse_other_columns(results: list[dict[str, Any]], names: tuple[str, ...]) -> None:
-    wanted = set(names)
     for result in results:
-        missing = [name for name in names if name not in result]
-        # Extra columns are counted, not named: the keys of a dict may be data.
-        extra = len(result.keys() - wanted)
-        if missing or extra:
-            raise OutputTypeError(f"a result lacks the columns [{', '.join(missing)}]; undeclared columns: {extra}")
+        if problem := other_names(result.keys(), names, "column"):
+            raise OutputTypeError(f"a result comes {problem}")
 
 
 def output_column(convert: Callable[[Any, pa.DataType], pa.Array], values: Any, field: pa.Field) -> pa.Array:

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql.functions import expr
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.keyed.descriptors import check_type
+from keyscale.state.keyed.ttl import check_ttl
 
 from ..errors import InvalidTopologyError, UnknownColumnError
 from ..functions.batch_function import KeyedBatchFunction
+from ..functions.broadcast_function import KeyedBroadcastProcessFunction
+from ..functions.given_function import check_aggregation, check_callable, check_function
+from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction
+from ..functions.windows import ProcessWindowFunction
 from ..graph.nodes import DAY_MS, SecondInput, Timestamps, union_timestamps
 from ..graph.schemas import Schema, arrow_schema, check_column, key_schema, keyed_schema
 from ..graph.topology import dead_letter_tag
@@ -37,19 +44,15 @@ if TYPE_CHECKING:
     from typing import Self
 
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     from keyscale.state.keyed.descriptors import AggregateFunction, MapStateDescriptor
     from keyscale.state.keyed.ttl import Ttl
 
-    from ..functions.broadcast_function import KeyedBroadcastProcessFunction
     from ..functions.process_function import (
-        KeyedCoProcessFunction,
-        KeyedProcessFunction,
         OutputTag,
         Row,
     )
-    from ..functions.windows import ProcessWindowFunction, WindowAssigner
+    from ..functions.windows import WindowAssigner
     from ..graph.nodes import NodeId
     from ..graph.topology import TopologyBuilder
     from ..operators.bloom_filter import BloomFilter
@@ -294,6 +297,7 @@ class KeyedStream:
             if dead_letters:
                 raise InvalidTopologyError("a KeyedBatchFunction has no dead letters: it takes many records at once")
             return self._operator(ProcessBatch(function), arrow_schema(output), None, side_outputs)
+        check_function(function, KeyedProcessFunction, KeyedBatchFunction)
         diverted = dead_letter_tag(self.schema)
         logic = Process(function, diverted.name if dead_letters else None)
         tags = [*side_outputs, diverted] if dead_letters else side_outputs
@@ -309,6 +313,8 @@ class KeyedStream:
                 or a dict of all columns. The first reduced record is the key's first record.
             ttl: How long a reduced record is kept after its key's last record; None to keep it forever.
         """
+        check_callable(function)
+        check_ttl(ttl)
         return self._operator(Reduce(function, ttl), self._builder.schema(self._node), self._timestamps)
 
     def aggregate(
@@ -328,6 +334,9 @@ class KeyedStream:
         Raises:
             InvalidSchemaError: `output` is not a schema, or has a column of the key.
         """
+        check_aggregation(function)
+        check_type(accumulator, "the accumulator")
+        check_ttl(ttl)
         schema = keyed_schema(self.key_schema, arrow_schema(output))
         return self._operator(Aggregate(function, accumulator, ttl), schema, None)
 
@@ -358,6 +367,7 @@ class KeyedStream:
         """
         if hashed and approximate is not None:
             raise InvalidTopologyError("choose either hashed or approximate deduplication")
+        check_ttl(ttl)
         logic = Deduplicate(ttl, hashed) if approximate is None else ApproximateDeduplicate.of(approximate, ttl)
         return self._operator(logic, self._builder.schema(self._node), self._timestamps)
 
@@ -390,6 +400,7 @@ class KeyedStream:
             InvalidSchemaError: `output` is not a schema.
             InvalidTopologyError: A mode is unknown, the stream lacks timestamps, or the initial state does not fit.
         """
+        check_function(processor, StatefulProcessor)
         mode = TimeMode.of(time_mode)
         if output_mode.lower() not in {"append", "update"}:
             raise InvalidTopologyError(f"the output mode is {output_mode!r}; it must be Append or Update")
@@ -539,6 +550,7 @@ class WindowedStream:
 
         Give the result a `.uid(...)`.
         """
+        check_callable(function)
         whole = self._stream.schema
         key = self._stream.key_columns
         return self._operator(Reduced(function, whole), pa.schema([field for field in whole if field.name not in key]))
@@ -553,6 +565,8 @@ class WindowedStream:
             accumulator: The accumulator's Arrow type.
             output: The columns that `get_result` returns.
         """
+        check_aggregation(function)
+        check_type(accumulator, "the accumulator")
         return self._operator(Aggregated(function, accumulator), arrow_schema(output))
 
     def process(self, function: ProcessWindowFunction, *, output: Schema) -> DataStream:
@@ -560,6 +574,7 @@ class WindowedStream:
 
         Give the result a `.uid(...)`.
         """
+        check_function(function, ProcessWindowFunction)
         return self._operator(Collected(function, self._stream.schema), arrow_schema(output))
 
     def _operator(self, contents: ContentsLogic, results: pa.Schema) -> DataStream:
@@ -610,6 +625,7 @@ class ConnectedStreams:
             InvalidSchemaError: `output` is not a schema.
             InvalidKeyError: The keys of the streams have different types.
         """
+        check_function(function, KeyedCoProcessFunction)
         return self._first._operator(CoProcess(function), arrow_schema(output), None, side_outputs, second=self._second)
 
 
@@ -635,6 +651,7 @@ class BroadcastConnectedStream:
         Raises:
             InvalidSchemaError: `output` is not a schema.
         """
+        check_function(function, KeyedBroadcastProcessFunction)
         logic = BroadcastProcess(function, self._broadcast._descriptors)
         node = self._broadcast._node
         return self._keyed._operator(logic, arrow_schema(output), None, side_outputs, broadcast=node)

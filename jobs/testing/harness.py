@@ -22,12 +22,13 @@ from keyscale.state.keys.hashing import HashId, hash_codes
 from keyscale.state.keys.key_groups import KEY_GROUP_BYTES, assign_to_key_groups, key_group_range, subtask_for_key_group
 from keyscale.state.operator_state.backend import OperatorStateBackend, redistribute
 
-from ..errors import InvalidSchemaError, InvalidTopologyError
+from ..errors import InvalidSchemaError, InvalidTopologyError, OutputTypeError
 from ..functions.batch_function import KeyedBatchFunction
 from ..functions.broadcast_function import KeyedBroadcastProcessFunction
+from ..functions.given_function import check_function
 from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
 from ..functions.subtask_info import SecondInputInfo, SubtaskInfo
-from ..graph.schemas import check_column, check_keys_alike, check_schema, key_schema
+from ..graph.schemas import SPARK_NAMES, check_column, check_keys_alike, check_schema, key_schema
 from ..operators.batch_operator import ProcessBatch
 from ..operators.broadcast_operator import BroadcastProcess
 from ..operators.broadcast_rows import check_alike
@@ -211,6 +212,9 @@ class OperatorHarness:
         """Processes a batch of records.
 
         Each record is a dict of all columns or a tuple in their order.
+
+        Raises:
+            ValueError: A record does not fit the columns.
         """
         self._run(list(records))
 
@@ -233,7 +237,7 @@ class OperatorHarness:
         """
         if self._broadcast is None:
             raise InvalidTopologyError("the harness has no broadcast stream: give it the columns with broadcast=...")
-        self._run([], broadcast=[batch_of(list(records), self._broadcast)] if records else [])
+        self._run([], broadcast=[_batch_of_input(list(records), self._broadcast)] if records else [])
 
     def advance_watermark(self, to_ms: int) -> None:
         """Advances the watermark in a batch without records."""
@@ -411,7 +415,7 @@ class OperatorHarness:
         """Returns the rows by subtask, with their key groups."""
         info, second = self._info, self._second
         schema, key = (second.schema, second.key) if port and second else (self._input, info.key_columns)
-        batch = batch_of(records, schema)
+        batch = _batch_of_input(records, schema)
         codes = hash_codes([batch.column(name) for name in key], HashId.SPARK)
         groups = assign_to_key_groups(codes, info.max_parallelism)
         routed = batch.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
@@ -447,7 +451,19 @@ def _logic_of(
         return BroadcastProcess(function, tuple(broadcast_states))
     if isinstance(function, KeyedProcessFunction):
         return Process(function)
-    return ProcessBatch(function) if isinstance(function, KeyedBatchFunction) else function
+    if isinstance(function, KeyedBatchFunction):
+        return ProcessBatch(function)
+    if isinstance(function, type) or not hasattr(function, "start"):
+        check_function(function, KeyedProcessFunction)
+    return function
+
+
+def _batch_of_input(records: list[Any], schema: pa.Schema) -> pa.RecordBatch:
+    try:
+        return batch_of(records, schema)
+    except OutputTypeError as error:
+        reason = str(error).replace("a result", "a record", 1).replace("output column", "column", 1)
+    raise ValueError(f"{reason.partition('; yield')[0]}; the input has the columns {', '.join(schema.names)}")
 
 
 def _schema_of(columns: pa.Schema | Mapping[str, str | pa.DataType]) -> pa.Schema:
@@ -468,6 +484,8 @@ def _type_of(name: str, kind: str | pa.DataType) -> pa.DataType:
     if not isinstance(kind, str):
         return kind
     found = _ATOMIC.get(kind.lower())
+    if (spark_name := SPARK_NAMES.get(kind.lower())) is not None:
+        raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; Spark's name of it is {spark_name!r}")
     if found is None:
         raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; give nested and decimal types as Arrow's")
     return found

@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from ..errors import DescriptorError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from .ttl import Ttl
+from .ttl import Ttl, check_ttl
 
 _NAME = re.compile(r"[A-Za-z_%][A-Za-z0-9_.%-]{0,127}")
 
@@ -75,7 +73,7 @@ class ValueStateDescriptor:
     namespace_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        _check_declaration(self, self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +88,7 @@ class MapStateDescriptor:
     namespace_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        _check_declaration(self, self.key_type, self.value_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ class ListStateDescriptor:
     namespace_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        _check_declaration(self, self.element_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ class ReducingStateDescriptor:
     namespace_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        _check_declaration(self, self.type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ class AggregatingStateDescriptor:
     namespace_type: pa.DataType | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        _check_declaration(self, self.accumulator_type)
 
 
 StateDescriptor = (
@@ -147,6 +145,57 @@ StateDescriptor = (
     | ReducingStateDescriptor
     | AggregatingStateDescriptor
 )
+
+
+_ARROW: dict[object, str] = {
+    bool: "pa.bool_()",
+    bytes: "pa.binary()",
+    dict: "pa.struct([...]) or pa.map_(...)",
+    float: "pa.float64()",
+    int: "pa.int64()",
+    list: "pa.list_(...)",
+    str: "pa.string()",
+    "bigint": "pa.int64()",
+    "boolean": "pa.bool_()",
+    "double": "pa.float64()",
+    "int": "pa.int32()",
+    "long": "pa.int64()",
+    "string": "pa.string()",
+    "timestamp": 'pa.timestamp("us", "UTC")',
+}
+"""Arrow types for types that other languages of declaration have."""
+
+
+def check_type(given: object, what: str) -> None:
+    """Checks that a declared type is an Arrow type.
+
+    Args:
+        given: The declared type.
+        what: What has the type, for the message.
+
+    Raises:
+        DescriptorError: The type is something else.
+    """
+    if isinstance(given, pa.DataType):
+        return
+    is_known = isinstance(given, (str, type))
+    shown = repr(given) if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
+    if is_known and given in _ARROW:
+        hint = _ARROW[given]
+    elif callable(given) and getattr(pa, shown, None) is given:
+        hint = f"pa.{shown}(), with its parentheses"
+    else:
+        hint = "an Arrow type, such as pa.int64() or pa.string()"
+    raise DescriptorError(f"{what} is declared as {shown}; declare {hint}")
+
+
+def _check_declaration(descriptor: StateDescriptor, *types: object) -> None:
+    check_name(descriptor.name)
+    for given in types:
+        check_type(given, f"the type of state {descriptor.name!r}")
+    if descriptor.namespace_type is not None:
+        check_type(descriptor.namespace_type, f"the namespace of state {descriptor.name!r}")
+    check_ttl(descriptor.ttl)
 
 
 def check_name(name: str) -> None:

@@ -73,6 +73,10 @@ class Ttl:
     cleanup: Cleanup = field(default_factory=Cleanup)
 
     def __post_init__(self) -> None:
+        if type(self.duration_ms) is not int:
+            raise DescriptorError(
+                f"a TTL is a whole number of milliseconds, not a {type(self.duration_ms).__name__}; {_EXAMPLES}"
+            )
         if not 0 < self.duration_ms <= STAMP_MAX_MS:
             raise DescriptorError(f"a TTL must be 1 to {STAMP_MAX_MS} ms, not {self.duration_ms}")
 
@@ -92,6 +96,19 @@ class Ttl:
     @property
     def enabled(self) -> bool:
         return self.update_type is not UpdateType.DISABLED
+
+
+_EXAMPLES = "use Ttl.hours(1), Ttl.days(7) or Ttl(duration_ms)"
+
+
+def check_ttl(given: object) -> None:
+    """Checks that a declared TTL is a Ttl or None.
+
+    Raises:
+        DescriptorError: The TTL is something else, such as a number or a timedelta.
+    """
+    if given is not None and not isinstance(given, Ttl):
+        raise DescriptorError(f"a TTL is declared as {type(given).__name__}; {_EXAMPLES}")
 
 
 def is_expired(stamp_ms: int, duration_ms: int, at_ms: int) -> bool:

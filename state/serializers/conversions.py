@@ -10,6 +10,7 @@ import datetime as dt
 import uuid
 from collections.abc import Mapping
 from decimal import Context, Decimal, Inexact, InvalidOperation
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from ..errors import SerializationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     Convert = Callable[[Any], Any]
 
@@ -168,6 +169,10 @@ def exact_array(values: Sequence[Any], of_type: pa.DataType) -> pa.Array:
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
         found = sorted({type(value).__name__ for value in values if value is not None})
     # Outside the handler: Arrow's own message quotes the value.
+    convert = converter(of_type)
+    for value in values:
+        if value is not None:
+            convert(value)  # says what is wrong with it
     raise _refused(f"one of these values of: {', '.join(found)}", of_type)
 
 
@@ -261,21 +266,67 @@ def _pairs(value: Any, of_type: pa.DataType) -> Any:
 
 def _struct_converter(of_type: pa.DataType) -> Convert:
     names = tuple(field.name for field in of_type)
-    converts = tuple(_nullable(converter(field.type)) for field in of_type)
-    known = set(names)
+    converts = tuple(of_field(field.name, converter(field.type)) for field in of_type)
 
     def convert(value: Any) -> dict[str, Any]:
-        if isinstance(value, Mapping):
-            if not value.keys() <= known:
-                raise _refused(_named(value, " with fields that were not declared"), of_type)
-            parts = [value.get(name) for name in names]
-        else:
-            parts = list(_elements(value, of_type))
-            if len(parts) != len(names):
-                raise _refused(_named(value, f" of {len(parts)} values"), of_type)
+        parts = struct_parts(value, names, of_type)
         return {name: each(part) for name, each, part in zip(names, converts, parts, strict=True)}
 
     return convert
+
+
+def struct_parts(value: Any, names: Sequence[str], of_type: pa.DataType) -> list[Any]:
+    """Returns the values of a struct's fields in their order.
+
+    Args:
+        value: A mapping with all fields, or a sequence of their values.
+        names: The names of the fields.
+        of_type: The struct.
+
+    Raises:
+        SerializationError: A field is missing or not declared.
+    """
+    if not isinstance(value, Mapping):
+        parts = list(_elements(value, of_type))
+        if len(parts) != len(names):
+            raise _refused(_named(value, f" of {len(parts)} values"), of_type)
+        return parts
+    if problem := other_names(value.keys(), names, "field"):
+        raise _refused(_named(value, f" {problem}"), of_type)
+    return [value[name] for name in names]
+
+
+def of_field(name: str, convert: Convert) -> Convert:
+    """Returns a conversion of a struct's field, whose refusals name the field; null stays null."""
+
+    def converted(part: Any) -> Any:
+        if part is None:
+            return None
+        try:
+            return convert(part)
+        except SerializationError as error:
+            reason = str(error)
+        raise SerializationError(f"field {name!r}: {reason}")
+
+    return converted
+
+
+def other_names(given: Collection[Any], names: Sequence[str], what: str) -> str:
+    """Says how the names of given values differ from declared names; returns "" if they do not.
+
+    Undeclared names are counted, since the keys of a dict may be data; a name that resembles a missing one is shown.
+    """
+    missing = [name for name in names if name not in given]
+    others = set(given) - set(names)
+    if not missing and not others:
+        return ""
+    alike = {name: get_close_matches(name, [each for each in others if isinstance(each, str)], 1) for name in missing}
+    lacks = [f"{name!r}" + "".join(f" (it has {each!r})" for each in alike[name]) for name in missing]
+    parts = [f"without the {what}{'s' if len(missing) > 1 else ''} {', '.join(lacks)}"] if missing else []
+    others -= {each for shown in alike.values() for each in shown}
+    if others:
+        parts.append(f"with {len(others)} {what}{'s' if len(others) > 1 else ''} that the declaration lacks")
+    return " and ".join(parts)
 
 
 def _boolean(_: pa.DataType) -> Convert:

@@ -34,7 +34,7 @@ def simple_row(of_type: pa.DataType) -> type[msgspec.Struct] | None:
         if simple is None:
             return None
         # Under a made-up name, because the field's own may not be an identifier.
-        fields.append((f"f{number}", simple | None, msgspec.field(name=field.name, default=None)))
+        fields.append((f"f{number}", simple | None, msgspec.field(name=field.name)))
     if len({field.name for field in of_type}) < max(1, len(fields)):
         return None
     return msgspec.defstruct("Row", fields, forbid_unknown_fields=True, gc=False)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from ..errors import CorruptValueError, SerializationError, UnsupportedTypeError
 from .arrow_columns import decimal_unscaled, fixed_values
-from .conversions import converter, exact_classes
+from .conversions import converter, exact_classes, of_field, struct_parts
 from .evolution import conversion
 from .key_codecs import timestamp_conversion
 from .pickled import Pickled, decode_pickle, encode_pickle, refuse_pickle
@@ -243,7 +243,16 @@ def _plain_text(value: Any) -> str:
 def _exactly(to: Convert, of_type: pa.DataType) -> Convert:
     """Returns a conversion that refuses values which the type would change."""
     known, convert = exact_classes(of_type), converter(of_type)
-    return lambda value: to(value if type(value) in known else convert(value))
+
+    def exactly(value: Any) -> Any:
+        if type(value) in known:
+            try:
+                return to(value)
+            except _ERRORS:
+                pass  # the conversion says what is wrong
+        return to(convert(value))
+
+    return exactly
 
 
 def _plain(of_type: pa.DataType) -> tuple[Convert, Convert]:
@@ -333,22 +342,16 @@ def _plain_decimal(of_type: pa.DataType) -> tuple[Convert, Convert]:
 
 def _plain_struct(of_type: pa.DataType) -> tuple[Convert, Convert]:
     names = [field.name for field in of_type]
-    converts = [_nullable(_plain(field.type)) for field in of_type]
-    known = set(names)
+    plain = [_plain(field.type) for field in of_type]
+    converts = [of_field(name, to) for name, (to, _) in zip(names, plain, strict=True)]
+    backs = [_nullable(parts)[1] for parts in plain]
 
     def to(value: Any) -> list[Any]:
-        if isinstance(value, dict):
-            if not value.keys() <= known:
-                raise KeyError
-            parts = [value.get(name) for name in names]
-        else:
-            parts = list(_sequence(value))
-            if len(parts) != len(names):
-                raise ValueError
-        return [convert[0](part) for convert, part in zip(converts, parts, strict=True)]
+        parts = struct_parts(value, names, of_type)
+        return [convert(part) for convert, part in zip(converts, parts, strict=True)]
 
     def back(parts: list[Any]) -> dict[str, Any]:
-        return {name: convert[1](part) for name, convert, part in zip(names, converts, parts, strict=True)}
+        return {name: convert(part) for name, convert, part in zip(names, backs, parts, strict=True)}
 
     return to, back
 

@@ -1,0 +1,192 @@
+"""Mistakes that first programs have are refused where they are made, with a sentence that mends them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from keyscale import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Ttl,
+    ValueStateDescriptor,
+)
+from keyscale.errors import KeyscaleError
+from keyscale.testing import OperatorHarness
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+INT: Any = int
+STRUCT = pa.struct([("amount", pa.int64()), ("place", pa.string())])
+NESTED = pa.struct([("order", STRUCT)])
+
+
+class Returning(KeyedProcessFunction):
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def process_element(self, _row: Any, _context: Any) -> Any:
+        return self._result
+
+
+class Opening(Returning):
+    def __init__(self, opens: Callable[[Any], Any]) -> None:
+        super().__init__([])
+        self._opens = opens
+
+    def open(self, context: Any) -> None:
+        self._opens(context)
+
+
+class Updating(KeyedProcessFunction):
+    def __init__(self, of_type: pa.DataType, value: Any) -> None:
+        self._type, self._value = of_type, value
+
+    def open(self, context: Any) -> None:
+        self._state = context.get_state(ValueStateDescriptor("held", self._type))
+
+    def process_element(self, _row: Any, _context: Any) -> list[Any]:
+        self._state.update(self._value)
+        return []
+
+
+def run(function: Any, *records: Any, output: Any = None) -> None:
+    harness = OperatorHarness(
+        function,
+        input={"user": "string", "amount": "bigint"},
+        key=["user"],
+        output=output or {"user": "string", "total": "bigint"},
+    )
+    harness.process(*(records or [("ada", 1)]))
+
+
+def returning(result: Any) -> Callable[[], None]:
+    return lambda: run(Returning(result))
+
+
+def opening(opens: Callable[[Any], Any]) -> Callable[[], None]:
+    return lambda: run(Opening(opens))
+
+
+def updating(of_type: pa.DataType, value: Any) -> Callable[[], None]:
+    return lambda: run(Updating(of_type, value))
+
+
+DECLARATIONS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a class for a function": (lambda: run(Returning), r"the class Returning is given .* write Returning\(\.\.\.\)"),
+    "a lambda for a function": (
+        lambda: run(lambda row, context: []),
+        "the function <lambda> is given in the place of a KeyedProcessFunction",
+    ),
+    "a class of Python for a type": (
+        lambda: ValueStateDescriptor("n", INT),
+        r"the type of state 'n' is declared as int; declare pa\.int64\(\)",
+    ),
+    "a name of Spark for a type": (
+        lambda: ValueStateDescriptor("n", "bigint"),  # type: ignore[arg-type]  # the mistake
+        r"'bigint'; declare pa\.int64\(\)",
+    ),
+    "a type without parentheses": (
+        lambda: ListStateDescriptor("n", pa.int64),
+        r"declare pa\.int64\(\), with its parentheses",
+    ),
+    "the second type of a map": (
+        lambda: MapStateDescriptor("n", pa.string(), "text"),  # type: ignore[arg-type]  # the mistake
+        "'text'; declare an Arrow type",
+    ),
+    "a number for a TTL": (
+        lambda: ValueStateDescriptor("n", pa.int64(), ttl=3600),  # type: ignore[arg-type]  # the mistake
+        r"a TTL is declared as int; use Ttl\.hours\(1\)",
+    ),
+    "a timedelta for a TTL": (
+        lambda: ValueStateDescriptor("n", pa.int64(), ttl=dt.timedelta(hours=1)),  # type: ignore[arg-type]
+        r"a TTL is declared as timedelta; use Ttl\.hours\(1\)",
+    ),
+    "a timedelta within a TTL": (
+        lambda: Ttl(dt.timedelta(hours=1)),  # type: ignore[arg-type]  # the mistake
+        "a whole number of milliseconds, not a timedelta",
+    ),
+    "a map state from get_state": (
+        opening(lambda context: context.get_state(MapStateDescriptor("m", pa.string(), pa.int64()))),
+        "a MapStateDescriptor is given in the place of a ValueStateDescriptor; get_map_state takes it",
+    ),
+    "a value state from get_map_state": (
+        opening(lambda context: context.get_map_state(ValueStateDescriptor("m", pa.string()))),
+        "get_state takes it",
+    ),
+    "a name for a descriptor": (
+        opening(lambda context: context.get_list_state("events")),
+        "a str is given in the place of a ListStateDescriptor$",
+    ),
+    "a type of Arrow by its name": (
+        lambda: run(Returning([]), output={"total": "int64"}),
+        "column 'total' has the type 'int64'; Spark's name of it is 'bigint'",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", DECLARATIONS)
+def test_a_wrong_declaration_is_refused_with_what_to_write(mistake: str) -> None:
+    make, message = DECLARATIONS[mistake]
+    with pytest.raises(KeyscaleError, match=message) as refusal:
+        make()
+    assert refusal.value.domain == "user"
+
+
+VALUES: dict[str, tuple[Callable[[], Any], str]] = {
+    "a dict that is returned": (
+        returning({"user": "ada", "total": 1}),
+        "a result is a str; yield a dict .* or return a list of them",
+    ),
+    "a number that is returned": (returning(5), "the function returned an int; it yields records, or returns a list"),
+    "a missing column": (returning([{"user": "ada"}]), "a result comes without the column 'total'"),
+    "a misspelt column": (
+        returning([{"user": "ada", "totl": 1}]),
+        r"without the column 'total' \(it has 'totl'\)$",
+    ),
+    "a column too many": (returning([("ada", 1, 2)]), "3 values for the 2 columns user, total"),
+    "an undeclared column": (
+        returning([{"user": "ada", "total": 1, "secret name": 2}]),
+        "a result comes with 1 column that the declaration lacks",
+    ),
+    "a number out of range": (returning([("ada", 1 << 70)]), "'total' is declared int64: an int out of range"),
+    "a state out of range": (updating(pa.int32(), 1 << 40), "an int out of range is not a value of type int32"),
+    "a missing field": (updating(STRUCT, {"amount": 1}), "a dict without the field 'place' is not a value"),
+    "a misspelt field": (updating(STRUCT, {"amount": 1, "plase": ""}), r"'place' \(it has 'plase'\) is not a value"),
+    "an undeclared field": (
+        updating(STRUCT, {"amount": 1, "place": "", "secret name": 1}),
+        "a dict with 1 field that the declaration lacks",
+    ),
+    "a field of another type": (
+        updating(NESTED, {"order": {"amount": "1", "place": ""}}),
+        "field 'order': field 'amount': a str is not a value of type int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", VALUES)
+def test_a_wrong_value_is_refused_with_its_name(mistake: str) -> None:
+    make, message = VALUES[mistake]
+    with pytest.raises(KeyscaleError, match=message) as refusal:
+        make()
+    assert refusal.value.domain == "user"
+    assert "secret name" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"usr": "ada", "amount": 1}, r"a record comes without the column 'user' \(it has 'usr'\); the input has"),
+        (("ada",), "a record has 1 values for the 2 columns user, amount"),
+        (("ada", "1"), "column 'amount' is declared int64: a str is not a value"),
+        ("ada", "a record is a str; the input has the columns user, amount"),
+    ],
+)
+def test_a_record_of_a_test_that_does_not_fit_is_refused_as_the_tests_own(record: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(Returning([]), record)
