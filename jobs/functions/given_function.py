@@ -36,7 +36,9 @@ def check_aggregation(given: object) -> None:
 
 
 def check_callable(given: object) -> None:
-    """Checks that an object can be called, as the function of a reduction.
+    """Checks that an object can be called.
+
+    A reduction calls it.
 
     Raises:
         InvalidTopologyError: The object is a class, or cannot be called.

@@ -10,6 +10,7 @@ import pyarrow as pa
 from keyscale.errors import KeyscaleError
 from keyscale.state.operator_state.backend import OperatorStateBackend
 
+from ..errors import OutputTypeError
 from ..functions.process_function import (
     KeyedProcessFunction,
     OnTimerContext,
@@ -93,7 +94,7 @@ class Results:
         """
         if produced is not None:
             main = self._main
-            for result in produced:
+            for result in _records_of(produced):
                 if result is row and not main and self._passing is not None:
                     self._passed.append(at)
                 else:
@@ -122,6 +123,15 @@ class Results:
         passed = self._passing.take(pa.array(self._passed, pa.int64()))
         self._passed.clear()
         return passed
+
+
+def _records_of(produced: Iterable[Any]) -> Iterator[Any]:
+    try:
+        return iter(produced)
+    except TypeError:
+        name = type(produced).__name__
+    article = "an" if name[0] in "aeiou" else "a"
+    raise OutputTypeError(f"the function returned {article} {name}; it yields records, or returns a list of them")
 
 
 class ProcessOperator(Operator):

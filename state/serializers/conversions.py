@@ -297,7 +297,10 @@ def struct_parts(value: Any, names: Sequence[str], of_type: pa.DataType) -> list
 
 
 def of_field(name: str, convert: Convert) -> Convert:
-    """Returns a conversion of a struct's field, whose refusals name the field; null stays null."""
+    """Returns a conversion of a struct's field.
+
+    Null stays null. A refusal names the field.
+    """
 
     def converted(part: Any) -> Any:
         if part is None:
@@ -312,9 +315,10 @@ def of_field(name: str, convert: Convert) -> Convert:
 
 
 def other_names(given: Collection[Any], names: Sequence[str], what: str) -> str:
-    """Says how the names of given values differ from declared names; returns "" if they do not.
+    """Says how given names differ from declared names.
 
-    Undeclared names are counted, since the keys of a dict may be data; a name that resembles a missing one is shown.
+    Returns "" if the names are the same. Undeclared names are counted, since the keys of a dict may be data; a name
+    that resembles a missing name is shown.
     """
     missing = [name for name in names if name not in given]
     others = set(given) - set(names)

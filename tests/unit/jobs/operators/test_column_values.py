@@ -54,9 +54,9 @@ def test_dicts_tuples_and_rows_may_be_mixed() -> None:
 @pytest.mark.parametrize(
     ("results", "what"),
     [
-        ([{"name": "secret"}], "lacks the columns \\[count\\]"),
-        ([{"name": "secret", "count": 1, "secret": 2}], "undeclared columns: 1"),
-        ([("secret", 1), {"name": "secret", "other": 2}], "lacks the columns \\[count\\]; undeclared columns: 1"),
+        ([{"name": "secret"}], "without the column 'count'"),
+        ([{"name": "secret", "count": 1, "secret": 2}], "with 1 column that the declaration lacks"),
+        ([("secret", 1), {"name": "secret", "other": 2}], "'count' and with 1 column that the declaration lacks"),
         ([("secret",)], "1 values for the 2 columns"),
         (["secret"], "a result is a str"),
         ([("secret", "secret")], "'count' is declared int64: a str is not"),

@@ -80,7 +80,7 @@ def updating(of_type: pa.DataType, value: Any) -> Callable[[], None]:
 DECLARATIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "a class for a function": (lambda: run(Returning), r"the class Returning is given .* write Returning\(\.\.\.\)"),
     "a lambda for a function": (
-        lambda: run(lambda row, context: []),
+        lambda: run(lambda *_: []),
         "the function <lambda> is given in the place of a KeyedProcessFunction",
     ),
     "a class of Python for a type": (
@@ -121,7 +121,7 @@ DECLARATIONS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "a name for a descriptor": (
         opening(lambda context: context.get_list_state("events")),
-        "a str is given in the place of a ListStateDescriptor$",
+        "a str is given in the place of a ListStateDescriptor\n",
     ),
     "a type of Arrow by its name": (
         lambda: run(Returning([]), output={"total": "int64"}),
@@ -147,7 +147,7 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "a missing column": (returning([{"user": "ada"}]), "a result comes without the column 'total'"),
     "a misspelt column": (
         returning([{"user": "ada", "totl": 1}]),
-        r"without the column 'total' \(it has 'totl'\)$",
+        r"without the column 'total' \(it has 'totl'\)\n",
     ),
     "a column too many": (returning([("ada", 1, 2)]), "3 values for the 2 columns user, total"),
     "an undeclared column": (
