@@ -82,7 +82,7 @@ class RestorePlan:
         """
         later = tuple(changelog for changelog in self.changelogs if changelog.batch_id > batch_id)
         operator_state = self.operator_state
-        if operator_state.inherited:  # a batch of this attempt has yet to store it
+        if operator_state.needs_redistribution:  # a batch of this attempt has yet to store it
             operator_state = replace(operator_state, files=tuple(each.operator_state_file for each in snapshots))
         elif all(changelog.operator_state is None for changelog in later):
             operator_state = OperatorStatePlan((snapshots[index].operator_state_file,))

@@ -153,6 +153,18 @@ def test_a_plan_from_a_newer_checkpoint_has_the_operator_state_that_was_written_
     assert rebased.snapshots == (snapshots[0],)
 
 
+@pytest.mark.parametrize("earlier", [(), (None, None)], ids=["a first attempt", "an attempt without operator state"])
+def test_a_subtask_without_operator_state_keeps_none_when_another_one_has_some_in_a_checkpoint(
+    earlier: tuple[None, ...],
+) -> None:
+    of_other = FileHandle("of the other subtask", "p", 1, "0")
+    first, second = at_parallelism(128, 2)
+    snapshots = [first, msgspec.structs.replace(second, operator_state=of_other)]
+    plan = plan_subtask(OperatorHistory(operator_state=earlier), KeyGroupRange(0, 63))
+    operator_state = plan.rebased(snapshots, 0, BatchId(3)).operator_state
+    assert (operator_state.files, operator_state.needs_redistribution) == ((None,), False)
+
+
 def written(batch_id: int, operator_state: FileHandle) -> ChangelogHandle:
     made = changelog(f"batch {batch_id}", batch_id, KeyGroupRange(0, 63))
     return msgspec.structs.replace(made, operator_state=operator_state)
