@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.identifiers import BatchId
+from keyscale.state.log.commit_log import FencedError
 from keyscale.state.syncpoint import reach
 
 from ...protocol.messages import Commit
@@ -291,7 +292,11 @@ class BatchLoop:
         outcome = self._runner.run(frame, self._committed, is_at_end=is_at_end)
         reach("batch.ran")
         ran = time.perf_counter()
-        commit = self._commit(batch_id, outcome, of_spark=frame is not None)
+        try:
+            commit = self._commit(batch_id, outcome, of_spark=frame is not None)
+        except FencedError:  # the sinks of the newer attempt have recovered, perhaps before this output was staged
+            self._runner.discard(outcome.sinks)
+            raise
         append_ms = _ms_since(ran)
         reach("batch.committed")
         duration_ms = _ms_since(began)

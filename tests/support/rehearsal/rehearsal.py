@@ -153,6 +153,11 @@ class RehearsedRunner:
             if node.uid in tokens:
                 node.sink.publish(tokens[node.uid])
 
+    def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
+        for node in self.topology.sinks:
+            if node.uid in tokens:
+                node.sink.discard(tokens[node.uid])
+
     def recover(self, committed: BatchId) -> None:
         for node in self.topology.sinks:
             node.sink.recover(self._sink(node.uid, committed))
