@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from keyscale.state.documents.checked_document import decode_document
 from keyscale.state.documents.job_counters import JobCounters
@@ -28,13 +28,32 @@ if TYPE_CHECKING:
     from keyscale.state.documents.log_entries import LogEntry
     from tests.simulation.job import Record
     from tests.simulation.object_store import StoreModel
-    from tests.simulation.sink_model import SinkModel
     from tests.simulation.world import World
 
 IN_PROGRESS_SECONDS = 30.0
 """A younger object may be a part of a checkpoint that is being taken."""
 CHECKPOINTS_MORE = 3
 """Those since the last pass of the clean-up, and the one that the attempt was restored from."""
+
+
+class Readable(Protocol):
+    """A sink's system that readers look at."""
+
+    @property
+    def rows(self) -> list[tuple[int, ...]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTokens:
+    """The tokens of a job's committed output.
+
+    Attributes:
+        of_history: Of the batches in the job's history.
+        ever: Also of the batches that the job has gone back behind.
+    """
+
+    of_history: frozenset[str]
+    ever: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -116,6 +135,19 @@ class Auditor:
         log = self.entries.get(job, {}).values()
         if not any(isinstance(entry, BatchCommitted) and entry.batch_id == batch_id for entry in log):
             self.find(f"batch {batch_id} of {job} was published before it was committed")
+
+    def committed_tokens(self, job: str) -> CommittedTokens:
+        """Returns the tokens of the output that a job has committed."""
+        history: dict[int, list[str]] = {}
+        ever: list[str] = []
+        for _, entry in sorted(self.entries.get(job, {}).items()):
+            if isinstance(entry, BatchCommitted):
+                history[entry.batch_id] = list(entry.sinks.values())
+                ever += entry.sinks.values()
+            elif isinstance(entry, AttemptOpened) and entry.rewinds:
+                base = NO_BATCH if entry.restored_from is None else self.batches.get(entry.restored_from, NO_BATCH)
+                history = {batch_id: tokens for batch_id, tokens in history.items() if batch_id <= base}
+        return CommittedTokens(frozenset(token for tokens in history.values() for token in tokens), frozenset(ever))
 
     def _check_changelogs(self, job: str, entry: BatchCommitted) -> None:
         for changelogs in entry.operators.values():
@@ -228,10 +260,12 @@ class Auditor:
             ):
                 self.find(f"batch {entry.batch_id} of {job} was committed after the savepoint {path} of a stop")
 
-    def check_rows(self, job: str, sink: SinkModel, records: Sequence[Record], first: int = 0) -> None:
+    def check_rows(self, job: str, sink: Readable, records: Sequence[Record], first: int = 0) -> None:
         """Each record has its effect once, in the state and in the sink."""
-        wanted = Counter(row for row in expected_rows(records) if row[1] >= first)
-        found = Counter(sink.rows)
+        self.compare(job, Counter(row for row in expected_rows(records) if row[1] >= first), Counter(sink.rows))
+
+    def compare(self, job: str, wanted: Counter[Any], found: Counter[Any]) -> None:
+        """Compares the rows that a reader sees with those that a reader has to see."""
         if found == wanted:
             return
         missing, surplus = sorted((wanted - found).elements()), sorted((found - wanted).elements())

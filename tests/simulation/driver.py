@@ -9,9 +9,10 @@ from keyscale.jobs.protocol.messages import AttachRequest, DriverState, Heartbea
 from keyscale.jobs.runtime.driver.job_run import LAST_REPORT_SECONDS, JobRun
 from keyscale.jobs.runtime.driver.main import EXIT_FAILED, EXIT_FENCED, EXIT_OK
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
-from tests.simulation.job import topology_of
+from tests.simulation.job import Count, FailOnFirstRecord, topology_of
 from tests.simulation.network import PlayedChannel
 from tests.simulation.spark import PlayedQuery, PlayedSession
+from tests.simulation.timed_job import OUT_OF_ORDER_MS, TimedCount
 from tests.simulation.world import Process
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.protocol.messages import Assignment
     from tests.simulation.file_sink import FileSinkModel
+    from tests.simulation.kafka_sink import KafkaSinkModel
     from tests.simulation.network import Network
     from tests.simulation.sink_model import SinkModel
     from tests.simulation.spark import Source
@@ -37,8 +39,13 @@ class PlayedRun(JobRun):
         driver = self.driver
         status = self._status
         query = PlayedQuery(driver.world, driver.source, status.waits_for_input)
-        fails = self._assignment.parameters.get("fails") == "yes"
-        topology = topology_of(cast("Any", driver.sink.sink_of(driver.process)), cast("Any", query), fails=fails)
+        sink: Any = driver.sink.sink_of(driver.process)
+        if self._assignment.parameters.get("fails") == "yes":
+            topology = topology_of(sink, query, FailOnFirstRecord())
+        elif driver.is_timed:
+            topology = topology_of(sink, query, TimedCount(), out_of_order_ms=OUT_OF_ORDER_MS)
+        else:
+            topology = topology_of(sink, query, Count())
         describe(topology)
         self._run_topology(topology, None)
 
@@ -56,6 +63,7 @@ class Driver:
         sink: What it writes to.
         disk: The host's directory.
         parallelism: What it is to run at, if that is known.
+        is_timed: Whether its job has timers and operator state.
     """
 
     def __init__(
@@ -67,12 +75,13 @@ class Driver:
         *,
         network: Network,
         source: Source,
-        sink: SinkModel | FileSinkModel,
+        sink: SinkModel | FileSinkModel | KafkaSinkModel,
         disk: Path,
         parallelism: int = 0,
+        is_timed: bool = False,
     ) -> None:
         self.world, self.source, self.sink = world, source, sink
-        self.job_id, self.attempt, self.parallelism = job_id, attempt, parallelism
+        self.job_id, self.attempt, self.parallelism, self.is_timed = job_id, attempt, parallelism, is_timed
         self.process = Process(f"driver-{attempt}", host)
         self._channel = PlayedChannel(network, self.process, job_id, attempt)
         self._disk = disk

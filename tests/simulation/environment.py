@@ -15,16 +15,19 @@ from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
 from tests.simulation.auditor import Auditor
+from tests.simulation.commit_faults import CommitFaults
 from tests.simulation.crash_points import is_durable
 from tests.simulation.driver import Driver
 from tests.simulation.file_sink import FileSinkModel
 from tests.simulation.given_control import SETTINGS, SLOW_SETTINGS, GivenControl
 from tests.simulation.job import Record
+from tests.simulation.kafka_sink import KafkaSinkModel
 from tests.simulation.network import Network
 from tests.simulation.object_store import URL, Fate, StoreModel
 from tests.simulation.sink_model import SinkModel
 from tests.simulation.spark import Source
 from tests.simulation.stage import AGE_FLOOR_MS, RETENTION_INTERVAL_SECONDS, played
+from tests.simulation.timed_job import judged_rows, wanted_rows
 from tests.simulation.trace import Trace
 from tests.simulation.watched_calls import AT_MOMENTS, watching
 from tests.simulation.world import Host, Process, ProcessEndedError, World
@@ -92,7 +95,9 @@ class Environment:
         self.hosts = {name: Host(name) for name in ("a", "b", "c", "new")}
         self.source = Source()
         self.sink_kind = "database"
-        self.sinks: dict[str, SinkModel | FileSinkModel] = {}
+        self.is_timed = False
+        self.sinks: dict[str, SinkModel | FileSinkModel | KafkaSinkModel] = {}
+        self.commit_faults = CommitFaults()
         self.control = GivenControl()
         self.control_process = Process("control", Host("control"))
         self.network = Network(self.world, lambda _: (self.control, self.control_process))
@@ -128,15 +133,23 @@ class Environment:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def on_sink(self, kind: str) -> None:
-        """Before a job is started: what it writes to, `database`, `files` or `copied files`."""
+        """Before a job is started: what it writes to, `database`, `files`, `copied files` or `kafka`."""
         self.sink_kind = kind
 
-    def sink_of(self, job: str) -> SinkModel | FileSinkModel:
+    def on_timed(self) -> None:
+        """Before a job is started: it has timers and operator state."""
+        self.is_timed = True
+
+    def sink_of(self, job: str) -> SinkModel | FileSinkModel | KafkaSinkModel:
         """Returns the system that a job writes to."""
         if job not in self.sinks:
             directory = self._directory / f"sink-{job}"
             if self.sink_kind == "database":
                 self.sinks[job] = SinkModel(self.world, on_publish=lambda batch: self.auditor.published(job, batch))
+            elif self.sink_kind == "kafka":
+                self.sinks[job] = KafkaSinkModel(
+                    self.world, directory, lambda: self.auditor.committed_tokens(job), self.commit_faults
+                )
             else:
                 self.sinks[job] = FileSinkModel(self.world, directory, copies=self.sink_kind == "copied files")
         return self.sinks[job]
@@ -237,6 +250,7 @@ class Environment:
     def on_heal(self) -> None:
         self.store.faults = {}
         self.network.lost = self.network.unanswered = self.network.twice = 0.0
+        self.on_commit_faults(refused=0.0, lost=0.0, unanswered=0.0, late=0.0)
 
     def on_clock_jump(self, host: str, ms: int) -> None:
         self.hosts[host].clock.ahead_ms += ms
@@ -270,6 +284,11 @@ class Environment:
         sink = self.sink_of(JOB)
         sink.is_away = True
         self.world.after(seconds, lambda: setattr(sink, "is_away", False))
+
+    def on_commit_faults(self, **shares: float) -> None:
+        """From now on commits of the sink's system fail; see `CommitFaults`."""
+        for name, share in shares.items():
+            setattr(self.commit_faults, name, share)
 
     def on_rewind(self, parallelism: int, host: str, which: int, *, claim: bool) -> None:
         """Goes back to a savepoint, after whatever runs has been ended."""
@@ -390,6 +409,8 @@ class Environment:
         self._check_overtaken()
         self.on_records([number % 6 for number in range(8)])
         parallelism = 1 + world.chance.randrange(4)
+        if self.is_timed:
+            parallelism = 1  # there all operator state comes together
         self._start(parallelism, "new", self._hint("latest"))
         deadline = world.now + SETTLE_SECONDS
         while world.now < deadline and not self._has_caught_up():
@@ -397,7 +418,7 @@ class Environment:
             if not self._runs():
                 self._start(parallelism, "new", self._hint("latest"))
         self.auditor.check_log(JOB)
-        self.auditor.check_rows(JOB, self.sink_of(JOB), self.source.records)
+        self._check_rows()
         if self.auditor.findings:
             return
         self._clean_up()
@@ -413,14 +434,14 @@ class Environment:
             self.auditor.find("the last attempt has ended")
             return
         self.auditor.check_log(JOB)
-        self.auditor.check_rows(JOB, self.sink_of(JOB), self.source.records)
+        self._check_rows()
         if not self.auditor.damaged:
             self.auditor.check_left_over(JOB, retained=SETTINGS.retained_count)
         if alive := [driver.attempt for driver in self._alive()[:-1]]:
             self.auditor.find(f"the attempts {alive} still run beside attempt {self.attempt}")
         self._check_stops()
         if left := self.sink_of(JOB).staged:
-            self.auditor.find(f"{len(left)} batches are left staged")
+            self.auditor.find(f"{len(left)} batches are left staged: {sorted(left)[:3]}")
         for task, error in world.failures:
             self.auditor.find(f"task {task.name} of {task.process.name} failed: {type(error).__name__}: {error}")
 
@@ -445,7 +466,29 @@ class Environment:
                 self.auditor.check_stopped(JOB, location.removeprefix(f"{URL}/"))
 
     def _has_caught_up(self) -> bool:
-        return len(self.sink_of(JOB).rows) >= len(self.source.records)
+        rows, records = self.sink_of(JOB).rows, self.source.records
+        if self.is_timed:
+            return not wanted_rows(records) - Counter(rows)
+        return len(rows) >= len(records)
+
+    def _check_rows(self) -> None:
+        sink, records = self.sink_of(JOB), self.source.records
+        if self.is_timed:
+            self.auditor.compare(
+                JOB, wanted_rows(records), judged_rows(sink.rows, records, drained=self._has_drained())
+            )
+        else:
+            self.auditor.check_rows(JOB, sink, records)
+        if isinstance(sink, KafkaSinkModel):
+            for sentence in sink.wrong():
+                self.auditor.find(sentence)
+
+    def _has_drained(self) -> bool:
+        return any(
+            command.drain and command.id in self.control.results
+            for commands in self.control.commands.values()
+            for command in commands
+        )
 
     def _runs(self) -> bool:
         return bool(self.drivers) and self.drivers[-1].is_alive
@@ -471,6 +514,7 @@ class Environment:
                 sink=self.sink_of(JOB),
                 disk=disk,
                 parallelism=parallelism,
+                is_timed=self.is_timed,
             )
         )
 

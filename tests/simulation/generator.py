@@ -15,6 +15,11 @@ PARALLELISMS = (1, 2, 3, 4)
 SINKS = ("database", "files", "copied files")
 DAMAGES = ("flip", "truncate", "remove", "renumber")
 EVENTS_MIN, EVENTS_MAX = 5, 18
+TIMED_SHARE = 0.3
+"""So many jobs of histories without a control plane have timers and operator state."""
+TRANSACTIONAL_SHARE = 0.4
+"""So many of these jobs write to a system with transactions."""
+TRANSACTIONAL_SINKS = ("kafka",)
 
 BATCH_MOMENTS = (
     "batch.received",
@@ -70,7 +75,7 @@ def data_plane_history(seed: int) -> History:
     chance = random.Random(f"history {seed}")
     kinds, weights = zip(*_DATA_PLANE.items(), strict=True)
     events = [
-        Event("sink", 0.0, {"kind": chance.choice(SINKS)}),
+        *_job(seed, chance.choice(SINKS)),
         Event("records", 0.0, {"keys": _keys(chance)}),
         Event(
             "start", 1.0, {"parallelism": chance.choice(PARALLELISMS), "host": chance.choice(HOSTS), "hint": "latest"}
@@ -89,6 +94,20 @@ def data_plane_history(seed: int) -> History:
         else:
             events.append(Event(kind, _pause(chance), _GIVEN.get(kind, _nothing)(chance)))
     return History(seed, tuple(events))
+
+
+def _job(seed: int, sink: str) -> list[Event]:
+    """Returns what the job of a seed is; it writes to this sink, or to a system with transactions."""
+    chance = random.Random(f"job {seed}")
+    timed = [Event("timed")] if chance.random() < TIMED_SHARE else []
+    if chance.random() >= TRANSACTIONAL_SHARE:
+        return [*timed, Event("sink", 0.0, {"kind": sink})]
+    faults = {name: chance.choice((0.0, 0.0, 0.05, 0.2)) for name in ("refused", "lost", "unanswered", "late")}
+    return [
+        *timed,
+        Event("sink", 0.0, {"kind": chance.choice(TRANSACTIONAL_SINKS)}),
+        Event("commit_faults", 0.0, faults),
+    ]
 
 
 def data_plane_scenes(*scenes: str, moments: Sequence[str] = MOMENTS) -> Callable[[int], History]:
@@ -358,7 +377,7 @@ def _unanswered_commit(chance: random.Random, _: Sequence[str]) -> list[Event]:
 def _set_back(chance: random.Random, _: Sequence[str]) -> list[Event]:
     """A driver's clock is set back between two batches."""
     return [
-        Event("clock_jump", 0.5, {"host": "a", "ms": -3_600_000}),
+        Event("clock_jump", 0.5, {"host": "a", "ms": -200_000}),  # the clock of the store contradicts a longer way
         Event("start", 0.0, {"parallelism": chance.choice(PARALLELISMS), "host": "a", "kills": True}),
         _records(chance, 1.0),
         Event("idle", 0.0, {"seconds": 5.0}),

@@ -66,11 +66,21 @@ def chained(before: int, number: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{before}/{number}".encode(), digest_size=7).digest(), "big")
 
 
-def topology_of(sink: Sink, query: Any, *, fails: bool = False) -> Topology:
-    """Returns the job's graph over a query."""
+def topology_of(
+    sink: Sink, query: Any, function: KeyedProcessFunction, *, out_of_order_ms: int | None = None
+) -> Topology:
+    """Returns the job's graph over a query.
+
+    Args:
+        sink: Takes the rows.
+        query: The input.
+        function: Makes the rows.
+        out_of_order_ms: Makes the number of a record its event time, with this bound; None for no event time.
+    """
     builder = TopologyBuilder()
     stream = DataStream(cast("Any", None), builder, builder.add_source(query, INPUT), None)
-    function = FailOnFirstRecord() if fails else Count()
+    if out_of_order_ms is not None:
+        stream = stream.with_timestamps("number", max_out_of_orderness_ms=out_of_order_ms)
     stream.key_by("key").process(function, output=OUTPUT).uid(OPERATOR).sink_to(sink).uid(SINK)
     return builder.build()
 

@@ -111,6 +111,7 @@ class PlayedRunner(RehearsedRunner):
     def __init__(self, _spark: Any, topology: Any, info: Any, _anchor: Any, specs: Any, **parts: Any) -> None:
         super().__init__(topology, info, specs, _no_transform, parts["shipment"])
         self._sink_retries = parts["sink_retries"]
+        self._clock = parts["clock"]
 
     def of_query(self, frame: Any) -> Any:
         return frame
@@ -125,7 +126,11 @@ class PlayedRunner(RehearsedRunner):
     def rehearse(self) -> None:
         return
 
-    __slots__ = ("_sink_retries", "forked_from")
+    def _now_ms(self) -> int:
+        now_ms: int = self._clock.now_ms()
+        return now_ms
+
+    __slots__ = ("_clock", "_sink_retries", "forked_from")
 
 
 def _no_transform(_node: Any, table: Any) -> Any:

@@ -25,3 +25,25 @@ def test_a_driver_whose_clock_jumps_ahead_deletes_no_file_of_its_checkpoint_in_p
         Event("clock_jump", 22.601, {"host": "b", "ms": 3_600_000}),
     )
     assert play(History(1, events)).findings == []
+
+
+def test_a_subtask_without_operator_state_takes_none_over_from_a_checkpoint_of_its_own_attempt() -> None:
+    events = (
+        Event("timed"),
+        Event("records", 0.0, {"keys": [5, 4, 0, 1, 2, 0, 4, 4]}),
+        Event("start", 1.0, {"parallelism": 3, "host": "c"}),
+    )
+    assert play(History(1, events)).findings == []
+
+
+def test_an_overtaken_driver_discards_the_output_of_a_batch_of_time_that_it_cannot_commit() -> None:
+    events = (
+        Event("timed"),
+        Event("sink", 0.0, {"kind": "files"}),
+        Event("records", 0.0, {"keys": [0, 2, 4, 3, 1, 5, 0, 0, 1, 5, 2, 2, 5, 2]}),
+        Event("start", 1.0, {"parallelism": 3, "host": "b"}),
+        Event("records", 0.937, {"keys": [3, 1]}),
+        Event("records", 1.892, {"keys": [1, 4, 2, 5, 5, 4, 1]}),
+        Event("records", 1.141, {"keys": [3, 5, 3, 4, 5, 5, 1]}),
+    )
+    assert play(History(9, events)).findings == []

@@ -345,10 +345,7 @@ class BatchRunner:
         times = batch_times(self._topology, committed.time, self._clock.now_ms(), self._activity, is_at_end=is_at_end)
         starts = self._shipment.starts(committed)
         due = {
-            # All subtasks take over the operator state of an earlier run in the same batch.
-            uid: tuple(
-                is_due or any(each.needs_redistribution for each in starts[uid].operator_states) for is_due in found
-            )
+            uid: tuple(is_due or starts[uid].must_all_run for is_due in found)
             for uid, found in (
                 (node.uid, self._due(node, times, committed.timers)) for node in self._topology.operators
             )

@@ -60,6 +60,14 @@ class ShippedStarts:
     base_position: int
     position: int
 
+    @property
+    def must_all_run(self) -> bool:
+        """Whether every subtask runs in the batch, with or without records.
+
+        All subtasks take over the operator state of an earlier run in the same batch.
+        """
+        return any(each.needs_redistribution for each in self.operator_states)
+
     def plan(self, subtask: SubtaskIndex, store: ObjectStore, layout: Layout) -> DeferredPlan:
         """Returns the plan of a subtask, loaded only when needed."""
         return DeferredPlan(self.operator_states[subtask], lambda: self._load(subtask, CommitLog(store, layout)))

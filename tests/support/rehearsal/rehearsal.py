@@ -125,7 +125,9 @@ class RehearsedRunner:
                 tables[node.id] = sides[node.input, node.tag]
             elif isinstance(node, OperatorNode):
                 task = self._task(node, run, committed, reports)
-                task = replace(task, time=times[node.uid], due=self._due(node, times[node.uid], committed.timers))
+                due = self._due(node, times[node.uid], committed.timers)
+                due = tuple(is_due or task.starts.must_all_run for is_due in due)
+                task = replace(task, time=times[node.uid], due=due)
                 outputs = self._run_operator(node, task, tables[node.input])
                 tables[node.id] = outputs[""]
                 sides |= {(node.id, tag): outputs[tag] for tag in node.side_outputs}

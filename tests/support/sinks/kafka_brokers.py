@@ -78,7 +78,12 @@ class Brokers:
         """Aborts transactions that a reader waits for: only producers of killed drivers have left one open."""
         for transactional_id, transaction in list(self.open.items()):
             if any(entry.transaction is transaction for entry in log):
-                self.end_transaction(transactional_id, "aborted")
+                self.abort(transactional_id)
+
+    def abort(self, transactional_id: str) -> None:
+        """Aborts a transaction, as brokers do by themselves: its producer is then fenced."""
+        self.epochs[transactional_id] += 1
+        self.end_transaction(transactional_id, "aborted")
 
     def log(self, partition: TopicPartition) -> list[Entry]:
         logs = self.partitions.get(partition.topic)

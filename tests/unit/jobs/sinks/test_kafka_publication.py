@@ -10,7 +10,6 @@ from collections import OrderedDict
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -22,33 +21,15 @@ from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
 from tests.support.sinks.file_system import MappedFrame, ModelSession, TableFrame, use_model
 from tests.support.sinks.kafka_brokers import Brokers, use_brokers
+from tests.support.sinks.kafka_staging import SHARES_MAX, prepare, records_of_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     Play = Callable[[Host, Brokers, Path], SinkDriver]
 
-LAST, FILES, TOPIC = 2, 3, "records"
-SCHEMA = pa.schema([("value", pa.binary())])
-
-
-def prepare(self: KafkaSink, frame: Any, context: SinkContext) -> str:
-    """Stages records without Spark's expressions, and so refuses none. All after it is the sink's own."""
-    place = (context.job_id, context.uid, context.batch_id, context.attempt, context.unique)
-    token = kafka._Token(*place, "", topic=self._topic, staging=self._staging_path)
-    staging = self._staging(token)
-    frame.save(staging.path)
-    shares = max(1, min(len(kafka._data_files(staging)), self._writers or FILES))
-    return msgspec.json.encode(msgspec.structs.replace(token, shares=shares)).decode()
-
-
-def records_of_shares(self: KafkaSink, key: Any, staging: Any) -> Iterator[Any]:  # noqa: ARG001 - a method's
-    files = kafka._data_files(staging)
-    for share in range(key.shares):
-        texts = [staging.read_text(name) or "" for name in files[share :: key.shares]]
-        rows = [{"value": line.encode()} for text in texts for line in text.splitlines()]
-        yield TableFrame(staging.spark, (pa.Table.from_pylist(rows, SCHEMA),))
+LAST, FILES, TOPIC = 2, SHARES_MAX, "records"
 
 
 @pytest.fixture(params=[None, 1], ids=["several writers", "one writer"])
