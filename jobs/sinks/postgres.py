@@ -28,7 +28,8 @@ from .dead_letters import DeadLetters, refused
 from .postgres_columns import columns_that_lose
 from .postgres_connection import OURS, transaction
 from .postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
-from .postgres_moves import OpenMoves, end_older_sessions
+from .postgres_moves import OpenMoves
+from .postgres_sessions import end_sessions_before, session_name
 from .published import Published, Step, decoded_token, is_rewound, next_step
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ class PostgresSink:
         place = (context.job_id, context.uid, context.batch_id, context.attempt)
         token = _Token(*place, "", columns, (), table=self._table, keys=self._keys, batch_column=self._batch_column)
         try:
-            with self._connection() as connection:
+            with self._connection(context) as connection:
                 table = _columns_of(connection, self._target)
                 _refuse_columns(self._table, table, self._needed_columns(columns), dict(frame.dtypes))
                 token = msgspec.structs.replace(token, stage=self._staging_table(connection, context))
@@ -199,7 +200,8 @@ class PostgresSink:
         Returns the refused rows, as JSON, with the reason.
         """
         stage, has_letters = self._sibling(token.stage).as_string(), self._dead_letters.sink is not None
-        copy = CopyRows(revealed(self._url), stage, token.columns, token.uid, has_letters)
+        session = session_name(token.job_id, token.attempt)
+        copy = CopyRows(revealed(self._url), session, stage, token.columns, token.uid, has_letters)
         copied = frame.mapInArrow(copy.run, COPIED).collect()
         tasks = tuple(sorted({row.task for row in copied}))
         return msgspec.structs.replace(token, tasks=tasks), [(row.row, row.error) for row in copied if row.error]
@@ -233,7 +235,7 @@ class PostgresSink:
 
     def _places(self, token: _Token) -> list[_Place]:
         statement = sql.SQL("SELECT {0}, {1} FROM {2} WHERE {0} = ANY(%s) ORDER BY {0}, {1}")
-        with self._connection() as connection:
+        with self._connection(token) as connection:
             return connection.execute(
                 statement.format(*map(sql.Identifier, _LAST), self._sibling(token.stage)), (list(token.tasks),)
             ).fetchall()
@@ -246,7 +248,7 @@ class PostgresSink:
         statement = sql.SQL("DELETE FROM {2} AS staged WHERE {0} = %s AND {1} = %s RETURNING to_jsonb(staged)")
         delete = statement.format(*map(sql.Identifier, _LAST), self._sibling(token.stage))
         letters = []
-        with self._connection() as connection:
+        with self._connection(token) as connection:
             for place, reason in places:
                 for (row,) in connection.execute(delete, place):
                     letters.append((json.dumps({name: row[name] for name in token.columns}), reason))
@@ -308,7 +310,9 @@ class PostgresSink:
         return PostgresSink(self._url, str(key.table), keys=key.keys, batch_column=key.batch_column)
 
     def _publish_staged(self, key: _Token) -> None:
-        with self._connection() as connection:
+        with self._connection(key) as connection:
+            # The driver that staged the batch may sleep in a transaction with locks on the same tables and rows.
+            end_sessions_before(connection, key.job_id, key.attempt + 1)
             if not _exists(connection, self._sibling(key.stage)) and not self._has_begun(connection, key):
                 # The job wrote to another database, or its table is gone.
                 logger.warning("sink %s: batch %d is not found in this database", key.uid, key.batch_id)
@@ -336,7 +340,7 @@ class PostgresSink:
         self._stages.pop(key.stage, None)
         if self._free_stage == key.stage:
             self._free_stage = None
-        with self._connection() as connection:
+        with self._connection(key) as connection:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
 
     def recover(self, context: SinkContext) -> None:
@@ -351,8 +355,8 @@ class PostgresSink:
         """
         OpenMoves.close(revealed(self._url), context.job_id)
         self._stages, self._free_stage = {}, None
-        with self._connection() as connection:
-            end_older_sessions(connection, context)
+        with self._connection(context) as connection:
+            end_sessions_before(connection, context.job_id, context.attempt)
             self._create_markers(connection)
             marker = self._locked_marker(connection, context.job_id, context.uid)
             if not self._shared:
@@ -493,12 +497,12 @@ class PostgresSink:
         except (SinkUnavailableError, SinkRowsRefusedError):
             return  # report the first failure; `recover` removes the table
 
-    def _connection(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        """Returns a new connection with a transaction.
+    def _connection(self, of: SinkContext | _Token) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Returns a new connection with a transaction, named by job and attempt.
 
         The transaction is committed at the end.
         """
-        return transaction(revealed(self._url))
+        return transaction(revealed(self._url), session_name(of.job_id, of.attempt))
 
     @property
     def _schema(self) -> str | None:

@@ -48,8 +48,8 @@ def connected(url: str, **settings: str) -> psycopg.Connection[Any]:
 
 
 @contextmanager
-def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
-    """Yields a new connection with a transaction.
+def transaction(url: str, session: str) -> Iterator[psycopg.Connection[Any]]:
+    """Yields a new connection with a transaction, in a session of the given name.
 
     The transaction is committed at the end.
 
@@ -57,7 +57,7 @@ def transaction(url: str) -> Iterator[psycopg.Connection[Any]]:
         SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
         SinkRowsRefusedError: PostgreSQL refuses a statement or its rows.
     """
-    with errors_without_data(), connected(url) as connection:
+    with errors_without_data(), connected(url, application_name=session) as connection:
         yield connection
 
 

@@ -43,6 +43,7 @@ class CopyRows:
 
     Attributes:
         url: The address of the database.
+        session: The name of the database sessions.
         stage: The batch's staging table, quoted.
         columns: The stream's columns.
         uid: The sink's uid, for errors.
@@ -50,6 +51,7 @@ class CopyRows:
     """
 
     url: str = field(repr=False)
+    session: str
     stage: str
     columns: tuple[str, ...]
     uid: str
@@ -87,7 +89,7 @@ class CopyRows:
         if first is None:
             return []
         rows = _numbered(chain([first], batches), task_id)
-        with transaction(self.url) as connection:
+        with transaction(self.url, self.session) as connection:
             if self.may_refuse:
                 accept = partial(_accept, connection, statement)
                 return [letter for some in rows for letter in refused(some, accept)]

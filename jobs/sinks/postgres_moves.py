@@ -11,7 +11,6 @@ constraints still hold.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,6 +18,7 @@ import psycopg
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
 from .postgres_connection import connected, described, errors_without_data, is_of_rows
+from .postgres_sessions import session_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ class OpenMoves:
     def __init__(self, url: str, context: SinkContext) -> None:
         self._unique = context.unique
         self._finish: dict[str, Callable[[psycopg.Connection[Any]], bool]] = {}
-        self._connection = connected(url, application_name=_session_name(context.job_id, context.attempt))
+        self._connection = connected(url, application_name=session_name(context.job_id, context.attempt))
         for statement in _BEGIN:
             self._connection.execute(statement)
 
@@ -130,24 +130,3 @@ class OpenMoves:
         `commit` undoes all moves if `finish` returns False.
         """
         self._finish[stage] = finish
-
-
-def end_older_sessions(connection: psycopg.Connection[Any], context: SinkContext) -> None:
-    """Ends open transactions of drivers of older attempts.
-
-    Their locks would block the new driver.
-    """
-    connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = current_user AND "
-        "CASE WHEN starts_with(application_name, %s) "
-        "THEN split_part(application_name, ' ', 3)::bigint < %s ELSE false END",
-        (_session_prefix(context.job_id), context.attempt),
-    )
-
-
-def _session_prefix(job_id: str) -> str:
-    return f"keyscale {hashlib.sha256(job_id.encode()).hexdigest()[:16]} "
-
-
-def _session_name(job_id: str, attempt: int) -> str:
-    return f"{_session_prefix(job_id)}{attempt}"

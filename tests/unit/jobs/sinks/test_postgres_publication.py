@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from keyscale import PostgresSink
 from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
 from keyscale.jobs.sinks import postgres_connection, postgres_copy, postgres_moves
 from keyscale.jobs.sinks.postgres import MARKERS
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
+from keyscale.jobs.sinks.postgres_sessions import session_name
 from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.servers.postgres import create_database
 from tests.support.short_form import short_form
@@ -198,6 +200,24 @@ def test_an_older_attempt_is_refused_although_its_rows_are_staged(make_database:
     with pytest.raises(SinkOccupiedError, match="newer attempt than 1"):
         sink_of(database, keys=("id",)).publish(staged_late)
     assert database.ids() == []
+
+
+def test_a_driver_waits_for_no_transaction_of_an_older_attempt_whose_driver_sleeps(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    url = make_conninfo(database.url, options="-c lock_timeout=3s")
+    driver = driver_of(database, keys=("id",))
+    token = driver.start().prepare(frame(0, 1), driver.context(0))
+    OpenMoves._of_jobs.clear()  # the new driver is another process; the rows that the old one has moved stay locked
+    with psycopg.connect(database.url, application_name=session_name(JOB, 1)) as asleep:
+        asleep.execute(f"SELECT FROM {MARKERS} FOR UPDATE")
+        new = PostgresSink(url, "orders", keys=("id",))
+        new.publish(token)
+        new.recover(SinkContext(JOB, UID, 0, 2, "new"))
+        with pytest.raises(psycopg.OperationalError):
+            asleep.execute("SELECT 1")
+    assert database.ids() == expected_ids(0)
 
 
 def test_a_discarded_batch_leaves_nothing_and_cannot_be_published(make_database: Callable[[], Database]) -> None:
