@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.file_sink import FileSinkModel
     from tests.simulation.kafka_sink import KafkaSinkModel
     from tests.simulation.network import Network
+    from tests.simulation.postgres_sink import PostgresSinkModel
     from tests.simulation.sink_model import SinkModel
     from tests.simulation.spark import Source
     from tests.simulation.world import Host, World
@@ -75,7 +76,7 @@ class Driver:
         *,
         network: Network,
         source: Source,
-        sink: SinkModel | FileSinkModel | KafkaSinkModel,
+        sink: SinkModel | FileSinkModel | KafkaSinkModel | PostgresSinkModel,
         disk: Path,
         parallelism: int = 0,
         is_timed: bool = False,

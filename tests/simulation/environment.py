@@ -24,6 +24,7 @@ from tests.simulation.job import Record
 from tests.simulation.kafka_sink import KafkaSinkModel
 from tests.simulation.network import Network
 from tests.simulation.object_store import URL, Fate, StoreModel
+from tests.simulation.postgres_sink import BY_BATCH, BY_KEY, PostgresSinkModel
 from tests.simulation.sink_model import SinkModel
 from tests.simulation.spark import Source
 from tests.simulation.stage import AGE_FLOOR_MS, RETENTION_INTERVAL_SECONDS, played
@@ -96,7 +97,7 @@ class Environment:
         self.source = Source()
         self.sink_kind = "database"
         self.is_timed = False
-        self.sinks: dict[str, SinkModel | FileSinkModel | KafkaSinkModel] = {}
+        self.sinks: dict[str, SinkModel | FileSinkModel | KafkaSinkModel | PostgresSinkModel] = {}
         self.commit_faults = CommitFaults()
         self.control = GivenControl()
         self.control_process = Process("control", Host("control"))
@@ -133,14 +134,15 @@ class Environment:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def on_sink(self, kind: str) -> None:
-        """Before a job is started: what it writes to, `database`, `files`, `copied files` or `kafka`."""
+        """Before a job is started: what it writes to, `database`, `files`, `copied files`, `kafka`, `appended table`
+        or `upserted table`."""
         self.sink_kind = kind
 
     def on_timed(self) -> None:
         """Before a job is started: it has timers and operator state."""
         self.is_timed = True
 
-    def sink_of(self, job: str) -> SinkModel | FileSinkModel | KafkaSinkModel:
+    def sink_of(self, job: str) -> SinkModel | FileSinkModel | KafkaSinkModel | PostgresSinkModel:
         """Returns the system that a job writes to."""
         if job not in self.sinks:
             directory = self._directory / f"sink-{job}"
@@ -150,6 +152,9 @@ class Environment:
                 self.sinks[job] = KafkaSinkModel(
                     self.world, directory, lambda: self.auditor.committed_tokens(job), self.commit_faults
                 )
+            elif self.sink_kind in {"appended table", "upserted table"}:
+                options = BY_KEY if self.sink_kind == "upserted table" else BY_BATCH
+                self.sinks[job] = PostgresSinkModel(self.world, options, self.commit_faults)
             else:
                 self.sinks[job] = FileSinkModel(self.world, directory, copies=self.sink_kind == "copied files")
         return self.sinks[job]
@@ -479,7 +484,7 @@ class Environment:
             )
         else:
             self.auditor.check_rows(JOB, sink, records)
-        if isinstance(sink, KafkaSinkModel):
+        if isinstance(sink, KafkaSinkModel | PostgresSinkModel):
             for sentence in sink.wrong():
                 self.auditor.find(sentence)
 

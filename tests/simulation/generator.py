@@ -19,7 +19,10 @@ TIMED_SHARE = 0.3
 """So many jobs of histories without a control plane have timers and operator state."""
 TRANSACTIONAL_SHARE = 0.4
 """So many of these jobs write to a system with transactions."""
-TRANSACTIONAL_SINKS = ("kafka",)
+TRANSACTIONAL_SINKS = ("kafka", "appended table", "upserted table")
+SINK_MOMENT = "sink.effect.before"
+EFFECTS_MAX = 14
+"""A batch has about so many effects on such a system."""
 
 BATCH_MOMENTS = (
     "batch.received",
@@ -93,7 +96,16 @@ def data_plane_history(seed: int) -> History:
             events += _SCENES[kind](chance, MOMENTS)
         else:
             events.append(Event(kind, _pause(chance), _GIVEN.get(kind, _nothing)(chance)))
-    return History(seed, tuple(events))
+    return History(seed, (*events, *_at_effects(seed, events)))
+
+
+def _at_effects(seed: int, events: Sequence[Event]) -> list[Event]:
+    """Returns scenes with faults between the effects of a batch on a system with transactions, if the job has one."""
+    if not any(event.given.get("kind") in TRANSACTIONAL_SINKS for event in events):
+        return []
+    chance = random.Random(f"effects {seed}")
+    scene = chance.choice((_sleeper, _crash, _overlap))
+    return [_records(chance, 2.0), *scene(chance, (SINK_MOMENT,)), _records(chance, 1.0)]
 
 
 def _job(seed: int, sink: str) -> list[Event]:
@@ -110,13 +122,29 @@ def _job(seed: int, sink: str) -> list[Event]:
     ]
 
 
-def data_plane_scenes(*scenes: str, moments: Sequence[str] = MOMENTS) -> Callable[[int], History]:
-    """Returns what makes histories of these scenes alone, with faults at these moments, and records between them."""
+def data_plane_scenes(
+    *scenes: str,
+    moments: Sequence[str] = MOMENTS,
+    sinks: Sequence[str] = SINKS,
+    is_timed: bool = False,
+    faults: dict[str, float] | None = None,
+) -> Callable[[int], History]:
+    """Returns what makes histories of these scenes alone, and of records between them.
+
+    Args:
+        scenes: Their names.
+        moments: The moments of their faults.
+        sinks: The kinds of sinks.
+        is_timed: Whether the job has timers and operator state.
+        faults: Of commits of the sink's system, from the beginning on.
+    """
 
     def history(seed: int) -> History:
         chance = random.Random(f"scenes {seed}")
         events = [
-            Event("sink", 0.0, {"kind": SINKS[seed % len(SINKS)]}),
+            *([Event("timed")] if is_timed else []),
+            Event("sink", 0.0, {"kind": sinks[seed % len(sinks)]}),
+            *([Event("commit_faults", 0.0, faults)] if faults else []),
             Event("restarts", 0.0, {"times": 3}),
             Event("records", 0.0, {"keys": _keys(chance)}),
             Event("start", 1.0, {"parallelism": chance.choice(PARALLELISMS), "host": "a"}),
@@ -413,7 +441,10 @@ _SCENES: dict[str, Callable[[random.Random, Sequence[str]], list[Event]]] = {
 
 
 def _moment(chance: random.Random, moments: Sequence[str] = MOMENTS) -> dict[str, Any]:
-    return {"moment": chance.choice(moments), "nth": chance.choice((1, 1, 1, 2, 3))}
+    moment = chance.choice(moments)
+    if moment == SINK_MOMENT:
+        return {"moment": moment, "nth": chance.randint(1, EFFECTS_MAX)}
+    return {"moment": moment, "nth": chance.choice((1, 1, 1, 2, 3))}
 
 
 _DATA_PLANE: dict[str, float] = {

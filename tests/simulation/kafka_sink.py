@@ -7,8 +7,7 @@ wrote it: each row names its try of a batch, and the log says which tries are co
 from __future__ import annotations
 
 import json
-from collections import Counter, OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -21,12 +20,13 @@ from keyscale.jobs.sinks import kafka, kafka_output, kafka_transactions
 from keyscale.jobs.sinks.kafka import KafkaSink
 from tests.simulation.commit_faults import LATE_SECONDS, UNANSWERED_SECONDS, Commit, CommitFaults
 from tests.simulation.file_sink import AWAY_SECONDS, EFFECT_SECONDS, SinkHost
+from tests.simulation.own_mapping import OwnMapping
 from tests.support.sinks.file_system import MappedFrame, ModelDirectory, ModelSession, TableFrame
 from tests.support.sinks.kafka_brokers import Brokers, ModelAdmin, ModelConsumer, ModelProducer
 from tests.support.sinks.kafka_staging import prepare, records_of_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from keyscale.jobs.sinks.sink import SinkContext
@@ -107,7 +107,6 @@ class KafkaSinkModel:
         """Returns the sink of a process."""
         session = ModelSession(cast("Any", SinkHost(cast("Any", self), process)), is_local=False)
         process.resources["sink session"] = session
-        process.resources["kafka outputs"] = OrderedDict()
         process.resources["kafka"] = self
         return PlayedKafkaSink(KafkaSink("brokers:9092", TOPIC, staging=str(self.directory)), session, self)
 
@@ -199,36 +198,6 @@ class PlayedConsumer(ModelConsumer):
         return super().poll(timeout)
 
 
-class OwnOutputs(MutableMapping[Any, Any]):
-    """In the place of a worker's open outputs: each process of the world has its own."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-
-    @property
-    def _own(self) -> OrderedDict[Any, Any]:
-        found: OrderedDict[Any, Any] = self._world.process.resources["kafka outputs"]
-        return found
-
-    def __getitem__(self, key: Any) -> Any:
-        return self._own[key]
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self._own[key] = value
-
-    def __delitem__(self, key: Any) -> None:
-        del self._own[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._own)
-
-    def __len__(self) -> int:
-        return len(self._own)
-
-    def move_to_end(self, key: Any) -> None:
-        self._own.move_to_end(key)
-
-
 def patches(world: World) -> list[tuple[Any, str, object]]:
     """Returns the replacements that make the product's sink use such brokers."""
 
@@ -242,7 +211,7 @@ def patches(world: World) -> list[tuple[Any, str, object]]:
         (kafka, "DataFrame", MappedFrame),
         (KafkaSink, "prepare", prepare),
         (KafkaSink, "_records_of_shares", records_of_shares),
-        (kafka_output, "_outputs", OwnOutputs(world)),
+        (kafka_output, "_outputs", OwnMapping(world, "kafka outputs")),
         (kafka_transactions, "Held", lambda client: SimpleNamespace(client=client)),
         (kafka_transactions, "within", lambda _, call: call()),
         (kafka_transactions, "Producer", lambda settings: PlayedProducer(model(), settings)),

@@ -19,7 +19,7 @@ from keyscale.state.retention import deletion_plan
 from keyscale.state.snapshot import expired_copy, snapshot
 from keyscale.state.subtask import store as store_module
 from keyscale.state.subtask.warm_stores import WarmStores
-from tests.simulation import file_sink, interposition, kafka_sink, spark
+from tests.simulation import file_sink, interposition, kafka_sink, postgres_sink, spark
 from tests.simulation.descriptors import HOLDERS, Descriptors
 from tests.simulation.local_engine import LocalEngine
 from tests.simulation.object_store import StoreClient
@@ -137,6 +137,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
     further = [
         *file_sink.patches(world),
         *kafka_sink.patches(world),
+        *postgres_sink.patches(world),
         *execution_parts,
         *worker_parts,
         *state_parts,
