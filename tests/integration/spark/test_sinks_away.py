@@ -12,6 +12,7 @@ from keyscale.jobs.errors import SinkOccupiedError
 from keyscale.jobs.operators.failures import CarriedFailure, TaskOrigin, origin_of
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.state.documents.state_version import NO_BATCH
+from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import Rig, assert_totals_equal_a_fold, declared, main_job, random_reports
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 HOUR_MS = 3_600_000
-PAUSES = 3
+PAUSES = 2
 
 
 class AwaySink:
@@ -89,17 +90,16 @@ def started(spark: SparkSession, path: Path, *, limit_ms: int) -> tuple[Rig, Awa
     return Rig(spark, path, declared(spark, path, with_sink), sink_retries=retries), sinks[0]
 
 
-@pytest.mark.parametrize("step", ["prepare", "tasks", "publish"])
+@pytest.mark.parametrize("step", short_form(["prepare", "tasks", "publish"], ["tasks", "publish"]))
 def test_a_batch_is_written_once_when_the_sink_answers_again(job: tuple[Rig, AwaySink], step: str) -> None:
     rig, sink = job
-    batches = [random_reports(seed, 40) for seed in range(3)]
+    batches = [random_reports(seed, 40) for seed in range(2)]
     rig.run(batches[0])
     assert rig.outages == []
     sink.left[step] = PAUSES
     rig.run(batches[1])
-    rig.run(batches[2])
     assert_totals_equal_a_fold(rig.output(), batches)
-    assert sink.tries[step] == 3 + PAUSES
+    assert sink.tries[step] == 2 + PAUSES
     assert [outage and (outage.uid, outage.reason) for outage in rig.outages] == [("files", "no answer")] * PAUSES + [
         None
     ]

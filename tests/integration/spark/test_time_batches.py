@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.runtime.batch import runner as batch
 from keyscale.jobs.runtime.executor.task import TasksWithoutRecords
 from keyscale.state.identifiers import SubtaskIndex
+from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import (
     PARALLELISM,
     Rig,
@@ -144,27 +146,28 @@ def test_entries_that_have_expired_stay_so_although_the_next_drivers_clock_is_be
     assert len([each for each in caplog.messages if "is 5 s behind" in each]) == 1
 
 
-@pytest.mark.parametrize("split", ["aircraft", ()])
 def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_ahead(
-    spark: SparkSession, tmp_path: Path, split: str | tuple[()]
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     def job(reports: DataStream, output: str) -> None:
-        timed = reports.with_timestamps("delay", split=split)
-        windows = timed.key_by("id").window(TumblingWindows(10)).reduce(lambda first, _: first).uid("windows")
-        windows.sink_to(FileSink(output)).uid("files")
+        for uid, split in (("split", "aircraft"), ("together", ())):
+            timed = reports.with_timestamps("delay", split=split)
+            windows = timed.key_by("id").window(TumblingWindows(10)).reduce(lambda first, _: first).uid(uid)
+            windows.sink_to(FileSink(f"{output}-{uid}")).uid(f"files-{uid}")
 
     rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
-    late = 0
+    late = Counter[str]()
     for batch_number in range(4):
         ahead, behind = 1000 + 100 * batch_number, 10 + 10 * batch_number
         outcome = rig.run([("r1", "ahead", ahead), ("r2", "ahead", ahead + 1), ("r3", "behind", behind)])
-        late += sum(each.late_records for each in outcome.reports["windows"])
-    assert late == (0 if split else 2)
-    assert rig.committed.time.event_times["windows"].watermark_ms == (29 if split else 1200)
+        late.update({uid: sum(each.late_records for each in reports) for uid, reports in outcome.reports.items()})
+    assert late == {"split": 0, "together": 2}
+    watermarks = {uid: times.watermark_ms for uid, times in rig.committed.time.event_times.items()}
+    assert watermarks == {"split": 29, "together": 1200}
     rig.anchor.release()
 
 
-@pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
+@pytest.mark.parametrize("jump_ms", short_form([3_600_000, -3_600_000], [3_600_000]))
 def test_a_clock_that_jumps_makes_no_split_idle(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_ms: int
 ) -> None:
@@ -184,7 +187,7 @@ def test_a_clock_that_jumps_makes_no_split_idle(
     rig.anchor.release()
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", short_form([1, 2], [2]))
 def test_a_batch_of_time_alone_is_one_job_without_a_frame_where_subtasks_write_all_rows_themselves(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
