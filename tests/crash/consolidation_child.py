@@ -1,12 +1,11 @@
 """Runs one step of a consolidation, to be killed at a sync point.
 
-Usage: consolidation_child.py ACTION DIRECTORY-OR-PICKLE
+Its arguments are an action, and a directory or a pickle.
 """
 
 from __future__ import annotations
 
 import pickle
-import sys
 from pathlib import Path
 
 from keyscale.state.consolidation.consolidator import consolidate
@@ -23,7 +22,3 @@ def main(action: str, argument: str) -> None:
     with open_subtask(spec, version, plan, local_root, store) as subtask:
         if action == "snapshot":
             subtask.snapshot(CheckpointId(100), ALWAYS)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,11 +1,10 @@
 """Runs one action on a job's state, to be killed at a sync point.
 
-Usage: state_child.py STORE LOCAL ACTION [ARGUMENT]
+Its arguments are the directory of the store, the local directory, and an action.
 """
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from keyscale.state.identifiers import CheckpointId
@@ -45,7 +44,3 @@ def main(store: str, local_root: str, action: str) -> None:
     elif action == "collect":
         job.checkpoint()
         collect(job)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

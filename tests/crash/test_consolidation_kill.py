@@ -34,17 +34,36 @@ TAKE_OVER_STEPS = ["take_over.moved", "take_over.replayed", "take_over.unmarked"
 BUILD_STEPS_STOPPED = ["consolidate.linked", "consolidate.caught_up", "consolidate.ready"]
 TAKE_OVER_STEPS_STOPPED = ["take_over.moved", "take_over.unmarked"]
 KINDS = ["merge", "trim"]
+TRIM_STEPS = {"consolidate.clipped", "consolidate.ready", "take_over.moved"}
 
 
 def lost_at(steps: Sequence[str], stopped: Sequence[str]) -> pytest.MarkDecorator:
-    """Every step with a kill, for both kinds; some with a stopped process that continues later, which is slower."""
+    """Every step with a kill, for both kinds; some with a stopped process that continues later, which is slower.
+
+    A trim goes through the steps of a merge: the exhaustive tier takes it through those in which it is not special.
+    """
     killed_cases = [
-        pytest.param(kind, step, signal.SIGKILL, id=f"{kind}-{step}-killed")
+        pytest.param(
+            kind,
+            step,
+            signal.SIGKILL,
+            id=f"{kind}-{step}-killed",
+            marks=() if kind == "merge" or step in TRIM_STEPS else pytest.mark.exhaustive,
+        )
         for kind in KINDS
         for step in steps
         if (kind, step) != ("trim", "consolidate.part_copied")  # a trim copies nothing
     ]
-    stopped_cases = [pytest.param("merge", step, signal.SIGSTOP, id=f"merge-{step}-stopped") for step in stopped]
+    stopped_cases = [
+        pytest.param(
+            "merge",
+            step,
+            signal.SIGSTOP,
+            id=f"merge-{step}-stopped",
+            marks=() if step == stopped[0] else pytest.mark.exhaustive,
+        )
+        for step in stopped
+    ]
     return pytest.mark.parametrize(("job", "step", "sent"), [*killed_cases, *stopped_cases], indirect=["job"])
 
 
