@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.real, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 FILES = 34  # the file source merges its log at 9, 19 and 29
+FEW_FILES = 13
 
 
 class Killed(Exception):  # noqa: N818 - not an error, but what the test wants
@@ -79,27 +80,28 @@ def run_until_killed(  # noqa: C901 - one driver's life in one piece
 
 
 @pytest.mark.parametrize("seed", short_form([0, 1, 2], [0]))
+@pytest.mark.parametrize("files", short_form([FEW_FILES, FILES], [FEW_FILES]))
 def test_every_file_is_read_exactly_once_over_many_restarts_around_compaction(
-    spark: SparkSession, tmp_path: Path, seed: int
+    spark: SparkSession, tmp_path: Path, seed: int, files: int
 ) -> None:
     random_moments = random.Random(seed)
     source = tmp_path / "in"
     source.mkdir()
-    for number in range(FILES):
+    for number in range(files):
         (source / f"{number:03}.json").write_text(f'{{"v": {number}}}\n')
     recorded = Recorded()
     moments = [
         (batch, moment)
         for batch in (0, 1, 8, 9, 10, 18, 19, 20, 29, 30)
         for moment in ("before plan", "planned", "ran", "committed")
-        if random_moments.random() < 0.5
+        if batch < files and random_moments.random() < 0.5
     ]
     for life, kill_at in enumerate([*moments, None]):
         # Spark must find the directory that we wrote, whatever its name.
         run_until_killed(spark, source, tmp_path / f"positions, {life} of 100%", recorded, kill_at)
 
     assert len(moments) > 5
-    assert sorted(recorded.committed) == list(range(FILES))
-    assert sorted(v for rows in recorded.committed.values() for v in rows) == list(range(FILES))
+    assert sorted(recorded.committed) == list(range(files))
+    assert sorted(v for rows in recorded.committed.values() for v in rows) == list(range(files))
     assert all(run == runs[0] for runs in recorded.runs.values() for run in runs), "a re-run read other input"
     assert len(recorded.positions) < 30, "positions grow without bound"

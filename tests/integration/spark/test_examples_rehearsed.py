@@ -34,7 +34,7 @@ class KilledError(Exception):
     """In place of the end of a process in the middle of a batch."""
 
 
-@pytest.fixture(scope="module", params=short_form(["nexmark", "access_log", "bills"], ["access_log", "bills"]))
+@pytest.fixture(scope="module", params=short_form(["nexmark", "access_log", "bills"], ["access_log"]))
 def case(request: pytest.FixtureRequest) -> ExampleCase:
     if request.param == "nexmark":
         return nexmark_case(7, files=7, events=120)

@@ -19,6 +19,7 @@ from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
 from keyscale.jobs.transform_with_state import record_form
 from keyscale.jobs.transform_with_state.record_form import RecordForm
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
+from tests.support.short_form import short_form
 from tests.support.spark.own_operator import of_ours, of_spark
 from tests.support.spark.scripted_processor import (
     KEYS,
@@ -106,15 +107,14 @@ def plain(value: Any, kind: pa.DataType) -> Any:
     return bytes(value) if pa.types.is_binary(kind) else value
 
 
-@pytest.mark.parametrize(
-    "trial",
-    [
-        Trial(RecordForm.ROWS, TimeMode.NONE, chunk=10_000, state_chunk=2, begins=True),
-        Trial(RecordForm.ROWS, TimeMode.PROCESSING_TIME, chunk=1, state_chunk=500),
-        Trial(RecordForm.PANDAS, TimeMode.EVENT_TIME, chunk=10_000, state_chunk=1, begins=True),
-    ],
-    ids=str,
-)
+TRIALS = [
+    Trial(RecordForm.ROWS, TimeMode.NONE, chunk=10_000, state_chunk=2, begins=True),
+    Trial(RecordForm.ROWS, TimeMode.PROCESSING_TIME, chunk=1, state_chunk=500),
+    Trial(RecordForm.PANDAS, TimeMode.EVENT_TIME, chunk=10_000, state_chunk=1, begins=True),
+]
+
+
+@pytest.mark.parametrize("trial", short_form(TRIALS, [TRIALS[0], TRIALS[2]]), ids=str)
 def test_a_processor_says_the_same_in_both(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial
 ) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, Anchor
+from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import Rig, assert_totals_equal_a_fold, declared, main_job, random_reports
 from tests.support.spark.spark_plans import physical_plan
 
@@ -71,7 +72,7 @@ def test_the_join_reads_the_cached_rows_and_moves_no_record_a_second_time(spark:
     assert before_cache.count("Exchange") == 1, f"records are shuffled a second time:\n{plan}"
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", short_form([1, 2], [2]))
 def test_without_affinity_batches_give_the_same_results(
     spark: SparkSession, tmp_path: Path, parallelism: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

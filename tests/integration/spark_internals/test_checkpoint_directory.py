@@ -77,9 +77,7 @@ def test_when_a_batch_is_handed_over_the_directory_holds_its_offsets_but_not_its
         check_planned(files, batch_id)
         assert f"commits/{batch_id}" not in files
     assert "metadata" in read.planned[0]
-
-
-def test_offsets_have_a_line_for_each_input_after_version_and_watermark(read: Reading) -> None:
+    # The offsets have a line for each input, after version and watermark.
     offsets = read.planned[0]["offsets/0"]
     assert offsets.splitlines()[0] == "v1"
     assert "batchWatermarkMs" in json.loads(offsets.splitlines()[1])
@@ -130,6 +128,7 @@ def test_a_compacted_source_log_is_put_together_again_from_shortened_plans(spark
     assert further.batches == {23: [100]}
 
 
+@pytest.mark.exhaustive  # 62 batches
 def test_a_query_that_starts_again_anywhere_between_compactions_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """Spark derives from the compacted files how often it compacts; after 19 alone it would do so by twenties."""
     write(tmp_path, "second/only.json", 1000)

@@ -51,7 +51,7 @@ def wait_until_idle(idle: IdleQueries, query: StreamingQuery) -> None:
     wait_until(lambda: idle.has(query), 60, what=f"a query that waits, not {query.status}")
 
 
-@pytest.mark.parametrize("trigger", [{}, {"processingTime": "3 seconds"}], ids=["at once", "by interval"])
+@pytest.mark.parametrize("trigger", [{}, {"processingTime": "2 seconds"}], ids=["at once", "by interval"])
 def test_a_query_waits_between_batches_and_not_within_one(
     spark: SparkSession, idle: IdleQueries, tmp_path: Path, trigger: dict[str, str]
 ) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-JOBS = 60
+JOBS = 30
 
 
 def reads(broadcasts: list[Broadcast[str]], seed: int) -> Callable[[int, Iterable[object]], list[tuple[int, str]]]:
