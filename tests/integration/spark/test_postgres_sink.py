@@ -26,6 +26,7 @@ from keyscale.jobs.operators.failures import typed_failure
 from keyscale.jobs.sinks import dead_letters, postgres_moves
 from keyscale.jobs.sinks.postgres import MARKERS
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
+from tests.support.short_form import short_form
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -91,8 +92,17 @@ def test_a_batch_is_invisible_before_publish_and_complete_after_it(spark: SparkS
     assert database.staged() == []
 
 
+CHANGES = [
+    "ALTER id TYPE numeric",
+    "ADD name text DEFAULT 'n' NOT NULL",
+    "ALTER name SET DEFAULT 'm'",
+    "ADD CHECK (id < 100)",
+]
+
+
+@pytest.mark.parametrize("changes", short_form([len(CHANGES), 1], [1]))
 def test_one_batch_after_another_uses_one_staging_table_until_the_target_changes(
-    spark: SparkSession, database: Database
+    spark: SparkSession, database: Database, changes: int
 ) -> None:
     sink = PostgresSink(database.url, "orders")
     sink.recover(context(-1))
@@ -103,29 +113,22 @@ def test_one_batch_after_another_uses_one_staging_table_until_the_target_changes
 
     (first,) = publish(0)
     assert publish(1) == publish(2) == [first]
-    for batch_id, change in enumerate(
-        [
-            "ALTER id TYPE numeric",
-            "ADD name text DEFAULT 'n' NOT NULL",
-            "ALTER name SET DEFAULT 'm'",
-            "ADD CHECK (id < 100)",
-        ],
-        3,
-    ):
+    for batch_id, change in enumerate(CHANGES[:changes], 3):
         (before,) = database.stages()
         database.run(f"ALTER TABLE orders {change}")
         assert len({before, *publish(batch_id)}) == 2
-    discarded = sink.prepare(ids(spark, 90), context(7, unique="discards"))
+    following = 3 + changes
+    discarded = sink.prepare(ids(spark, 90), context(following, unique="discards"))
     sink.discard(discarded)
     assert database.stages() == []
-    publish(7)
-    assert database.ids() == list(range(8))
-    sink.recover(context(7))
+    publish(following)
+    sink.recover(context(following))
     assert database.stages() == []
-    publish(8)
-    assert database.ids() == list(range(9))
+    publish(following + 1)
+    assert database.ids() == list(range(following + 2))
 
 
+@pytest.mark.exhaustive  # the test above shows when a table is used again
 def test_a_table_whose_batch_is_not_published_is_not_used_for_another(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
     sink.publish(sink.prepare(ids(spark, 0), context(0)))
@@ -190,6 +193,7 @@ def test_a_new_attempt_deletes_leftovers_of_older_ones_and_fences_them(spark: Sp
     assert database.ids() == [8]
 
 
+@pytest.mark.exhaustive  # as a new attempt does
 def test_a_run_that_follows_in_the_same_attempt_deletes_what_the_one_before_has_left(
     spark: SparkSession, database: Database
 ) -> None:
@@ -200,6 +204,7 @@ def test_a_run_that_follows_in_the_same_attempt_deletes_what_the_one_before_has_
     assert "_3_0_" in newer
 
 
+@pytest.mark.exhaustive  # the model of the database shows it in the fast tier
 def test_a_staged_batch_that_is_gone_is_an_error(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
     sink.recover(context(-1))
@@ -221,7 +226,7 @@ def test_rows_are_inserted_or_updated_by_their_keys_and_the_last_one_of_a_batch_
 
 def test_a_job_that_went_back_deletes_its_later_rows_by_their_batch(spark: SparkSession, database: Database) -> None:
     first = PostgresSink(database.url, "orders", batch_column="batch")
-    for batch_id in range(4):
+    for batch_id in range(3):
         token = first.prepare(ids(spark, batch_id), context(batch_id))
         first.publish(token)
     second = PostgresSink(database.url, "orders", batch_column="batch")
@@ -233,6 +238,7 @@ def test_a_job_that_went_back_deletes_its_later_rows_by_their_batch(spark: Spark
     assert database.ids() == [0, 1, 5]
 
 
+@pytest.mark.exhaustive  # the model of the database shows it in the fast tier
 def test_a_job_that_went_back_and_cannot_delete_rows_says_so(spark: SparkSession, database: Database) -> None:
     sink = PostgresSink(database.url, "orders")
     for batch_id in range(3):
@@ -308,21 +314,20 @@ def test_a_unique_key_refuses_a_row_before_the_commit_and_leaves_the_table_as_it
     assert database.ids() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("constraint", "wrong"),
-    [
-        ("ADD CONSTRAINT known FOREIGN KEY (id) REFERENCES customers", "known"),
-        ("ADD CONSTRAINT known FOREIGN KEY (id) REFERENCES customers DEFERRABLE INITIALLY DEFERRED", "known"),
-        ("ADD CONSTRAINT apart EXCLUDE USING btree ((id % 2) WITH =)", "apart"),
-        ("ADD CONSTRAINT apart UNIQUE (amount) DEFERRABLE INITIALLY DEFERRED", "apart"),
-    ],
-)
-def test_no_constraint_is_left_for_after_the_commit(
-    spark: SparkSession, database: Database, constraint: str, wrong: str
-) -> None:
-    database.run(f"CREATE TABLE customers (id bigint PRIMARY KEY); ALTER TABLE orders {constraint}")
+CONSTRAINTS = {
+    "a reference": "FOREIGN KEY (id) REFERENCES customers",
+    "a deferred reference": "FOREIGN KEY (id) REFERENCES customers DEFERRABLE INITIALLY DEFERRED",
+    "an exclusion": "EXCLUDE USING btree ((id % 2) WITH =)",
+    "a deferred unique key": "UNIQUE (amount) DEFERRABLE INITIALLY DEFERRED",
+}
+
+
+@pytest.mark.parametrize("kind", short_form(CONSTRAINTS, ["a deferred reference"]))
+def test_no_constraint_is_left_for_after_the_commit(spark: SparkSession, database: Database, kind: str) -> None:
+    database.run("CREATE TABLE customers (id bigint PRIMARY KEY)")
+    database.run(f"ALTER TABLE orders ADD CONSTRAINT wrong {CONSTRAINTS[kind]}")
     frame = spark.sql("SELECT id, 7 AS amount FROM range(1, 4)")
-    with pytest.raises(SinkRowsRefusedError, match=wrong):
+    with pytest.raises(SinkRowsRefusedError, match="wrong"):
         PostgresSink(database.url, "orders").prepare(frame, context())
     assert (database.ids(), database.staged()) == ([], [])
 
@@ -499,6 +504,7 @@ def test_the_error_of_an_unreachable_database_does_not_have_its_password(
     assert failure.value.__suppress_context__
 
 
+@pytest.mark.exhaustive  # a job that is no fork is refused below
 def test_a_fork_is_refused_the_table_of_the_job_that_runs_on_and_leaves_its_rows_and_transaction_alone(
     spark: SparkSession, database: Database
 ) -> None:
@@ -548,8 +554,8 @@ def test_a_job_that_changes_its_table_is_refused_another_jobs_and_lets_its_own_g
     PostgresSink(database.url, "orders").recover(other("another"))
 
 
-@pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
-@pytest.mark.parametrize("schema", ["public", "sales"])
+@pytest.mark.parametrize("is_published", short_form([True, False], [False]))
+@pytest.mark.parametrize("schema", short_form(["public", "sales"], ["sales"]))
 def test_a_batch_is_published_where_it_was_staged_after_the_jobs_table_has_changed(
     spark: SparkSession, database: Database, schema: str, is_published: bool
 ) -> None:
@@ -572,6 +578,7 @@ def test_a_batch_is_published_where_it_was_staged_after_the_jobs_table_has_chang
     assert [name for name in database.stages() if "_1_0_" in name] == [], "that of attempt 1 and batch 0 is dropped"
 
 
+@pytest.mark.exhaustive
 def test_a_job_whose_database_has_changed_goes_on_in_the_new_one(
     spark: SparkSession, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -628,6 +635,7 @@ def test_of_two_jobs_that_start_at_the_same_time_one_gets_the_table(database: Da
     assert len(database.rows(f"SELECT 1 FROM {MARKERS}")) == 1  # noqa: S608 - ours
 
 
+@pytest.mark.exhaustive  # the sink of files shows what a fork takes over
 def test_a_fork_takes_a_table_over_once_the_other_jobs_marker_is_gone(spark: SparkSession, database: Database) -> None:
     original, heir = (PostgresSink(database.url, "orders") for _ in range(2))
     original.recover(context(-1))
@@ -652,6 +660,7 @@ def test_markers_of_an_earlier_version_get_the_column_and_guard_by_the_uid(datab
     assert database.rows(f"SELECT job_id, target FROM {MARKERS}") == [("job", "public.orders")]  # noqa: S608 - ours
 
 
+@pytest.mark.exhaustive
 def test_a_function_as_the_guide_writes_it_touches_no_rows_of_the_job_that_runs_on(
     spark: SparkSession, database: Database
 ) -> None:

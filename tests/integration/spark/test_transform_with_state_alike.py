@@ -108,9 +108,9 @@ def plain(value: Any, kind: pa.DataType) -> Any:
 
 
 TRIALS = [
-    Trial(RecordForm.ROWS, TimeMode.NONE, chunk=10_000, state_chunk=2, begins=True),
-    Trial(RecordForm.ROWS, TimeMode.PROCESSING_TIME, chunk=1, state_chunk=500),
-    Trial(RecordForm.PANDAS, TimeMode.EVENT_TIME, chunk=10_000, state_chunk=1, begins=True),
+    Trial(RecordForm.ROWS, TimeMode.NONE, chunk=10_000, state_chunk=2, begins=True, batches=2, rows=15),
+    Trial(RecordForm.ROWS, TimeMode.PROCESSING_TIME, chunk=1, state_chunk=500, batches=2, rows=15),
+    Trial(RecordForm.PANDAS, TimeMode.EVENT_TIME, chunk=10_000, state_chunk=1, begins=True, batches=2, rows=15),
 ]
 
 
