@@ -10,9 +10,10 @@ import pytest
 from pyspark import RDD
 
 from keyscale import FileSink, KeyedProcessFunction, TumblingWindows
+from keyscale.clock import now_ms
 from keyscale.jobs.errors import IncompleteReportsError, UserFunctionError
 from keyscale.jobs.operators.failures import origin_of
-from keyscale.jobs.runtime.batch import runner as batch
+from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
 from keyscale.jobs.runtime.executor.task import TasksWithoutRecords
 from keyscale.state.identifiers import SubtaskIndex
 from tests.support.short_form import short_form
@@ -47,6 +48,16 @@ class Later(KeyedProcessFunction):
         if not context.current_key.startswith("N"):
             raise ValueError(context.current_key)
         yield context.current_key, timestamp
+
+
+class Clock:
+    """The time of a driver, which tests set."""
+
+    def __init__(self, at_ms: int = 0) -> None:
+        self.at_ms = at_ms
+
+    def of_driver(self) -> ProcessingClock:
+        return ProcessingClock(self.at_ms, lambda: self.at_ms, lambda: self.at_ms)
 
 
 def later_job(reports: DataStream, output: str) -> None:
@@ -131,19 +142,20 @@ def test_a_batch_of_time_alone_goes_through_all_subtasks_and_through_no_transfor
 
 
 def test_entries_that_have_expired_stay_so_although_the_next_drivers_clock_is_behind(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expires_ms = 86_400_000
-    monkeypatch.setattr(batch, "now_ms", lambda: 0)
+    expires_ms, clock = 86_400_000, Clock()
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, main_job), clock=clock.of_driver())
     rig.run([("r1", "N1", 1)])
-    monkeypatch.setattr(batch, "now_ms", lambda: expires_ms)
+    clock.at_ms = expires_ms
     rig.run([("r2", "N1", 1)])
+    rig.clock = Clock(expires_ms - 5000).of_driver()
     rig.restart()
-    monkeypatch.setattr(batch, "now_ms", lambda: expires_ms - 5000)
     assert rig.run([("r1", "N1", 1)]).output_records == 1
     assert rig.run([("r1", "N1", 1), ("r2", "N1", 1)]).output_records == 0
     assert rig.committed.time.processing_ms == expires_ms
     assert len([each for each in caplog.messages if "is 5 s behind" in each]) == 1
+    rig.anchor.release()
 
 
 def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_ahead(
@@ -168,19 +180,17 @@ def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_a
 
 
 @pytest.mark.parametrize("jump_ms", short_form([3_600_000, -3_600_000], [3_600_000]))
-def test_a_clock_that_jumps_makes_no_split_idle(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_ms: int
-) -> None:
+def test_a_clock_that_jumps_makes_no_split_idle(spark: SparkSession, tmp_path: Path, jump_ms: int) -> None:
     def job(reports: DataStream, output: str) -> None:
         timed = reports.with_timestamps("delay", split="aircraft", idle_after_ms=600_000)
         windows = timed.key_by("id").window(TumblingWindows(10)).reduce(lambda first, _: first).uid("windows")
         windows.sink_to(FileSink(output)).uid("files")
 
-    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
-    clock_ms = batch.now_ms()
-    monkeypatch.setattr(batch, "now_ms", lambda: clock_ms)
+    host = Clock(now_ms())
+    clock = ProcessingClock(host.at_ms, lambda: host.at_ms)
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job), clock=clock)
     rig.run([("r1", "ahead", 1000), ("r2", "behind", 10)])
-    clock_ms += jump_ms
+    host.at_ms += jump_ms
     for number in (3, 4):
         outcome = rig.run([(f"r{number}", "ahead", 1000 + number)])
     assert outcome.times["windows"].timers_ms == 9
@@ -191,10 +201,11 @@ def test_a_clock_that_jumps_makes_no_split_idle(
 def test_a_batch_of_time_alone_is_one_job_without_a_frame_where_subtasks_write_all_rows_themselves(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: int
 ) -> None:
-    rig = Rig(spark, tmp_path, declared(spark, tmp_path, later_job), parallelism=parallelism)
-    monkeypatch.setattr(batch, "now_ms", lambda: 0)
+    clock = Clock()
+    topology = declared(spark, tmp_path, later_job)
+    rig = Rig(spark, tmp_path, topology, parallelism=parallelism, clock=clock.of_driver())
     assert rig.run([(f"r{number}", f"N{number}", 1 + number) for number in range(20)]).output_records == 0
-    monkeypatch.setattr(batch, "now_ms", lambda: 20)
+    clock.at_ms = 20
     with monkeypatch.context() as patched:
         collected = rows_collected(rig, patched)
         patched.setattr(rig.runner, "_frames", None)
@@ -209,12 +220,12 @@ def test_a_batch_of_time_alone_is_one_job_without_a_frame_where_subtasks_write_a
 
 
 def test_the_error_of_a_failing_timer_has_operator_and_traceback_and_leaves_no_output(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    rig = Rig(spark, tmp_path, declared(spark, tmp_path, later_job))
-    monkeypatch.setattr(batch, "now_ms", lambda: 0)
+    clock = Clock()
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, later_job), clock=clock.of_driver())
     rig.run([("r1", "secret", 1), ("r2", "N2", 2)])
-    monkeypatch.setattr(batch, "now_ms", lambda: 2)
+    clock.at_ms = 2
     with pytest.raises(UserFunctionError) as failure:
         rig.run(None)
     origin = origin_of(failure.value)

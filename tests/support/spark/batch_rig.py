@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.protocol.messages import SinkOutage
     from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
+    from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
 
 
 PARALLELISM = 2
@@ -95,6 +96,7 @@ class Rig:
     batch_id: BatchId = NO_BATCH
     sink_retries: Retries = field(default_factory=lambda: Retries(0, awaited=SinkUnavailableError))
     outages: list[SinkOutage | None] = field(default_factory=list)
+    clock: ProcessingClock | None = None
     runner: BatchRunner = field(init=False)
     committed: CommittedState = field(init=False)
 
@@ -116,12 +118,13 @@ class Rig:
             self.anchor,
             sink_retries=self.sink_retries,
             on_outage=self.outages.append,
+            clock=self.clock,
         )
         self.committed = nothing_committed(self.topology, info)
 
     def restart(self) -> None:
         """Goes on from what is committed as another driver would."""
-        self.runner = BatchRunner(self.spark, self.topology, self._info, self.anchor)
+        self.runner = BatchRunner(self.spark, self.topology, self._info, self.anchor, clock=self.clock)
 
     def run(self, reports: list[Report] | None) -> BatchOutcome:
         """Runs a batch, without input if there are no reports, and takes it as committed."""
