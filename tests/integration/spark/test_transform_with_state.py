@@ -13,7 +13,6 @@ from pyspark.sql.types import DataType
 from keyscale.jobs.transform_with_state.ddl import parse_columns
 from keyscale.jobs.transform_with_state.record_form import RecordForm
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
-from tests.support.short_form import short_form
 from tests.support.spark.own_operator import of_ours, of_spark
 from tests.support.spark.processors import CountWords, CountWordsInPandas, History, Reminders, RunningMaximum
 
@@ -58,10 +57,10 @@ PROCESSORS: dict[str, tuple[StatefulProcessor, TimeMode]] = {
     "history": (History(), TimeMode.NONE),
     "reminders": (Reminders("EventTime"), TimeMode.EVENT_TIME),
 }
-"""Processors as users write them. `test_transform_with_state_alike.py` has one that does everything."""
 
 
-@pytest.mark.parametrize("name", short_form(PROCESSORS, ["reminders"]))
+@pytest.mark.exhaustive  # test_transform_with_state_alike.py has one processor that does everything
+@pytest.mark.parametrize("name", PROCESSORS)
 def test_a_processor_emits_in_every_batch_the_records_of_sparks_own_operator(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
