@@ -8,12 +8,14 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import IsolationLevel, TopicPartition
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
 from keyscale import FileSink, KafkaSink, KafkaSource, SinkContext
@@ -24,17 +26,18 @@ from keyscale.jobs.errors import (
     SinkRowsRefusedError,
     SinkUnavailableError,
 )
-from keyscale.jobs.sinks import kafka_output, kafka_transactions
+from keyscale.jobs.sinks import kafka_output, kafka_topics, kafka_transactions
 from keyscale.jobs.sinks.kafka import _Token
 from keyscale.jobs.sinks.kafka_output import WRITTEN, KafkaOutput, WriteShare
 from keyscale.jobs.sinks.kafka_transactions import TransactionalTopic, last_markers, markers_topic
 from keyscale.jobs.sinks.published import Published
 from tests.support.repository import ROOT
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from tests.support.servers.kafka_broker import Broker
 
@@ -128,7 +131,7 @@ def test_nothing_is_seen_before_publish_and_all_of_it_once_after_any_number_of_t
     assert output.staged() == []
 
 
-@pytest.mark.parametrize("share", [0, 2])
+@pytest.mark.parametrize("share", short_form([0, 2], [0]))
 def test_a_transaction_that_a_killed_driver_left_open_is_never_seen(
     spark: SparkSession, output: Output, share: int
 ) -> None:
@@ -201,6 +204,7 @@ def test_no_share_of_an_older_attempt_is_written_once_a_newer_one_has_begun(
     assert output.values == texts(0, 5)
 
 
+@pytest.mark.exhaustive  # the model of the brokers shows it in the fast tier
 def test_a_driver_that_is_shut_out_by_an_older_one_takes_the_sink_back(spark: SparkSession, output: Output) -> None:
     """The older ones come late, with a batch that the newer one has published for them."""
     older, latest, newer = output.sink(), output.sink(), output.sink()
@@ -224,6 +228,7 @@ def test_an_attempt_that_was_replaced_does_not_take_the_sink_over(output: Output
         output.sink().recover(output.context(3, attempt=1))
 
 
+@pytest.mark.exhaustive  # the sink of files stages in the same way
 def test_recovery_removes_what_runs_up_to_this_one_have_staged(spark: SparkSession, output: Output) -> None:
     left_behind = output.sink()
     left_behind.prepare(numbers(spark, 0, 1), output.context(0))
@@ -233,6 +238,7 @@ def test_recovery_removes_what_runs_up_to_this_one_have_staged(spark: SparkSessi
     assert output.staged() == ["0-3-newer"]
 
 
+@pytest.mark.exhaustive  # the model of the brokers shows it in the fast tier
 def test_a_discarded_batch_cannot_be_published(spark: SparkSession, output: Output) -> None:
     sink = output.sink()
     sink.recover(output.context(-1))
@@ -277,17 +283,20 @@ def test_columns_that_are_not_a_kafka_sinks_are_refused(
 
 
 def test_a_topic_that_is_not_there_is_told_before_anything_runs(
-    spark: SparkSession, output: Output, kafka: Broker
+    spark: SparkSession, output: Output, kafka: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"{output.topic}-late"
     sink = output.sink(topic=name)
+    monkeypatch.setattr(kafka_topics, "_NEW_TOPIC_SECONDS", 0.0)
     with pytest.raises(SinkRowsRefusedError, match=f"topic {name} does not exist"):
         sink.prepare(spark.sql("SELECT raise_error('computed') AS value"), output.context())
+    monkeypatch.undo()
     kafka.create_topic(name=name)
     sink.publish(sink.prepare(numbers(spark, 0, 2), output.context()))
     assert kafka.values(name) == texts(0, 2)
 
 
+@pytest.mark.exhaustive  # as the client's time for a message passes
 def test_what_was_committed_is_published_once_its_topic_is_back(
     spark: SparkSession, output: Output, kafka: Broker
 ) -> None:
@@ -301,29 +310,34 @@ def test_what_was_committed_is_published_once_its_topic_is_back(
     assert output.values == texts(0, 2)
 
 
-@pytest.mark.parametrize(
-    ("column", "reason"),
-    [
-        ("null AS topic", "1 with no topic"),
-        ("'no-such-topic' AS topic", "1 with no such topic"),
-        ("TOPIC AS topic, 7 AS partition", "1 with no such partition"),
-        ("TOPIC AS topic, -1 AS partition", "1 with no such partition"),
-        ("COMPACTED AS topic", "1 with no key, which a compacted topic needs"),
-        ("SMALL AS topic, repeat('k', 2000) AS key", "1 with too large"),
-        (
-            "SMALL AS topic, array(struct(repeat('h', 2000) AS key, X'00' AS value)) AS headers",
-            "1 with too large",
-        ),
-    ],
-)
-def test_a_record_that_the_brokers_would_refuse_fails_the_batch_before_its_commit(
-    spark: SparkSession, output: Output, topics: dict[str, str], column: str, reason: str
+REFUSED = [
+    ("null AS topic", "1 with no topic"),
+    ("'no-such-topic' AS topic", "1 with no such topic"),
+    ("TOPIC AS topic, 7 AS partition", "2 with no such partition"),
+    ("TOPIC AS topic, -1 AS partition", "2 with no such partition"),
+    ("COMPACTED AS topic", "1 with no key, which a compacted topic needs"),
+    ("SMALL AS topic, repeat('k', 2000) AS key", "2 with too large"),
+    (
+        "SMALL AS topic, array(struct(repeat('h', 2000) AS key, X'00' AS value)) AS headers",
+        "2 with too large",
+    ),
+]
+"""The columns of a record, and how the error counts the records of one batch with all of them."""
+
+
+def test_records_that_the_brokers_would_refuse_fail_the_batch_before_its_commit(
+    spark: SparkSession, output: Output, topics: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kafka_topics, "_NEW_TOPIC_SECONDS", 1.5)
+    columns = [column for column, _ in REFUSED]
     for name, topic in topics.items():
-        column = column.replace(name, f"'{topic}'")
+        columns = [column.replace(name, f"'{topic}'") for column in columns]
+    rows = [spark.sql(f"SELECT 'secret' AS value, {each}") for each in [*columns, f"'{output.topic}' AS topic"]]
     sink = KafkaSink(output.kafka.servers, staging=str(output.staging))
-    with pytest.raises(SinkRowsRefusedError, match=reason):
-        sink.prepare(spark.sql(f"SELECT 'secret' AS value, {column}"), output.context())
+    with pytest.raises(SinkRowsRefusedError) as failure:
+        sink.prepare(reduce(partial(DataFrame.unionByName, allowMissingColumns=True), rows), output.context())
+    reasons = str(failure.value).rpartition("would be refused: ")[2]
+    assert set(reasons.split("; ")) == {reason for _, reason in REFUSED}
     assert output.staged() == []
 
 
@@ -333,6 +347,7 @@ def topics(kafka: Broker, output: Output) -> dict[str, str]:
     return {"TOPIC": output.topic, "COMPACTED": compacted, "SMALL": kafka.create_topic(**{"max.message.bytes": "2000"})}
 
 
+@pytest.mark.exhaustive  # a record that is far too large is refused with others above
 def test_the_largest_record_that_fits_is_written_and_one_byte_more_is_refused(
     spark: SparkSession, output: Output
 ) -> None:
@@ -344,6 +359,7 @@ def test_the_largest_record_that_fits_is_written_and_one_byte_more_is_refused(
         sink.prepare(spark.sql(f"SELECT repeat('x', {largest} + 1) AS value"), output.context(1))
 
 
+@pytest.mark.exhaustive  # seconds, as the client sends many small batches
 def test_records_that_fit_one_by_one_are_written_to_a_topic_of_small_batches(
     spark: SparkSession, output: Output, topics: dict[str, str]
 ) -> None:
@@ -357,8 +373,9 @@ def test_records_that_fit_one_by_one_are_written_to_a_topic_of_small_batches(
 
 
 def test_refused_records_are_dead_letters_and_the_others_are_written(
-    spark: SparkSession, output: Output, tmp_path: Path
+    spark: SparkSession, output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kafka_topics, "_NEW_TOPIC_SECONDS", 1.5)
     letters = tmp_path / "letters"
     frame = spark.range(0, 100, 1, 2).selectExpr(
         "CAST(id AS STRING) AS value", f"IF(id % 10 = 3, 'no-such-topic', '{output.topic}') AS topic"
@@ -400,6 +417,7 @@ def test_the_last_marker_is_found_among_many(kafka: Broker) -> None:
     assert TransactionalTopic({"bootstrap.servers": kafka.servers}, topic, 60_000).last_marker() == b"4"
 
 
+@pytest.mark.exhaustive  # a job that is no fork is refused below
 def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_transactions_alone(
     spark: SparkSession, output: Output, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -434,10 +452,11 @@ def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_tran
     assert len(output.driver_producers) == len(of_driver) + 1, "a takeover would show"
 
 
-@pytest.mark.parametrize("origin", [None, "fork"], ids=["an unrelated job", "a fork of a fork"])
+@pytest.mark.parametrize("job", short_form(["an unrelated job", "a fork of a fork"], ["an unrelated job"]))
 @pytest.mark.usefixtures("spark")
-def test_no_other_job_may_write_to_a_jobs_topic_until_its_marker_is_gone(output: Output, origin: str | None) -> None:
+def test_no_other_job_may_write_to_a_jobs_topic_until_its_marker_is_gone(output: Output, job: str) -> None:
     output.sink().recover(output.context(-1))
+    origin = "fork" if job == "a fork of a fork" else None
     another = replace(output.context(), job_id=f"{output.topic}-another", uid="copy", forked_from=origin)
     for _ in range(2):
         with pytest.raises(SinkOccupiedError, match=r"writes to topic .* shared=True") as refused:
@@ -486,7 +505,7 @@ def test_a_topic_of_markers_that_brokers_do_not_know_yet_is_waited_for(
 
     def end_of_a_topic_that_comes(*of: Any) -> int:
         if not waiting:
-            waiting.append(threading.Timer(2.0, make, [opened]))
+            waiting.append(threading.Timer(0.3, make, [opened]))
             waiting[0].start()
         return end_of(*of)
 
@@ -544,6 +563,7 @@ def test_a_sink_that_claims_a_topic_sees_one_that_shares_it_and_has_claimed_it_m
     assert sharing.has_begun
 
 
+@pytest.mark.exhaustive  # the test above shows the moment between claim and look
 def test_of_sinks_that_start_at_once_the_one_that_shares_the_topic_gets_in_whatever_the_other_does(
     output: Output,
 ) -> None:
@@ -587,6 +607,7 @@ def test_a_claim_that_is_killed_half_way_stands_in_nobodys_way(output: Output, i
     assert sink.has_begun
 
 
+@pytest.mark.exhaustive  # the model of the brokers shows it in the fast tier
 @pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
 def test_a_batch_is_published_where_it_was_staged_for_after_the_jobs_topic_has_changed(
     spark: SparkSession, output: Output, tmp_path: Path, is_published: bool

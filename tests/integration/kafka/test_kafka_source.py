@@ -25,6 +25,7 @@ from keyscale import KafkaSource
 from keyscale.jobs.errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
 from keyscale.jobs.operators.failures import typed_failure
 from keyscale.jobs.sources.source_reader import SourceReader
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -140,12 +141,12 @@ def test_transactions_show_when_they_are_committed_and_their_markers_do_not_hold
     assert again.batch() == ["0", "2"]
 
 
-@pytest.mark.parametrize("limit", [None, 1, 7, 250])
+@pytest.mark.parametrize("limit", short_form([None, 1, 7, 50], [7]))
 def test_every_record_of_a_topic_with_offset_gaps_is_read_once_and_read_again_alike(
     kafka: Broker, limit: int | None
 ) -> None:
     topic = kafka.create_topic()
-    expected = kafka.send_in_transactions(topic, transactions=300 if limit != 1 else 30, aborted_every=5)
+    expected = kafka.send_in_transactions(topic, transactions=60, aborted_every=5)
     reading = Reading(KafkaSource(kafka.servers, topic), limit=limit)
     seen: list[str] = []
     while (plan := reading.plan()) != reading.at:
@@ -158,7 +159,7 @@ def test_every_record_of_a_topic_with_offset_gaps_is_read_once_and_read_again_al
     assert seen == expected
 
 
-@pytest.mark.parametrize("limit", [None, 11])
+@pytest.mark.parametrize("limit", short_form([None, 11], [11]))
 def test_a_topic_is_read_exactly_while_transactions_are_committed_and_aborted(kafka: Broker, limit: int | None) -> None:
     topic = kafka.create_topic()
     reading, seen = Reading(KafkaSource(kafka.servers, topic), limit=limit), []
@@ -180,10 +181,10 @@ def test_a_topic_is_read_exactly_while_transactions_are_committed_and_aborted(ka
 
 def test_a_range_that_ends_among_fetched_records_leaves_the_rest_to_the_next_one(kafka: Broker) -> None:
     topic = kafka.create_topic()
-    expected = kafka.send_in_transactions(topic, transactions=200, aborted_every=3)
-    (source, end) = (KafkaSource(kafka.servers, topic), 400)
+    expected = kafka.send_in_transactions(topic, transactions=60, aborted_every=3)
+    (source, end) = (KafkaSource(kafka.servers, topic), 120)
     split = f"{topic}/0"
-    bounds = [0, 101, 102, 103, 250, 399, end]
+    bounds = [0, 31, 32, 33, 80, 119, end]
     seen = [
         value.decode()
         for start, stop in itertools.pairwise(bounds)

@@ -67,6 +67,7 @@ def test_a_job_whose_topic_has_lost_records_fails_and_goes_on_without_them_when_
     third.wait_for(lambda: lost() == 120, "the number of lost records")
 
 
+@pytest.mark.exhaustive
 def test_records_that_expire_after_a_checkpoint_are_found_by_what_its_job_reports(
     kafka: Broker, tmp_path: Path, drivers: list[DriverProcess]
 ) -> None:

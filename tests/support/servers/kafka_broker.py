@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from keyscale.api.cli.process import free_port
+from tests.suite.scratch import ROOT_VARIABLE
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
@@ -43,7 +44,9 @@ def _started(exits: ExitStack) -> Broker:
     starts_left = STARTS
     while True:
         starts_left -= 1
-        directory = exits.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-kafka-"))
+        directory = exits.enter_context(
+            tempfile.TemporaryDirectory(prefix="keyscale-kafka-", dir=os.environ.get(ROOT_VARIABLE))
+        )
         broker = Broker(directory, free_port())
         broker.control("install")
         exits.callback(broker.control, "stop")
