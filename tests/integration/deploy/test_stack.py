@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -103,7 +104,7 @@ def test_stopping_a_stopped_service_is_no_error(stack: Stack, script: str) -> No
     assert stack.run(script, "status").returncode == 1
 
 
-def test_postgres_is_started_once_and_keeps_its_data_through_a_restart(stack: Stack) -> None:
+def test_postgres_is_started_once_keeps_its_data_through_a_restart_and_refuses_a_wrong_password(stack: Stack) -> None:
     stack.succeed("postgres", "start")
     pid = stack.pid("postgres")
     stack.succeed("postgres", "start")
@@ -119,10 +120,7 @@ def test_postgres_is_started_once_and_keeps_its_data_through_a_restart(stack: St
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM kept").fetchone() == (0,)
 
-
-def test_postgres_refuses_a_wrong_password(stack: Stack) -> None:
-    stack.succeed("postgres", "start")
-    user, _, rest = stack.succeed("postgres", "url").partition("@")
+    user, _, rest = url.partition("@")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(f"{user.rpartition(':')[0]}:wrong@{rest}")
 
@@ -137,9 +135,9 @@ def test_a_pid_that_now_belongs_to_another_process_is_left_alone(stack: Stack) -
 
 
 def test_a_taken_port_is_named_and_not_mistaken_for_a_started_server(stack: Stack) -> None:
-    stack.succeed("postgres", "start")
-    stack.environment["KEYSCALE_STACK_OBJECT_STORE_PORT"] = stack.environment["KEYSCALE_STACK_POSTGRES_PORT"]
-    done = stack.run("object-store", "start", "--moto")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        stack.environment["KEYSCALE_STACK_OBJECT_STORE_PORT"] = str(taken.getsockname()[1])
+        done = stack.run("object-store", "start", "--moto")
     assert done.returncode == 1
     assert "is taken by another program" in done.stderr
 

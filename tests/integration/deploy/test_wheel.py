@@ -131,6 +131,7 @@ def test_its_command_has_the_demo(environment: Path) -> None:
     assert "Run the main job" in answer.stdout
 
 
+@pytest.mark.exhaustive  # the default tier compares the wheel's files, and starts control planes from the checkout
 def test_its_command_starts_a_control_plane(environment: Path, home: Path, tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
     command = [str(environment / "bin" / "keyscale"), "--home", str(home), "up", "--port", str(port)]
