@@ -27,7 +27,7 @@ def s3() -> Iterator[RestartableS3Server]:
 
 def test_a_job_waits_for_its_object_store_and_goes_on_when_it_is_back(tmp_path: Path, s3: RestartableS3Server) -> None:
     settings = CheckpointSettings(interval_ms=500, tolerable_failed_checkpoints=1000)
-    job = ChainJob(tmp_path, ChainInput.write(tmp_path / "in", seed=7, files=8, records=15), checkpoints=settings)
+    job = ChainJob(tmp_path, ChainInput.write(tmp_path / "in", seed=7, files=6, records=15), checkpoints=settings)
     job.store_url = f"s3://{s3.server.new_bucket()}/jobs"
     driver = DriverProcess.start(tmp_path / "driver", environment=s3.server.variables)
     try:
