@@ -157,7 +157,8 @@ def compare(session: Session, job: str, checkpoint_id: int, other_id: int) -> No
     The comparison shows sizes and shared files.
     """
     with session.control_plane() as control_plane:
-        answer = control_plane.get(job_path(job, "checkpoints", checkpoint_id, "compare"), to=other_id)
+        path = job_path(job, "checkpoints", checkpoint_id, "compare")
+        answer = control_plane.get_list(path, "operators", to=other_id)
     session.output.table(answer, answer["operators"], COMPARISON_COLUMNS)
 
 

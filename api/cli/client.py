@@ -76,15 +76,15 @@ class ControlPlane:
         """Returns the answer to a GET."""
         return self._json(self.request("GET", path, params=query))
 
-    def get_list(self, path: str, field: str) -> dict[str, Any]:
+    def get_list(self, path: str, field: str, **query: str | int | bool) -> dict[str, Any]:
         """Returns a whole list in the form of its first part.
 
         All parts are read, one after the other.
         """
-        answer = self.get(path)
+        answer = self.get(path, **query)
         part = answer
         while part["next"] is not None:
-            part = self.get(path, after=part["next"])
+            part = self.get(path, **query, after=part["next"])
             answer[field] += part[field]
         return {**answer, "next": None}
 

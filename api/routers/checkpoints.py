@@ -86,18 +86,19 @@ def show_verification(control: Control, _: User, job_id: str, checkpoint_id: Che
 
 
 @router.get("/{checkpoint_id:int}/compare")
-def compare_checkpoints(
+def compare_checkpoints(  # noqa: PLR0917 - FastAPI passes them by name
     control: Control,
-    _: User,
+    user: User,
     job_id: str,
     checkpoint_id: CheckpointNumber,
     to: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
+    listing: ListingOf,
 ) -> ComparisonAnswer:
     """Compares two checkpoints or savepoints of a job.
 
     The answer has sizes by operator, and shared files.
     """
-    return comparisons.compare(control, job_id, checkpoint_id, to)
+    return comparisons.compare(control, user, job_id, checkpoint_id, to, listing)
 
 
 @router.get("/{checkpoint_id:int}")

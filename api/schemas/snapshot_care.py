@@ -6,7 +6,7 @@ from pydantic import Field
 
 from keyscale.db.statuses import CommandStatus
 
-from .base import Answer, Request
+from .base import Answer, ListAnswer, Request
 from .checkpoint import CheckpointAnswer
 
 
@@ -85,8 +85,8 @@ class OperatorComparison(Answer):
     only_to_bytes: int | None = None
 
 
-class ComparisonAnswer(Answer):
-    """Two checkpoints or savepoints of a job, by operator."""
+class ComparisonAnswer(ListAnswer):
+    """Two checkpoints or savepoints of a job, operator by operator."""
 
     from_checkpoint: CheckpointAnswer
     to_checkpoint: CheckpointAnswer

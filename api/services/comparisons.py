@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints
 from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.messages import OPERATORS_MAX
+from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.manifest import FileHandle, read_manifest
 from keyscale.state.layout import split_location
 
-from ..errors import CheckpointNotFoundError
+from ..errors import CheckpointNotFoundError, PlanTimeoutError
 from ..schemas.snapshot_care import ComparisonAnswer, OperatorComparison
-from ..store_check import open_to_read
+from ..store_check import open_to_read, read_within
 from .checkpoints import answer_of, operator_size
+from .cursors import write_cursor
 from .jobs import require_job
 
 if TYPE_CHECKING:
@@ -25,19 +27,29 @@ if TYPE_CHECKING:
     from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
     from keyscale.state.documents.manifest import Manifest
 
+    from ..access.principal import Principal
     from .context import Context
+    from .cursors import Listing
+
+_UID_MAX = 1000
 
 Files = Sequence[FileHandle]
 """The files of all subtasks of an operator; two subtasks may have files with the same content."""
 
 
-def compare(context: Context, reference: str, first_id: int, second_id: int) -> ComparisonAnswer:
+def compare(  # noqa: PLR0917 - two checkpoints, and a part of a list
+    context: Context, user: Principal, reference: str, first_id: int, second_id: int, listing: Listing
+) -> ComparisonAnswer:
     """Compares two checkpoints or savepoints.
 
     Raises:
         JobNotFoundError: The job does not exist.
         CheckpointNotFoundError: The job lacks one of the checkpoints.
+        CursorInvalidError: The cursor belongs to another list.
+        TooManyInFlightError: Other comparisons are in progress.
     """
+    page = listing.page(int)
+    begin = 0 if page.after is None else page.after[0]
     with context.sessions() as session:
         job = require_job(session, reference)
         found = [checkpoints.find(session, job.id, each) for each in (first_id, second_id)]
@@ -45,16 +57,23 @@ def compare(context: Context, reference: str, first_id: int, second_id: int) -> 
     first, second = found
     if first is None or second is None:
         raise CheckpointNotFoundError(f"the job has no checkpoint {first_id if first is None else second_id}")
-    files, reason = _files(context, job, (first, second))
+    sums = (_sums(parts[0]), _sums(parts[1]))
+    with context.comparisons.place(user.id):
+        files, reason = _files(context, job, (first, second))
+        uids = sorted({*sums[0], *sums[1]} | (set() if files is None else {*files[0], *files[1]}))
+        end = min(len(uids), begin + page.limit)
+        compared = operators_compared(uids[begin:end], *sums, files)
     return ComparisonAnswer(
         from_checkpoint=answer_of(first),
         to_checkpoint=answer_of(second),
-        operators=operators_compared(_sums(parts[0]), _sums(parts[1]), files),
+        operators=compared,
+        next=write_cursor((end,)) if end < len(uids) else None,
         reason=reason,
     )
 
 
 def operators_compared(
+    uids: Sequence[str],
     first: Mapping[str, Mapping[str, int]],
     second: Mapping[str, Mapping[str, int]],
     files: tuple[Mapping[str, Files], Mapping[str, Files]] | None,
@@ -62,11 +81,11 @@ def operators_compared(
     """Returns the comparison of each operator. Pure.
 
     Args:
+        uids: The operators.
         first: The sums of each operator in the first checkpoint.
         second: The sums of each operator in the second checkpoint.
         files: The files of each operator in both checkpoints; None: unknown.
     """
-    uids = {*first, *second} | (set() if files is None else {*files[0], *files[1]})
     return [
         OperatorComparison(
             uid=uid,
@@ -77,7 +96,7 @@ def operators_compared(
             to_checkpointed_size=second.get(uid, {}).get("checkpointed_size"),
             **({} if files is None else _compared_files(files[0].get(uid, ()), files[1].get(uid, ()))),
         )
-        for uid in sorted(uids)
+        for uid in uids
     ]
 
 
@@ -135,20 +154,28 @@ def _files(
     gone = [str(each.checkpoint_id) for each in both if each.external_path is None]
     if gone:
         return None, f"checkpoint {gone[0]} has no manifest"
-    reader = ThreadPoolExecutor(2, thread_name_prefix="compare")
     try:
-        begun = [reader.submit(read, each) for each in both]
-        first, second = (each.result(context.settings.plan_timeout_ms / 1000) for each in begun)
-    except TimeoutError:
+        # One after the other, as each takes memory.
+        return read_within(
+            context.settings.plan_timeout_ms,
+            lambda: (read(both[0]), read(both[1])),
+            what="the manifests",
+            but=(KeyscaleError, OSError),
+        ), None
+    except PlanTimeoutError:
         return None, "the store did not answer in time"
     except (KeyscaleError, OSError) as error:
         return None, f"a manifest cannot be read: {error.code if isinstance(error, KeyscaleError) else error.strerror}"
-    finally:
-        reader.shutdown(wait=False)
-    return (first, second), None
 
 
 def _files_of(manifest: Manifest) -> dict[str, Files]:
+    """Returns the files of each operator.
+
+    Raises:
+        DocumentCorruptError: The manifest has more or longer names of operators than any driver writes.
+    """
+    if len(manifest.operators) > OPERATORS_MAX or any(len(each.uid) > _UID_MAX for each in manifest.operators):
+        raise DocumentCorruptError(f"{manifest.path} names too many operators, or an operator with a very long name")
     return {
         operator.uid: [file for snapshot in operator.subtasks for file in snapshot.files()]
         for operator in manifest.operators

@@ -34,6 +34,9 @@ INSPECTIONS_MAX = 2
 PLANS_MAX = 8
 """Maximum number of concurrent plans. Each holds one of the threads that answer requests."""
 PLANS_OF_USER_MAX = 4
+COMPARISONS_MAX = 2
+"""Maximum number of concurrent comparisons of checkpoints: each may take 300 MB of memory."""
+COMPARISONS_OF_USER_MAX = 1
 SEARCHES_MAX = 2  # each takes a whole core for a part of a second
 SEARCHES_OF_USER_MAX = 1
 
@@ -64,4 +67,7 @@ class Context:
     inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
     plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))
     searches: InFlight = field(default_factory=lambda: InFlight("log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX))
+    comparisons: InFlight = field(
+        default_factory=lambda: InFlight("comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)
+    )
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)

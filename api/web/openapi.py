@@ -139,7 +139,7 @@ def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[typ
     for parameter in parameters:
         if parameter["in"] == "path" or parameter["name"] in _OF_PARAMETERS:
             yield from _OF_PARAMETERS[parameter["name"]]
-    if operation["tags"][0] == "streams":
+    if operation["tags"][0] == "streams" or path.endswith("/compare"):
         yield errors.TooManyInFlightError
     if path.endswith("/verification"):
         yield errors.VerificationNotFoundError

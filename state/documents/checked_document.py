@@ -20,6 +20,15 @@ from ..objects.errors import ObjectTooLargeError
 if TYPE_CHECKING:
     from ..objects.object_store import ObjectStore
 
+DOCUMENT_BYTES_MAX = 32 << 20
+STRUCTURES_MAX = 200_000
+VALUES_MAX = 1_000_000
+"""The largest document that a process parses which others have written.
+
+Parsing such a document takes at most about 200 MB. Without the bounds a manifest of many short values would
+take thirty times its size. A manifest has a structure per file.
+"""
+
 _Body = TypeVar("_Body", bound=msgspec.Struct)
 
 
@@ -62,12 +71,28 @@ def document_bytes(store: ObjectStore, path: str, kind: str) -> bytes:
 
     Raises:
         ObjectNotFoundError: The document does not exist.
-        DocumentCorruptError: The document is larger than the store's limit for reading.
+        DocumentCorruptError: The document is larger than this process may read or parse.
     """
     try:
-        return store.get(path)
+        data = store.get(path)
     except ObjectTooLargeError as error:
         raise DocumentCorruptError(f"too large for a {kind}: {error}") from error
+    if store.get_bytes_max is not None and not is_cheap(data):
+        raise DocumentCorruptError(
+            f"too large for a {kind}: {path} has more than {DOCUMENT_BYTES_MAX >> 20} MiB, {STRUCTURES_MAX} objects and"
+            f" lists, or {VALUES_MAX} values"
+        )
+    return data
+
+
+def is_cheap(data: bytes) -> bool:
+    """Returns whether a JSON document has few structures and values.
+
+    Counting takes hardly any time and no memory. Brackets and commas inside texts count, too.
+    """
+    if len(data) > DOCUMENT_BYTES_MAX:
+        return False
+    return data.count(b"{") + data.count(b"[") <= STRUCTURES_MAX and data.count(b",") <= VALUES_MAX
 
 
 def decode_document(data: bytes, kind: str, format_version_max: int, body_type: type[_Body], where: str) -> _Body:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from ..objects.errors import ObjectCorruptError
-from .checked_document import decode_document, encode_document
+from .checked_document import decode_document, document_bytes, encode_document
 from .manifest import FileHandle
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def read_positions(store: ObjectStore, handle: FileHandle) -> SourcePositions | 
         DocumentCorruptError: The positions were already invalid when written.
         FormatTooNewError: A newer version of Keyscale wrote the positions.
     """
-    data = store.get(handle.path)
+    data = document_bytes(store, handle.path, KIND)
     if len(data) != handle.size_bytes or hashlib.sha256(data).hexdigest() != handle.sha256:
         raise ObjectCorruptError(f"{handle.path} does not have the length and SHA-256 recorded for it")
     return decode_positions(data, handle.path)

@@ -9,6 +9,7 @@ import msgspec
 
 from ..documents.source_positions import SourcePositions, read_positions
 from ..log.recovery import recover
+from ..objects.object_store import check_size
 from ..operator_state.operator_files import read_operator_state
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ def read_stored_state(store: ObjectStore, job_id: JobId, hint: str | None) -> St
     recovery = recover(store, job_id, hint)
     manifest, resume = recovery.base.manifest, recovery.resume
     operator_state: dict[OperatorUid, dict[str, StoredOperatorState]] = {}
+    files = [file for each in resume.operators.values() for file in each.operator_state if file is not None]
+    check_size("all operator state", sum(file.size_bytes for file in files), store.get_bytes_max)
     for uid, history in resume.operators.items():
         states = {
             name: state

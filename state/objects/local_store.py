@@ -63,7 +63,7 @@ class LocalObjectStore:
 
     def __init__(self, root: Path, *, get_bytes_max: int | None = None) -> None:
         self._root = root.absolute()
-        self._get_bytes_max = get_bytes_max
+        self.get_bytes_max = get_bytes_max
 
     @property
     def url(self) -> str:
@@ -84,11 +84,11 @@ class LocalObjectStore:
 
     def get(self, path: str) -> bytes:
         with _failures(path), self._open(path) as file:
-            check_size(path, os.fstat(file.fileno()).st_size, self._get_bytes_max)
-            if self._get_bytes_max is None:
+            check_size(path, os.fstat(file.fileno()).st_size, self.get_bytes_max)
+            if self.get_bytes_max is None:
                 return file.read()
-            data = file.read(self._get_bytes_max + 1)  # the file may still grow
-            check_size(path, len(data), self._get_bytes_max)
+            data = file.read(self.get_bytes_max + 1)  # the file may still grow
+            check_size(path, len(data), self.get_bytes_max)
             return data
 
     def upload(self, source: Path, path: str, *, immutable: bool = False) -> None:

@@ -71,7 +71,7 @@ class S3ObjectStore:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._read_timeout_seconds = read_timeout_seconds
         self._attempts_max = attempts_max
-        self._get_bytes_max = get_bytes_max
+        self.get_bytes_max = get_bytes_max
         self._opened: tuple[int, S3Client] | None = None
 
     @property
@@ -240,7 +240,7 @@ class S3ObjectStore:
         with _failures(path):
             answer = self._client.get_object(Bucket=self._bucket, Key=self._key(path))
             with contextlib.closing(answer["Body"]) as body:
-                check_size(path, answer["ContentLength"], self._get_bytes_max)
+                check_size(path, answer["ContentLength"], self.get_bytes_max)
                 return body.read()
 
 

@@ -22,6 +22,8 @@ from ..syncpoint import reach
 from .deletion_plan import RetentionError, directory_of
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from ..documents.manifest import FileHandle
     from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
@@ -61,7 +63,7 @@ def snapshot_objects(store: ObjectStore, job_id: JobId, path: str) -> SnapshotOb
     inside = {info.path: info.size_bytes for info in store.list(directory_of(path))}
     layout = Layout(job_id)
     shared = {file.path: file.size_bytes for file in _files(store, path) if file.path.startswith(layout.shared)}
-    needed = _named_by_others(store, layout, path) if shared else set()
+    needed = _named_by_others(store, layout, path, shared) if shared else set()
     own = {each: size for each, size in shared.items() if each not in needed}
     return SnapshotObjects(inside | own, {each: size for each, size in shared.items() if each in needed})
 
@@ -94,15 +96,16 @@ def _files(store: ObjectStore, path: str) -> tuple[FileHandle, ...]:
         return ()
 
 
-def _named_by_others(store: ObjectStore, layout: Layout, path: str) -> set[str]:
-    """Returns the files that the job's other checkpoints name.
+def _named_by_others(store: ObjectStore, layout: Layout, path: str, shared: Container[str]) -> set[str]:
+    """Returns the shared files that the job's other checkpoints name.
 
     Savepoints have their own copies.
     """
     for _ in range(_LISTINGS):
         listed = [info.path for info in store.list(layout.checkpoints) if info.path.endswith(f"/{MANIFEST_NAME}")]
         try:
-            return {file.path for each in listed if each != path for file in read_manifest(store, each).files()}
+            others = (file.path for each in listed if each != path for file in read_manifest(store, each).files())
+            return {each for each in others if each in shared}
         except ObjectNotFoundError:
             continue  # deleted since: a newer manifest, not listed yet, may name its files
         except (DocumentCorruptError, FormatTooNewError) as error:

@@ -119,7 +119,7 @@ class StoreClient:
         self._model = model
         self._world = model.world
         self._process = process
-        self._get_bytes_max = get_bytes_max
+        self.get_bytes_max = get_bytes_max
         self._tried: dict[str, bool] = process.resources.setdefault("tried writes", {})
 
     @property
@@ -154,7 +154,7 @@ class StoreClient:
 
     def get(self, path: str) -> bytes:
         data = self._read(path)
-        check_size(path, len(data), self._get_bytes_max)
+        check_size(path, len(data), self.get_bytes_max)
         return data
 
     def download(self, path: str, target: Path, *, size_bytes: int | None = None, sha256: str | None = None) -> None:

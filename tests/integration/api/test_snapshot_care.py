@@ -27,12 +27,13 @@ from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
 from keyscale.db.statuses import AttemptStage, JobStatus, Role
+from keyscale.jobs.protocol.messages import OPERATORS_MAX
 from keyscale.state.documents import source_positions as positions
-from keyscale.state.documents.checked_document import encode_document
+from keyscale.state.documents.checked_document import STRUCTURES_MAX, encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
-from keyscale.state.documents.manifest import FileHandle, read_manifest, write_manifest
+from keyscale.state.documents.manifest import FileHandle, encode_manifest, read_manifest, write_manifest
 from keyscale.state.documents.source_positions import BatchEnd, SourcePositions
-from keyscale.state.identifiers import JobId
+from keyscale.state.identifiers import JobId, OperatorUid
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.control_plane.snapshots import Snapshots
@@ -324,6 +325,57 @@ def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshot
     assert "STATE_OBJECT_NOT_FOUND" in without["reason"]
 
 
+def test_a_comparison_is_read_in_pages_and_one_of_a_user_at_a_time(
+    client: httpx.Client, context: Context, snapshots: Snapshots
+) -> None:
+    for number, uid in ((5, "first"), (6, "second")):
+        snapshots.take(number, {f"{snapshots.layout.shared}{uid}": b"x"}, operator_uid=uid)
+    path, uids, after = "/jobs/flights/checkpoints/5/compare", [], None
+    for _ in range(2):
+        answer = client.get(path, params={"to": 6, "limit": 1} | ({} if after is None else {"after": after})).json()
+        [operator], after = answer["operators"], answer["next"]
+        uids.append(operator["uid"])
+    assert (uids, after) == (["first", "second"], None)
+    with context.comparisons.place(client.get("/whoami").json()["id"]):
+        refused = client.get(path, params={"to": 6})
+        assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
+        assert client.get("/jobs/flights/checkpoints/5").status_code == 200
+
+
+@pytest.mark.parametrize("operators", ["x" * 5000, OPERATORS_MAX + 1])
+def test_a_manifest_of_a_hostile_job_is_not_compared(
+    client: httpx.Client, snapshots: Snapshots, operators: str | int
+) -> None:
+    path = f"{snapshots.layout.job}chk-2/manifest.json"
+    manifest = read_manifest(snapshots.store, path)
+    [one] = manifest.operators
+    names = [operators] if isinstance(operators, str) else [str(number) for number in range(operators)]
+    many = tuple(msgspec.structs.replace(one, uid=OperatorUid(name), subtasks=()) for name in names)
+    snapshots.store.put(path, encode_manifest(msgspec.structs.replace(manifest, operators=many)))
+    answer = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2})
+    assert "STATE_DOCUMENT_CORRUPT" in answer.json()["reason"]
+    assert len(answer.content) < 5000
+
+
+def test_a_manifest_that_would_take_much_memory_is_read_by_no_request(
+    client: httpx.Client, snapshots: Snapshots, verified: Callable[[int], dict[str, Any]]
+) -> None:
+    path = f"{snapshots.layout.job}chk-2/manifest.json"
+    manifest = read_manifest(snapshots.store, path)
+    [one] = manifest.operators
+    [handle] = one.subtasks
+    shards = (msgspec.structs.replace(handle.shards[0], files=()),) * (STRUCTURES_MAX // 2)
+    many = msgspec.structs.replace(one, subtasks=(msgspec.structs.replace(handle, shards=shards),))
+    snapshots.store.put(path, encode_manifest(msgspec.structs.replace(manifest, operators=(many,))))
+    compared = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
+    assert "STATE_DOCUMENT_CORRUPT" in compared["reason"]
+    assert "too large for a manifest" in verified(2)["problems"][0]
+    start = client.post("/jobs/flights/start", json={"restore_from": {"checkpoint_id": 2}})
+    assert (start.status_code, start.json()["code"]) == (422, "RESTORE_SOURCE_INVALID"), start.text
+    deletion = client.delete("/jobs/flights/checkpoints/1", params={"dry_run": True}).json()
+    assert (deletion["allowed"], "cannot be read" in deletion["reasons"][0]) == (False, True)
+
+
 def test_files_of_two_subtasks_with_the_same_content_count_twice_in_a_comparison_as_in_the_sizes(
     client: httpx.Client, snapshots: Snapshots
 ) -> None:
@@ -346,7 +398,7 @@ def test_an_object_of_two_subtasks_counts_once_in_a_comparison_and_so_do_the_siz
     sums = {"totals": {"state_size": 200, "entries": 4, "checkpointed_size": 0}}
     before, after = {"totals": [one, other]}, {"totals": [one, other, one, other]}
     for first, second in ((before, after), (after, before)):
-        [operator] = operators_compared(sums, sums, (first, second))
+        [operator] = operators_compared(["totals"], sums, sums, (first, second))
         assert (operator.from_state_size, operator.to_state_size) == (100, 100)
         assert (operator.shared_files, operator.shared_bytes, operator.only_from_bytes) == (2, 100, 0)
 

@@ -241,7 +241,7 @@ async function showComparison() {
   if (!wanted || compared === wanted) return;
   compared = wanted;
   try {
-    const found = await get(`${path}/checkpoints/${encodeURIComponent(wanted)}/compare?to=${id}`);
+    const found = await get(`${path}/checkpoints/${encodeURIComponent(wanted)}/compare?to=${id}&limit=1000`);
     if (compared === wanted) drawComparison(found);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
