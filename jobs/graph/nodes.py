@@ -87,12 +87,19 @@ def _largest_limit(limits_ms: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """A streaming DataFrame; its uid identifies its positions in later runs."""
+    """A streaming DataFrame; its uid identifies its positions in later runs.
+
+    Attributes:
+        split_columns: The source's columns that identify a record's split, if any.
+        carries_split: Whether the frame has a hidden column with the record's split, besides its schema.
+    """
 
     id: NodeId
     frame: DataFrame
     schema: pa.Schema
     uid: OperatorUid = NO_UID
+    split_columns: tuple[str, ...] = ()
+    carries_split: bool = False
 
     @property
     def inputs(self) -> tuple[NodeId, ...]:
@@ -105,6 +112,7 @@ class TransformNode:
 
     Attributes:
         reads_once: Whether Spark computes each partition of the step's input once, in a task of its own.
+        carries_split: Whether the result has the hidden column with the record's split, besides its schema.
     """
 
     id: NodeId
@@ -112,6 +120,7 @@ class TransformNode:
     apply: Callable[[DataFrame], DataFrame]
     schema: pa.Schema
     reads_once: bool = True
+    carries_split: bool = False
 
     @property
     def inputs(self) -> tuple[NodeId, ...]:
@@ -268,6 +277,7 @@ class Arrival:
         timestamp_column: The column with the event time of the input's records.
         out_of_orderness_ms: The bound for records of an origin without timestamps of its own.
         split_columns: The columns that identify a record's split; none if the origin has one watermark.
+        carries_split: Whether the records have their split in the hidden column instead of these columns.
     """
 
     origin: Origin
@@ -275,6 +285,7 @@ class Arrival:
     timestamp_column: str | None = None
     out_of_orderness_ms: int = 0
     split_columns: tuple[str, ...] = ()
+    carries_split: bool = False
 
     @property
     def name(self) -> str:

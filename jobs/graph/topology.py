@@ -103,16 +103,38 @@ class Topology:
         """Returns the arrivals at an operator; the first input comes first."""
         first = (operator.timestamp_column, operator.out_of_orderness_ms)
         arrivals = [
-            Arrival(origin, 0, *first, _split_columns(origin, operator.input_schema))
+            Arrival(origin, 0, *first, *self._split_columns(origin, operator.input, operator.input_schema))
             for origin in self.origins(operator.input)
         ]
         if (second := operator.second) is not None:
             times = (second.timestamp_column, second.out_of_orderness_ms)
             arrivals += [
-                Arrival(origin, 1, *times, _split_columns(origin, second.schema))
+                Arrival(origin, 1, *times, *self._split_columns(origin, second.node, second.schema))
                 for origin in self.origins(second.node)
             ]
         return tuple(arrivals)
+
+    def carries_split(self, node: NodeId) -> bool:
+        """Returns whether a node's frames have the hidden column.
+
+        The column holds a record's split.
+        """
+        at = self.nodes[node]
+        if isinstance(at, SourceNode | TransformNode):
+            return at.carries_split
+        return isinstance(at, TimestampsNode | UnionNode) and any(map(self.carries_split, at.inputs))
+
+    def _split_columns(self, origin: Origin, node: NodeId, schema: pa.Schema) -> tuple[tuple[str, ...], bool]:
+        """Returns the columns that identify the splits of an origin.
+
+        Returns none if a transform has lost one of the columns on the way. Also returns whether the records have their
+        split in the hidden column instead.
+        """
+        columns = () if origin.timestamps is None else origin.timestamps.split_columns
+        if set(columns) <= set(schema.names):
+            return columns, False
+        is_carried = isinstance(origin.node, SourceNode) and columns == origin.node.split_columns
+        return (columns, True) if is_carried and self.carries_split(node) else ((), False)
 
     def follows_sources_alone(self, operator: OperatorNode) -> bool:
         """Returns whether all records that arrive at `operator` come from sources."""
@@ -174,25 +196,41 @@ class TopologyBuilder:
     batch_interval_ms: int = 0
     _nodes: list[Node] = field(default_factory=list)
 
-    def add_source(self, frame: DataFrame, schema: pa.Schema) -> NodeId:
+    def add_source(
+        self,
+        frame: DataFrame,
+        schema: pa.Schema,
+        split_columns: tuple[str, ...] = (),
+        *,
+        carries_split: bool = False,
+    ) -> NodeId:
         check_schema(schema, "the source")
-        return self._add(SourceNode(self._next_id(), frame, schema))
+        node = SourceNode(self._next_id(), frame, schema, split_columns=split_columns, carries_split=carries_split)
+        return self._add(node)
 
     def add_transform(
-        self, source: NodeId, apply: Callable[[DataFrame], DataFrame], schema: pa.Schema, *, reads_once: bool = True
+        self,
+        source: NodeId,
+        apply: Callable[[DataFrame], DataFrame],
+        schema: pa.Schema,
+        *,
+        reads_once: bool = True,
+        carries_split: bool = False,
     ) -> NodeId:
         check_schema(schema, "a transform's result")
-        return self._add(TransformNode(self._next_id(), source, apply, schema, reads_once))
+        return self._add(TransformNode(self._next_id(), source, apply, schema, reads_once, carries_split))
 
-    def add_timestamps(self, source: NodeId, timestamps: Timestamps) -> NodeId:
+    def add_timestamps(self, source: NodeId, timestamps: Timestamps, *, carries_split: bool = False) -> NodeId:
         """Adds the assignment of event times to the stream of `source`.
+
+        With `carries_split`, the stream may lack the columns of the split.
 
         Raises:
             UnknownColumnError: The stream has no such column.
         """
         schema = self.schema(source)
         check_column(schema, timestamps.column, "timestamp")
-        for name in timestamps.split_columns:
+        for name in () if carries_split else timestamps.split_columns:
             check_column(schema, name, "split")
         return self._add(TimestampsNode(self._next_id(), source, timestamps, schema))
 
@@ -334,15 +372,6 @@ class TopologyBuilder:
     def _add(self, node: Node) -> NodeId:
         self._nodes.append(node)
         return node.id
-
-
-def _split_columns(origin: Origin, schema: pa.Schema) -> tuple[str, ...]:
-    """Returns the columns that identify the splits of an origin.
-
-    Returns none if a transform has dropped one of the columns on the way.
-    """
-    columns = () if origin.timestamps is None else origin.timestamps.split_columns
-    return columns if set(columns) <= set(schema.names) else ()
 
 
 def dead_letter_tag(schema: pa.Schema) -> OutputTag:

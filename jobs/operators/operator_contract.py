@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 KEY_GROUP_COLUMN = "__key_group"
 ORIGIN_COLUMN = "__origin"
+SPLIT_COLUMN = "__split"
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 A Spark task has only one input schema.
 
-A record is in one of two struct columns; `__port` says in which. Its key group, its subtask and the index of its origin
-are in columns beside them. Records of an operator with a single input are not packed.
+A record is in one of two struct columns; `__port` says in which. Its key group, its subtask, its split and the index of
+its origin are in columns beside them. Records of an operator with a single input are not packed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PORT_COLUMN = "__port"
-BESIDE = ("__key_group", "__origin", "__subtask")
+BESIDE = ("__key_group", "__origin", "__split", "__subtask")
 
 
 def unpacked(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:

@@ -52,8 +52,8 @@ class Source(ABC):
     """How often the planner asks for new splits, in milliseconds."""
 
     split_columns: tuple[str, ...] = ()
-    """The schema's columns that identify a record's split, if any. As long as a job keeps these columns, each split has
-    its own watermark; see `DataStream.with_timestamps`.
+    """The schema's columns that identify a record's split, if any. Each split then has its own watermark; see
+    `DataStream.with_timestamps`.
     """
 
     lost_records: LostRecords = "fail"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn
 from ..errors import InvalidTopologyError, NoEnvironmentError, NotStreamingError
 from ..graph.nodes import DAY_MS
 from ..graph.topology import TopologyBuilder
+from ..sources.carried_split import with_split_of_source
 from ..sources.source_reader import split_columns_of, streaming_frame
 from ..spark_internals.arrow_schemas import arrow_schema_of
 from .streams import DataStream
@@ -121,7 +122,11 @@ class StreamEnvironment:
             raise NotStreamingError("the input is a DataFrame with fixed content")
         schema = arrow_schema_of(frame.schema)
         splits = split_columns_of(frame.schema)
-        stream = DataStream(self.spark, self._builder, self._builder.add_source(frame, schema), None, splits)
+        is_carried = False
+        if not splits and (found := with_split_of_source(frame)) is not None:
+            (frame, splits), is_carried = found, True
+        source = self._builder.add_source(frame, schema, splits, carries_split=is_carried)
+        stream = DataStream(self.spark, self._builder, source, None, splits, carries_split=is_carried)
         if timestamp is None:
             return stream
         return stream.with_timestamps(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
-from pyspark.sql.functions import expr
+from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyscale.state.keyed.batch_clock import TimeDomain
@@ -29,9 +30,11 @@ from ..operators.batch_operator import ProcessBatch
 from ..operators.broadcast_operator import BroadcastProcess
 from ..operators.co_process_operator import CoProcess
 from ..operators.deduplicate import Deduplicate
+from ..operators.operator_contract import SPLIT_COLUMN
 from ..operators.process_operator import Process
 from ..operators.window_contents import Aggregated, Collected, Reduced
 from ..operators.window_operator import WINDOW_COLUMNS, Windowing
+from ..sources.carried_split import can_name_splits, carrying, with_split
 from ..spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
 from ..spark_internals.read_once import reads_once
 from ..transform_with_state.initial_state import InitialState
@@ -61,6 +64,9 @@ if TYPE_CHECKING:
     from ..sinks.sink import Sink
 
 
+logger = logging.getLogger(__name__)
+
+
 class DataStream:
     """A stream of records. `StreamEnvironment.stream` and the methods of streams create it."""
 
@@ -71,12 +77,15 @@ class DataStream:
         node: NodeId,
         timestamps: Timestamps | None,
         split_columns: tuple[str, ...] = (),
+        *,
+        carries_split: bool = False,
     ) -> None:
         self._spark = spark
         self._builder = builder
         self._node = node
         self._timestamps = timestamps
         self._split_columns = split_columns
+        self._carries_split = carries_split
 
     @property
     def columns(self) -> list[str]:
@@ -118,7 +127,7 @@ class DataStream:
             idle_after_ms: After this time without records, a source, or a split of it, no longer holds back the
                 watermark; None for never.
             split: The columns that name the split; () for one watermark per source. By default the split columns of the
-                source, if the source has any (a KafkaSource has `topic` and `partition`) and the stream still has them.
+                source, if the source has any (a KafkaSource has `topic` and `partition`), also if a select drops them.
             max_ahead_ms: How far a record's event time may be ahead of the processing time, by default a day. A record
                 further ahead does not advance the watermark, and windows treat it as late. None for no limit.
 
@@ -127,9 +136,11 @@ class DataStream:
         """
         named = (split,) if isinstance(split, str) else split
         if named is None:
-            named = self._split_columns if set(self._split_columns) <= set(self.columns) else ()
+            named = self._split_columns if self._carries_split or self._shows_split(self.columns) else ()
         timestamps = Timestamps(column, max_out_of_orderness_ms, idle_after_ms, tuple(named), max_ahead_ms)
-        return self._next(self._builder.add_timestamps(self._node, timestamps), timestamps, self._split_columns)
+        is_carried = self._carries_split and timestamps.split_columns == self._split_columns
+        node = self._builder.add_timestamps(self._node, timestamps, carries_split=is_carried)
+        return self._next(node, timestamps, self._split_columns, carries_split=self._carries_split)
 
     def union(self, *others: DataStream) -> DataStream:
         """Returns the union of this stream and other streams.
@@ -150,6 +161,7 @@ class DataStream:
             node,
             union_timestamps([stream._timestamps for stream in streams]),
             splits.pop() if len(splits) == 1 else (),
+            carries_split=any(stream._carries_split for stream in streams),
         )
 
     def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream:
@@ -185,6 +197,15 @@ class DataStream:
             UnknownColumnError: The function names a column that is not in the stream.
             InvalidTopologyError: Spark refuses the function's plan, or the function returned no DataFrame.
         """
+        return self._step(function, carrying(function))
+
+    def _step(
+        self, function: Callable[[DataFrame], DataFrame], with_split_kept: Callable[[DataFrame], DataFrame]
+    ) -> DataStream:
+        """Adds a stateless step.
+
+        `with_split_kept` is the same step for frames with the hidden column.
+        """
         empty = self._spark.createDataFrame([], spark_schema_of(self._schema))
         try:
             result = function(empty)
@@ -196,17 +217,58 @@ class DataStream:
         if timestamps is not None and timestamps.split_columns != self._split_columns:
             for name in timestamps.split_columns:
                 check_column(schema, name, "split")
-        return self._next(
-            self._builder.add_transform(self._node, function, schema, reads_once=reads_once(result)),
-            timestamps,
-            self._split_columns,
+        carried = self._step_with_split(with_split_kept, empty, schema)
+        if carried is None and self._carries_split:
+            plain = function
+
+            def function(frame: DataFrame) -> DataFrame:
+                return plain(frame.drop(SPLIT_COLUMN))
+
+        node = self._builder.add_transform(
+            self._node,
+            carried or function,
+            schema,
+            reads_once=reads_once(result),
+            carries_split=carried is not None,
         )
+        return self._next(node, timestamps, self._split_columns, carries_split=carried is not None)
+
+    def _step_with_split(
+        self, kept: Callable[[DataFrame], DataFrame], empty: DataFrame, schema: pa.Schema
+    ) -> Callable[[DataFrame], DataFrame] | None:
+        """Returns a step that carries records' splits in the hidden column.
+
+        Returns None if the column is not needed, or if the step cannot carry it.
+        """
+        columns, step = self._split_columns, kept
+        if not self._carries_split:
+            begins = columns and self._shows_split(self.columns) and not self._shows_split(schema.names)
+            if not begins or not can_name_splits(empty.schema, columns):
+                return None
+
+            def step(frame: DataFrame) -> DataFrame:
+                return kept(with_split(frame, columns))
+
+        try:
+            step(with_split(empty, ()) if self._carries_split else empty)
+        except (AnalysisException, InvalidTopologyError):
+            logger.warning("a transform loses the splits of its records: their source has one watermark from there on")
+            return None
+        return step
+
+    def _shows_split(self, names: Sequence[str]) -> bool:
+        return set(self._split_columns) <= set(names)
 
     def where(self, condition: Column | str) -> DataStream:
-        return self.transform(lambda frame: frame.where(condition))
+        def filtered(frame: DataFrame) -> DataFrame:
+            return frame.where(condition)
+
+        return self._step(filtered, filtered)
 
     def select(self, *columns: Column | str) -> DataStream:
-        return self.transform(lambda frame: frame.select(*columns))
+        return self._step(
+            lambda frame: frame.select(*columns), lambda frame: frame.select(*columns, F.col(SPLIT_COLUMN))
+        )
 
     def with_column(self, name: str, column: Column | str) -> DataStream:
         """Adds a column, or replaces the column of this name.
@@ -215,7 +277,11 @@ class DataStream:
             name: The name of the column.
             column: A Spark column, or an SQL expression over the stream's columns, such as "amount * 2".
         """
-        return self.transform(lambda frame: frame.withColumn(name, expr(column) if isinstance(column, str) else column))
+
+        def with_column(frame: DataFrame) -> DataFrame:
+            return frame.withColumn(name, F.expr(column) if isinstance(column, str) else column)
+
+        return self._step(with_column, with_column)
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Partitions the stream by key.
@@ -250,8 +316,15 @@ class DataStream:
     def _schema(self) -> pa.Schema:
         return self._builder.schema(self._node)
 
-    def _next(self, node: NodeId, timestamps: Timestamps | None, split_columns: tuple[str, ...] = ()) -> DataStream:
-        return DataStream(self._spark, self._builder, node, timestamps, split_columns)
+    def _next(
+        self,
+        node: NodeId,
+        timestamps: Timestamps | None,
+        split_columns: tuple[str, ...] = (),
+        *,
+        carries_split: bool = False,
+    ) -> DataStream:
+        return DataStream(self._spark, self._builder, node, timestamps, split_columns, carries_split=carries_split)
 
 
 class KeyedStream:

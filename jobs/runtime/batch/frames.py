@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark import StorageLevel
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from ...graph.nodes import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode
+from ...graph.nodes import OperatorNode, SideOutputNode, SinkNode, SourceNode, TransformNode, UnionNode
 from ...operators.failures import user_code
-from ...operators.operator_contract import ORIGIN_COLUMN
+from ...operators.operator_contract import ORIGIN_COLUMN, SPLIT_COLUMN
 from ..executor.side_outputs import main_output, side_output
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class BatchFrames:
         `sources` are the records of each source.
         """
         self._sources = sources
-        return {sink.input: whole(self._stream(sink.input)) for sink in self._topology.sinks}
+        return {sink.input: self._without_split(sink.input) for sink in self._topology.sinks}
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Makes Spark compute a frame only once until `release`."""
@@ -104,7 +104,26 @@ class BatchFrames:
                 return {origin: node.apply(frame) for origin, frame in self._stream(node.input).items()}
         if isinstance(node, SideOutputNode):
             return {node.input: self._side_output(node)}
+        if isinstance(node, UnionNode) and self._topology.carries_split(node.id):
+            return joined(self._with_split(each) for each in node.inputs)
         return joined(self._stream(each) for each in node.inputs)
+
+    def _with_split(self, node_id: NodeId) -> Branches:
+        """Returns a stream with the hidden column last.
+
+        Unknown splits are null.
+        """
+        is_carried = self._topology.carries_split(node_id)
+        split = F.col(SPLIT_COLUMN) if is_carried else F.lit(None).cast("string").alias(SPLIT_COLUMN)
+        node = self._topology.nodes[node_id]
+        assert not isinstance(node, SinkNode)  # noqa: S101 - nothing reads a sink
+        names = ["`" + name.replace("`", "``") + "`" for name in node.schema.names]
+        return {origin: frame.select(*names, split) for origin, frame in self._stream(node_id).items()}
+
+    def _without_split(self, node_id: NodeId) -> DataFrame:
+        """Returns a stream as a sink or a broadcast sees it."""
+        frame = whole(self._stream(node_id))
+        return frame.drop(SPLIT_COLUMN) if self._topology.carries_split(node_id) else frame
 
     def _wire(self, node: OperatorNode) -> DataFrame:
         """Returns all outputs of an operator in one frame."""
@@ -129,7 +148,7 @@ class BatchFrames:
         return self._operator(node, lambda: self._inputs(node))
 
     def _inputs(self, node: OperatorNode) -> OperatorInputs:
-        broadcast = None if node.broadcast is None else whole(self._stream(node.broadcast))
+        broadcast = None if node.broadcast is None else self._without_split(node.broadcast)
         second = None if node.second is None else self._stream(node.second.node)
         return OperatorInputs(self._stream(node.input), second, broadcast)
 

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
+from ...operators.operator_contract import SPLIT_COLUMN
 from ...spark_internals.arrow_schemas import spark_schema_of
 from ...spark_internals.source_inputs import inputs_up_to, kinds_of
 from .source_order import DeclaredSource, positions_for
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from ...graph.nodes import NodeId, SourceNode
 
 _SOURCE = "__source"
+_SPLIT = pa.field(SPLIT_COLUMN, pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,10 @@ class JobSources:
         them.
         """
         return {
-            node.id: spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema_of(node.schema))
+            node.id: spark.createDataFrame(
+                spark.sparkContext.emptyRDD(),
+                spark_schema_of(node.schema.append(_SPLIT) if node.carries_split else node.schema),
+            )
             for node in self.nodes
         }
 

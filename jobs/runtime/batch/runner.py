@@ -26,6 +26,7 @@ from ...functions.subtask_info import SplitInfo
 from ...operators.broadcast_rows import check_alike, collected
 from ...operators.column_values import rehearse_conversion
 from ...operators.failures import origin_of, shown_message, typed_failure, with_origin
+from ...operators.operator_contract import SPLIT_COLUMN
 from ...protocol.messages import SinkOutage
 from ...sinks.sink import RefusingSink, SinkContext
 from ...spark_internals.arrow_schemas import spark_schema_of
@@ -435,7 +436,11 @@ class BatchRunner:
     def _task(self, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> OperatorTask:
         spec = self._specs[node.uid][0]
         arrivals = self._topology.arrivals(node)
-        splits = {each.name: SplitInfo(each.splits_name, each.split_columns) for each in arrivals if each.split_columns}
+        splits = {
+            each.name: SplitInfo(each.splits_name, (SPLIT_COLUMN,) if each.carries_split else each.split_columns)
+            for each in arrivals
+            if each.split_columns
+        }
         broadcast = None
         if rows:
             broadcast = Parcel.of(self._spark.sparkContext, rows)

@@ -11,7 +11,9 @@ import pytest
 from keyscale import KafkaSource, Source
 from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
 from keyscale.jobs.operators.failures import origin_of, typed_failure
+from keyscale.jobs.operators.operator_contract import SPLIT_COLUMN
 from keyscale.jobs.runtime.batch.metrics import pending_records
+from keyscale.jobs.sources.carried_split import with_split_of_source
 from keyscale.jobs.sources.positions import limited
 from keyscale.jobs.sources.source_reader import split_columns_of, streaming_frame
 from tests.support.waiting import wait_until
@@ -32,6 +34,7 @@ class Lines(Source):
 
     discovery_interval_ms = 0
     schema = "file string, number int"
+    split_columns = ("file",)
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
@@ -67,10 +70,13 @@ class Reading:
         self.checkpoint = home / "checkpoint"
         self.limit = limit
         self.batches: dict[int, list[int]] = {}
+        self.splits: dict[int, str] = {}
 
     def start(self) -> StreamingQuery:
-        frame = streaming_frame(self.spark, Lines(self.input), max_records_per_batch=self.limit)
-        writer = frame.writeStream.foreachBatch(self._note).option("checkpointLocation", str(self.checkpoint))
+        lines = streaming_frame(self.spark, Lines(self.input), max_records_per_batch=self.limit)
+        found = with_split_of_source(lines.select("number"))
+        assert found is not None
+        writer = found[0].writeStream.foreachBatch(self._note).option("checkpointLocation", str(self.checkpoint))
         return writer.start()
 
     def write(self, file: str, *numbers: object) -> None:
@@ -82,7 +88,9 @@ class Reading:
         return sorted(number for batch in self.batches.values() for number in batch)
 
     def _note(self, frame: DataFrame, batch_id: int) -> None:
-        self.batches[batch_id] = sorted(row.number for row in frame.collect())
+        rows = frame.collect()
+        self.batches[batch_id] = sorted(row.number for row in rows)
+        self.splits |= {row.number: row[SPLIT_COLUMN] for row in rows}
 
 
 def test_a_source_is_read_in_batches_and_a_batch_that_was_planned_is_the_same_after_a_restart(
@@ -98,6 +106,7 @@ def test_a_source_is_read_in_batches_and_a_batch_that_was_planned_is_the_same_af
     query.stop()
     before = dict(reading.batches)
     assert all(len(batch) <= 3 for batch in before.values())
+    assert reading.splits == dict.fromkeys((1, 2, 3, 4), "a.txt") | {10: "b.txt", 20: "c.txt"}
 
     last = max(before)
     # As if it had been planned, and the driver killed; the stop may have come before the commit, too.
@@ -114,14 +123,14 @@ def test_a_source_is_read_in_batches_and_a_batch_that_was_planned_is_the_same_af
 def test_columns_that_name_splits_are_known_through_selects_as_long_as_all_are_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    class Marked(Lines):
-        split_columns = ("file",)
+    class Unmarked(Lines):
+        split_columns = ()
 
-    frame = streaming_frame(spark, Marked(tmp_path))
+    frame = streaming_frame(spark, Lines(tmp_path))
     assert split_columns_of(frame.schema) == ("file",)
     assert split_columns_of(frame.selectExpr("number + 1 AS next", "file AS part").schema) == ("part",)
     assert split_columns_of(frame.select("number").schema) == ()
-    assert split_columns_of(streaming_frame(spark, Lines(tmp_path)).schema) == ()
+    assert split_columns_of(streaming_frame(spark, Unmarked(tmp_path)).schema) == ()
     kafka = streaming_frame(spark, KafkaSource("127.0.0.1:1", "clicks"))
     assert split_columns_of(kafka.selectExpr("value", "partition", "topic").schema) == ("topic", "partition")
     assert split_columns_of(kafka.select("value", "partition").schema) == ()

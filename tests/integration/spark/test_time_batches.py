@@ -158,24 +158,34 @@ def test_entries_that_have_expired_stay_so_although_the_next_drivers_clock_is_be
     rig.anchor.release()
 
 
+def dropped_steps(reports: DataStream) -> DataStream:
+    """Drops the split's column in steps of each kind."""
+    dropped = reports.where("delay >= 0").select("id", "delay").with_column("more", "delay + 1")
+    return dropped.transform(lambda frame: frame.select("id", "delay").where("id <> ''"))
+
+
 def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_ahead(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     def job(reports: DataStream, output: str) -> None:
-        for uid, split in (("split", "aircraft"), ("together", ())):
-            timed = reports.with_timestamps("delay", split=split)
+        for uid, stream, split in (
+            ("split", reports, "aircraft"),
+            ("dropped", dropped_steps(reports), None),
+            ("together", reports, ()),
+        ):
+            timed = stream.with_timestamps("delay", split=split)
             windows = timed.key_by("id").window(TumblingWindows(10)).reduce(lambda first, _: first).uid(uid)
             windows.sink_to(FileSink(f"{output}-{uid}")).uid(f"files-{uid}")
 
-    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
+    rig = Rig(spark, tmp_path, declared(spark, tmp_path, job, split_column="aircraft"))
     late = Counter[str]()
     for batch_number in range(4):
         ahead, behind = 1000 + 100 * batch_number, 10 + 10 * batch_number
         outcome = rig.run([("r1", "ahead", ahead), ("r2", "ahead", ahead + 1), ("r3", "behind", behind)])
         late.update({uid: sum(each.late_records for each in reports) for uid, reports in outcome.reports.items()})
-    assert late == {"split": 0, "together": 2}
+    assert late == {"split": 0, "dropped": 0, "together": 2}
     watermarks = {uid: times.watermark_ms for uid, times in rig.committed.time.event_times.items()}
-    assert watermarks == {"split": 29, "together": 1200}
+    assert watermarks == {"split": 29, "dropped": 29, "together": 1200}
     rig.anchor.release()
 
 

@@ -150,11 +150,17 @@ class Rig:
         return sorted(((row.id, row.aircraft, row.flights, row.delay_sum) for row in rows), key=repr)
 
 
-def declared(spark: SparkSession, path: Path, job: Callable[[DataStream, str], None]) -> Topology:
+def declared(
+    spark: SparkSession, path: Path, job: Callable[[DataStream, str], None], *, split_column: str | None = None
+) -> Topology:
+    """Returns a job's graph; `split_column` names the split of the source, as of a source in Python."""
     executed: list[Topology] = []
     env = StreamEnvironment(spark, {}, executed.append)
     (path / "in").mkdir()
-    job(env.stream(spark.readStream.schema(INPUT).json(str(path / "in"))), str(path / "out"))
+    frame = spark.readStream.schema(INPUT).json(str(path / "in"))
+    if split_column is not None:
+        frame = frame.withMetadata(split_column, {"keyscale.split": [0, 1]})
+    job(env.stream(frame), str(path / "out"))
     env.execute()
     return executed[0]
 

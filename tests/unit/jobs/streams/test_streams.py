@@ -101,6 +101,32 @@ def test_splits_are_those_of_the_source_unless_others_are_named(
     assert topology.arrivals(topology.operators[0])[0].split_columns == columns
 
 
+@pytest.mark.parametrize(("split", "is_carried"), [(None, True), (("part",), True), ((), False)])
+def test_a_split_in_the_hidden_column_is_the_sources_split(
+    builder: TopologyBuilder, split: tuple[str, ...] | None, is_carried: bool
+) -> None:
+    source = builder.add_source(cast("Any", None), SCHEMA, ("part",), carries_split=True)
+    stream = DataStream(cast("Any", None), builder, source, None, ("part",), carries_split=True)
+    other = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
+    stream.uid("first")
+    timed = stream.with_timestamps("at", split=split).union(other.uid("other").with_timestamps("at"))
+    end(timed.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
+    topology = builder.build()
+    first, second = topology.arrivals(topology.operators[0])
+    assert (first.split_columns, first.carries_split) == ((("part",), True) if is_carried else ((), False))
+    assert (second.split_columns, second.carries_split) == ((), False)
+    assert first.splits_name == ("first(part)" if is_carried else "first()")
+    assert [topology.carries_split(node.id) for node in topology.nodes] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_column_that_is_named_for_splits_must_be_there(stream: DataStream) -> None:
     with pytest.raises(UnknownColumnError, match="'part'"):
         stream.with_timestamps("at", split="part")
