@@ -191,9 +191,8 @@ def _read_stored(context: Context, facts: _Facts) -> StoredState:
 
 def _load(context: Context, facts: _Facts) -> ProgramAnswer:
     after, job = facts.after, facts.job
-    suffix = facts.program.filename.rpartition(".")[2].lower()
     question = ProgramQuestion(
-        artifact_file=f"program.{suffix}",
+        artifact_file=facts.program.filename,
         parameters=after.parameters,
         max_parallelism=job.max_parallelism,
         parallelism=after.parallelism,

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RETRY_SECONDS = 1.0
+PROGRAM = "program"
+"""The directory of the program, below the directory of the driver."""
 _ENTRY_POINTS = ("main.py", "__main__.py")
 
 
@@ -55,7 +57,7 @@ class Artifact:
 
         Args:
             channel: The connection to the control plane.
-            filename: The name of the uploaded file; only its suffix is used.
+            filename: The name of the uploaded file, which tracebacks show.
             sha256: The expected SHA-256, as lower-case hex.
             directory: An existing local directory.
 
@@ -64,10 +66,12 @@ class Artifact:
             ArtifactUnsupportedError: The artifact is neither a .py nor a .zip file.
             ControlRefusedError, AttemptOverError: As a message to the control plane.
         """
-        suffix = PurePosixPath(filename).suffix.lower()
+        name = PurePosixPath(filename).name
+        suffix = PurePosixPath(name).suffix.lower()
         if suffix not in {".py", ".zip"}:
             raise ArtifactUnsupportedError(f"an artifact cannot end in {suffix!r}")
-        path = directory / f"artifact{suffix}"
+        path = directory / PROGRAM / name
+        path.parent.mkdir(exist_ok=True)
         while True:
             try:
                 channel.fetch_artifact(path)

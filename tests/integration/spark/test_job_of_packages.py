@@ -46,7 +46,7 @@ import state
 def others():
     # By bare names: Keyscale's packages, modules that are beside the driver's program, and folders of the checkout.
     names = ("api", "db", "deploy", "src", "tests", "bench", "attempt", "control", "job_run", "python_daemon", "worker")
-    assert "artifact.zip" in state.__file__
+    assert ".zip/state" in state.__file__
     return [name for name in names if importlib.util.find_spec(name)]
 
 

@@ -140,7 +140,9 @@ def test_a_fetched_artifact_is_verified(tmp_path: Path) -> None:
     (tmp_path / "uploaded.py").write_text("pass")
     control = FileControl(tmp_path / "job.json", tmp_path / "uploaded.py")
     right = hashlib.sha256(b"pass").hexdigest()
-    assert Artifact.fetch(control, "uploaded.py", right, tmp_path).path.read_text() == "pass"
+    fetched = Artifact.fetch(control, "uploaded.py", right, tmp_path).path
+    assert (fetched.name, fetched.read_text()) == ("uploaded.py", "pass")
+    assert Artifact.fetch(control, "../../uploaded.py", right, tmp_path).path == fetched
     with pytest.raises(ArtifactCorruptError):
         Artifact.fetch(control, "uploaded.py", "0" * 64, tmp_path)
     with pytest.raises(ArtifactUnsupportedError):
