@@ -60,8 +60,9 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
     yield f"state: {bytes_text(moved['state_bytes'])}, of which {bytes_text(moved['moved_bytes'])} move"
     expected = plan["downtime"]["expected_ms"]
     yield f"downtime: {plan['downtime']['reason'] if expected is None else 'about ' + duration_text(expected)}"
-    if plan["failure"] is not None:
-        yield plan["failure"]["traceback"] or plan["failure"]["message"]
+    if (failure := plan["failure"]) is not None:
+        yield f"{failure['code']}: {failure['message']}"
+        yield from filter(None, [failure.get("traceback"), failure.get("advice")])
     if plan["requires_allow_non_restored_state"]:
         yield "state or output would be lost: --allow-non-restored-state has to allow it"
 

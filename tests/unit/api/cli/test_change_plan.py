@@ -48,6 +48,7 @@ def test_what_changes_besides_state_is_told_in_lines() -> None:
     assert lines[-1] == "state or output would be lost: --allow-non-restored-state has to allow it"
 
 
-def test_a_failure_of_the_script_is_shown_with_its_traceback() -> None:
-    failed = {**PLAN, "failure": {"message": "raised", "traceback": "Traceback ..."}}
-    assert "Traceback ..." in list(summary_lines(failed))
+def test_a_failure_of_the_script_is_shown_with_its_code_traceback_and_advice() -> None:
+    failure = {"code": "JOB_SCRIPT_FAILED", "message": "raised", "traceback": "Traceback ...", "advice": "Mend it."}
+    failed = {**PLAN, "failure": failure}
+    assert list(summary_lines(failed))[-4:-1] == ["JOB_SCRIPT_FAILED: raised", "Traceback ...", "Mend it."]

@@ -1,0 +1,126 @@
+"""`./keyscale check FILE`: what it says about a program that can run, and about one that cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import click
+import pyarrow as pa
+import pytest
+
+from keyscale.deploy.program_check import (
+    check,
+    failure_lines,
+    operator_rows,
+    place_libraries,
+    summary_lines,
+)
+from keyscale.installation import IMPORT_PATH
+from keyscale.jobs.protocol.messages import Failure
+from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramDeclaration
+from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.identifiers import OperatorUid
+from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
+from keyscale.state.keyed.schema import KeyedSchema, register
+from keyscale.state.restore.program_change import DeclaredOperator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROGRAM = """
+import pyarrow as pa
+from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, ValueStateDescriptor
+
+class Count(KeyedProcessFunction):
+    def open(self, context):
+        self.count = context.get_state(ValueStateDescriptor("count", TYPE))
+
+    def process_element(self, row, context):
+        yield {"user": row.user}
+
+env = StreamEnvironment.current()
+views = env.stream(env.spark.readStream.schema("user string").json(env.parameters["input"]))
+counts = views.key_by("user").process(Count(), output={"user": "string"}).uid("count")
+counts.sink_to(FileSink("out")).uid("files")
+env.execute()
+"""
+
+
+def test_states_sources_and_sinks_of_a_program_are_shown() -> None:
+    states = ValueStateDescriptor("count", pa.int64()), MapStateDescriptor("seen", pa.string(), pa.bool_())
+    schema = KeyedSchema((("user", "string"),), tuple(register(None, state)[0] for state in states))
+    declared = OperatorDeclaration((("user", "string"),), schema)
+    program = ProgramDeclaration(
+        operators=(
+            DeclaredOperator(OperatorUid("count"), declared),
+            DeclaredOperator(OperatorUid("plain"), OperatorDeclaration((("user", "string"),))),
+        ),
+        sources=(DeclaredSource("views", ("FileSource",)),),
+        sinks=(DeclaredSink("files", "FileSink"),),
+    )
+    assert [tuple(row.values()) for row in operator_rows(program)] == [
+        ("count", "user", "count", "value"),
+        ("count", "user", "seen", "map"),
+        ("plain", "user", "", ""),
+    ]
+    assert list(summary_lines(program)) == [
+        "source views: FileSource",
+        "sink files: FileSink",
+        "the program can be started",
+    ]
+
+
+def test_a_failure_is_shown_with_its_advice_unless_the_advice_needs_a_job() -> None:
+    failure = Failure(
+        code="A_CODE", message="it is wrong", traceback="at line 1", operator_uid="count", advice="Mend it."
+    )
+    assert list(failure_lines(failure)) == ["A_CODE: it is wrong (operator count)", "at line 1", "Mend it."]
+    of_a_job = failure.model_copy(update={"advice": "Then `./keyscale jobs start JOB`.", "traceback": None})
+    assert list(failure_lines(of_a_job)) == ["A_CODE: it is wrong (operator count)"]
+
+
+def test_libraries_are_found_as_a_job_finds_them(tmp_path: Path) -> None:
+    (tmp_path / "pricing.py").write_text("RATE = 3\n")
+    placed = place_libraries([tmp_path / "pricing.py"], tmp_path / "libraries")
+    found = subprocess.run(
+        [sys.executable, "-c", "import pricing; print(pricing.RATE)"],
+        env={"PYTHONPATH": ":".join(map(str, placed.python_path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout == "3\n"
+    with pytest.raises(click.UsageError, match=r"notes\.txt is not a \.py"):
+        place_libraries([tmp_path / "notes.txt"], tmp_path / "libraries")
+
+
+def test_a_file_that_is_no_program_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    (tmp_path / "visits.md").touch()
+    with pytest.raises(click.UsageError, match=r"a program is a \.py or a \.zip file"):
+        check.main([str(tmp_path / "visits.md")], standalone_mode=False)
+
+
+@pytest.mark.real
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("declared", "status", "said"),
+    [
+        ("pa.int64()", 0, "the program can be started"),
+        ("int", 1, "STATE_DESCRIPTOR_INVALID: the type of state 'count' is declared as int; declare pa.int64()"),
+    ],
+)
+def test_a_program_is_checked_in_spark_without_a_job(tmp_path: Path, declared: str, status: int, said: str) -> None:
+    (tmp_path / "views.py").write_text(PROGRAM.replace("TYPE", declared))
+    (tmp_path / "in").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "keyscale.deploy.program_check", "views.py", "-P", f"input={tmp_path / 'in'}"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(IMPORT_PATH), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, said in done.stdout) == (status, True), done.stdout + done.stderr
+    assert "/views.py" in done.stdout or status == 0
