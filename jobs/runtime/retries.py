@@ -101,6 +101,10 @@ class RetryingStore:
     retries: Retries
 
     @property
+    def get_bytes_max(self) -> int | None:
+        return self.store.get_bytes_max
+
+    @property
     def url(self) -> str:
         return self.store.url
 

@@ -46,8 +46,10 @@ class ObjectStore(Protocol):
     object appears complete or not at all. Instances may be pickled and shared by threads.
     """
 
-    get_bytes_max: int | None
-    """The largest object that `get` returns, for a process that reads what others write; None: no limit."""
+    @property
+    def get_bytes_max(self) -> int | None:
+        """The largest object that `get` returns; None: no limit."""
+        ...
 
     @property
     def url(self) -> str:
