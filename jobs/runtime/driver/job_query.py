@@ -44,7 +44,12 @@ class JobQuery:
 
         Does not wait.
         """
-        return not self._draining and not self._query.isActive and not self._draining
+        query = self._query
+        if self._draining or query.isActive:
+            return False
+        # Spark ends this query when another query with its id starts, and its batches are refused from then on.
+        is_replaced = self._lock.locked() or self._query is not query
+        return not self._draining and not is_replaced
 
     def drain(self) -> None:
         """Processes the input up to its present end.
