@@ -103,17 +103,19 @@ class ControlPlaneProcess:
                 start_new_session=True,  # this process handles Ctrl-C, to stop everything in order
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._is_healthy():
-            if self._process.poll() is not None:
-                raise StartFailedError(
-                    f"the control plane ended with exit code {self._process.returncode}:\n{self._log_tail()}"
-                )
-            if time.monotonic() > deadline:
-                self.kill()
-                raise StartFailedError(
-                    f"the control plane did not answer within {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}"
-                )
-            time.sleep(POLL_S)
+        # One client: to read the certificate authorities takes as long as some hundred requests.
+        with httpx.Client(trust_env=False, timeout=5.0, verify=trusted_certificates(self.ca_file)) as client:
+            while not self._is_healthy(client):
+                if self._process.poll() is not None:
+                    raise StartFailedError(
+                        f"the control plane ended with exit code {self._process.returncode}:\n{self._log_tail()}"
+                    )
+                if time.monotonic() > deadline:
+                    self.kill()
+                    raise StartFailedError(
+                        f"the control plane did not answer within {START_TIMEOUT_S:.0f} s:\n{self._log_tail()}"
+                    )
+                time.sleep(POLL_S)
 
     def stop(self) -> None:
         """Stops the process; kills it after a timeout."""
@@ -131,13 +133,11 @@ class ControlPlaneProcess:
             self._process.kill()
             self._process.wait()
 
-    def _is_healthy(self) -> bool:
+    def _is_healthy(self, client: httpx.Client) -> bool:
         if not (self.home / TOKEN_FILE).exists():
             return False
         try:
-            return httpx.get(
-                f"{self.url}/health", trust_env=False, timeout=5.0, verify=trusted_certificates(self.ca_file)
-            ).is_success
+            return client.get(f"{self.url}/health").is_success
         except httpx.TransportError:
             return False
 

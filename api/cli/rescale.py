@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from .client import ControlPlane
 
-POLL_S = 0.1
+POLL_S = 0.2
 
 
 def follow(

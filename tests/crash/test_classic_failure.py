@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from tests.support.examples.page_views import View
 
-pytestmark = pytest.mark.real
+# The default tier has the classic failure in tests/e2e/test_readme.py, and at each moment in a rehearsal.
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 SCRIPT = EXAMPLES / "page_views.py"
 NO_CHECKPOINT_MS = 10_000_000
@@ -37,12 +38,7 @@ def job(tmp_path: Path) -> Iterator[DrivenJob]:
     ("moment", "interval_ms"),
     [
         pytest.param("batch.ran@4", OFTEN_MS, id="after a checkpoint"),
-        pytest.param(
-            "batch.committed@4",
-            NO_CHECKPOINT_MS,
-            id="committed, before any checkpoint",
-            marks=pytest.mark.exhaustive,
-        ),
+        pytest.param("batch.committed@4", NO_CHECKPOINT_MS, id="committed, before any checkpoint"),
     ],
 )
 def test_the_classic_failure_page_views_are_counted_once_though_the_job_dies_between_processing_and_checkpoint(

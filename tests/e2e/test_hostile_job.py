@@ -11,30 +11,20 @@ import pytest
 
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
-from keyscale.deploy.demo.home_processes import processes_of
-from tests.support.control_plane.running_control_plane import running_control_plane
+from tests.support.control_plane.command_line import done, keyscale
 from tests.support.jobs.hostile_job import taken
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    import psutil
-
+    from tests.support.control_plane.readme_job import ReadmeJob
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 SCRIPT = ROOT / "tests" / "support" / "jobs" / "hostile_job.py"
-NOTHING: dict[str, list[Any]] = {"files": [], "sockets": [], "pids": []}
 USERS = range(50_000, 51_000)
-SETTINGS = {
-    "KEYSCALE_JOB_USERS": f"{USERS.start}-{USERS.stop - 1}",
-    "KEYSCALE_JOB_SECRET_VICTIM": "of-the-victim",
-    "KEYSCALE_JOB_SECRET_HOSTILE": "of-the-hostile",
-    "KEYSCALE_OF_THE_CONTROL_PLANE": "not-for-jobs",
-}
 pytestmark = [
     pytest.mark.real,
+    pytest.mark.xdist_group("readme"),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can give each job a user of its own"),
 ]
 
@@ -64,7 +54,7 @@ class IsolatedJob:
 
     def wait(self) -> None:
         """Waits until its rows are published and a checkpoint is complete."""
-        wait_until(self._is_done, 300, what="a checkpoint")
+        wait_until(self._is_done, 300, what="a checkpoint", poll=0.5)
 
     def _is_done(self) -> bool:
         show = self.control_plane.api.get(job_path(self.id))
@@ -78,58 +68,48 @@ class IsolatedJob:
         parts = self.output.glob("rows/batch=*/*.json")
         return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
 
-    def directory(self) -> Path:
-        return self.control_plane.home / "runs" / self.id
 
-    def processes(self) -> list[psutil.Process]:
-        """The driver's processes, without the supervisor, which is the control plane's."""
-        mine = str(self.directory())
-        return [
-            process
-            for process in processes_of(self.control_plane.home)
-            if process.environ().get("KEYSCALE_WORK_DIR", "").startswith(mine) and process.uids().real in USERS
-        ]
+def test_a_hostile_job_gets_nothing_of_the_control_plane_or_of_another_job(readme_job: ReadmeJob) -> None:
+    control_plane, victim = readme_job.control_plane, readme_job
+    victim.ensure_running()
+    victim.click()
+    assert httpx.get(f"{control_plane.process.connection.url}/health").json()["isolation"] == "ok"
+    home, run = control_plane.home, victim.directory() / str(victim.show()["attempt"]["number"])
+    targets = {
+        "files": [
+            *(str(home / name) for name in (".", "token", "address", "control-plane.log", "postgres")),
+            *(str(home / "postgres" / name) for name in ("password", "data/PG_VERSION")),
+            *(str(home / name) for name in ("runs", "store", f"store/{victim.id}")),
+            *(str(run / name) for name in (".", "token", "driver.log", "work")),
+            str(victim.directory() / "state"),
+        ],
+        "sockets": [str(home / "postgres" / ".s.PGSQL.5432")],
+        "pids": [control_plane.process.pid, *(process.pid for process in victim.processes())],
+    }
+    assert len(targets["pids"]) > 3
+    hostile = IsolatedJob(control_plane, "hostile", targets)
+    hostile.wait()
 
+    of_driver = json.loads((hostile.output / "driver.json").read_text())
+    of_workers = [json.loads(row["found"]) for row in hostile.rows()]
+    assert {row["key"]: row["count"] for row in hostile.rows()} == {"a": 1, "b": 1}
+    for itself, found in (of_driver, *of_workers):
+        assert found == []
+        assert itself["uid"] in USERS
+        assert itself["groups"] in ([], [itself["uid"]])
+        assert itself["no_new_privileges"] == "1"
+        assert itself["secrets"] == ["KEYSCALE_JOB_SECRET_HOSTILE"]
+    uids = {process.uids().real for process in victim.processes()}
+    assert len(uids) == 1
+    assert of_driver[0]["uid"] not in uids
+    bearer = {"Authorization": f"Bearer {of_driver[0]['token']}"}
+    for path in ("/jobs", "/artifacts", job_path(victim.id), job_path(victim.id, "logs")):
+        assert httpx.get(of_driver[0]["url"] + path, headers=bearer).status_code == 401, path
 
-def test_a_hostile_job_gets_nothing_of_the_control_plane_or_of_another_job() -> None:
-    with running_control_plane(SETTINGS) as control_plane:
-        assert httpx.get(f"{control_plane.process.connection.url}/health").json()["isolation"] == "ok"
-        victim = IsolatedJob(control_plane, "victim", NOTHING)
-        victim.wait()
-        home, run = control_plane.home, victim.directory() / "1"
-        targets = {
-            "files": [
-                *(str(home / name) for name in (".", "token", "address", "control-plane.log", "postgres")),
-                *(str(home / "postgres" / name) for name in ("password", "data/PG_VERSION")),
-                *(str(home / name) for name in ("runs", "store", f"store/{victim.id}")),
-                *(str(run / name) for name in (".", "token", "driver.log", "work")),
-                str(victim.directory() / "state"),
-            ],
-            "sockets": [str(home / "postgres" / ".s.PGSQL.5432")],
-            "pids": [control_plane.process.pid, *(process.pid for process in victim.processes())],
-        }
-        assert len(targets["pids"]) > 3
-        hostile = IsolatedJob(control_plane, "hostile", targets)
-        hostile.wait()
-
-        of_driver = json.loads((hostile.output / "driver.json").read_text())
-        of_workers = [json.loads(row["found"]) for row in hostile.rows()]
-        assert {row["key"]: row["count"] for row in hostile.rows()} == {"a": 1, "b": 1}
-        for itself, found in (of_driver, *of_workers):
-            assert found == []
-            assert itself["uid"] in USERS
-            assert itself["groups"] in ([], [itself["uid"]])
-            assert itself["no_new_privileges"] == "1"
-            assert itself["secrets"] == ["KEYSCALE_JOB_SECRET_HOSTILE"]
-        uids = {process.uids().real for process in victim.processes()}
-        assert len(uids) == 1
-        assert of_driver[0]["uid"] not in uids
-        bearer = {"Authorization": f"Bearer {of_driver[0]['token']}"}
-        for path in ("/jobs", "/artifacts", job_path(victim.id), job_path(victim.id, "logs")):
-            assert httpx.get(of_driver[0]["url"] + path, headers=bearer).status_code == 401, path
-
-        # The negative control: another process of root, such as a job without a user of its own, gets all of it.
-        got = "\n".join(taken(**targets))
-        missed = [name for name in (*targets["files"], *targets["sockets"]) if f"{name}" not in got]
-        assert missed == []
-        assert all(f"/proc/{pid}/environ" in got and f"kill {pid}" in got for pid in targets["pids"])
+    # The negative control: another process of root, such as a job without a user of its own, gets all of it.
+    got = "\n".join(taken(**targets))
+    missed = [name for name in (*targets["files"], *targets["sockets"]) if f"{name}" not in got]
+    assert missed == []
+    assert all(f"/proc/{pid}/environ" in got and f"kill {pid}" in got for pid in targets["pids"])
+    for arguments in (("cancel", "hostile"), ("wait", "hostile", "--for", "STOPPED"), ("delete", "hostile")):
+        done(keyscale(control_plane, "jobs", *arguments))

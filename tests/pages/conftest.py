@@ -15,13 +15,13 @@ from tests.pages.opening import HOSTILE_NAME
 from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.recordings import journey
 from tests.support.recordings.recorded_rows import play
-from tests.support.servers.browser import new_page, running_browser, sign_in
+from tests.support.servers.browser import new_page, page_of, running_browser, sign_in
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, BrowserContext, Page
 
     from tests.support.control_plane.driverless_platform import Platform
 
@@ -58,8 +58,18 @@ def visitor(browser: Browser) -> Iterator[Page]:
         yield page
 
 
+@pytest.fixture(scope="package")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """What the pages of signed-in users share: the cookies, and the cache with the chart library."""
+    context = browser.new_context()
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def page(visitor: Page, platform: Platform) -> Page:
+def page(context: BrowserContext, platform: Platform) -> Iterator[Page]:
     """A page of a browser that is signed in."""
-    sign_in(visitor, platform.connection)
-    return visitor
+    with page_of(context) as page:
+        sign_in(page, platform.connection)
+        yield page
+    context.set_offline(False)

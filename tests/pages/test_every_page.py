@@ -33,8 +33,11 @@ PAGES = [
     *(f"/ui/jobs/{journey.RUNNING}/{rest}" for rest in OF_A_JOB),
     *(f"/ui/jobs/{journey.FAILED}/{tab}" for tab in ("overview", "exceptions")),
 ]
+ALIKE = {f"/ui/jobs/{journey.FAILED}/overview", f"/ui/jobs/{journey.RUNNING}/exceptions"}
+"""Pages whose parts are on another job's page, too."""
 EMPTY_PAGES = [f"/ui/jobs/departures/{rest}" for rest in OF_A_JOB]
 """The pages of a job that has never run; other tests open most of them."""
+OF_THE_DEFAULT_TIER = [path for path in PAGES if path not in ALIKE]
 
 
 @dataclass
@@ -48,7 +51,7 @@ class Opened:
         self.ended.append(request)
 
 
-@pytest.fixture(scope="module", params=short_form([*PAGES, *EMPTY_PAGES], PAGES))
+@pytest.fixture(scope="module", params=short_form([*PAGES, *EMPTY_PAGES], OF_THE_DEFAULT_TIER))
 def opened(request: pytest.FixtureRequest, browser: Browser, platform: Platform) -> Iterator[Opened]:
     platform.beat()
     savepoint = platform.api.get(job_path(journey.RUNNING, "checkpoints"))["latest"]["savepoint"]["id"]
@@ -130,7 +133,8 @@ def test_a_field_that_cannot_be_used_says_why_before_it_is_sent(page: Page, plat
         expect(said).to_be_hidden()
     field.fill(text)
     expect(said).to_be_visible()
-    assert faults_of_access(page) == []
+    if path in {"/ui/", "/ui/jobs/departures/revisions?edit=yes"}:  # with the most kinds of fields
+        assert faults_of_access(page) == []
 
 
 ACTING = {

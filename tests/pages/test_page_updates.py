@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.pages.opening import open_page
+from tests.support.servers.browser import sign_in
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -21,6 +22,13 @@ pytestmark = pytest.mark.real
 
 LONG_MS = 14_000
 """Longer than the time between two refreshes without a stream, and shorter than with one."""
+
+
+@pytest.fixture
+def page(visitor: Page, platform: Platform) -> Page:
+    """A page whose clock and connections are of no other page: these tests stop, cut and count them."""
+    sign_in(visitor, platform.connection)
+    return visitor
 
 
 def freeze(page: Page) -> None:

@@ -89,13 +89,12 @@ class Walk:
         self.expect_status("Running")
 
 
-def test_a_job_is_run_and_rescaled_on_the_pages(
+def test_a_job_is_run_and_watched_on_the_pages(
     visitor: Page, control_plane: RunningControlPlane, tmp_path: Path
 ) -> None:
     walk = begin(visitor, control_plane, tmp_path, is_restarted=False)
     watch_checkpoints_arrive(walk)
     take_a_savepoint(walk)
-    rescale(walk)
     find_a_line_of_the_log(walk)
 
 

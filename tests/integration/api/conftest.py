@@ -27,6 +27,7 @@ from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import leaders, tokens
 from keyscale.db.statuses import Role
+from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.control_plane.reused_database import ReusedDatabase
 from tests.support.control_plane.running_application import RunningApplication, running_application
 from tests.support.servers.postgres import create_database
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from keyscale.api.services.context import Context
     from keyscale.db.models import Token
+    from tests.support.control_plane.driverless_platform import Platform
 
 TOKEN = "the-admin-token"  # noqa: S105 - a test's own
 REQUEST_SECONDS = 60.0  # uploads are synced to a disk that other tests share
@@ -212,6 +214,17 @@ def _inspected_once(inspections: dict[tuple[bytes, str], Any], monkeypatch: pyte
         return inspections[key]
 
     monkeypatch.setattr(artifacts, "inspect_artifact", inspect)
+
+
+@pytest.fixture(scope="module")
+def platform(
+    postgres_server: str, migrated_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Platform]:
+    """A control plane without drivers, on a socket, that the tests of a module share."""
+    home = tmp_path_factory.mktemp("home")
+    database = create_database(postgres_server, f"platform_{uuid.uuid4().hex}", migrated_template)
+    with driverless_platform(Settings(home=home, database_url=database, store_url=(home / "store").as_uri())) as shared:
+        yield shared
 
 
 @pytest.fixture

@@ -41,10 +41,16 @@ JOB_LABELS = (("streams", None), ("everybody", None), ("billing", BILLING), ("li
 OWN = {"X-Requested-With": "keyscale"}
 
 
-@pytest.fixture
-def issuer() -> Iterator[IssuerProcess]:
+@pytest.fixture(scope="module")
+def issuer_process() -> Iterator[IssuerProcess]:
     with running_issuer() as running:
         yield running
+
+
+@pytest.fixture
+def issuer(issuer_process: IssuerProcess) -> IssuerProcess:
+    issuer_process.set(forget=True)
+    return issuer_process
 
 
 @pytest.fixture

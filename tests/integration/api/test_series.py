@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -129,13 +130,17 @@ def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
     assert answer["series"] == {"input_rate": [None, 5.0, None, None, 0.0]}
 
 
-def test_a_job_never_has_more_points_than_its_rings_are_long(context: Context, job: dict[str, Any]) -> None:
-    begin_ms, slots = 1_000_000_000_000, RINGS[0].slots
+def test_a_job_never_has_more_points_than_its_rings_are_long(
+    context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_ms, slots = 1_000_000_000_000, 21
+    ring = replace(RINGS[0], slots=slots)
+    monkeypatch.setattr(series, "RINGS", (ring, *RINGS[1:]))
     with context.sessions.begin() as session:
         for step in range(0, 3 * slots, 2):
             series.store(session, job["id"], begin_ms + step * 10_000, {"lag_ms": step})
         series.store(session, job["id"], begin_ms, {"lag_ms": 9})  # far too late
-        kept = series.read(session, job["id"], RINGS[0], 0, 2 * begin_ms)
+        kept = series.read(session, job["id"], ring, 0, 2 * begin_ms)
         assert len(kept) == slots
         assert [point.lag_ms for point in kept[-2:]] == [3 * slots - 3, 3 * slots - 1]
         assert kept[0].at_ms > begin_ms + slots * 10_000

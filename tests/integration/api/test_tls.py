@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import ssl
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import httpx
@@ -13,10 +10,10 @@ import pytest
 import trustme
 
 from keyscale.certificates import trusted_certificates
-from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.protocol.messages import AttachRequest
 from keyscale.jobs.runtime.driver.main import DriverEnvironment
 from keyscale.jobs.runtime.errors import ControlRefusedError, ControlUnreachableError
+from tests.support.control_plane.command_line import run
 from tests.support.control_plane.flights_job import FlightsJob
 from tests.support.control_plane.running_control_plane import running_control_plane
 
@@ -24,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.control_plane.command_line import CommandAnswer
     from tests.support.control_plane.running_control_plane import RunningControlPlane
 
 pytestmark = pytest.mark.real
@@ -53,15 +51,8 @@ def platform(files: Path) -> Iterator[RunningControlPlane]:
         yield running
 
 
-def command(platform: RunningControlPlane, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": os.defpath, "PYTHONPATH": str(IMPORT_PATH), **variables}
-    return subprocess.run(
-        [sys.executable, "-P", "-m", "keyscale.api.cli", "--home", str(platform.home), *arguments],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def command(platform: RunningControlPlane, *arguments: str, **variables: str) -> CommandAnswer:
+    return run("--home", str(platform.home), *arguments, **variables)
 
 
 def test_the_commands_trust_the_authority_of_the_option_or_the_setting_and_no_other(
@@ -70,14 +61,14 @@ def test_the_commands_trust_the_authority_of_the_option_or_the_setting_and_no_ot
     assert (platform.home / "address").read_text().startswith("https://127.0.0.1:")
     by_option = command(platform, "--ca-file", str(files / "ca.pem"), "jobs", "list")
     by_setting = command(platform, "jobs", "list", KEYSCALE_CA_FILE=str(files / "ca.pem"))
-    assert [by_option.returncode, by_setting.returncode] == [0, 0], by_option.stderr + by_setting.stderr
+    assert [by_option.exit_code, by_setting.exit_code] == [0, 0], by_option.stderr + by_setting.stderr
     without = command(platform, "jobs", "list")
-    assert without.returncode == 1
+    assert without.exit_code == 1
     assert "CLI_CONTROL_PLANE_UNREACHABLE" in without.stderr
     assert "certificate" in without.stderr
     for name in ("missing.pem", "key.pem"):
         wrong = command(platform, "--ca-file", str(files / name), "jobs", "list")
-        assert (wrong.returncode, "CLI_INVALID_ARGUMENT" in wrong.stderr) == (1, True), wrong.stderr
+        assert (wrong.exit_code, "CLI_INVALID_ARGUMENT" in wrong.stderr) == (1, True), wrong.stderr
 
 
 def test_a_driver_trusts_the_authority_of_the_setting_and_no_other(platform: RunningControlPlane, files: Path) -> None:

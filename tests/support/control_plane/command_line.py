@@ -1,18 +1,27 @@
-"""The command line as a user's shell runs it: a process, its exit code and what it prints."""
+"""The command line: its exit code and what it prints."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import re
+import shlex
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Protocol
+from unittest.mock import patch
 
-from keyscale.installation import IMPORT_PATH
+from keyscale.api.cli.root import main
 
 if TYPE_CHECKING:
-    from tests.support.control_plane.running_control_plane import RunningControlPlane
+    from keyscale.api.cli.client import ControlPlane
+
+
+class Connected(Protocol):
+    """A control plane in a process or in a thread, with a connection of an administrator."""
+
+    api: ControlPlane
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +43,35 @@ class CommandAnswer:
         return json.loads(self.stdout)
 
 
-def keyscale(control_plane: RunningControlPlane, *arguments: str) -> CommandAnswer:
-    """Runs a command against a control plane."""
-    connection = control_plane.process.connection
-    finished = subprocess.run(
-        [sys.executable, "-P", "-m", "keyscale.api.cli", *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(IMPORT_PATH),
-            "KEYSCALE_URL": connection.url,
-            "KEYSCALE_TOKEN": connection.token,
-        },
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    return CommandAnswer(finished.returncode, finished.stdout, finished.stderr)
+def keyscale(control_plane: Connected, *arguments: str) -> CommandAnswer:
+    """Runs a command against a control plane, in this process."""
+    connection = control_plane.api.connection
+    return run("--url", connection.url, "--token", connection.token, *arguments)
+
+
+def run(*arguments: str, **variables: str) -> CommandAnswer:
+    """Runs a command in this process, with some more variables of the environment."""
+    stdout, stderr = StringIO(), StringIO()
+    with patch.dict(os.environ, variables), redirect_stdout(stdout), redirect_stderr(stderr):
+        exit_code = main(arguments)
+    return CommandAnswer(exit_code, stdout.getvalue(), stderr.getvalue())
+
+
+def done(answer: CommandAnswer) -> CommandAnswer:
+    """Returns the answer of a command that succeeded."""
+    assert answer.exit_code == 0, answer.stderr
+    return answer
+
+
+def refused(answer: CommandAnswer, code: str) -> str:
+    """Returns the text of a refusal: the detail, then the advice."""
+    assert answer.exit_code == 1, answer.stdout
+    assert code in answer.stderr
+    return answer.stderr
+
+
+def follow(control_plane: Connected, text: str) -> None:
+    """Runs the first command that a refusal names."""
+    named = re.search(r"`\./keyscale ([^`]+)`", text)
+    assert named, text
+    done(keyscale(control_plane, *shlex.split(named[1])))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
+from keyscale.api.cli.errors import RefusedError
 from keyscale.deploy.demo.feeder import write_atomically
 from tests.support.drivers.driver_process import sink_rows
 from tests.support.repository import ROOT
@@ -23,6 +25,7 @@ KEYS = [f"key-{number}" for number in range(8)]
 RAISES = 3
 """The version of the program that fails on its first record."""
 SECONDS = 300.0
+POLL_SECONDS = 0.5
 
 
 class CountsJob:
@@ -74,14 +77,20 @@ class CountsJob:
         return self._api().get(job_path(self.name, "changes", change_id))
 
     def ended(self, change_id: str) -> Any:
-        """Waits until a change has ended, while input comes in."""
+        """Waits until a change has ended; input comes in at each phase, and for the verification."""
+        phase = ""
 
         def look() -> Any:
-            self.deliver()
+            nonlocal phase
             change = self.show_change(change_id)
-            return change if change["status"] != "IN_PROGRESS" else None
+            if change["status"] != "IN_PROGRESS":
+                return change
+            if change["phase"] != phase or (change["phase"] == "VERIFY" and self._is_complete(self.output, after=0)):
+                self.deliver()
+            phase = change["phase"]
+            return None
 
-        return wait_until(look, SECONDS, what="the end of the change", poll=1.0)
+        return wait_until(look, SECONDS, what="the end of the change", poll=POLL_SECONDS)
 
     def deliver(self) -> None:
         write_atomically(self.directory / "input", f"{self.files:04d}.json", [{"key": key} for key in KEYS])
@@ -100,11 +109,23 @@ class CountsJob:
             output: That of a clone; by default the job's own.
             after: The number of files whose records the output does not have.
         """
-        exact = Counter((key, number) for key in KEYS for number in range(after + 1, self.files + 1))
-        wait_until(
-            lambda: self.counts(output).total() >= exact.total(),
-            SECONDS,
-            what=f"{exact.total()} rows in {output or self.output}",
-            poll=0.5,
-        )
-        assert self.counts(output) == exact
+        output = output or self.output
+
+        def look() -> bool:
+            if output == self.output:
+                self._assert_has_not_failed()
+            return self._is_complete(output, after=after)
+
+        wait_until(look, SECONDS, what=f"the rows of {self.files - after} files in {output}", poll=POLL_SECONDS)
+        assert self.counts(output) == self._expected(after)
+
+    def _assert_has_not_failed(self) -> None:
+        with suppress(RefusedError):  # some tests wait while the control plane is away
+            shown = self.show()
+            assert shown["status"] != "FAILED", shown["failure"]
+
+    def _is_complete(self, output: Path, *, after: int) -> bool:
+        return self.counts(output).total() >= self._expected(after).total()
+
+    def _expected(self, after: int) -> Counter[tuple[str, int]]:
+        return Counter((key, number) for key in KEYS for number in range(after + 1, self.files + 1))

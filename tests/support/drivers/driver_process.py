@@ -141,7 +141,7 @@ class DriverProcess:
             return seen
 
         try:
-            return wait_until(observe, timeout, what=what, poll=0.02)
+            return wait_until(observe, timeout, what=what, poll=0.1)
         except AssertionError as error:
             error.add_note(self.log[-6000:])
             raise

@@ -18,7 +18,7 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request
 
     from keyscale.api.cli.connection import Connection
 
@@ -54,12 +54,20 @@ def running_browser() -> Iterator[Browser]:
 def new_page(browser: Browser, *, timezone_id: str | None = None) -> Iterator[Page]:
     """Opens a page that shares nothing with others; fails afterwards if it did what no page of ours should."""
     context = browser.new_context(timezone_id=timezone_id)
+    with page_of(context) as page:
+        yield page
+    context.close()
+
+
+@contextmanager
+def page_of(context: BrowserContext) -> Iterator[Page]:
+    """Opens a page that shares cookies and cache with others; fails afterwards as `new_page` does."""
     context.set_default_timeout(1000 * TIMEOUT_SECONDS)
     page = context.new_page()
     complaints = Complaints()
     complaints.watch(page)
     yield page
-    context.close()
+    page.close()
     assert complaints.seen == []
 
 

@@ -2,7 +2,7 @@
 
 It signs real tokens. Everybody who comes to its authorization endpoint is signed in as the user whom a test has set.
 Tests tell it what to do next by `POST /control`: the user's claims, overrides of a token's claims, its algorithm, a
-rotation of its key, or whether it is down.
+rotation of its key, whether it is down, or to forget all of that.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ class IssuerState:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.key_requests = 0
+        self.rotate()
+        self.forget()
+
+    def forget(self) -> None:
+        """Forgets what tests have asked for; the key stays, as it takes long to make one."""
         self.user: dict[str, Any] = {"sub": "u-1", "preferred_username": "alice", "groups": ["platform"]}
         self.codes: dict[str, dict[str, str]] = {}
         self.is_down = False
         self.overrides: dict[str, Any] = {}
-        self.key_requests = 0
-        self.rotate()
 
     def rotate(self) -> None:
         self.key = RSAKey.generate_key(2048, parameters={"kid": uuid.uuid4().hex, "use": "sig", "alg": "RS256"})
@@ -110,6 +114,8 @@ class Handler(BaseHTTPRequestHandler):
         for name in ("user", "overrides", "is_down"):
             if name in wish:
                 setattr(state, name, wish[name])
+        if wish.get("forget"):
+            state.forget()
         if wish.get("rotate"):
             state.rotate()
         token = state.token(wish["claims"], algorithm=wish["algorithm"]) if "claims" in wish else None
