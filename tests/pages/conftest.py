@@ -5,6 +5,7 @@ The pages show what a real journey left in the database (`tests/support/recordin
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,7 @@ from tests.pages.opening import HOSTILE_NAME
 from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.recordings import journey
 from tests.support.recordings.recorded_rows import play
-from tests.support.servers.browser import new_page, page_of, running_browser, sign_in
+from tests.support.servers.browser import new_context, new_page, page_of, running_browser, sign_in
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
@@ -61,9 +62,8 @@ def visitor(browser: Browser) -> Iterator[Page]:
 @pytest.fixture(scope="package")
 def context(browser: Browser) -> Iterator[BrowserContext]:
     """What the pages of signed-in users share: the cookies, and the cache with the chart library."""
-    context = browser.new_context()
-    yield context
-    context.close()
+    with closing(new_context(browser)) as context:
+        yield context
 
 
 @pytest.fixture
