@@ -1,7 +1,7 @@
 """Runs a program up to its first record: `./keyscale check FILE`.
 
-It needs no job. It is how a program is tried before it is uploaded: declarations, types, parameters and the states that its functions
-open. Spark runs on this host, and nothing is stored.
+It needs no job. It is how a program is tried before it is uploaded: declarations, types, parameters and the states that
+its functions open. Spark runs on this host, and nothing is stored.
 """
 
 from __future__ import annotations
