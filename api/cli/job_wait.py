@@ -12,7 +12,7 @@ from .client import job_path
 from .errors import JobEndedError, JobFailedError, WaitTimeoutError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from .client import ControlPlane
 
@@ -20,6 +20,19 @@ POLL_S: Final = 0.2
 
 RUNNING: Final = "RUNNING"
 FAILED: Final = "FAILED"
+STATUSES: Final = (
+    "CREATED",
+    "SUBMITTING",
+    RUNNING,
+    "SAVEPOINTING",
+    "STOPPING",
+    "STOPPED",
+    "RESCALING",
+    "UPGRADING",
+    "RESTARTING",
+    FAILED,
+    "FINISHED",
+)
 LASTING: Final = (RUNNING, "STOPPED", "FINISHED", FAILED)
 """The statuses that a job may keep; it passes through other statuses."""
 
@@ -53,8 +66,32 @@ def has_reached(job: dict[str, Any], wanted: Collection[str]) -> bool:
     return False
 
 
+def has_processed(job: dict[str, Any]) -> bool:
+    """Returns whether a running job has processed input, or found none."""
+    metrics = (job["attempt"] or {}).get("metrics")
+    if job["status"] != RUNNING:
+        return True
+    if metrics is None:
+        return False
+    return bool(metrics["waits_for_input"] or metrics["input_batches"] != 0)  # an old driver reports None
+
+
+def wait_until_started(control_plane: ControlPlane, job: str, timeout_s: float | None = None) -> dict[str, Any]:
+    """Polls a started job until it has processed its first input.
+
+    A job without input is not waited for. Returns the job.
+
+    Arguments and errors as for `wait_until`.
+    """
+    return wait_until(control_plane, job, STARTED, timeout_s, has_processed)
+
+
 def wait_until(
-    control_plane: ControlPlane, job: str, wanted: Collection[str], timeout_s: float | None = None
+    control_plane: ControlPlane,
+    job: str,
+    wanted: Collection[str],
+    timeout_s: float | None = None,
+    is_done: Callable[[dict[str, Any]], bool] = lambda _: True,
 ) -> dict[str, Any]:
     """Polls a job until it has a requested status, and returns it.
 
@@ -63,6 +100,7 @@ def wait_until(
         job: Id or name of the job.
         wanted: The statuses.
         timeout_s: Time limit; None for no limit.
+        is_done: What must hold besides the status.
 
     Raises:
         JobFailedError: The job has FAILED.
@@ -72,12 +110,12 @@ def wait_until(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         answer: dict[str, Any] = control_plane.get(job_path(job))
-        if has_reached(answer, wanted):
+        is_reached = has_reached(answer, wanted)
+        if is_reached and is_done(answer):
             return answer
         if deadline is not None and time.monotonic() >= deadline:
-            raise WaitTimeoutError(
-                f"after {timeout_s:g} s the job {answer['name']} is {answer['status']}, not {_any(wanted)}"
-            )
+            lacks = "and has committed no batch" if is_reached else f"not {_any(wanted)}"
+            raise WaitTimeoutError(f"after {timeout_s:g} s the job {answer['name']} is {answer['status']}, {lacks}")
         time.sleep(POLL_S)
 
 

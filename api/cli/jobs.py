@@ -17,7 +17,7 @@ from keyscale.units import bytes_text
 from .artifacts import upload_file, upload_libraries
 from .client import job_path, wait_for
 from .errors import InvalidArgumentError, RefusedError
-from .job_wait import ENDED, LASTING, RUNNING, STARTED, wait_until
+from .job_wait import ENDED, LASTING, RUNNING, STATUSES, wait_until, wait_until_started
 from .output import describe_failure
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
@@ -39,6 +39,9 @@ COLUMNS = (
     ("FAILURE", "failure_code"),
     ("CREATED", "created_at_ms"),
 )
+
+
+BRIEF = ("name", "status", "revision", "parallelism", "restarts", "started_at_ms", "latest_checkpoint", "failure")
 
 
 def job_rows(*found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -128,7 +131,7 @@ def jobs() -> None:
 @strategy_options
 @restore_options
 @click.option("--start", is_flag=True, help="Start the job immediately.")
-@wait_option("the job that --start has started is RUNNING", default=False)
+@wait_option("the job that --start has started has processed its first input", default=False)
 @timeout_option
 @json_option
 @pass_session
@@ -161,7 +164,7 @@ def create(
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
         if wait:
-            answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
+            answer = wait_until_started(control_plane, answer["id"], timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 
@@ -218,24 +221,39 @@ def job_request(
 
 
 @jobs.command(name="list")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(STATUSES, case_sensitive=False),
+    help="Only jobs with this status; may be repeated.",
+)
+@click.option("--label", "labels", multiple=True, type=Pair(), help="Only jobs with this label, key=value.")
 @json_option
 @pass_session
-def list_jobs(session: Session) -> None:
-    """List all jobs."""
+def list_jobs(session: Session, statuses: Sequence[str], labels: Sequence[tuple[str, str]]) -> None:
+    """List the jobs, the newest first."""
     with session.control_plane() as control_plane:
         answer = control_plane.get_list("/jobs", "jobs")
+    answer["jobs"] = [job for job in answer["jobs"] if is_chosen(job, statuses, labels)]
     session.output.table(answer, job_rows(*answer["jobs"]), COLUMNS)
+
+
+def is_chosen(job: dict[str, Any], statuses: Sequence[str], labels: Sequence[tuple[str, str]]) -> bool:
+    """Returns whether a job has one of the statuses and all labels."""
+    return (not statuses or job["status"] in statuses) and set(labels) <= set(job["labels"].items())
 
 
 @jobs.command()
 @click.argument("job")
+@click.option("--brief", is_flag=True, help="Without its specification and the metrics of its operators.")
 @json_option
 @pass_session
-def show(session: Session, job: str) -> None:
-    """Show a job: its specification, status and failure, if any."""
+def show(session: Session, job: str, *, brief: bool) -> None:
+    """Show a job: its failure, if any, its status and its specification."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job))
-    session.output.fields(answer)
+    session.output.fields({field: answer[field] for field in BRIEF} if brief else answer)
 
 
 @jobs.command()
@@ -248,7 +266,7 @@ def show(session: Session, job: str) -> None:
 @click.option("--reset-time", is_flag=True, help="Begin event time and processing time again, and keep all state.")
 @restore_options
 @click.option("--parallelism", "-p", type=int, help="Start with as many subtasks per operator.")
-@wait_option("the job is RUNNING", default=False)
+@wait_option("the job has processed its first input", default=False)
 @timeout_option
 @json_option
 @pass_session
@@ -271,7 +289,7 @@ def start(
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "start"), body)
         if wait:
-            answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
+            answer = wait_until_started(control_plane, answer["id"], timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 

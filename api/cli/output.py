@@ -65,9 +65,10 @@ def _print_fields(console: Console, answer: dict[str, Any]) -> None:
     # Shown once and readable: the attempt's failure is usually the same, and a traceback in JSON is one long line.
     attempt = answer.get("attempt")
     if isinstance(attempt, dict) and attempt.get("failure") == failure:
-        answer = {**answer, "attempt": {**attempt, "failure": "as below"}}
-    console.print(make_fields({field: value for field, value in answer.items() if field != "failure"}))
+        answer = {**answer, "attempt": {**attempt, "failure": "as above"}}
     console.print(describe_failure(failure), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+    console.print(make_fields({field: value for field, value in answer.items() if field != "failure"}))
 
 
 def describe_failure(failure: Mapping[str, Any]) -> str:

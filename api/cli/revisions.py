@@ -13,7 +13,7 @@ import click
 from .artifacts import upload_file, upload_libraries
 from .client import COMPLETED, PLAN_TIMEOUT_S, job_path
 from .errors import InvalidArgumentError, OperationFailedError
-from .job_wait import SETTLED, STARTED, wait_until
+from .job_wait import SETTLED, wait_until_started
 from .jobs import COLUMNS as JOB_COLUMNS
 from .jobs import Pair, job_rows, restart_of, strategy_options
 from .rescale import follow, phase_line
@@ -253,7 +253,7 @@ def clone(
         body = {"name": name, "start": start, **change, **restore}
         answer = control_plane.post(job_path(job, "clone"), body)
         if wait:
-            answer = wait_until(control_plane, answer["id"], STARTED, timeout_s)
+            answer = wait_until_started(control_plane, answer["id"], timeout_s)
     session.output.table(answer, job_rows(answer), JOB_COLUMNS)
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
-from keyscale.api.cli.job_wait import ENDED, LASTING, SETTLED, STARTED, has_reached, wait_until
+from keyscale.api.cli.job_wait import (
+    ENDED,
+    LASTING,
+    SETTLED,
+    STARTED,
+    STATUSES,
+    has_reached,
+    wait_until,
+    wait_until_started,
+)
 from keyscale.api.cli.root import show_problem
 from keyscale.api.lifecycle import transitions
 from keyscale.db.statuses import JobStatus
@@ -82,7 +91,41 @@ def test_after_the_time_the_exit_code_is_another_one() -> None:
     assert caught.value.exit_code == 3
 
 
+def running(**metrics: object) -> dict[str, Any]:
+    known = {"waits_for_input": False, "input_batches": 0, **metrics}
+    return {**job("RUNNING"), "attempt": {"metrics": known if metrics else None}}
+
+
+@pytest.mark.parametrize(
+    ("later", "is_started"),
+    [
+        (running(waits_for_input=True), True),
+        (running(input_batches=1), True),
+        (running(input_batches=None), True),
+        ({**job("FINISHED", "STOPPED"), "attempt": None}, True),
+        (running(waits_for_input=False), False),
+        (running(), False),
+    ],
+)
+def test_a_start_is_over_when_the_first_input_is_processed_or_none_is_there(
+    later: dict[str, Any], is_started: bool
+) -> None:
+    control_plane = cast("ControlPlane", Answers(job("SUBMITTING"), running(), later))
+    if is_started:
+        assert wait_until_started(control_plane, "visits") == later
+    else:
+        with pytest.raises(WaitTimeoutError, match="visits is RUNNING, and has committed no batch"):
+            wait_until_started(control_plane, "visits", timeout_s=0.3)
+
+
+def test_a_program_that_fails_on_its_first_record_ends_the_wait_for_its_start() -> None:
+    control_plane = cast("ControlPlane", Answers(running(waits_for_input=False), job("FAILED", "STOPPED", FAILURE)))
+    with pytest.raises(JobFailedError):
+        wait_until_started(control_plane, "visits")
+
+
 def test_the_command_line_knows_the_statuses_as_the_control_plane_does() -> None:
     assert set(SETTLED) == set(transitions.SETTLED)
+    assert tuple(JobStatus) == STATUSES
     assert set(LASTING) <= set(JobStatus)
     assert set(LASTING) >= ENDED | STARTED
