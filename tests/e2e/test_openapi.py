@@ -117,7 +117,7 @@ def try_requests(served: RunningControlPlane, directory: Path, document: Any, *o
 @pytest.mark.parametrize(
     ("phases", "examples", "requests_min"),
     [
-        pytest.param("examples,fuzzing,stateful", 2, 150, id="short"),
+        pytest.param("examples,fuzzing,stateful", 2, 100, id="short"),
         pytest.param(
             *("examples,coverage,fuzzing,stateful", 60, 4000),
             id="with every border of every parameter",
