@@ -895,8 +895,8 @@ class JobUserError(ApiError):
     domain = "external"
     retryable = True
     advice = (
-        "`detail` names the user or directory. Set KEYSCALE_JOB_USERS to a range of numbers without accounts, and"
-        " remove the file or account in the way."
+        "`detail` names the user or directory. Set KEYSCALE_JOB_USERS to a larger range, or to numbers without"
+        " accounts, and remove the file or account in the way."
     )
 
 

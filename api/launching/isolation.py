@@ -13,7 +13,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +24,12 @@ from keyscale.db.system_account import found_or_made
 from keyscale.installation import IMPORT_PATH
 
 from ..errors import JobUserError, SettingInvalidError
+from .user_register import UserRegister
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from keyscale.db.models import Job
 
     from ..settings import Settings
 
@@ -70,18 +73,36 @@ class Isolation:
         count: The size of the range; 0: all jobs run as the control plane's user.
         shared_gid: A group of all jobs, for files that they share; None: no such group.
         why_not: Why jobs do not have their own users; None: they have.
+        runs: The directory with a directory for each job.
+        register: Which job of this host has which user.
     """
 
     first_uid: int = 0
     count: int = 0
     shared_gid: int | None = None
     why_not: str | None = None
+    runs: Path | None = None
+    register: UserRegister = field(default_factory=UserRegister)
 
-    def uid(self, user_number: int) -> int | None:
-        """Returns the uid of the job with this number; None without isolation."""
-        return None if self.count == 0 else self.first_uid + user_number % self.count
+    def uid(self, job: Job) -> int | None:
+        """Takes a user number for a job; returns None without isolation.
 
-    def user(self, user_number: int) -> JobUser | None:
+        Several control planes share the numbers of a host. The job's own number decides only which is tried first, so
+        that a job usually has one number on all hosts.
+
+        Raises:
+            JobUserError: All numbers are taken.
+        """
+        if self.count == 0:
+            return None
+        numbers = range(self.first_uid, self.first_uid + self.count)
+        places = [] if self.runs is None else [self.runs / job.id]
+        if (objects := local_directory(job.store_url)) is not None:
+            places.append(objects / job.id)
+        preferred = numbers[job.user_number % self.count]
+        return self.register.take(job.id, places, numbers=numbers, preferred=preferred, is_usable=_may_be_a_jobs)
+
+    def user(self, job: Job) -> JobUser | None:
         """Returns a job's user; creates the account at first use.
 
         Returns None without isolation.
@@ -89,9 +110,9 @@ class Isolation:
         Java refuses to run as a number without an account.
 
         Raises:
-            JobUserError: The account cannot be made, or belongs to another user.
+            JobUserError: All numbers are taken, or the account cannot be made.
         """
-        uid = self.uid(user_number)
+        uid = self.uid(job)
         if uid is None:
             return None
         return JobUser(uid, _account(uid).pw_gid, self.shared_gid)
@@ -118,7 +139,7 @@ def isolation_of(settings: Settings, *, is_root: bool, mapped_uids: Iterable[tup
     elif not any(start <= first and first + count <= start + size for start, size in mapped_uids):
         reason = f"this container does not have the users {first} to {first + count - 1}"
     if reason is None:
-        return Isolation(first, count, settings.job_group)
+        return Isolation(first, count, settings.job_group, runs=settings.runs_directory)
     if settings.job_users is not None:
         raise SettingInvalidError(f"KEYSCALE_JOB_USERS: jobs cannot have users of their own: {reason}")
     return Isolation(why_not=reason)
@@ -155,7 +176,7 @@ def isolation_here(settings: Settings) -> Isolation:
         return Isolation(why_not="the program useradd is not installed")
     for place in (IMPORT_PATH, Path(sys.prefix), Path(sys.base_prefix), *(IMPORT_PATH / "keyscale").iterdir()):
         let_enter(place.resolve())
-    reason = _why_python_fails(isolation.first_uid)
+    reason = isolation.register.why_unusable() or _why_python_fails(isolation.first_uid)
     if reason is None:
         return isolation
     if settings.job_users is not None:
@@ -232,6 +253,14 @@ def local_directory(store_url: str) -> Path | None:
     """
     parts = urlsplit(store_url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _may_be_a_jobs(uid: int) -> bool:
+    """Returns whether a number has no account, or a job's."""
+    try:
+        return pwd.getpwuid(uid).pw_name == f"{ACCOUNT_PREFIX}{uid}"
+    except KeyError:
+        return True
 
 
 def _account(uid: int) -> pwd.struct_passwd:

@@ -135,7 +135,7 @@ class Launcher:
         work = directory / "work"
         secrets = self._settings.job_secrets.environment_of(revision.secrets)
         token = read_text(directory / "token") or ""
-        user = self.isolation.user(job.user_number)
+        user = self.isolation.user(job)
         self._make_directories_of_job(job, work, user)
         if user is not None and (objects := local_directory(job.store_url)) is not None:
             user = _reader_of_others(objects, granted, user)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from keyscale.db.models import Job
     from keyscale.jobs.protocol.program import ProgramQuestion
 
     from ..libraries.job_libraries import JobLibraries
@@ -104,7 +105,7 @@ class ProgramLoading:
         *,
         spark_conf: Mapping[str, str],
         secrets: Collection[str] | None,
-        user_number: int,
+        job: Job,
         brought: JobLibraries = NO_JOB_LIBRARIES,
     ) -> ProgramAnswer:
         """Runs a program up to its first record; returns its declaration.
@@ -116,7 +117,7 @@ class ProgramLoading:
             content: The bytes of the program's file.
             spark_conf: The job's Spark settings.
             secrets: The names of the job's secrets; None: all secrets.
-            user_number: Chooses the user that the job runs as.
+            job: The job, whose user runs it.
             brought: The libraries of the program.
 
         Raises:
@@ -128,7 +129,7 @@ class ProgramLoading:
         if not self._slots.acquire(timeout=_WAIT_S):
             raise TooManyInFlightError(f"{LOADS_MAX} programs are being loaded")
         try:
-            user = self._launcher.isolation.user(user_number)
+            user = self._launcher.isolation.user(job)
             with self._directory(user) as directory:
                 work = directory / "work"
                 (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))

@@ -203,7 +203,7 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
         spark_conf=after.spark_conf,
         secrets=after.secrets,
         brought=_brought(context, after.libraries),
-        user_number=job.user_number,
+        job=job,
     )
     if answer.failure is None:
         context.programs.remember(_key(facts), answer)

@@ -11,6 +11,7 @@ from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.settings import Settings
+from keyscale.db.models import Job
 from keyscale.jobs.protocol.program import ProgramQuestion
 
 if TYPE_CHECKING:
@@ -50,7 +51,13 @@ def test_a_program_shows_its_declarations_and_sees_only_its_own_secrets(
 ) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-store")
     question = ProgramQuestion("program.py", {"given": {"secret": "MINE"}}, 128, 2)
-    answer = loading(tmp_path).load(question, [SCRIPT.encode()], spark_conf={}, secrets=["MINE"], user_number=1)
+    answer = loading(tmp_path).load(
+        question,
+        [SCRIPT.encode()],
+        spark_conf={},
+        secrets=["MINE"],
+        job=Job(id="j", user_number=1, store_url="s3://bucket"),
+    )
     assert answer.failure is None
     assert answer.declaration is not None
     [operator] = answer.declaration.operators
@@ -65,6 +72,10 @@ def test_a_program_that_takes_too_long_is_killed_with_all_its_processes(tmp_path
     question = ProgramQuestion("program.py", {}, 128, 1)
     with pytest.raises(PlanTimeoutError):
         loading(tmp_path, plan_timeout_ms=1000).load(
-            question, [b"while True: pass\n"], spark_conf={}, secrets=[], user_number=1
+            question,
+            [b"while True: pass\n"],
+            spark_conf={},
+            secrets=[],
+            job=Job(id="j", user_number=1, store_url="s3://bucket"),
         )
     assert [*(tmp_path / "runs" / "plans").iterdir()] == []

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import os
+import pwd
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from keyscale.api.errors import JobUserError, SettingInvalidError
 from keyscale.api.launching.isolation import JobUser, isolation_of, local_directory, make_directory
+from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
+from keyscale.db.models import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,14 +24,35 @@ NOBODY = 65534
 
 
 def decided(tmp_path: Path, *, is_root: bool = True, mapped: Any = None, **settings: Any) -> Isolation:
-    return isolation_of(Settings(home=tmp_path, **settings), is_root=is_root, mapped_uids=mapped or ALL_USERS)
+    settings = {"home": tmp_path, **settings}
+    found = isolation_of(Settings(**settings), is_root=is_root, mapped_uids=mapped or ALL_USERS)
+    return replace(found, register=UserRegister(tmp_path / "users"))
+
+
+def job(user_number: int, job_id: str = "") -> Job:
+    return Job(id=job_id or f"job-{user_number}", user_number=user_number, store_url="s3://bucket")
 
 
 def test_root_gives_each_job_a_user_of_its_own(tmp_path: Path) -> None:
     isolation = decided(tmp_path)
     assert isolation.why_not is None
-    assert [isolation.uid(number) for number in (1, 2, 9_999, 10_000)] == [50_001, 50_002, 59_999, 50_000]
-    assert decided(tmp_path, job_users="700-799").uid(1) == 701
+    assert [isolation.uid(job(number)) for number in (1, 2, 9_999, 10_000)] == [50_001, 50_002, 59_999, 50_000]
+    assert decided(tmp_path, job_users="700-799").uid(job(1)) == 701
+
+
+def test_two_control_planes_on_a_host_give_their_jobs_different_users(tmp_path: Path) -> None:
+    first, second = (decided(tmp_path, home=tmp_path / name) for name in ("first", "second"))
+    assert [first.uid(job(1, "a")), second.uid(job(1, "b")), second.uid(job(2, "c"))] == [50_001, 50_002, 50_003]
+    assert [first.uid(job(1, "a")), second.uid(job(1, "b"))] == [50_001, 50_002], "a job keeps its user"
+    assert second.uid(job(10_001, "d")) == 50_004, "after as many jobs as the range has numbers"
+
+
+def test_a_number_with_the_account_of_another_program_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accounts = {50_001: "postgres", 50_002: "keyscale-job-50002"}
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name=accounts[uid]))
+    assert decided(tmp_path).uid(job(1)) == 50_002
 
 
 @pytest.mark.parametrize(
@@ -41,7 +67,7 @@ def test_where_jobs_cannot_have_users_the_reason_is_said_and_a_demand_is_refused
     tmp_path: Path, facts: dict[str, Any], reason: str
 ) -> None:
     isolation = decided(tmp_path, **facts)
-    assert isolation.uid(1) is None
+    assert isolation.uid(job(1)) is None
     assert reason in (isolation.why_not or "")
     with pytest.raises(SettingInvalidError, match=reason):
         decided(tmp_path, job_users="50000-59999", **facts)

@@ -15,7 +15,9 @@ from keyscale.api.launching import program_loading
 from keyscale.api.launching.isolation import Isolation
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
+from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
+from keyscale.db.models import Job
 from keyscale.jobs.protocol.program import ProgramQuestion
 from tests.support.waiting import wait_until
 
@@ -45,7 +47,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]
         settings = Settings(home=tmp_path, store_url="file:///none", plan_timeout_ms=plan_timeout_ms)
         loading = ProgramLoading(settings, Launcher(settings, isolation))
         question = ProgramQuestion("program.py", {}, 128, 1)
-        loading.load(question, [], spark_conf={}, secrets=[], user_number=7)
+        loading.load(question, [], spark_conf={}, secrets=[], job=Job(id="j", user_number=7, store_url="s3://bucket"))
 
     return run
 
@@ -79,9 +81,14 @@ def test_processes_that_a_program_leaves_in_a_session_of_their_own_are_killed(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")
-def test_with_a_user_of_their_own_they_are_killed_whatever_their_environment(load: Callable[..., None]) -> None:
+def test_with_a_user_of_their_own_they_are_killed_whatever_their_environment(
+    load: Callable[..., None], tmp_path: Path
+) -> None:
     with pytest.raises(ProgramUnloadableError):
-        load(FORK.format(environment="{}", stay_s=0), isolation=Isolation(FIRST_USER, 10))
+        load(
+            FORK.format(environment="{}", stay_s=0),
+            isolation=Isolation(FIRST_USER, 10, register=UserRegister(tmp_path / "users")),
+        )
     wait_until(lambda: not left_over())
 
 

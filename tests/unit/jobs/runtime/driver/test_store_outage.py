@@ -98,6 +98,8 @@ def test_a_retrying_store_returns_what_the_store_returns(store: FaultyStore, tmp
     retrying.delete(iter(["a/b"]))
     assert [info.path for info in retrying.list("a/")] == ["a/c", "a/d", "a/e"]
     assert (retrying.get("a/e"), retrying.head("a/b"), retrying.url) == (b"1", None, store.url)
+    limited = LocalObjectStore(tmp_path, get_bytes_max=5)
+    assert (retrying.get_bytes_max, RetryingStore(limited, Retries(0)).get_bytes_max) == (None, 5)
 
 
 class Silent(LocalObjectStore):
