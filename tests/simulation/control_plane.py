@@ -163,6 +163,7 @@ class PlayedControlPlane:
         self._launcher = launcher
         self._election = election
         self.troubles: dict[str, Any] = {}
+        self.round_seconds = ROUND_SECONDS
         world.spawn(self.process, "reconciler", self._run)
 
     # Answers to drivers
@@ -224,5 +225,5 @@ class PlayedControlPlane:
                 wanted = jobs.ids_to_reconcile(session)
             served.serve(wanted)
             removal.run_due(leadership)
-            self.context.wakeup.wait(ROUND_SECONDS)
+            self.context.wakeup.wait(self.round_seconds)
             self.world.sleep(PAUSE_SECONDS)

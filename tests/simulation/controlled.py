@@ -24,16 +24,23 @@ from keyscale.db.models import Attempt, Change, DeletedJob, Job, Revision
 from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout
-from tests.simulation.control_plane import USER, Election, Launched, PlayedControlPlane
+from tests.simulation.control_plane import ROUND_SECONDS, USER, Election, Launched, PlayedControlPlane
 from tests.simulation.database import ARTIFACT
 from tests.simulation.driver import Driver
 from tests.simulation.environment import STEP_SECONDS, Environment, Outcome
 from tests.simulation.given_control import MAX_PARALLELISM, SETTINGS, SLOW_SETTINGS
 from tests.simulation.object_store import URL
-from tests.simulation.stage import AGE_FLOOR_MS, REMOVAL_SETTLED_MS, RETENTION_INTERVAL_SECONDS, played
+from tests.simulation.stage import (
+    AGE_FLOOR_MS,
+    HEARTBEAT_SECONDS,
+    REMOVAL_SETTLED_MS,
+    RETENTION_INTERVAL_SECONDS,
+    played,
+)
 from tests.simulation.trace import Trace
 from tests.simulation.world import ProcessEndedError
 
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
 
 NAME = "flights"
 HOSTS = ("a", "b")
+RESTING_SECONDS = 20.0
 QUIET_SECONDS = 900.0
 """After the last fault, each wish of the user must have come true within this virtual time."""
 SETTLED = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FINISHED, JobStatus.FAILED}
@@ -248,7 +256,6 @@ class ControlledEnvironment(Environment):
                 self.world.reach("a clone ran beside its original")
 
     def _come_right(self) -> None:
-        world = self.world
         if not self._wait("the last wish to come true", self._is_quiet):
             return
         self._check_one_driver_each()
@@ -263,9 +270,9 @@ class ControlledEnvironment(Environment):
         if self.auditor.findings:
             return
         self._request_now("slow", lambda context: revisions.update(context, USER, NAME, _slow(), "*"))
-        world.run_until(world.now + AGE_FLOOR_MS / 1000)
+        self._rest(AGE_FLOOR_MS / 1000)
         self.on_records([1])
-        world.run_until(world.now + 3 * RETENTION_INTERVAL_SECONDS)
+        self._rest(3 * RETENTION_INTERVAL_SECONDS)
         if not self._wait("the job to catch up after the clean-up", self._have_all_caught_up):
             return
         self._check_data()
@@ -317,9 +324,19 @@ class ControlledEnvironment(Environment):
         deleted = {job_id for job_id, _ in self.launched.drivers}
         for name in self._job_names():
             self._request_now("delete", self._deletion_of(name))
-        self.world.run_until(self.world.now + REMOVAL_SETTLED_MS / 1000 + 30.0)
+        self._rest(REMOVAL_SETTLED_MS / 1000 + 30.0)
         if self._wait("the objects of deleted jobs to be gone", self._is_all_removed):
             self._check_removed(deleted)
+
+    def _rest(self, seconds: float) -> None:
+        """Lets a time pass in which only clean-ups have work; a message each 20 seconds is enough."""
+        reporter.HEARTBEAT_INTERVAL_SECONDS = RESTING_SECONDS
+        for plane in self.planes.values():
+            plane.round_seconds = RESTING_SECONDS
+        self.world.run_until(self.world.now + seconds)
+        reporter.HEARTBEAT_INTERVAL_SECONDS = HEARTBEAT_SECONDS
+        for plane in self.planes.values():
+            plane.round_seconds = ROUND_SECONDS
 
     def _stop(self, name: str) -> bool:
         given = StopRequest(operation_id=self._id())

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.history import History
 
 pytestmark = pytest.mark.real
-SEEDS = range(5)
+SEEDS = (0, 1, 2, 4)
+SEED_PLAYED_TWICE = 3
 MORE_SEEDS = range(5, 60)
 KINDS_IN_SHORT = ("rescale", "failing upgrade", "deletion")
 CRASHES = 2
@@ -68,7 +69,8 @@ def test_crashes_at_many_durable_steps_lose_no_wish(database: Database, kind: st
 
 
 def test_the_same_seed_gives_the_same_trace_in_whatever_order_rows_come(database: Database) -> None:
-    first = play_controlled(control_plane_history(3), database)
+    first = play_controlled(control_plane_history(SEED_PLAYED_TWICE), database)
     with database.shuffled():
-        second = play_controlled(control_plane_history(3), database)
+        second = play_controlled(control_plane_history(SEED_PLAYED_TWICE), database)
+    assert first.findings == []
     assert first.digest == second.digest
