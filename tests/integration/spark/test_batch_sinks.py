@@ -15,6 +15,7 @@ from keyscale.jobs.sinks.files import FileSink
 from keyscale.jobs.sinks.foreach_batch import ForeachBatchSink
 from keyscale.jobs.sinks.sink import SinkContext
 from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,7 @@ def test_a_batch_is_invisible_before_publish_and_complete_after_it(
     assert staged(tmp_path) == []
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 def test_publishing_again_changes_nothing(spark: SparkSession, tmp_path: Path, sink: FileSink) -> None:
     token = sink.prepare(spark.range(5).toDF("id"), context())
     for _ in range(3):
@@ -81,6 +83,7 @@ def test_readers_see_the_batch_number_as_a_column(spark: SparkSession, tmp_path:
     assert sorted(row.batch for row in spark.read.parquet(str(tmp_path)).collect()) == [2, 10]
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 def test_a_discarded_batch_leaves_nothing(spark: SparkSession, tmp_path: Path, sink: FileSink) -> None:
     token = sink.prepare(spark.range(5).toDF("id"), context())
     sink.discard(token)
@@ -122,6 +125,7 @@ def test_an_interrupted_rename_on_an_object_store_is_repeated(
     assert staged(tmp_path) == []
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 def test_another_jobs_output_is_not_touched(spark: SparkSession, tmp_path: Path, sink: FileSink) -> None:
     sink.publish(sink.prepare(spark.range(1).toDF("id"), context(job_id="first")))
     token = sink.prepare(spark.range(9, 10).toDF("id"), context(job_id="second"))
@@ -130,6 +134,7 @@ def test_another_jobs_output_is_not_touched(spark: SparkSession, tmp_path: Path,
     assert ids(spark, tmp_path) == [0]
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 def test_a_job_that_went_back_to_a_savepoint_replaces_the_batches_that_it_runs_again(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
@@ -140,6 +145,7 @@ def test_a_job_that_went_back_to_a_savepoint_replaces_the_batches_that_it_runs_a
     assert ids(spark, tmp_path) == [9]
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 @pytest.mark.parametrize("is_published", [True, False], ids=["published", "only committed"])
 def test_a_batch_is_published_where_it_was_staged_after_the_jobs_directory_has_changed(
     spark: SparkSession, tmp_path: Path, is_published: bool
@@ -156,6 +162,7 @@ def test_a_batch_is_published_where_it_was_staged_after_the_jobs_directory_has_c
     assert ids(spark, tmp_path / "after") == [3, 4]
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 def test_an_older_attempt_cannot_replace_a_newer_ones_output(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
@@ -197,6 +204,7 @@ def test_a_published_batch_may_be_removed_by_a_reader(spark: SparkSession, tmp_p
     assert batches(tmp_path) == ["batch=0", "batch=1"]
 
 
+@pytest.mark.exhaustive  # the test above removes the last batch
 def test_a_removed_batch_before_the_savepoint_that_a_job_goes_back_to_is_no_failure(
     spark: SparkSession, tmp_path: Path, sink: FileSink
 ) -> None:
@@ -294,6 +302,7 @@ def test_an_operator_that_fails_while_a_foreach_batch_function_reads_is_not_the_
     assert origin_of(failure.value).operator_uid == "totals"
 
 
+@pytest.mark.exhaustive  # the model of the file system shows it in the fast tier
 def test_a_fork_is_refused_the_directory_of_the_job_that_runs_on_and_leaves_all_of_its_files_alone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -314,10 +323,11 @@ def test_a_fork_is_refused_the_directory_of_the_job_that_runs_on_and_leaves_all_
     assert ids(spark, tmp_path / "shared") == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("origin", [None, "fork"], ids=["an unrelated job", "a fork of a fork"])
+@pytest.mark.parametrize("job", short_form(["an unrelated job", "a fork of a fork"], ["an unrelated job"]))
 def test_no_other_job_may_write_to_a_jobs_directory_even_once_its_files_are_gone(
-    spark: SparkSession, tmp_path: Path, origin: str | None
+    spark: SparkSession, tmp_path: Path, job: str
 ) -> None:
+    origin = "fork" if job == "a fork of a fork" else None
     original = FileSink(str(tmp_path))
     original.recover(context(-1))
     original.publish(original.prepare(spark.range(3).toDF("id"), context(0)))
