@@ -35,6 +35,9 @@ FATAL_CODES = frozenset(
         "JOB_NOT_PICKLABLE",
         "JOB_NO_ENVIRONMENT",
         "JOB_NO_SINK",
+        "JOB_OPERATOR_STATE_UNAVAILABLE",
+        "JOB_OUTPUT_MISMATCH",
+        "JOB_OUTPUT_UNKNOWN",
         "JOB_RESTORE_REFUSED",
         "JOB_SCHEMA_INVALID",
         "JOB_SCRIPT_FAILED",
@@ -46,19 +49,19 @@ FATAL_CODES = frozenset(
         "JOB_UID_MISSING",
         "SINK_TARGET_OCCUPIED",
         "STATE_CLAIM_REFUSED",
+        "STATE_DESCRIPTOR_INVALID",
         "STATE_FORMAT_TOO_NEW",
         "STATE_LOCATION_INVALID",
         "STATE_SCHEMA_MISMATCH",
+        "STATE_TYPE_UNSUPPORTED",
     }
 )
-"""Codes of errors that a restart cannot fix: in the script, its graph, its settings or the format of its state."""
+"""Codes of errors that a restart cannot fix: in the script, its graph, its declarations, its settings, the columns of
+its results or the format of its state."""
 
 CODE_FAULTS = frozenset(
     {
         "JOB_FUNCTION_FAILED",
-        "JOB_OPERATOR_STATE_UNAVAILABLE",
-        "JOB_OUTPUT_MISMATCH",
-        "JOB_OUTPUT_UNKNOWN",
         "JOB_PROCESSOR_CALL_REFUSED",
     }
 )
