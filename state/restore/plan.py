@@ -7,12 +7,12 @@ A plan works at any parallelism. `keyscale.state.log.recovery` has chosen the ba
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keyscale.errors import KeyscaleError
 
 from ..documents.state_version import NO_BATCH, StateVersion, base_lineage
-from ..keys.key_groups import KeyGroupRange, key_group_range
+from ..keys.key_groups import KeyGroupRange, key_group_range, subtask_for_key_group
 from ..operator_state.operator_files import OperatorStatePlan
 
 if TYPE_CHECKING:
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from ..identifiers import BatchId
     from ..keyed.schema import KeyedSchema
     from ..log.resolution import OperatorHistory
+
+
+class _Part(Protocol):
+    @property
+    def key_groups(self) -> KeyGroupRange: ...
+
+
+Part = TypeVar("Part", bound=_Part)
 
 
 class CoverError(KeyscaleError):
@@ -135,7 +143,32 @@ def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: i
         CoverError: The history's snapshots miss or double a key group.
     """
     assign_shards(history.snapshots, max_parallelism, parallelism)
-    return [plan_subtask(history, key_group_range(max_parallelism, parallelism, index)) for index in range(parallelism)]
+    snapshots = by_subtask(history.snapshots, max_parallelism, parallelism)
+    changelogs = by_subtask(history.changelogs, max_parallelism, parallelism)
+    operator_state = OperatorStatePlan(history.operator_state, inherited=True)
+    return [
+        RestorePlan(tuple(of_snapshots), tuple(of_changelogs), operator_state)
+        for of_snapshots, of_changelogs in zip(snapshots, changelogs, strict=True)
+    ]
+
+
+def by_subtask(parts: Iterable[Part], max_parallelism: int, parallelism: int) -> list[list[Part]]:
+    """Returns the parts of a state that each subtask needs, by index.
+
+    A part is given to each subtask with a key group of the part, in the order of the parts. Key groups beyond the max
+    parallelism belong to no subtask.
+    """
+    needed: list[list[Part]] = [[] for _ in range(parallelism)]
+    for part in parts:
+        groups = part.key_groups.intersection(KeyGroupRange(0, max_parallelism - 1))
+        if groups is None:
+            continue
+        first, last = (
+            subtask_for_key_group(group, max_parallelism, parallelism) for group in (groups.start, groups.end)
+        )
+        for index in range(first, last + 1):
+            needed[index].append(part)
+    return needed
 
 
 def version_of(plan: RestorePlan, key_groups: KeyGroupRange, batch_id: BatchId) -> StateVersion:
@@ -165,7 +198,8 @@ def assign_shards(
     if not snapshots:
         return [() for _ in ranges]
     check_cover([snapshot.key_groups for snapshot in snapshots], KeyGroupRange(0, max_parallelism - 1))
-    return [assign_to_range(snapshots, own) for own in ranges]
+    shards = by_subtask((shard for each in snapshots for shard in each.shards), max_parallelism, parallelism)
+    return [_assigned(of_subtask, own) for of_subtask, own in zip(shards, ranges, strict=True)]
 
 
 def assign_to_range(snapshots: Sequence[SnapshotHandle], key_groups: KeyGroupRange) -> tuple[ShardAssignment, ...]:
@@ -174,14 +208,16 @@ def assign_to_range(snapshots: Sequence[SnapshotHandle], key_groups: KeyGroupRan
     Raises:
         CoverError: The shards miss or double a key group of the range.
     """
+    return _assigned([shard for snapshot in snapshots for shard in snapshot.shards], key_groups) if snapshots else ()
+
+
+def _assigned(shards: Iterable[ShardHandle], key_groups: KeyGroupRange) -> tuple[ShardAssignment, ...]:
     assignments = [
         ShardAssignment(shard, own)
-        for snapshot in snapshots
-        for shard in snapshot.shards
+        for shard in shards
         if (own := shard.key_groups.intersection(key_groups)) is not None
     ]
-    if assignments or snapshots:
-        check_cover([assignment.key_groups for assignment in assignments], key_groups)
+    check_cover([assignment.key_groups for assignment in assignments], key_groups)
     return tuple(sorted(assignments, key=lambda assignment: assignment.key_groups))
 
 

@@ -44,6 +44,28 @@ def test_every_chain_of_rescales_covers_every_key_group_once(max_parallelism: in
         snapshots = tuple(snapshot(index, *(part.key_groups for part in plan)) for index, plan in enumerate(plans))
 
 
+def pairs_to(most: int) -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(0, most), st.integers(0, most))
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 40).flatmap(
+        lambda groups: st.tuples(
+            st.just(groups), st.integers(1, groups), st.lists(st.tuples(*[st.integers(0, groups)] * 2))
+        )
+    )
+)
+def test_each_subtask_of_an_operator_needs_what_it_needs_alone(given_: tuple[int, int, list[tuple[int, int]]]) -> None:
+    max_parallelism, parallelism, ends = given_
+    changelogs = tuple(
+        changelog(str(at), at, KeyGroupRange(min(pair), max(pair))) for at, pair in enumerate(ends, start=4)
+    )
+    history = OperatorHistory(at_parallelism(max_parallelism, (parallelism + 1) // 2), changelogs)
+    ranges = [key_group_range(max_parallelism, parallelism, index) for index in range(parallelism)]
+    assert plan_operator(history, max_parallelism, parallelism) == [plan_subtask(history, own) for own in ranges]
+
+
 def test_an_operator_without_state_starts_empty() -> None:
     assert assign_shards((), 128, 3) == [(), (), ()]
 
