@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
+from keyscale.state.consolidation import consolidator
 from keyscale.state.consolidation.policy import DEFAULT_POLICY
+from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.ttl import Cleanup, Ttl
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -96,3 +100,27 @@ def test_a_large_live_state_is_not_rewritten_for_a_small_expired_one(tmp_path: P
         with job.open(0) as store:
             assert len(list(store.engine.scan("count", b"", None))) == 20_000
             assert len(list(store.engine.scan("brief", b"", None))) == (0 if worth_it else small)
+
+
+@pytest.mark.parametrize("clock", [BatchClock(7000, 4000), None], ids=["a clock", "no clock"])
+def test_a_process_of_its_own_removes_entries_by_the_same_processing_and_event_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: BatchClock | None
+) -> None:
+    commands: list[list[str]] = []
+    consolidated: list[Any] = []
+
+    def popen(command: list[str], **_: Any) -> SimpleNamespace:
+        commands.append(command)
+        return SimpleNamespace(wait=lambda: None)
+
+    monkeypatch.setattr(consolidator, "subprocess", SimpleNamespace(Popen=popen, DEVNULL=None))
+    consolidator.start_consolidator(tmp_path, os.getpid(), clock)
+    monkeypatch.setattr(consolidator, "consolidate", lambda *given: consolidated.append(given))
+    monkeypatch.setattr(consolidator, "_end_with", lambda _: None)
+    monkeypatch.setattr(os, "nice", lambda _: None)
+    [[_, _, _, *arguments]] = commands
+    assert consolidator.main(arguments) == 0
+    [(directory, given)] = consolidated
+    assert directory == tmp_path
+    times = [None if each is None else (each.processing_time_ms, each.event_time_ms) for each in (given, clock)]
+    assert times[0] == times[1]
