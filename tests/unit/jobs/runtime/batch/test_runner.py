@@ -216,6 +216,19 @@ def test_a_batch_plans_the_timers_of_the_committed_state(runs: Runs) -> None:
     assert runs.runner.plans[-1].batch_id == 1
 
 
+def test_broadcast_records_reach_a_subtask_that_has_neither_records_nor_timers(runs: Runs) -> None:
+    report = TaskReport("", OPERATOR, SubtaskIndex(0), next_timers=NextTimers(event_ms=10**15))
+    runner = runs.runner
+    runner.run(cast("Any", "frame"), runs.committed.after(BatchId(0), cast("Any", outcome_of(report)), {}, 2))
+    (node,), plan = runner._topology.operators, runner.plans[-1]
+    assert runner._task(plan, node, b"").due == (False,)
+    with_records = runner._task(plan, node, b"records")
+    assert with_records.due == (True,)
+    assert with_records.broadcast is not None
+    assert with_records.broadcast.open() == b"records"
+    assert plan.parcels == [with_records.broadcast], "it is released with the batch"
+
+
 def outcome_of(report: TaskReport) -> Any:
     return SimpleNamespace(
         changelogs={OPERATOR: (None,)},
