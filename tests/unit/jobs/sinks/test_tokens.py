@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +29,25 @@ def test_a_batch_that_another_kind_of_sink_has_staged_under_the_uid_is_left_out(
 ) -> None:
     SINKS["postgres"].publish(token)
     assert "a sink of another kind has staged it" in caplog.text
+
+
+class Letters:
+    """A sink for dead letters that keeps the tokens which it publishes."""
+
+    def __init__(self) -> None:
+        self.published: list[str] = []
+
+    def publish(self, token: str) -> None:
+        self.published.append(token)
+
+
+def test_dead_letters_are_published_with_a_batch_that_another_driver_has_staged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(PostgresSink, "_publish_staged", lambda *_: None)  # needs a database
+    letters = Letters()
+    PostgresSink("", "table", dead_letters=cast("Any", letters)).publish(TOKENS["postgres"])
+    assert letters.published == ["letters-3"]
 
 
 def test_a_sink_of_files_refuses_nothing() -> None:
