@@ -118,6 +118,12 @@ def test_a_parameter_is_masked_by_its_name_or_in_part_by_its_form(name: str, val
     assert redact_named(name, value) == shown
 
 
+@pytest.mark.parametrize("shorter", ["hunter2", "longer"])
+def test_a_password_that_holds_another_password_is_masked_to_its_last_character(shorter: str) -> None:
+    shown = redact_named("input", f"postgresql://me:hunter2.longer@db/orders?token={shorter}")
+    assert shown == "postgresql://me:*****@db/orders?token=*****"
+
+
 def test_a_quoted_secret_is_masked_to_its_last_character() -> None:
     shown = "two\nlines of hunter2"
     assert mask_known(f"KeyError: {shown!r}", {"A_TOKEN": shown}) == "KeyError: '*****'"
