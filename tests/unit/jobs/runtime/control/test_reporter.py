@@ -189,6 +189,25 @@ def test_without_an_answer_the_newest_report_of_a_checkpoint_is_kept(running: Ru
     ]
 
 
+def test_a_report_that_follows_while_the_one_before_is_in_transit_does_not_replace_it(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = running.control.report_checkpoint
+
+    def completed_meanwhile(message: CheckpointReport) -> None:
+        if message.status is CheckpointStatus.IN_PROGRESS:
+            running.reporter.report_checkpoint(report(1, CheckpointStatus.COMPLETED))
+        send(message)
+
+    monkeypatch.setattr(running.control, "report_checkpoint", completed_meanwhile)
+    running.reporter.report_checkpoint(report(1, CheckpointStatus.IN_PROGRESS))
+    assert running.reporter.close(5)
+    assert [each.status for each in running.control.reports] == [
+        CheckpointStatus.IN_PROGRESS,
+        CheckpointStatus.COMPLETED,
+    ]
+
+
 def test_of_too_many_reports_those_of_the_oldest_checkpoints_are_dropped_but_of_no_savepoint(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
