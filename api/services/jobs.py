@@ -454,7 +454,6 @@ def _fields(
     """Returns the fields of an answer, with the given `attempt`."""
     job, columns = overview.job, overview.attempt or {}
     is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
-    is_active and job["status"] not in SETTLED
     snapshots = [each for each in (overview.checkpoint, overview.savepoint) if each is not None]
     newest = max(snapshots, key=attrgetter("id"), default=None)
     return (
