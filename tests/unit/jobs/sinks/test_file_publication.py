@@ -151,6 +151,17 @@ def test_a_discarded_batch_leaves_nothing(driver: SinkDriver, tmp_path: Path) ->
         sink.publish(token)
 
 
+def test_an_attempt_that_restarts_in_its_process_removes_the_batch_that_it_has_staged(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    sink = driver.run_attempt(0)
+    sink.prepare(driver.frame(1, driver.attempt), driver.context(1))
+    assert not nothing_is_staged(tmp_path / "out")
+    sink.recover(driver.context(0))
+    assert nothing_is_staged(tmp_path / "out")
+    assert ids(tmp_path / "out") == expected_ids(0)
+
+
 def test_an_older_attempt_changes_nothing_once_a_newer_one_has_published(driver: SinkDriver, tmp_path: Path) -> None:
     old = driver.start()
     late = old.prepare(driver.frame(0, 1), driver.context(0))

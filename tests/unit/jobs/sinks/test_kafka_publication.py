@@ -153,6 +153,17 @@ def test_an_older_attempt_is_shut_out_of_every_share_when_a_newer_one_begins(
     assert ids(brokers) == expected_ids(0)
 
 
+def test_an_attempt_that_restarts_in_its_process_removes_the_batch_that_it_has_staged(
+    driver: SinkDriver, brokers: Brokers, tmp_path: Path
+) -> None:
+    of = driver.run_attempt(0)
+    of.prepare(driver.frame(1, driver.attempt), driver.context(1))
+    assert list(tmp_path.rglob("part-*"))
+    of.recover(driver.context(0))
+    assert not list(tmp_path.rglob("part-*"))
+    assert ids(brokers) == expected_ids(0)
+
+
 def test_a_batch_that_another_driver_has_published_and_removed_is_done(driver: SinkDriver, brokers: Brokers) -> None:
     old = driver.start()
     token = old.prepare(driver.frame(0, 1), driver.context(0))
