@@ -18,6 +18,7 @@ from tests.simulation.environment import play
 from tests.simulation.generator import control_plane_history, data_plane_history
 from tests.simulation.guards import DATA_PLANE
 from tests.simulation.history import History
+from tests.simulation.output_guards import OUTPUT
 from tests.simulation.rare_states import never_reached
 from tests.simulation.shortening import shortened
 from tests.simulation.trace import Trace
@@ -94,7 +95,7 @@ class Players:
 def switch_off(part: str) -> int:
     """Switches off one guard after the other; prints within how many seeds each is found."""
     missed = 0
-    for guard in (each for each in DATA_PLANE if part in each.name):
+    for guard in (each for each in (*DATA_PLANE, *OUTPUT) if part in each.name):
         began = time.process_time()
         seed = next((seed for seed in range(guard.seeds) if guard.found_by(seed)), None)
         missed += seed is None

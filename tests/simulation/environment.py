@@ -154,7 +154,9 @@ class Environment:
                 )
             elif self.sink_kind in {"appended table", "upserted table"}:
                 options = BY_KEY if self.sink_kind == "upserted table" else BY_BATCH
-                self.sinks[job] = PostgresSinkModel(self.world, options, self.commit_faults)
+                self.sinks[job] = PostgresSinkModel(
+                    self.world, options, lambda batch: self.auditor.published(job, batch), self.commit_faults
+                )
             else:
                 self.sinks[job] = FileSinkModel(self.world, directory, copies=self.sink_kind == "copied files")
         return self.sinks[job]

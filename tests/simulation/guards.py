@@ -140,7 +140,7 @@ def _open_on_any_base(history: Any, entry: Any, *, first: bool) -> None:
 _commit = BatchLoop._commit
 
 
-def _publish_and_commit(loop: BatchLoop, batch_id: Any, outcome: Any, *, of_spark: bool) -> Any:
+def publish_and_commit(loop: BatchLoop, batch_id: Any, outcome: Any, *, of_spark: bool) -> Any:
     loop._runner.publish(outcome.sinks)
     return _commit(loop, batch_id, outcome, of_spark=of_spark)
 
@@ -320,7 +320,7 @@ DATA_PLANE = (
     ),
     Guard(
         "A batch is published after its commit.",
-        ((BatchLoop, "_commit", _publish_and_commit),),
+        ((BatchLoop, "_commit", publish_and_commit),),
         "was published before",
         0,
         history=data_plane_scenes("steady"),

@@ -157,6 +157,8 @@ class PlayedProducer(ModelProducer):
 
     def commit_transaction(self, timeout: float) -> None:
         model, world = self._model, self._model.world
+        if self._is_fenced:
+            world.reach("a producer was fenced in a transaction")
         match model.faults.draw(world):
             case Commit.WELL:
                 super().commit_transaction(timeout)

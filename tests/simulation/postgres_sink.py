@@ -23,6 +23,8 @@ from tests.support.sinks.file_system import ModelSession, TableFrame
 from tests.support.sinks.postgres_server import MARKERS, Server, Session, Table, gone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from keyscale.jobs.sinks.sink import SinkContext
@@ -66,6 +68,19 @@ class PostgresHost:
             if seconds > WAIT_SECONDS_MAX:
                 self.model.waits.add((attempt, older))
 
+    def committed(self) -> None:
+        """Notes the batch that has become visible, if one has."""
+        model, tables = self.model, self.model.server.tables
+        markers = tables[MARKERS].rows if MARKERS in tables else []
+        batch_id = max((row["batch_id"] for row in markers), default=-1)
+        if batch_id > model.last_batch_id:
+            model.on_publish(batch_id)
+        model.last_batch_id = batch_id
+
+    def ended(self, session: Session) -> None:
+        if session.changes:
+            self.model.world.reach("a new driver ended a transaction of an older one")
+
 
 class PlayedConnection(Session):
     """A session whose commits may fail."""
@@ -108,18 +123,22 @@ class PostgresSinkModel:
     Attributes:
         world: The world.
         options: Of the sink: how it takes rows back.
+        on_publish: Called with each batch that readers see.
         faults: Of the server's commits.
         is_away: Whether the server answers nobody.
         waits: The attempts that waited too long, each with the older attempt that it waited for.
         attempts: The attempt of each session.
+        last_batch_id: The last batch that readers see.
     """
 
     world: World
     options: dict[str, Any]
+    on_publish: Callable[[int], None]
     faults: CommitFaults = field(default_factory=CommitFaults)
     is_away: bool = False
     waits: set[tuple[int, int]] = field(default_factory=set)
     attempts: dict[Session, int] = field(default_factory=dict)
+    last_batch_id: int = -1
     server: Server = field(init=False)
     _tasks: itertools.count[int] = field(default_factory=itertools.count)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.guards import DATA_PLANE, Guard
+from tests.simulation.output_guards import OUTPUT
 
 
 @pytest.mark.parametrize(
     "guard",
     [
         pytest.param(guard, id=guard.name, marks=[pytest.mark.exhaustive] if guard.is_dear else [])
-        for guard in DATA_PLANE
+        for guard in (*DATA_PLANE, *OUTPUT)
     ],
 )
 def test_the_auditor_finds_that_a_guard_is_off(guard: Guard) -> None:

@@ -8,8 +8,12 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, retention_runner
+from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointsFailingError, CheckpointTimeoutError
+from keyscale.jobs.sinks.kafka_output import KafkaOutput
+from keyscale.jobs.sinks.postgres import PostgresSink
+from keyscale.jobs.sinks.published import Step
 from keyscale.state.documents import manifest
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.manifest import ManifestTakenError
@@ -17,10 +21,12 @@ from keyscale.state.log import commit_log, recovery
 from keyscale.state.log.commit_log import CommitLog, FencedError, LogGapError
 from keyscale.state.log.resolution import BaseDisownedError
 from keyscale.state.objects.errors import ObjectCorruptError
+from keyscale.state.operator_state import operator_files
 from keyscale.state.retention.deletion_plan import RetentionError
 from keyscale.state.subtask import store
 from keyscale.state.subtask.store import SubtaskStore
 from tests.simulation.object_store import StoreClient
+from tests.support.rehearsal.rehearsal import RehearsedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +57,10 @@ def raised(*kinds: type[BaseException]) -> Callable[[Any, tuple[Any, ...]], bool
 
 def returned(result: Any, _: tuple[Any, ...]) -> bool:
     return result is not None and result is not False and not isinstance(result, BaseException)
+
+
+def not_raised(result: Any, _: tuple[Any, ...]) -> bool:
+    return not isinstance(result, BaseException)
 
 
 def _is_opened(result: Any) -> bool:
@@ -123,6 +133,27 @@ WATCHED = (
     Watched("a consolidated shard was taken over", store, "take_over", returned),
     Watched("state was rebuilt of files on the host", store, "rebuild_shards", _fetched(links=True)),
     Watched("state was rebuilt of downloaded files", store, "rebuild_shards", _fetched(links=False)),
+    Watched(
+        "operator state was divided among another number of subtasks",
+        operator_files,
+        "redistribute",
+        lambda _, given: len(given[0]) != given[1] and any(each.states for each in given[0]),
+    ),
+    Watched(
+        "the first batch of an attempt was of time alone",
+        BatchLoop,
+        "fire_timers",
+        lambda result, given: result is True and given[0]._status.commits == 1,
+    ),
+    Watched("an overtaken driver discarded its output", RehearsedRunner, "discard", not_raised),
+    Watched(
+        "a share was found written already",
+        KafkaOutput,
+        "step",
+        lambda result, given: result is Step.DONE and given[0]._share is not None,
+    ),
+    Watched("staged rows were moved to a table again", PostgresSink, "_publish_staged", not_raised),
+    Watched("rows were taken back from a table", PostgresSink, "_take_back", not_raised),
     Watched("a damaged file was refused", StoreClient, "_check", raised(ObjectCorruptError)),
     Watched("a damaged manifest was refused", manifest, "decode_document", raised(DocumentCorruptError)),
     Watched("a damaged entry of the log was refused", commit_log, "decode_document", raised(DocumentCorruptError)),

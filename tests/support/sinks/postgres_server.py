@@ -39,6 +39,12 @@ class ServerHost(Protocol):
     def waited(self, session: Session, holder: Session, seconds: float) -> None:
         """Is told when a session has waited for another one."""
 
+    def committed(self) -> None:
+        """Is told when a transaction with changes has been committed."""
+
+    def ended(self, session: Session) -> None:
+        """Is told before a session is ended by another one."""
+
 
 @dataclass(eq=False, slots=True)
 class Table:
@@ -177,10 +183,12 @@ class Session:
 
     def apply(self) -> None:
         """Commits, unless the session was ended."""
-        for change in self.changes:
+        changes, self.changes = self.changes, []
+        for change in changes:
             change(self._server.tables)
-        self.changes = []
         self._server.release(self)
+        if changes:
+            self._server.host.committed()
 
     def left_alone(self) -> Session:
         """Leaves the transaction to the server, which has not noticed that the client is gone; returns its session."""
@@ -254,6 +262,7 @@ class Session:
     def end_older_sessions(self, prefix: str, attempt: int) -> None:
         for session in list(self._server.sessions):
             if session is not self and session.name.startswith(prefix) and int(session.name.split(" ")[2]) < attempt:
+                self._server.host.ended(session)
                 session.close()
 
     def _is_deadlocked(self) -> bool:
