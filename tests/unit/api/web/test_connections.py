@@ -6,6 +6,7 @@ import asyncio
 import resource
 import select
 import socket
+import threading
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -114,6 +115,32 @@ def test_connections_that_wait_for_their_clients_make_room_for_others_the_longes
             client = opened.enter_context(closing(HTTPConnection(*address, timeout=20)))
             wait_until(lambda: is_answered(client), what="an answer")  # noqa: B023 - called at once
         wait_until(lambda: [is_cut(each) for each in idle] == [True] * 3 + [False] * 2, what="the cuts")
+
+
+def test_an_answered_connection_waits_for_its_client_since_the_end_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "connections_max", lambda: 2)
+    begun, released = threading.Event(), threading.Event()
+
+    def held() -> str:
+        begun.set()
+        released.wait(20)
+        return "done"
+
+    app = FastAPI()
+    app.get("/held")(held)
+    with web_server(tmp_path, app) as address, ExitStack() as opened:
+        first, second, third = (opened.enter_context(closing(HTTPConnection(*address, timeout=20))) for _ in range(3))
+        first.request("GET", "/held")
+        assert begun.wait(20)
+        assert is_answered(second)
+        released.set()
+        assert first.getresponse().read() == b'"done"'
+        cut, kept = second.sock, first.sock
+        wait_until(lambda: is_answered(third), what="an answer")
+        wait_until(lambda: is_cut(cut), what="the cut of the connection that has waited longer")
+        assert not is_cut(kept)
 
 
 @pytest.mark.parametrize(
