@@ -54,7 +54,10 @@ class KeyTooLargeError(StateError):
 
     code = "STATE_KEY_TOO_LARGE"
     domain = "user"
-    advice = "Use a shorter key, such as a hash of the long column."
+    advice = (
+        "Use a shorter key, such as a hash of the long column. To go on without such records, process them with "
+        'dead_letters=True, or call env.set_failed_records("drop") in the job.'
+    )
 
 
 class ValueTooLargeError(StateError):

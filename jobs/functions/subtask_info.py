@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from keyscale.state.keys.hashing import HashId
 
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
+
+FailedRecordPolicy: TypeAlias = Literal["fail", "drop"]
+"""What becomes of a record that an operator fails on: the batch fails, or the record is dropped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class SubtaskInfo:
         broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
         max_ahead_ms: How far a record's event time may be ahead of the processing time without being late; None for no
             limit.
+        failed_records: What becomes of a record that fails without dead letters: "fail" fails the batch, "drop" drops
+            the record.
         second: Describes the second keyed input, if any.
         resources: Objects that the operator's functions keep in this process, by name, from batch to batch.
     """
@@ -82,5 +87,6 @@ class SubtaskInfo:
     splits: Mapping[str, SplitInfo] = field(default_factory=dict)
     broadcast_columns: tuple[str, ...] = ()
     max_ahead_ms: int | None = None
+    failed_records: FailedRecordPolicy = "fail"
     second: SecondInputInfo | None = None
     resources: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from ..functions.subtask_info import FailedRecordPolicy
     from ..operators.operator_contract import OperatorLogic
     from ..sinks.sink import Sink
 
@@ -190,6 +191,7 @@ class OperatorNode:
     broadcast_schema: pa.Schema | None = None
     second: SecondInput | None = None
     max_ahead_ms: int | None = None
+    failed_records: FailedRecordPolicy = "fail"
 
     @property
     def inputs(self) -> tuple[NodeId, ...]:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from ..functions.subtask_info import FailedRecordPolicy
     from ..operators.operator_contract import OperatorLogic
     from ..sinks.sink import Sink
 
@@ -194,6 +195,7 @@ class TopologyBuilder:
 
     rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
     batch_interval_ms: int = 0
+    failed_records: FailedRecordPolicy = "fail"
     _nodes: list[Node] = field(default_factory=list)
 
     def add_source(
@@ -355,7 +357,11 @@ class TopologyBuilder:
             raise InvalidTopologyError("the job has no source: see env.stream(...)")
         if len(sources) == 1 and not sources[0].uid:
             self._nodes[sources[0].id] = replace(sources[0], uid=ONLY_SOURCE_UID)
-        topology = Topology(tuple(self._nodes), self.rocksdb, self.batch_interval_ms)
+        nodes = (
+            replace(node, failed_records=self.failed_records) if isinstance(node, OperatorNode) else node
+            for node in self._nodes
+        )
+        topology = Topology(tuple(nodes), self.rocksdb, self.batch_interval_ms)
         if not topology.sinks:
             raise NoSinkError("the job has no sink")
         _check_uids(topology)

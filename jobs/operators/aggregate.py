@@ -17,6 +17,7 @@ from keyscale.state.serializers.conversions import column_of
 
 from ..functions.process_function import row_type
 from .column_values import batch_of, tuple_of, tuples_of
+from .failed_records import FailedRecords, OutputCheck, coordinates_of
 from .failures import user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
@@ -57,26 +58,43 @@ class ReduceOperator(Operator):
         self._info = info
         self._schema = info.output_schema
         self._row_type = row_type(tuple(self._schema.names))
+        self.failed: FailedRecords = FailedRecords(info)
+        self._check = OutputCheck(self._schema)
         stored = pa.struct([pa.field(field.name, field.type) for field in self._schema])
         self._reduced = state.value_state(ValueStateDescriptor("reduced", stored, ttl=logic.ttl))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         names = tuple(self._schema.names)
         outputs: list[Row] = []
+        at = 0
+
+        def reduced_at(before: Row, row: Row) -> Row | None:
+            try:
+                reduced = self._row_type(tuple_of(self._reduce(before, row), names))
+                if self.failed.keeps_batch:
+                    self._check.check([reduced])
+            except Exception as error:
+                if not self.failed.keeps_batch:
+                    raise
+                self.failed.note(error, batch, at)
+                return None
+            return reduced
 
         def fold(current: pa.Array, groups: Any) -> pa.Array:
             held = self._rows(current)
             rows = map(self._row_type, tuples_of(batch, names))
-            for group, row in zip(groups.tolist(), rows, strict=True):
+            nonlocal at
+            for at, (group, row) in enumerate(zip(groups.tolist(), rows, strict=True)):  # noqa: B007 - for errors
                 before = held[group]
-                reduced = row if before is None else self._row_type(tuple_of(self._reduce(before, row), names))
-                held[group] = reduced
-                outputs.append(reduced)
+                reduced = row if before is None else reduced_at(before, row)
+                if reduced is not None:
+                    held[group] = reduced
+                    outputs.append(reduced)
             columns = batch_of(held, self._schema).columns
             return pa.StructArray.from_arrays(columns, names=list(names))
 
         keys = [batch.column(name) for name in self._info.key_columns]
-        with user_code():
+        with user_code(lambda: coordinates_of(batch, at, self._info)):
             self._reduced.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
         yield batch_of(outputs, self._schema)
 
@@ -116,6 +134,8 @@ class AggregateOperator(Operator):
         self._type = logic.accumulator
         self._info = info
         self._row_type = row_type(info.input_columns)
+        self.failed: FailedRecords = FailedRecords(info)
+        self._check = OutputCheck(pa.schema(list(info.output_schema)[len(info.key_columns) :]))
         self._accumulators = state.value_state(ValueStateDescriptor("accumulator", logic.accumulator, ttl=logic.ttl))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -124,8 +144,23 @@ class AggregateOperator(Operator):
         names = tuple(self._info.output_schema.names[len(key_columns) :])
         results: list[Any] = [None] * batch.num_rows
         rows = list(map(self._row_type, tuples_of(batch, self._info.input_columns)))
+        at = 0
+
+        def added(row: Row, accumulator: Any) -> tuple[Any, Any] | None:
+            try:
+                changed = function.add(row, accumulator)
+                result = tuple_of(function.get_result(changed), names)
+                if self.failed.keeps_batch:
+                    self._check.check([result])
+            except Exception as error:
+                if not self.failed.keeps_batch:
+                    raise
+                self.failed.note(error, batch, at)
+                return None
+            return changed, result
 
         def fold(current: pa.Array, groups: Any) -> pa.Array:
+            nonlocal at
             held = current.to_pylist()
             # Key by key: an accumulator may be an object that every `add` changes, and it is stored only at the end.
             order = sorted(enumerate(groups.tolist()), key=itemgetter(1))
@@ -133,14 +168,14 @@ class AggregateOperator(Operator):
                 accumulator = held[group]
                 if accumulator is None:
                     accumulator = function.create_accumulator()
-                for row, _ in occurrences:
-                    accumulator = function.add(rows[row], accumulator)
-                    results[row] = tuple_of(function.get_result(accumulator), names)
+                for at, _ in occurrences:
+                    if (after := added(rows[at], accumulator)) is not None:
+                        accumulator, results[at] = after
                 held[group] = accumulator
             return column_of(held, self._type)
 
         keys = [batch.column(name) for name in key_columns]
-        with user_code():
+        with user_code(lambda: coordinates_of(batch, at, self._info)):
             self._accumulators.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
         keyed = zip(tuples_of(batch, key_columns), results, strict=True)
-        yield batch_of([key + result for key, result in keyed], self._info.output_schema)
+        yield batch_of([key + result for key, result in keyed if result is not None], self._info.output_schema)

@@ -6,19 +6,21 @@ state of one subtask. Each kind of operator (process, deduplicate, ...) implemen
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyscale.state.errors import KeyTooLargeError
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.serializers.arrow_columns import fixed_values
 
 from ..functions.timer_service import NextTimers
 from .column_values import latest_by_ms, latest_ms, up_to_ms
+from .failed_records import FailedRecords, coordinates_of, without_large_keys
 from .two_inputs import unpacked
 
 if TYPE_CHECKING:
@@ -54,11 +56,11 @@ class Operator(Protocol):
 
     Attributes:
         late_records: Number of late records in the batch, whether dropped or sent to a side output.
-        dead_letters: Number of records in the batch that the function failed on without failing the batch.
+        failed: The records in the batch that the operator failed on without failing the batch.
     """
 
     late_records: int = 0
-    dead_letters: int = 0
+    failed: FailedRecords | None = None
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         """Processes a batch of input; yields batches of the output schema.
@@ -77,6 +79,13 @@ class Operator(Protocol):
     def process_second(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:  # noqa: ARG002 - to override
         """Processes a batch of the second input, with `__key_group`."""
         return iter(())
+
+    def divert(self, batch: pa.RecordBatch, row: int, error: Exception) -> None:  # noqa: ARG002 - to override
+        """Takes a record that cannot be processed.
+
+        Called only for records that do not fail the batch.
+        """
+        return
 
     def fire(self) -> Iterator[OutputBatch]:
         """Fires all timers that are due by the state's clock.
@@ -143,7 +152,8 @@ class SubtaskProgress:
         next_timers: The earliest remaining timers.
         late_records: Number of late records, whether dropped or sent to a side output.
         ahead_records: Number of records whose event times are too far ahead of the processing time.
-        dead_letters: Number of records that became dead letters.
+        dead_letters: Number of records that became dead letters, or were dropped because the operator failed on them.
+        first_failure: The error and the coordinates of the first of them, if any.
         key_group_records: Number of records by key group number, up to the highest number seen.
     """
 
@@ -153,6 +163,7 @@ class SubtaskProgress:
     late_records: int = 0
     ahead_records: int = 0
     dead_letters: int = 0
+    first_failure: str | None = None
     latest_event_ms: int | None = None
     latest_of_origins: dict[str, int] = field(default_factory=dict)
     latest_of_splits: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -252,6 +263,7 @@ def run_subtask(
         The emitted records.
     """
     operator = logic.start_with(state, info, operator_state or OperatorStateBackend())
+    failed = operator.failed or FailedRecords(info)
     for batch in broadcast:
         yield from _counted(operator.process_broadcast(batch), progress)
     for batch in batches:
@@ -261,7 +273,8 @@ def run_subtask(
             progress.saw_batch(records, info, of_input.timestamp_column, until_ms)
             if progress.latest_event_ms is not None and isinstance(state.clock, BatchClock):
                 state.clock.saw(progress.latest_event_ms)
-            yield from _counted(operator.process_second(records) if port else operator.process(records), progress)
+            fit = _storable(records, state, operator, failed, _info_of(info, port))
+            yield from _counted(operator.process_second(fit) if port else operator.process(fit), progress)
     if watermark_ms is not None and isinstance(state.clock, BatchClock):
         state.clock.advance(event_time_ms=watermark_ms)
     if isinstance(state.clock, BatchClock):
@@ -273,8 +286,35 @@ def run_subtask(
             state.clock.is_at_end = False
     progress.next_timers = operator.next_times()
     progress.late_records = operator.late_records
-    progress.dead_letters = operator.dead_letters
+    progress.dead_letters, progress.first_failure = failed.count, failed.first
     operator.close()
+
+
+def _storable(
+    batch: pa.RecordBatch, state: KeyedStateBackend, operator: Operator, failed: FailedRecords, info: SubtaskInfo
+) -> pa.RecordBatch:
+    """Returns the records whose keys can be stored.
+
+    The others become dead letters or are dropped, if the job allows.
+
+    Raises:
+        KeyTooLargeError: A key is too large; the message has the record's coordinates.
+    """
+    fit, errors = without_large_keys(batch, state, info)
+    for row, error in errors:
+        if not failed.keeps_batch:
+            raise KeyTooLargeError(f"{error}, {coordinates_of(batch, row, info)}")
+        failed.note(error, batch, row, info)
+        operator.divert(batch, row, error)
+    return fit
+
+
+def _info_of(info: SubtaskInfo, port: int) -> SubtaskInfo:
+    """Returns the info for the records of one input."""
+    second = info.second
+    if not port or second is None:
+        return info
+    return replace(info, input_columns=second.input_columns, key_columns=second.key_columns)
 
 
 def _counted(outputs: Iterator[OutputBatch], progress: SubtaskProgress) -> Iterator[OutputBatch]:

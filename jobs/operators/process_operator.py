@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from keyscale.errors import KeyscaleError
 from keyscale.state.operator_state.backend import OperatorStateBackend
 
 from ..errors import OutputTypeError
@@ -20,6 +19,7 @@ from ..functions.process_function import (
 )
 from ..functions.timer_service import TimerService
 from .column_values import BatchSize, batch_of, rows_that_pass, timestamps_ms, tuples_of
+from .failed_records import FailedRecords, OutputCheck, coordinates_of
 from .failures import exception_line, user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBatch
 
@@ -71,15 +71,22 @@ class Results:
         self._main: list[Any] = []
         self._passing: pa.RecordBatch | None = None
         self._size = BatchSize()
+        self._origins: list[int] = []  # for each result, the index of its record in the batch
+        self._coordinates: Callable[[int], str] | None = None
         self._passed: list[int] = []  # indexes into `_passing`, while all results are unchanged rows of that batch
         self.side: dict[str, list[Any]] = {tag: [] for tag in info.side_outputs}
 
-    def come_from(self, batch: pa.RecordBatch) -> None:
+    def come_from(self, batch: pa.RecordBatch, coordinates: Callable[[int], str]) -> None:
         """Sets the input batch of the results up to the next `rest`.
 
-        Rows emitted unchanged need no conversion.
+        Rows emitted unchanged need no conversion. `coordinates` says where the record with an index comes from.
         """
         self._passing = rows_that_pass(batch, self._schema)
+        self._coordinates = coordinates
+
+    def come_from_timers(self) -> None:
+        """Tells that the next results come from no record."""
+        self._coordinates = None
 
     def add(self, produced: Iterable[Any] | None, row: Any = _NO_ROW, at: int = 0) -> bool:
         """Adds the results of a call.
@@ -99,8 +106,10 @@ class Results:
                     self._passed.append(at)
                 else:
                     if self._passed:
+                        self._origins.extend(self._passed)
                         main.extend(tuples_of(self._take_passed(), self._schema.names))
                     main.append(result)
+                    self._origins.append(at)
         rows = self._size.rows
         return len(self._main) + len(self._passed) >= rows or (
             bool(self.side) and any(len(records) >= rows for records in self.side.values())
@@ -111,12 +120,27 @@ class Results:
         if self._passed:
             yield self._take_passed()
         if self._main:
-            yield self._size.of(batch_of(self._main, self._schema))
+            yield self._size.of(self._converted())
             self._main.clear()
+            self._origins.clear()
         for tag, records in self.side.items():
             if records:
                 yield SideBatch(tag, self._size.of(batch_of(records, self._side_schemas[tag])))
                 records.clear()
+
+    def _converted(self) -> pa.RecordBatch:
+        try:
+            return batch_of(self._main, self._schema)
+        except OutputTypeError as error:
+            if self._coordinates is None:
+                raise
+            check = OutputCheck(self._schema)
+            for result, at in zip(self._main, self._origins, strict=True):
+                try:
+                    check.check([result])
+                except OutputTypeError as its_error:
+                    raise OutputTypeError(f"{its_error}, {self._coordinates(at)}") from None
+            raise OutputTypeError(str(error)) from None
 
     def _take_passed(self) -> pa.RecordBatch:
         assert self._passing is not None  # noqa: S101 - no row passes otherwise
@@ -147,7 +171,11 @@ class ProcessOperator(Operator):
     ) -> None:
         self._function: Any = function
         self._dead_letter_tag = dead_letters
-        self._record = 0
+        self.failed: FailedRecords = FailedRecords(info, dead_letters)
+        self._check = OutputCheck(info.output_schema)
+        self._side_checks = {tag: OutputCheck(schema) for tag, schema in info.side_outputs.items()}
+        self._record = self._at = 0
+        self._batch: tuple[pa.RecordBatch, SubtaskInfo] | None = None
         self._state = state
         self._info = info
         self._row_type = row_type(info.input_columns)
@@ -159,8 +187,7 @@ class ProcessOperator(Operator):
             function.open(RuntimeContext(state, info, operator_state if dead_letters is None else None))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
-        process_element = self._function.process_element if self._dead_letter_tag is None else self._process_or_divert
-        yield from self._run(process_element, batch, self._info)
+        yield from self._run(self._function.process_element, batch, self._info)
 
     def _run(
         self,
@@ -174,15 +201,19 @@ class ProcessOperator(Operator):
         `info` and `kind` describe that input.
         """
         results = self._results
-        results.come_from(batch.select(info.input_columns))
+        results.come_from(batch.select(info.input_columns), lambda at: coordinates_of(batch, at, info))
+        self._batch = batch, info
+        process = self._guarded(process_element) if self.failed.keeps_batch else process_element
         with user_code(self._coordinates):
             for at, (row, context) in enumerate(self._records(batch, info, kind or self._row_type)):
-                if results.add(process_element(row, context), row, at):
+                self._at = at
+                if results.add(process(row, context), row, at):
                     yield from results.rest()
         yield from results.rest()
 
     def fire(self) -> Iterator[OutputBatch]:
         context = self._timer_context()
+        self._results.come_from_timers()
         on_timer = self._function.on_timer
         with user_code():
             for domain, timer in self._timers.due():
@@ -201,22 +232,40 @@ class ProcessOperator(Operator):
         with user_code():
             self._function.close()
 
-    def _process_or_divert(self, row: Row, context: ProcessContext) -> list[Any]:
-        """Processes a record; a failed record only becomes a dead letter."""
-        assert self._dead_letter_tag is not None  # noqa: S101 - called only if there are dead letters
-        self._state.mark()
-        before = {tag: len(records) for tag, records in self._results.side.items()}
-        try:
-            return list(self._function.process_element(row, context) or ())
-        except Exception as error:
-            if isinstance(error, KeyscaleError) and error.domain != "user":
-                raise
-            self._state.undo()
-            for tag, records in self._results.side.items():
-                del records[before[tag] :]
-            self.dead_letters += 1
-            self._results.side[self._dead_letter_tag].append((*row, exception_line(error)))
-            return []
+    def divert(self, batch: pa.RecordBatch, row: int, error: Exception) -> None:
+        if self._dead_letter_tag is not None:
+            values = (batch.column(name)[row].as_py() for name in self._info.input_columns)
+            self._results.side[self._dead_letter_tag].append((*values, exception_line(error)))
+
+    def _guarded(
+        self, process_element: Callable[[Row, Any], Iterable[Any] | None]
+    ) -> Callable[[Row, Any], Iterable[Any] | None]:
+        """Returns a function that undoes the effects of a failed record.
+
+        Only the dead letter stays.
+        """
+        side = self._results.side
+
+        def process(row: Row, context: Any) -> list[Any]:
+            self._state.mark()
+            before = {tag: len(records) for tag, records in side.items()}
+            try:
+                produced = list(process_element(row, context) or ())
+                self._check.check([result for result in produced if result is not row])
+                for tag, first in before.items():
+                    self._side_checks[tag].check(side[tag][first:])
+            except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+                assert self._batch is not None  # noqa: S101 - set by _run
+                batch, info = self._batch
+                self.failed.note(error, batch, self._at, info)
+                self._state.undo()
+                for tag, records in side.items():
+                    del records[before[tag] :]
+                self.divert(batch, self._at, error)
+                return []
+            return produced
+
+        return process
 
     def _context(self) -> ProcessContext:
         return ProcessContext(self._timers, self._results.side)
@@ -226,7 +275,8 @@ class ProcessOperator(Operator):
 
     def _coordinates(self) -> str:
         group = self._state.current_key_group
-        return f"at record {self._record} of subtask {self._info.subtask} in its batch, key group {group}"
+        where = f"at record {self._record} of subtask {self._info.subtask} in its batch, key group {group}"
+        return where if self._batch is None else f"{where}, {coordinates_of(self._batch[0], self._at, self._batch[1])}"
 
     def _records(
         self, batch: pa.RecordBatch, info: SubtaskInfo, kind: type[Row]

@@ -14,6 +14,7 @@ from ..functions.process_function import row_type
 from ..functions.timer_service import TimerService
 from ..functions.windows import TIME_MS_MAX, WINDOW_TYPE, SessionWindows, Window, merged
 from .column_values import timestamps_ms, tuples_of
+from .failed_records import FailedRecords, OutputCheck, coordinates_of
 from .failures import user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 from .process_operator import Results
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .operator_contract import OutputBatch
     from .window_contents import ContentsLogic
 
+_TIME_MS_MIN = -TIME_MS_MAX - 1
 WINDOW_COLUMNS = pa.schema([("window_start", pa.int64()), ("window_end", pa.int64())])
 
 
@@ -69,6 +71,10 @@ class WindowingOperator(Operator):
         self._domain = logic.assigner.time_domain
         self._row_type = row_type(info.input_columns)
         self._results = Results(info)
+        self.failed: FailedRecords = FailedRecords(info)
+        self._check = OutputCheck(info.output_schema)
+        self._batch: pa.RecordBatch | None = None
+        self._at = 0
         self._timers = TimerService(state, WINDOW_TYPE)
         event, self._processing = self._timers.queues
         self._ends = event if self._domain is TimeDomain.EVENT else self._processing
@@ -84,9 +90,12 @@ class WindowingOperator(Operator):
         groups, columns = batch.column(KEY_GROUP_COLUMN), batch.select(info.key_columns)
         keys = self._state.each_key(groups, columns, tuples_of(batch, info.key_columns))
         rows = map(self._row_type, tuples_of(batch, info.input_columns))
-        with user_code():
-            for key, row, time_ms in zip(keys, rows, self._times_of(batch), strict=True):
-                if self._results.add(self._take(key, row, time_ms)):
+        self._batch = batch
+        take = self._take_or_drop if self.failed.keeps_batch else self._take
+        with user_code(self._coordinates):
+            for at, (key, row, time_ms) in enumerate(zip(keys, rows, self._times_of(batch), strict=True)):
+                self._at = at
+                if self._results.add(take(key, row, time_ms)):
                     yield from self._results.rest()
         yield from self._results.rest()
 
@@ -101,6 +110,25 @@ class WindowingOperator(Operator):
 
     def next_times(self) -> NextTimers:
         return self._timers.next_times()
+
+    def _coordinates(self) -> str:
+        assert self._batch is not None  # noqa: S101 - records are processed
+        return coordinates_of(self._batch, self._at, self._info)
+
+    def _take_or_drop(self, key: tuple[Any, ...], row: Row, time_ms: int | None) -> list[Any]:
+        """Adds a record to its windows; a failed record has no effect."""
+        self._state.mark()
+        late_before = self.late_records
+        try:
+            produced = self._take(key, row, time_ms)
+            self._check.check(produced)
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything
+            assert self._batch is not None  # noqa: S101 - records are processed
+            self.failed.note(error, self._batch, self._at)
+            self._state.undo()
+            self.late_records = late_before
+            return []
+        return produced
 
     def _take(self, key: tuple[Any, ...], row: Row, time_ms: int | None) -> list[Any]:
         """Adds a record to its windows.
@@ -129,12 +157,15 @@ class WindowingOperator(Operator):
     def _windows_of(self, time_ms: int) -> list[Window] | None:
         """Returns the windows that accept a record.
 
-        Returns None if the record is too late for all of its windows.
+        Returns None if the record is too late for all of its windows, or so near to an end of time that its windows
+        have no stored form.
 
         If windows slide by more than their size, a record between two windows is in no window. As in Flink, it is late
         only if it is as old as a late record would be.
         """
         windows = self._logic.assigner.assign(time_ms)
+        if any(window.start < _TIME_MS_MIN or window.end > TIME_MS_MAX for window in windows):
+            return None
         if self._sessions is None:
             open_windows = [window for window in windows if not self._is_over(window)]
             return open_windows if open_windows or not self._is_late(time_ms, windows) else None

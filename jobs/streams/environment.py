@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 
+    from ..functions.subtask_info import FailedRecordPolicy
     from ..graph.topology import Topology
     from ..protocol.messages import RestartStrategy
     from ..sources.source import Source
@@ -163,6 +164,24 @@ class StreamEnvironment:
         if milliseconds < 0:
             raise InvalidTopologyError(f"batches cannot begin every {milliseconds} ms")
         self._builder.batch_interval_ms = milliseconds
+
+    def set_failed_records(self, policy: FailedRecordPolicy) -> None:
+        """Sets what becomes of a record that an operator fails on.
+
+        The operator has no dead letters. A failed record is a record on which the operator's function raises, whose
+        result does not fit the output, or whose key is too large. Functions over whole batches, and a
+        StatefulProcessor, always fail the batch, except for large keys.
+
+        Args:
+            policy: "fail" fails the batch, which is the default. "drop" drops the record, undoes its effects, and
+                counts it in the metric `dead_letters`; the driver's log has the first record of each batch.
+
+        Raises:
+            InvalidTopologyError: The policy is something else.
+        """
+        if policy not in {"fail", "drop"}:
+            raise InvalidTopologyError(f"failed records can be 'fail' or 'drop', not {policy!r}")
+        self._builder.failed_records = policy
 
     def read(
         self, source: Source, *, max_records_per_batch: int | None = None, readers: int | None = None

@@ -27,7 +27,7 @@ from ..functions.batch_function import KeyedBatchFunction
 from ..functions.broadcast_function import KeyedBroadcastProcessFunction
 from ..functions.given_function import check_function
 from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
-from ..functions.subtask_info import SecondInputInfo, SubtaskInfo
+from ..functions.subtask_info import FailedRecordPolicy, SecondInputInfo, SubtaskInfo
 from ..graph.schemas import SPARK_NAMES, check_column, check_keys_alike, check_schema, key_schema
 from ..operators.batch_operator import ProcessBatch
 from ..operators.broadcast_operator import BroadcastProcess
@@ -156,6 +156,7 @@ class OperatorHarness:
         broadcast_states: Sequence[MapStateDescriptor] = (),
         second: SecondStream | None = None,
         max_ahead_ms: int | None = None,
+        failed_records: FailedRecordPolicy = "fail",
     ) -> None:
         """Creates an operator without state.
 
@@ -175,6 +176,7 @@ class OperatorHarness:
             second: The second keyed stream, for a KeyedCoProcessFunction.
             max_ahead_ms: How far a record's event time may be ahead of the processing time, which begins at zero here;
                 None for no limit.
+            failed_records: As for `StreamEnvironment.set_failed_records`.
 
         Raises:
             InvalidTopologyError: The columns do not fit together.
@@ -201,6 +203,7 @@ class OperatorHarness:
             second=None if second is None else second.info(self._key_schema),
             broadcast_columns=() if self._broadcast is None else tuple(self._broadcast.names),
             max_ahead_ms=max_ahead_ms,
+            failed_records=failed_records,
         )
         self._resources: dict[str, Any] = {}
         self._clock = BatchClock()

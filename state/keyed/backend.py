@@ -43,6 +43,9 @@ from .value import ValueState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
+    import numpy.typing as npt
+
     from ..engine.engine import Engine, SortedRun
     from ..keys.key_groups import KeyGroupRange
     from ..serializers.key_codecs import KeyCodec
@@ -172,6 +175,10 @@ class KeyedStateBackend:
         for key in walk_keys(self._context, batch, keys, fields, states, memory=self._memory):
             self._record()
             yield key
+
+    def key_sizes(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+        """Returns the bytes of each row's key, with its key group."""
+        return self._context.sizes(columns)
 
     def clear_current_key(self) -> None:
         """Unsets the current key."""

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import DescriptorError, KeyGroupError, KeyTooLargeError, NoCurrentKeyError
-from ..keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
+from ..keys.key_groups import KEY_GROUP_BYTES, MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
 from ..keys.stored_key import KeyBatch, check_key_size
 from ..serializers.arrow_columns import fixed_values
 from ..serializers.key_codecs import PRESENT, integer_packing
@@ -101,6 +101,11 @@ class KeyContext:
         self._batch = KeyBatch.encode(groups, encoded)
         self._batch_of = (key_groups, keys)
         return self._batch
+
+    def sizes(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+        """Returns the bytes of each row's key, with its key group."""
+        offsets = self.serializer.encode_columns(columns).offsets
+        return offsets[1:] - offsets[:-1] + KEY_GROUP_BYTES
 
     def release_batch(self) -> None:
         """Releases the last batch's arrays."""

@@ -246,6 +246,7 @@ class BatchRunner:
             dead_letters=dead_letters,
         )
         self._warn_of_records_ahead(reports)
+        _warn_of_failed_records(reports)
         self._activity.ran(began_ms, _elapsed_ms(), outcome.latest_of_origins(), outcome.latest_of_splits())
         return outcome
 
@@ -488,6 +489,14 @@ def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
         if not isinstance(error, _OF_SINKS) or origin_of(error).operator_uid is not None:
             raise
         raise with_origin(error, msgspec.structs.replace(origin_of(error), operator_uid=node.uid)) from failure
+
+
+def _warn_of_failed_records(reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> None:
+    for uid, of_operator in reports.items():
+        failures = [report.first_failure for report in of_operator if report.first_failure is not None]
+        if failures:
+            count = sum(report.dead_letters for report in of_operator)
+            logger.warning("operator %s failed on %d records of a batch, such as: %s", uid, count, failures[0])
 
 
 def _elapsed_ms() -> int:

@@ -189,6 +189,7 @@ class OperatorTask:
             late_records=progress.late_records,
             ahead_records=progress.ahead_records,
             dead_letters=progress.dead_letters,
+            first_failure=progress.first_failure,
             executor=executor_name(),
             source=source,
             state_bytes=state_bytes,
@@ -262,6 +263,7 @@ def subtask_info(
         origins=origins,
         splits=splits or {},
         max_ahead_ms=node.max_ahead_ms,
+        failed_records=node.failed_records,
         second=None
         if node.second is None
         else SecondInputInfo(

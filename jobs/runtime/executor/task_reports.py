@@ -55,7 +55,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         broadcast_digest: Digest of its broadcast state after broadcast records, if any.
         late_records: Records that came too late for the operator.
         ahead_records: Records with event times too far ahead of the processing time.
-        dead_letters: Records that became dead letters.
+        dead_letters: Records that became dead letters, or were dropped because the operator failed on them.
+        first_failure: The error and the coordinates of the first of them, if any.
         part: The token of the part that it wrote directly to its sink, if any.
     """
 
@@ -86,6 +87,7 @@ class TaskReport(msgspec.Struct, frozen=True):
     late_records: int = 0
     ahead_records: int = 0
     dead_letters: int = 0
+    first_failure: str | None = None
     part: str | None = None
 
 

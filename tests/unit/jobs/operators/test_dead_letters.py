@@ -9,12 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyscale import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, OutputTag, ValueStateDescriptor
-from keyscale.jobs.errors import UserFunctionError
+from keyscale import (
+    AggregateFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OutputTag,
+    TumblingWindows,
+    ValueStateDescriptor,
+)
+from keyscale.jobs.errors import OutputTypeError, UserFunctionError
+from keyscale.jobs.functions.subtask_info import SplitInfo, SubtaskInfo
 from keyscale.jobs.graph.topology import dead_letter_tag
+from keyscale.jobs.operators.aggregate import Aggregate, Reduce
+from keyscale.jobs.operators.deduplicate import Deduplicate
+from keyscale.jobs.operators.failed_records import coordinates_of
 from keyscale.jobs.operators.process_operator import Process
+from keyscale.jobs.operators.window_contents import Aggregated
+from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.testing.harness import OperatorHarness
-from keyscale.state.errors import SerializationError, StoreIOError
+from keyscale.state.errors import KeyTooLargeError, SerializationError, StoreIOError
+from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +102,7 @@ def test_a_failed_batch_reports_the_records_position_and_the_exception() -> None
     tested = harness(diverting=False)
     with pytest.raises(
         UserFunctionError,
-        match=r"ValueError: grace is in debt, at record 2 of subtask 0 in its batch, key group \d+",
+        match=r"ValueError: grace is in debt, at record 2 of subtask 0 in its batch, key group \d+, key 'grace'",
     ):
         tested.process(("ada", 1), ("grace", -1))
 
@@ -124,3 +139,192 @@ def test_an_error_that_is_not_the_records_fault_fails_the_batch() -> None:
     tested = harness(function=Raising(SerializationError("a str is no int64")))
     tested.process(("ada", 1))
     assert len(tested.take_side_output(LETTERS)) == 1
+
+
+class Emitting(KeyedProcessFunction):
+    """Emits what it is told by the amount, after a change of state."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:
+        self.total.update((self.total.value() or 0) + 1)
+        if row.amount == 1:
+            yield row.user, 2**63
+        elif row.amount == 2:
+            yield row.user, "two"
+        elif row.amount == 3:
+            yield row.user, 3, "and more"
+        elif row.amount == 4:
+            yield "\ud800", 4
+        elif row.amount == 5:
+            context.output(SEEN, (row.user, 0.5))
+        yield row.user, self.total.value()
+
+
+def dropping(function: KeyedProcessFunction, *, diverting: bool = False) -> OperatorHarness:
+    return OperatorHarness(
+        Process(function, LETTERS.name if diverting else None),
+        input=SCHEMA,
+        key=["user"],
+        output=OUTPUT,
+        side_outputs=[SEEN, LETTERS],
+        failed_records="drop",
+    )
+
+
+@pytest.mark.parametrize("amount", [1, 2, 3, 4, 5])
+def test_a_record_whose_result_does_not_fit_is_a_dead_letter_and_changes_nothing(amount: int) -> None:
+    tested = harness(function=Emitting())
+    tested.process(("ada", 9), ("ada", amount), ("ada", 9))
+    assert tested.take_output() == [("ada", 1), ("ada", 2)]
+    ((user, found, error),) = tested.take_side_output(LETTERS)
+    assert (user, found) == ("ada", amount)
+    assert "JOB_OUTPUT_MISMATCH" in error
+    assert tested.dead_letters == 1
+
+
+@pytest.mark.parametrize("amount", [1, 2, 4])
+def test_a_result_that_does_not_fit_fails_the_batch_with_the_coordinates_of_its_record(amount: int) -> None:
+    with pytest.raises(OutputTypeError, match=r"output column '(total|user)' is declared .*, key 'grace'"):
+        harness(diverting=False, function=Emitting()).process(("ada", 9), ("grace", amount), ("eve", 9))
+
+
+def test_without_dead_letters_a_job_may_drop_failed_records_and_counts_them() -> None:
+    tested = dropping(Totals())
+    tested.process(("ada", 1), ("ada", -1), ("ada", 2))
+    assert tested.take_output() == [("ada", 1), ("ada", 3)]
+    assert tested.take_side_output(LETTERS) == []
+    assert tested.dead_letters == 1
+    with pytest.raises(StoreIOError):
+        dropping(Raising(StoreIOError("the disk is gone"))).process(("ada", 1))
+
+
+LARGE = "k" * 70_000
+
+
+def test_a_key_that_is_too_large_is_a_dead_letter() -> None:
+    tested = harness()
+    tested.process(("ada", 1), (LARGE, 2), ("ada", 3))
+    assert tested.take_output() == [("ada", 1), ("ada", 4)]
+    ((user, amount, error),) = tested.take_side_output(LETTERS)
+    assert (user, amount) == (LARGE, 2)
+    assert error.startswith("STATE_KEY_TOO_LARGE: a key with its namespace and map key takes 700")
+
+
+@pytest.mark.parametrize("logic", [Process(Totals()), Deduplicate(None), Reduce(lambda left, _: left, None)])
+def test_a_key_that_is_too_large_fails_the_batch_with_its_coordinates_or_is_dropped(logic: Any) -> None:
+    output = OUTPUT if isinstance(logic, Process) else SCHEMA
+    options: dict[str, Any] = {"input": SCHEMA, "key": ["user"], "output": output, "side_outputs": [SEEN]}
+    with pytest.raises(KeyTooLargeError, match=r"65535 are allowed, key 'kkk.*\.\.\. \(70002 characters\)"):
+        OperatorHarness(logic, **options).process(("ada", 1), (LARGE, 2))
+    tested = OperatorHarness(logic, **options, failed_records="drop")
+    tested.process(("ada", 1), (LARGE, 2), ("grace", 3))
+    assert [row[0] for row in tested.take_output()] == ["ada", "grace"]
+    assert tested.dead_letters == 1
+
+
+def test_a_key_at_the_limit_is_stored() -> None:
+    tested = harness()
+    tested.process(("k" * 65_500, 1))
+    assert tested.dead_letters == 0
+
+
+def test_a_hashed_key_has_any_size() -> None:
+    tested = OperatorHarness(Deduplicate(None, hashed=True), input=SCHEMA, key=["user"], output=SCHEMA)
+    tested.process((LARGE, 1))
+    assert len(tested.take_output()) == 1
+
+
+class DebtError(Exception):
+    pass
+
+
+def less(left: Row, right: Row) -> tuple[Any, ...]:
+    if right.amount < 0:
+        raise DebtError("below zero")
+    return (left.user, 2**63 if right.amount == 0 else left.amount + right.amount)
+
+
+class Sum(AggregateFunction):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Row, accumulator: int) -> int:
+        if value.amount < 0:
+            raise DebtError("below zero")
+        return accumulator + value.amount
+
+    def get_result(self, accumulator: int) -> tuple[Any, ...]:
+        return ("five" if accumulator == 5 else accumulator,)
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+
+@pytest.mark.parametrize("logic", [Reduce(less, None), Aggregate(Sum(), pa.int64(), None)])
+def test_reductions_and_aggregations_drop_failed_records_or_name_them(logic: Any) -> None:
+    options: dict[str, Any] = {"input": SCHEMA, "key": ["user"], "output": {"user": "string", "amount": "bigint"}}
+    with pytest.raises(UserFunctionError, match="DebtError: below zero, key 'grace'"):
+        OperatorHarness(logic, **options).process(("ada", 1), ("grace", 1), ("grace", -1))
+    tested = OperatorHarness(logic, **options, failed_records="drop")
+    misfit = 0 if isinstance(logic, Reduce) else 4
+    tested.process(("ada", 1), ("ada", -1), ("ada", misfit), ("ada", 2), ("grace", 7))
+    assert tested.take_output() == [("ada", 1), ("ada", 3), ("grace", 7)]
+    assert tested.dead_letters == 2
+
+
+def windows(**options: Any) -> OperatorHarness:
+    timed = pa.schema([*SCHEMA, ("at", pa.int64())])
+    return OperatorHarness(
+        Windowing(TumblingWindows(10), Aggregated(Sum(), pa.int64())),
+        input=timed,
+        key=["user"],
+        output={"user": "string", "window_start": "bigint", "window_end": "bigint", "amount": "bigint"},
+        timestamp="at",
+        **options,
+    )
+
+
+def test_windows_drop_failed_records_or_name_them() -> None:
+    with pytest.raises(UserFunctionError, match="DebtError: below zero, key 'grace'"):
+        windows().process(("ada", 1, 1), ("grace", -1, 1))
+    tested = windows(failed_records="drop")
+    tested.process(("ada", 1, 1), ("ada", -1, 1), ("ada", 2, 1))
+    tested.advance_watermark(9)
+    assert tested.take_output() == [("ada", 0, 10, 3)]
+    assert tested.dead_letters == 1
+
+
+@pytest.mark.parametrize("at", [2**63 - 1, 2**63 - 8, -(2**63)])
+def test_a_time_whose_window_cannot_be_stored_is_late(at: int) -> None:
+    tested = windows()
+    tested.process(("ada", 1, at), ("ada", 2, 1))
+    assert tested.late_records == 1
+    tested.advance_watermark(9)
+    assert tested.take_output() == [("ada", 0, 10, 2)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "where"),
+    [
+        (("topic", "partition"), "split clicks/3, offset 17, key 'ada'"),
+        (("__split",), "split clicks/4, offset 17, key 'ada'"),
+        ((), "offset 17, key 'ada'"),
+    ],
+)
+def test_the_coordinates_of_a_record_are_its_split_its_offset_and_its_key(columns: tuple[str, ...], where: str) -> None:
+    values = {"user": "ada", "topic": "clicks", "partition": 3, "offset": 17, "__split": "clicks/4"}
+    info = SubtaskInfo(
+        operator_uid=OperatorUid("totals"),
+        subtask=SubtaskIndex(0),
+        parallelism=1,
+        max_parallelism=8,
+        attempt=Attempt(1),
+        input_columns=("user", "topic", "partition", "offset"),
+        key_columns=("user",),
+        timestamp_column=None,
+        output_schema=SCHEMA,
+        splits={"source": SplitInfo("source(topic,partition)", columns)} if columns else {},
+    )
+    assert coordinates_of(pa.RecordBatch.from_pylist([values]), 0, info) == where

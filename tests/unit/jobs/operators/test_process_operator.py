@@ -241,8 +241,9 @@ def test_an_exception_of_a_function_is_reported_in_full(function: Any, kind: typ
 @pytest.mark.parametrize("function", [lambda *_: [("secret",)], lambda *_: ["secret"]])
 def test_our_own_messages_about_results_quote_no_record(function: Any) -> None:
     with pytest.raises(OutputTypeError) as failure:
-        applied(function, [("secret", 1)])
+        applied(function, [("ada", 1)])
     assert "secret" not in str(failure.value)
+    assert str(failure.value).partition("key ")[2].startswith("'ada'"), "but the record's key, which names the record"
 
 
 def test_storing_a_value_of_a_wrong_type_is_reported_with_its_traceback() -> None:

@@ -23,7 +23,7 @@ from keyscale import (
 )
 from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError, UnionTimestampsError, UnknownColumnError
 from keyscale.jobs.graph.nodes import DAY_MS, OperatorNode, SideOutputNode, Timestamps
-from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
 from keyscale.state.identifiers import Attempt, JobId
@@ -265,3 +265,16 @@ def test_a_parameter_that_the_job_was_not_given_is_named_with_those_that_it_was_
     assert env.parameters.get("limit", "8") == "8"
     with pytest.raises(KeyError, match="no parameter 'inptu'; it was given: input, output"):
         env.parameters["inptu"]
+
+
+def test_the_jobs_policy_for_failed_records_goes_to_every_operator() -> None:
+    executed: list[Topology] = []
+    env = StreamEnvironment(cast("Any", None), {}, executed.append)
+    stream = DataStream(cast("Any", None), env._builder, env._builder.add_source(cast("Any", None), SCHEMA), None)
+    end(stream.key_by("user").reduce(lambda left, _: left).uid("last"), "sink")
+    env.execute()
+    env.set_failed_records("drop")
+    env.execute()
+    assert [topology.operators[0].failed_records for topology in executed] == ["fail", "drop"]
+    with pytest.raises(InvalidTopologyError, match="'fail' or 'drop', not 'skip'"):
+        env.set_failed_records(cast("Any", "skip"))
