@@ -45,11 +45,11 @@ class JobQuery:
         Does not wait.
         """
         query = self._query
-        if self._draining or query.isActive:
-            return False
-        # Spark ends this query when another query with its id starts, and its batches are refused from then on.
+        has_ended = not self._draining and not query.isActive
+        # Spark ends this query when another query with its id starts, and its batches are refused from then on. Looked
+        # at last: a replacement that has not begun by now did not end the query.
         is_replaced = self._lock.locked() or self._query is not query
-        return not self._draining and not is_replaced
+        return has_ended and not is_replaced
 
     def drain(self) -> None:
         """Processes the input up to its present end.
