@@ -32,6 +32,8 @@ pytestmark = pytest.mark.real
 
 UNFIT_TEXTS = ("\x00", "a\x00b", "\ud800", "a\udfffb")
 PATH_PARTS = ("%00", "a%00b", "%ED%A0%80", "%FF", "%0A", "..%2F..", "%F4%90%80%80")
+QUERY_PARTS = ("%00", "%ED%A0%80", "%F4%90%80%80")
+"""One of each kind: the database, UTF-8 and Unicode do not have them."""
 
 
 def as_json(body: Any) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def test_no_query_can_hold_a_character_that_makes_a_route_fail(
             for each in documented.get(path, {}).get("get", {}).get("parameters", [])
             if each["in"] == "query"
         ]
-        for part in PATH_PARTS:
+        for part in QUERY_PARTS:
             for name in (*known, part):  # one alone: a refused one would hide the others
                 # Not read to its end: a stream of events has none.
                 with client.stream("GET", f"{place}?{name}={part}") as answer:
