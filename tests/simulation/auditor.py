@@ -67,6 +67,7 @@ class Auditor:
         manifests: The manifests in the store, by path.
         batches: The last batch of each manifest that was ever written, by path.
         emptied: Positions of each job's log whose entries were deleted.
+        late_openings: Those of them at which a sleeper has opened its attempt since; such an opening stays as a fence.
         damaged: Paths of objects that a history has damaged: nothing is said of those that name them.
     """
 
@@ -80,6 +81,7 @@ class Auditor:
     records_read: dict[str, int] = field(default_factory=dict)
     batches: dict[str, int] = field(default_factory=dict)
     emptied: dict[str, set[int]] = field(default_factory=dict)
+    late_openings: dict[str, set[int]] = field(default_factory=dict)
     _named_by: dict[str, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,6 +120,7 @@ class Auditor:
         """Checks an entry of a log, which has all entries before it, deleted or not."""
         log = self.entries.setdefault(job, {})
         if isinstance(entry, AttemptOpened) and position in self.emptied.get(job, set()):
+            self.late_openings.setdefault(job, set()).add(position)
             return  # a sleeper opened where the clean-up has left a gap: the attempt may not commit
         if position in log:
             self.find(f"position {position} of the log of {job} was written twice")
@@ -290,6 +293,8 @@ class Auditor:
             position = layout.log_position(path)
             if position is None:
                 self.find(f"{path} is left, which nothing needs")
+            elif position in self.late_openings.get(job, ()):
+                continue
             elif position <= oldest and not isinstance(log.get(position), AttemptOpened):
                 last_entries.append(position)
         if len(last_entries) > 1:  # the last entry stays as a fence, until a pass finds a newer one

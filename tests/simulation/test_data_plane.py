@@ -10,9 +10,8 @@ from tests.simulation.generator import data_plane_history
 from tests.simulation.trace import Trace
 
 SEEDS = range(30)
-MORE_SEEDS = [
-    seed for seed in range(30, 400) if seed != 32
-]  # it damages the only checkpoint that its job can start from
+MORE_SEEDS = [seed for seed in range(30, 400) if seed != 32]
+"""Seed 32 damages the only checkpoint that its job can start from."""
 CRASHES = 6
 """So many steps of each kind are tried here; the command tries all."""
 
