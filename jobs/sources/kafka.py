@@ -40,6 +40,8 @@ _WITHOUT_LEADER = frozenset(
     }
 )
 """Transient errors of partitions that are being created or moved to another broker."""
+_UNKNOWN_PARTITION = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT})
+"""Errors of partitions that do not exist, or that brokers do not know yet."""
 _RETRY_SECONDS = 0.2
 _NEW_TOPIC_SECONDS = 10.0
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -129,11 +131,18 @@ class KafkaSource(Source):
         # Read the ids after the offsets, so that the offsets belong to this topic or to an older topic.
         ids = self._topic_ids({each.topic for each in subscribed})
         starts = {split: position.offset for split, position in reached.items()}
-        for split, end in ends.items():
+        for split in map(split_name, subscribed):
             before, topic_id = reached[split], ids[topic_partition(split).topic]
+            end = ends.get(split)
+            if end is None:
+                self._check_may_vanish(split, before)
+                if not before.is_of(topic_id):  # the batch counts the loss; after it the position is of this topic
+                    ends[split], starts[split] = 0, 0
+                continue
             is_same = before.is_of(topic_id) and before.offset <= end
             if skips:
-                starts[split] = max(before.offset, earliest[split]) if is_same else earliest[split]
+                first = earliest.get(split, 0)
+                starts[split] = max(before.offset, first) if is_same else first
             elif not is_same:
                 raise SourceRecordsLostError(
                     f"the topic of Kafka partition {split} was deleted and created again; the job had read it up to "
@@ -146,6 +155,17 @@ class KafkaSource(Source):
             else _KafkaPosition(offset, ids[topic_partition(split).topic]).to_json()
             for split, offset in planned.items()
         }
+
+    def _check_may_vanish(self, split: str, position: _KafkaPosition) -> None:
+        """Refuses a topic that has fewer partitions than before.
+
+        A topic gets fewer partitions only if it is deleted and created again.
+        """
+        if self.lost_records != "skip":
+            raise SourceRecordsLostError(
+                f"the topic of Kafka partition {split} was deleted and created again with fewer partitions; the job "
+                f"had read the partition up to offset {position.offset}"
+            )
 
     def losses(self, ranges: Mapping[str, tuple[Position, Position]]) -> Mapping[str, Loss]:
         """Returns the records that have expired.
@@ -160,7 +180,7 @@ class KafkaSource(Source):
         for split, (start, end) in ranges.items():
             topic_id = ids[topic_partition(split).topic]
             first, last = _KafkaPosition.of(start), _KafkaPosition.of(end)
-            if not last.is_of(topic_id) or last.offset > latest[split]:
+            if split not in latest or not last.is_of(topic_id) or last.offset > latest[split]:
                 losses[split] = Loss(end, None if first.topic_id != last.topic_id else last.offset - first.offset)
             elif not first.is_of(topic_id) or first.offset > last.offset:
                 losses[split] = Loss(_KafkaPosition(earliest[split], topic_id).to_json(), None)
@@ -205,20 +225,21 @@ class KafkaSource(Source):
         return self._admin.client
 
     def _partitions(self, topic: str) -> list[TopicPartition]:
-        def listed() -> list[TopicPartition]:
-            metadata = within(
-                self._timeout_seconds, lambda: self._client().list_topics(topic, timeout=self._timeout_seconds)
-            )
-            found = metadata.topics[topic]
-            if found.error is not None:
-                raise KafkaException(found.error)
-            return [TopicPartition(topic, number) for number in sorted(found.partitions)]
-
         try:
             # Not every broker knows a new topic yet.
-            return self._answered(listed, min(self._timeout_seconds, _NEW_TOPIC_SECONDS))
+            return self._answered(lambda: self._listed(topic), min(self._timeout_seconds, _NEW_TOPIC_SECONDS))
         except KafkaException as failure:
             raise SourceUnavailableError(f"Kafka topic {topic} cannot be read: {error_of(failure).name()}") from None
+
+    def _listed(self, topic: str) -> list[TopicPartition]:
+        """Returns the partitions that a topic has now. May raise KafkaException."""
+        metadata = within(
+            self._timeout_seconds, lambda: self._client().list_topics(topic, timeout=self._timeout_seconds)
+        )
+        found = metadata.topics[topic]
+        if found.error is not None:
+            raise KafkaException(found.error)
+        return [TopicPartition(topic, number) for number in sorted(found.partitions)]
 
     def _identified(self, offsets: Mapping[str, int]) -> dict[str, Position]:
         ids = self._topic_ids({topic_partition(split).topic for split in offsets})
@@ -247,7 +268,10 @@ class KafkaSource(Source):
             raise _unavailable(failure) from None
 
     def _offsets(self, partitions: Sequence[TopicPartition], which: OffsetSpec) -> dict[str, int]:
-        """Returns an offset of each partition, with one request per broker."""
+        """Returns an offset of each partition, with one request per broker.
+
+        Partitions that their topic does not have are left out.
+        """
         if not partitions:
             return {}
         is_committed = self._config.get("isolation.level", "read_committed") == "read_committed"
@@ -257,12 +281,31 @@ class KafkaSource(Source):
             asked = self._client().list_offsets(
                 dict.fromkeys(partitions, which), isolation_level=level, request_timeout=self._timeout_seconds
             )
-            return {split_name(partition): self._result(answer).offset for partition, answer in asked.items()}
+            return self._existing(asked)
 
         try:
             return self._answered(listed, self._timeout_seconds)
         except KafkaException as failure:
             raise _unavailable(failure) from None
+
+    def _existing(self, asked: Mapping[TopicPartition, Future[Any]]) -> dict[str, int]:
+        """Returns the offsets in the brokers' answers.
+
+        Raises KafkaException for a partition that its topic may have.
+        """
+        offsets: dict[str, int] = {}
+        there: dict[str, set[str]] = {}
+        for partition, answer in asked.items():
+            try:
+                offsets[split_name(partition)] = self._result(answer).offset
+            except KafkaException as failure:
+                if error_of(failure).code() not in _UNKNOWN_PARTITION:
+                    raise
+                if partition.topic not in there:
+                    there[partition.topic] = {split_name(each) for each in self._listed(partition.topic)}
+                if split_name(partition) in there[partition.topic]:
+                    raise
+        return offsets
 
     def _result(self, answer: Future[_Answer]) -> _Answer:
         return answered(answer, self._timeout_seconds)
