@@ -183,6 +183,23 @@ def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(
     assert client.get("/jobs/other").json()["code"] == "JOB_NOT_FOUND"
 
 
+@pytest.mark.parametrize("how", ["update", "start", "rollback"])
+def test_permission_to_drop_state_keeps_the_snapshot_that_the_job_is_to_start_from(
+    client: httpx.Client, job: dict[str, Any], snapshots: Snapshots, how: str
+) -> None:
+    fork = create(client, job, "fork", restore_from={"job": "flights", "savepoint_id": "s"})
+    allowed = {"allow_non_restored_state": True}
+    if how == "start":
+        answer = start(client, "fork", **allowed)
+    elif how == "update":
+        answer = client.patch("/jobs/fork", json={"parallelism": 3, **allowed}, headers={"If-Match": "*"}).json()["job"]
+    else:
+        body = {"revision": 1, "state": "current", "plan_first": False, **allowed}
+        answer = client.post("/jobs/fork/rollback", json=body).json()["job"]
+    assert answer["restore"] == {**fork["restore"], **allowed}
+    assert answer["restore"]["location"] == snapshots.location(3)
+
+
 def test_a_user_reaches_the_snapshots_of_jobs_in_scope_only(
     client: httpx.Client, context: Context, upload: Callable[..., Any], snapshots: Snapshots
 ) -> None:

@@ -128,6 +128,8 @@ def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
     span = {"from_ms": end_ms - 50_000, "to_ms": end_ms - 10_000, "names": "input_rate"}
     answer = client.get("/jobs/flights/series", params=span).json()
     assert answer["series"] == {"input_rate": [None, 5.0, None, None, 0.0]}
+    later = client.get("/jobs/flights/series", params={**span, "from_ms": end_ms - 40_000}).json()
+    assert later["series"]["input_rate"][0] == 5.0, "the first rate needs the step before the span"
 
 
 def test_a_job_never_has_more_points_than_its_rings_are_long(
