@@ -15,12 +15,13 @@ from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.specification import Specification, changed
-from keyscale.db.models import Attempt, Change
+from keyscale.db.models import Attempt, Change, Checkpoint
 from keyscale.db.repositories import attempts, commands, jobs, revisions
 from keyscale.db.statuses import (
     AttemptStage,
     ChangeKind,
     ChangePhase,
+    CheckpointStatus,
     CommandStatus,
     JobStatus,
     RestoreMode,
@@ -297,6 +298,50 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
     take(steps.SwitchOver())
     newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["revision"], newest["restore_from"]) == (2, 2, SAVEPOINT)
+
+
+def test_after_a_rewind_the_job_continues_from_the_checkpoints_since_and_before_them_from_its_savepoint(
+    client: httpx.Client, context: Context, job: dict[str, Any], take: Callable[..., None]
+) -> None:
+    def complete(checkpoint_id: int, attempt: int) -> str:
+        location = f"file:///store/job/chk-{checkpoint_id}/manifest.json"
+        sizes = dict.fromkeys(("end_to_end_duration", "checkpointed_size", "state_size", "processed_records"), 1)
+        with context.sessions.begin() as session:
+            session.add(
+                Checkpoint(
+                    job_id=job["id"],
+                    checkpoint_id=checkpoint_id,
+                    attempt=attempt,
+                    status=CheckpointStatus.COMPLETED,
+                    is_savepoint=False,
+                    trigger_timestamp=1,
+                    external_path=location,
+                    num_subtasks=0,
+                    num_acknowledged_subtasks=0,
+                    **sizes,
+                )
+            )
+        return location
+
+    def restored_by_next() -> str | None:
+        latest = client.get("/jobs/flights/attempts").json()["attempts"][0]["number"]
+        take(steps.EndAttempt(latest), steps.CreateAttempt(1, steps.Cause.RECOVER))
+        shown = client.get("/jobs/flights/attempts").json()["attempts"][0]
+        assert shown["number"] == latest + 1
+        return shown["restore_from"]  # type: ignore[no-any-return]  # JSON
+
+    take(steps.CreateAttempt(1, steps.Cause.START))
+    complete(7, attempt=1)
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
+    assert restored_by_next() == SAVEPOINT
+    with context.sessions.begin() as session:
+        session.get_one(Attempt, (job["id"], 2)).restored_at_ms = 5
+    assert restored_by_next() == SAVEPOINT, "the checkpoint before the rewind is not of the job's history"
+    location = complete(8, attempt=2)
+    assert restored_by_next() == location
 
 
 def test_a_change_keeps_the_times_of_its_new_driver_which_knows_the_lag_that_it_found(
