@@ -24,7 +24,7 @@ from .browser_sessions import SESSION_COOKIE, authenticate_cookie, require_own_p
 from .forwarded_requests import authenticate_forwarded, looks_forwarded
 from .openid import Issuer, looks_issued
 from .principal import TOKEN_CHARACTERS_MAX, Principal, authenticate_token
-from .tokens import token_sha256
+from .tokens import attempt_token, token_sha256
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
@@ -138,6 +138,26 @@ def require_known_attempt(request: Request) -> str:
     return found.token_sha256
 
 
+def require_lost_attempt(request: Request) -> str:
+    """Returns the hash of the token of an attempt that the database does not know.
+
+    The query names the attempt as `<job>:<number>`, and the salt of the token.
+
+    Raises:
+        TokenMissingError: The query names no attempt, or the database knows the attempt.
+    """
+    given, salt = request.query_params.get("attempt", ""), request.query_params.get("salt", "")
+    job_id, _, number = given.partition(":")
+    if not (job_id and is_storable(given) and is_storable(salt) and _ATTEMPT_NUMBER.fullmatch(number)):
+        raise TokenMissingError("the query names no attempt")
+    with _reads(request)() as session:
+        token = token_sha256(attempt_token(replicas.shared_key(session), given, salt))
+        found = attempts.find(session, job_id, int(number))
+    if found is not None and found.token_sha256 in {None, token}:  # without a token: it is about to be launched
+        raise TokenMissingError("the attempt is known")
+    return token
+
+
 def bearer_token(request: HTTPConnection) -> str:
     """Returns the token of the Authorization header, or an empty string."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -193,4 +213,5 @@ User = Annotated[Principal, Depends(RequireRole(Role.VIEWER))]
 Operator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
 Admin = Annotated[Principal, Depends(RequireRole(Role.ADMIN))]
 ProvableAttempt = Annotated[str, Depends(require_known_attempt)]
+LostAttempt = Annotated[str, Depends(require_lost_attempt)]
 Driver = Annotated[DriverIdentity, Depends(require_driver)]

@@ -20,7 +20,7 @@ from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.storable_text import is_storable
 from keyscale.state.layout import CONTROL_PLANES
 
-from ..access.tokens import new_token, token_sha256
+from ..access.tokens import attempt_token, token_sha256
 from ..errors import JobUserError
 from ..libraries.library_cache import LibraryCache, PlacedLibraries
 from .driver_command import driver_command, driver_environment
@@ -77,6 +77,7 @@ class Launcher:
         settings: The control plane's settings.
         isolation: The users of jobs; None: jobs run as the control plane's user.
         read_artifact: Yields the bytes of the artifact with a SHA-256; None: jobs bring no libraries.
+        read_key: Returns the key of the replicas of the database; None: there are no replicas.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class Launcher:
         settings: Settings,
         isolation: Isolation | None = None,
         read_artifact: Callable[[str], Iterable[bytes]] | None = None,
+        read_key: Callable[[], str] | None = None,
     ) -> None:
         self._settings = settings
         self.libraries = LibraryCache(settings.home / "libraries", read_artifact or (lambda _: ()))
+        self._read_key = read_key or (lambda: "")
         self.isolation = isolation or Isolation(why_not="it was not asked for")
         self.host = platform.node()
         # Replicas on the same host have separate homes, and see only the runs under their home.
@@ -107,7 +110,7 @@ class Launcher:
             make_directory(part, enter=self.isolation.count > 0)
         token = read_text(directory / "token")
         if not token:
-            fresh, token = directory / "token.new", new_token()
+            fresh, token = directory / "token.new", attempt_token(self._read_key(), f"{job_id}:{attempt}")
             fresh.unlink(missing_ok=True)
             fresh.touch(mode=0o600)
             fresh.write_text(token)
@@ -264,6 +267,12 @@ class Launcher:
         """Returns whether a run's supervisor lives."""
         supervisor = read_supervisor(self._run_directory(job_id, attempt))
         return supervisor is not None and supervisor.is_alive()
+
+    def is_of_this_database(self, job_id: str, attempt: int) -> bool:
+        """Returns whether a replica of this database has made a run that has not been cleaned up."""
+        token = read_text(self._run_directory(job_id, attempt) / "token") or ""
+        salt = token.partition(".")[0]
+        return bool(token) and token == attempt_token(self._read_key(), f"{job_id}:{attempt}", salt)
 
     def remove_run(self, job_id: str, attempt: int) -> int:
         """Deletes what `clean_up` has left of a run: its log.

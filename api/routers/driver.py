@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from keyscale.address_proof import prove
-from keyscale.jobs.protocol.control_address import Proof
+from keyscale.jobs.protocol.control_address import UNKNOWN, Proof
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     AttachResponse,
@@ -31,7 +31,7 @@ from keyscale.jobs.protocol.messages import (
     StoreCredentials,
 )
 
-from ..access.identities import Driver, ProvableAttempt
+from ..access.identities import Driver, LostAttempt, ProvableAttempt
 from ..reports import drivers
 from .dependencies import Control
 from .guarded_route import ReportRoute
@@ -91,6 +91,12 @@ def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "")
     The driver sends no token before that.
     """
     return Proof(proof=prove(attempt, nonce, control.settings.control_url))
+
+
+@router.get("/unknown")
+def prove_ignorance(control: Control, lost: LostAttempt, nonce: str = "") -> Proof:
+    """Proves to a driver that this database has lost its attempt, as a backup does that is older than the attempt."""
+    return Proof(proof=prove(lost, nonce, control.settings.control_url, UNKNOWN))
 
 
 @router.get("/artifact")

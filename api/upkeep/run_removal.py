@@ -80,6 +80,7 @@ class RunRemoval:
             kept = attempts.numbers_of(session, known)
         removed_jobs, removed_attempts, size_bytes = 0, 0, 0
         launcher = self._launcher
+        self._end_lost({job: sorted(set(numbers) - kept.get(job, set())) for job, numbers in here.items()})
         for job_id, numbers in here.items():
             idle = [number for number in numbers if not _is_supervised(launcher, job_id, number)]
             if self._closing.is_set():
@@ -96,6 +97,31 @@ class RunRemoval:
         removed = RemovedRuns(removed_jobs, removed_attempts, size_bytes)
         self._report(removed)
         return removed
+
+    def _end_lost(self, unknown: dict[str, list[int]]) -> None:
+        """Kills the runs that this database has lost: it is a backup older than them.
+
+        The driver of such a run would commit and publish without anyone knowing. A run of another database goes on.
+        """
+        for job_id, numbers in unknown.items():
+            for number in numbers:
+                if not _is_supervised(self._launcher, job_id, number):
+                    continue
+                if not self._launcher.is_of_this_database(job_id, number):
+                    logger.warning("run %d of job %s goes on: another database has started it", number, job_id)
+                    continue
+                self._launcher.kill(job_id, number)
+                with self._sessions.begin() as session:
+                    events.record(
+                        session,
+                        job_id=job_id if jobs.known(session, {job_id}) else None,
+                        at_ms=now_ms(),
+                        kind="LOST_RUN_KILLED",
+                        message=f"killed run {number} of job {job_id}, which the database does not know",
+                        job=job_id,
+                        attempt=number,
+                        host=self._launcher.host,
+                    )
 
     def _report(self, removed: RemovedRuns) -> None:
         if not removed.jobs and not removed.attempts:

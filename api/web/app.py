@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 
 from keyscale.db.connections import open_engine, reading_session_factory, session_factory
 from keyscale.db.repositories import artifacts as artifact_rows
+from keyscale.db.repositories import replicas as replica_rows
 from keyscale.installation import VERSION
 
 from ..access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
@@ -88,7 +89,11 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         with reads() as session:
             yield from artifact_rows.read_bytes(session, sha256)
 
-    launcher = Launcher(settings, isolation, read_artifact)
+    def read_key() -> str:
+        with reads() as session:
+            return replica_rows.shared_key(session)
+
+    launcher = Launcher(settings, isolation, read_artifact, read_key)
     return Context(
         settings=settings,
         engine=engine,

@@ -23,6 +23,8 @@ from .messages import Message
 if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore
 
+UNKNOWN = "unknown attempt"
+"""What a control plane proves when it does not know an attempt."""
 ADDRESSES_MAX = 100
 ADDRESS_BYTES_MAX = 10_000
 FORGOTTEN_AFTER_MS = 24 * 3600 * 1000
@@ -82,3 +84,13 @@ def attempt_challenge(url: str, attempt: str, token: str) -> Challenge:
     """
     key = hashlib.sha256(token.encode()).hexdigest()
     return Challenge(url.rstrip("/"), "/driver/proof", key, {"attempt": attempt})
+
+
+def unknown_challenge(url: str, attempt: str, token: str) -> Challenge:
+    """Returns the question whether a control plane's database has lost an attempt.
+
+    The control plane computes the token from its salt. Arguments as for `attempt_challenge`.
+    """
+    key = hashlib.sha256(token.encode()).hexdigest()
+    salt = token.partition(".")[0]
+    return Challenge(url.rstrip("/"), "/driver/unknown", key, {"attempt": attempt, "salt": salt}, subject=UNKNOWN)

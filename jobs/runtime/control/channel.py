@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from keyscale.address_proof import AddressNotProvenError, ProvenTransport
 from keyscale.certificates import trusted_certificates
 
-from ...protocol.control_address import attempt_challenge
+from ...protocol.control_address import attempt_challenge, unknown_challenge
 from ...protocol.messages import (
     Assignment,
     AttachRequest,
@@ -143,6 +143,8 @@ class HttpControl:
         try:
             yield client
         except AddressNotProvenError as error:
+            if self._is_lost(client):
+                raise AttemptOverError("the control plane's database does not know this attempt") from error
             self._turn_from(client)
             if error.status == httpx.codes.UNAUTHORIZED:
                 raise ControlRefusedError(
@@ -163,6 +165,17 @@ class HttpControl:
             raise ControlUnreachableError(f"the control plane answered {status}")
         if not response.is_success:
             raise ControlRefusedError(f"the control plane refused the message with status {status}")
+
+    def _is_lost(self, client: httpx.Client) -> bool:
+        """Returns whether the control plane proves that its database has lost this attempt."""
+        url = str(client.base_url).rstrip("/")
+        try:
+            with httpx.HTTPTransport(verify=self._trusted, trust_env=False) as transport:
+                timeout = httpx.Timeout(_TIMEOUT_SECONDS).as_dict()
+                unknown_challenge(url, self._attempt, self._token).ask(transport, {"timeout": timeout})
+        except (httpx.HTTPError, httpx.InvalidURL):
+            return False
+        return True
 
     def _turn_from(self, client: httpx.Client) -> None:
         """Redirects later messages to another control plane that knows the attempt."""

@@ -9,16 +9,16 @@ from sqlalchemy import text
 
 from keyscale.address_proof import prove
 from keyscale.api.access.rates import RateLimit
-from keyscale.api.access.tokens import token_sha256
+from keyscale.api.access.tokens import attempt_token, token_sha256
 from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.services import exceptions as exceptions_service
 from keyscale.api.upkeep.announcer import Announcer
-from keyscale.db.repositories import exceptions, jobs, revisions
+from keyscale.db.repositories import attempts, exceptions, jobs, replicas, revisions
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode
-from keyscale.jobs.protocol.control_address import read_addresses
+from keyscale.jobs.protocol.control_address import UNKNOWN, read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
@@ -751,6 +751,31 @@ def test_a_control_plane_proves_that_it_knows_an_attempt(
     for unknown in (f"{job['id']}:2", f"{job['id']}:{10**30}", "x:1", "x\0:1", ":", ""):
         refused = anonymous.get("/driver/proof", params={"attempt": unknown, "nonce": "n"})
         assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_INVALID"), unknown
+
+
+def test_a_control_plane_proves_which_attempts_its_database_has_lost(
+    context: Context, job: dict[str, Any], attempt: Callable[..., int], anonymous: httpx.Client
+) -> None:
+    """As a backup does that is older than the attempt."""
+    number = attempt()
+    with context.reads() as session:
+        key = replicas.shared_key(session)
+
+    def answer(given: str, salt: str = "of-the-token") -> tuple[int, dict[str, Any]]:
+        found = anonymous.get("/driver/unknown", params={"attempt": given, "salt": salt, "nonce": "n"})
+        return found.status_code, found.json()
+
+    for lost in (f"{job['id']}:{number + 1}", "gone:1", f"{job['id']}:{number}"):  # the last one has another token
+        token = attempt_token(key, lost, "of-the-token")
+        proof = prove(token_sha256(token), "n", context.settings.control_url, UNKNOWN)
+        assert answer(lost) == (200, {"proof": proof}), lost
+    with context.sessions.begin() as session:
+        known = attempts.find(session, job["id"], number)
+        assert known is not None
+        known.token_sha256 = token_sha256(attempt_token(key, f"{job['id']}:{number}", "of-the-token"))
+    refused = [f"{job['id']}:{number}", f"{job['id']}:{10**30}", "x\0:1", ":", ""]
+    assert [answer(given)[0] for given in refused] == [401] * len(refused)
+    assert answer(f"{job['id']}:{number + 1}", "a\0b")[0] == 401
 
 
 def test_a_heartbeat_is_answered_with_the_replicas_that_are_alive(

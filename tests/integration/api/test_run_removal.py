@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import text
 
 import keyscale.api.launching.launcher
 from keyscale.api.launching import supervisor
@@ -19,6 +21,7 @@ from tests.support.deep_directories import deepened
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     import httpx
@@ -87,23 +90,41 @@ def test_the_local_files_of_a_job_that_another_replica_has_deleted_go(
     assert [report["jobs"] for report in reports(client)] == [1]
 
 
-def test_what_still_runs_is_left_alone_though_the_database_does_not_know_it(
-    context: Context, removal: RunRemoval
-) -> None:
-    """As after the database was restored from a backup."""
+@contextmanager
+def unknown_run(context: Context) -> Iterator[Path]:
+    """A run that goes on, of a job that the database does not know, as after a restore from a backup."""
     context.launcher.prepare("unknown", 7)
     run = directory(context, "unknown") / "7"
     command = [sys.executable, "-I", supervisor.__file__, str(run), "/bin/sleep", "600"]
     process = subprocess.Popen(command, env={"KEYSCALE_WORK_DIR": str(run / "work")})
     try:
         wait_until(lambda: context.launcher.has_supervisor("unknown", 7), what="the supervisor")
-        assert removal.run() == RemovedRuns(0, 0, 0)
-        assert run.exists()
+        yield run
     finally:
         context.launcher.kill("unknown", 7)
         process.wait()
-    assert removal.run().jobs == 1
+
+
+def test_a_run_that_the_database_has_lost_is_killed_and_reported(
+    context: Context, client: httpx.Client, removal: RunRemoval
+) -> None:
+    with unknown_run(context) as run:
+        removal.run()
+        wait_until(lambda: not context.launcher.has_supervisor("unknown", 7), what="the end of the run")
+    [event] = [each for each in client.get("/events").json()["events"] if each["kind"] == "LOST_RUN_KILLED"]
+    assert event["details"] == {"job": "unknown", "attempt": 7, "host": context.launcher.host}
+    removal.run()
     assert not run.exists()
+
+
+def test_a_run_that_another_database_has_started_goes_on(context: Context, removal: RunRemoval) -> None:
+    """As after a start with the address of a wrong database."""
+    with unknown_run(context) as run:
+        with context.sessions.begin() as session:
+            session.execute(text("UPDATE replica_key SET value = 'another'"))
+        assert removal.run() == RemovedRuns(0, 0, 0)
+        assert context.launcher.has_supervisor("unknown", 7)
+        assert run.exists()
 
 
 def test_directories_of_plans_are_no_runs(context: Context, removal: RunRemoval) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
 from keyscale.address_proof import prove
+from keyscale.jobs.protocol.control_address import UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +29,14 @@ class StandInServer:
         hangs_up_after: The path after which it closes the connection without saying so.
         keeps_connections: Whether a connection serves several requests.
         requests: The method, path, credential and content of each request.
+        lost_key: The key with which it proves that it has lost an attempt; None: it does not.
     """
 
     def __init__(self, key: str | None, subject: str = "", port: int = 0) -> None:
         self.key, self.subject, self.proves_as = key, subject, ""
         self.status, self.body, self.proof_status = 200, b"{}", 404
         self.keeps_connections, self.hangs_up_after = True, ""
+        self.lost_key: str | None = None
         self.requests: list[tuple[str, str, str | None, bytes]] = []
         outer = self
 
@@ -47,6 +50,8 @@ class StandInServer:
                 status, body = outer.status, outer.body
                 if "/proof" in parts.path:
                     status, body = outer.proof(parse_qs(parts.query)["nonce"][0])
+                elif parts.path == "/driver/unknown":
+                    status, body = outer.proof_of_loss(parse_qs(parts.query)["nonce"][0])
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
                 if not outer.keeps_connections:
@@ -81,6 +86,11 @@ class StandInServer:
         if self.key is None:
             return self.proof_status, b"{}"
         return 200, json.dumps({"proof": prove(self.key, nonce, self.proves_as or self.url, self.subject)}).encode()
+
+    def proof_of_loss(self, nonce: str) -> tuple[int, bytes]:
+        if self.lost_key is None:
+            return 401, b"{}"
+        return 200, json.dumps({"proof": prove(self.lost_key, nonce, self.proves_as or self.url, UNKNOWN)}).encode()
 
     def close(self) -> None:
         self._server.shutdown()

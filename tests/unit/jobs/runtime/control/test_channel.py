@@ -126,7 +126,7 @@ def test_a_program_that_does_not_know_the_attempt_gets_no_token() -> None:
             with pytest.raises(ControlUnreachableError, match="has not proved"):
                 control.heartbeat(BEAT)
         control.close()
-    assert (set(stranger.asked), stranger.credentials) == ({"/driver/proof"}, set())
+    assert (set(stranger.asked), stranger.credentials) == ({"/driver/proof", "/driver/unknown"}, set())
 
 
 def test_a_control_plane_that_does_not_know_the_attempt_refuses_the_driver() -> None:
@@ -178,3 +178,32 @@ def test_files_can_replace_a_control_plane(tmp_path: Path) -> None:
     assert control.heartbeat(BEAT.model_copy(update={"results": [result]})).commands == []
     written = (tmp_path / "job.control" / "results" / "c1.json").read_bytes()
     assert CommandResult.model_validate_json(written) == result
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_a_database_that_has_lost_the_attempt_ends_its_driver_once_that_is_proven(
+    server: StandInServer, control: HttpControl, key: str | None
+) -> None:
+    server.key, server.lost_key, server.proof_status = None, key, 401
+    with pytest.raises(ControlRefusedError if key is None else AttemptOverError):
+        control.heartbeat(BEAT)
+    assert {(path, credential) for _, path, credential, _ in server.requests} == {
+        ("/driver/proof", None),
+        ("/driver/unknown", None),
+    }
+
+
+@pytest.mark.parametrize("wrong", ["another key", "another address"])
+def test_a_loss_that_is_not_proven_ends_no_driver(server: StandInServer, control: HttpControl, wrong: str) -> None:
+    server.key, server.lost_key = None, token_sha256("of another attempt") if wrong == "another key" else KEY
+    server.proves_as = "http://elsewhere:1" if wrong == "another address" else ""
+    with pytest.raises(ControlUnreachableError):
+        control.heartbeat(BEAT)
+
+
+def test_a_control_plane_that_knows_the_attempt_is_not_asked_whether_it_has_lost_it(
+    server: StandInServer, control: HttpControl
+) -> None:
+    server.lost_key = KEY
+    control.heartbeat(BEAT)
+    assert "/driver/unknown" not in [path for _, path, *_ in server.requests]
