@@ -19,6 +19,7 @@ from keyscale.errors import KeyscaleError
 
 from ..documents.checked_document import (
     DocumentCorruptError,
+    FormatTooNewError,
     decode_document,
     document_bytes,
     encode_document,
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 
 KIND = "log-entry"
 FORMAT_VERSION = 1
+CLOSED = b"the job was deleted"
+"""In the place of an entry: no attempt of a deleted job can append there."""
 _APPEND_TRIES = 4
 _COUNTERS_WITHIN = 3  # an opening or a commit, a plan, and an unreadable entry
 _READERS = 8
@@ -198,18 +201,16 @@ class CommitLog:
 
         Raises:
             FencedError: Another entry has the position, or the log continues after it.
-            StoreUnavailableError: The store is unavailable, and it is unknown whether the entry is there. The same
-                entry may be appended again at the same position, through the same CommitLog.
+            StoreUnavailableError: The store is unavailable or returns damaged bytes, and it is unknown whether the
+                entry is there. The same entry may be appended again at the same position, through the same CommitLog.
         """
         data = encode_document(KIND, FORMAT_VERSION, _Record(position, self._nonce, entry))
         path = self._layout.log_entry(position)
         reach("log.appending")
         for left in reversed(range(_APPEND_TRIES)):
             try:
-                self._store.create(path, data)
-            except ObjectExistsError:
-                if self._store.get(path) != data:
-                    raise FencedError(f"position {position} of the commit log is taken by another attempt") from None
+                if not self._is_created(path, data):
+                    raise FencedError(f"position {position} of the commit log is taken by another attempt")
             except StoreUnavailableError:
                 if not left:
                     raise
@@ -219,6 +220,26 @@ class CommitLog:
         if isinstance(entry, AttemptOpened):
             self._check_end(position)
         return position + 1
+
+    def _is_created(self, path: str, data: bytes) -> bool:
+        """Creates an entry's object; returns whether the object is this entry.
+
+        An object that is neither an entry nor the end of a deleted job's log was damaged on its way.
+        """
+        try:
+            self._store.create(path, data)
+        except ObjectExistsError:
+            found = self._store.get(path)
+            if found in {data, CLOSED}:
+                return found == data
+            try:
+                decode_document(found, KIND, FORMAT_VERSION, _Record, path)
+            except FormatTooNewError:
+                return False
+            except DocumentCorruptError as error:
+                raise StoreUnavailableError(f"an append cannot be confirmed: {error}") from None
+            return False
+        return True
 
     def _read_all(self, positions: Sequence[int]) -> list[tuple[int, LogEntry]]:
         with ThreadPoolExecutor(_READERS, thread_name_prefix="log-reader") as readers:

@@ -22,7 +22,7 @@ from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import CLAIM_NAME, claim_path, read_claim
 from ..documents.manifest import read_manifest
 from ..layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
-from ..log.commit_log import CommitLog
+from ..log.commit_log import CLOSED, CommitLog
 from ..objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
 from ..syncpoint import reach
 from .deletion_plan import claimed_by, directory_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
 
-_CLOSED = b"the job was deleted"
 _DELETES_AT_A_TIME = 500
 
 
@@ -151,14 +150,14 @@ def _closed(store: ObjectStore, layout: Layout, last: int) -> str:
     while not _is_closing(store, layout.log_entry(last)):
         last += 1
         with contextlib.suppress(ObjectExistsError):  # a driver has just appended, or an earlier call has created it
-            store.create(layout.log_entry(last), _CLOSED)
+            store.create(layout.log_entry(last), CLOSED)
     reach("deleted_job.log_closed")
     return layout.log_entry(last)
 
 
 def _is_closing(store: ObjectStore, path: str) -> bool:
     found = store.head(path)  # the job has written the log, and may have made an entry of any size
-    return found is not None and found.size_bytes == len(_CLOSED) and store.get(path) == _CLOSED
+    return found is not None and found.size_bytes == len(CLOSED) and store.get(path) == CLOSED
 
 
 def _remove_unfinished(store: ObjectStore, prefix: str, before_ms: int) -> int:

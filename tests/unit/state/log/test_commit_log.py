@@ -163,6 +163,31 @@ def test_a_damaged_entry_is_noticed(tmp_path: Path) -> None:
         log.read()
 
 
+def test_a_damaged_answer_is_no_other_attempt(tmp_path: Path) -> None:
+    store = DamagingStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    log.append(1, planned(1, 0))
+    store.damages = 1
+    assert log.append(1, planned(1, 0)) == 2
+    store.damages = 4
+    with pytest.raises(StoreUnavailableError, match="cannot be confirmed"):
+        log.append(1, planned(1, 0))
+    store.damages = 1
+    with pytest.raises(FencedError):
+        CommitLog(store, LAYOUT).append(1, planned(2, 0))
+
+
+class DamagingStore(LocalObjectStore):
+    """A store whose next answers are damaged."""
+
+    damages = 0
+
+    def get(self, path: str) -> bytes:
+        data = super().get(path)
+        self.damages -= 1
+        return data if self.damages < 0 else data.replace(b"batch", b"botch")
+
+
 def test_an_entry_at_the_wrong_position_is_noticed(tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path)
     log = CommitLog(store, LAYOUT)
