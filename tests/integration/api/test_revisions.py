@@ -14,6 +14,7 @@ from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.reports import drivers
 from keyscale.api.services import plans
+from keyscale.db.models import Attempt, Change
 from keyscale.db.repositories import commands, jobs
 from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
 from keyscale.jobs.protocol.messages import DriverState, Heartbeat, NoRestart
@@ -214,6 +215,35 @@ def test_a_job_that_fails_again_and_again_is_upgraded_from_its_last_state(
     first = patch(client, 1, **body)
     assert (first.status_code, first.json()["change"]["upgrade_mode"]) == (202, mode)
     assert patch(client, 1, **body).json()["change"] == first.json()["change"]
+
+
+def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revision(
+    context: Context, client: httpx.Client, job: dict[str, Any]
+) -> None:
+    def take(*wanted: steps.Step) -> None:
+        for step in wanted:
+            with context.sessions.begin() as session:
+                found = jobs.lock(session, job["id"])
+                assert found is not None
+                apply(step, JobTransaction(session, found))
+
+    client.post("/jobs/flights/start")
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    assert patch(client, 1, parameters={"input": "/in"}, change_id="u", plan_first=False).status_code == 202
+    take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
+    with context.sessions.begin() as session:
+        session.get_one(Attempt, (job["id"], 1)).assigned_at_ms = 1
+        command = commands.find(session, "upgrade:u")
+        assert command is not None
+        settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
+    take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.CompleteChange(False, 5))
+    for _ in range(2):
+        take(steps.ShowStatus(JobStatus.RUNNING))
+        answer = client.post("/jobs/flights/rollback", json={"revision": 1})
+        assert answer.status_code == 202, answer.text
+        with context.sessions() as session:
+            assert session.get_one(Change, answer.json()["change"]["id"]).rewind_to == SAVEPOINT
+        take(steps.CreateAttempt(1, steps.Cause.UPGRADE, standby=True), steps.AbandonChange(FAILURE))
 
 
 def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepoint_was_taken(
