@@ -41,6 +41,16 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
     context: Context, leadership: Leadership, filled: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_retention, "ROWS_AT_ONCE", 30)
+    with (
+        context.sessions.begin() as session
+    ):  # of two snapshots that users have deleted, the objects of one still exist
+        session.execute(
+            text(
+                "UPDATE checkpoints SET status = 'DISCARDED', discard_requested_at_ms = 1, objects_deleted_at_ms ="
+                " CASE WHEN job_id = (SELECT min(id) FROM jobs) THEN 2 END WHERE checkpoint_id = 3"
+            )
+        )
+        waiting = session.scalar(select(func.max(Checkpoint.job_id)))
     before = filled.get("/jobs/job-1/checkpoints").json()
     removed = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run(leadership)
     after = filled.get("/jobs/job-1/checkpoints").json()
@@ -48,7 +58,8 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
     assert after["latest"] == before["latest"]
     with context.sessions() as session:
         kept = session.scalar(select(func.count()).select_from(Checkpoint)) or 0
-        assert kept == 2 * (50 + 2 + 3), "older savepoints stay, and three that attempts were restored from"
+        assert kept == 2 * (50 + 2 + 3) + 1, "older savepoints stay, and three that attempts were restored from"
+        assert session.scalars(select(Checkpoint.job_id).where(Checkpoint.checkpoint_id == 3)).all() == [waiting]
         assert removed["checkpoints"] == 2 * 250 - kept
         assert (
             session.scalar(select(func.sum(CheckpointDay.completed + CheckpointDay.failed))) == removed["checkpoints"]
