@@ -139,7 +139,7 @@ def require_known_attempt(request: Request) -> str:
 
 
 def require_lost_attempt(request: Request) -> str:
-    """Returns the hash of the token of an attempt that the database does not know.
+    """Returns the hash of the token of an unknown attempt.
 
     The query names the attempt as `<job>:<number>`, and the salt of the token.
 

@@ -269,7 +269,10 @@ class Launcher:
         return supervisor is not None and supervisor.is_alive()
 
     def is_of_this_database(self, job_id: str, attempt: int) -> bool:
-        """Returns whether a replica of this database has made a run that has not been cleaned up."""
+        """Returns whether a replica of this database has made a run.
+
+        A run that is cleaned up has no token to tell.
+        """
         token = read_text(self._run_directory(job_id, attempt) / "token") or ""
         salt = token.partition(".")[0]
         return bool(token) and token == attempt_token(self._read_key(), f"{job_id}:{attempt}", salt)

@@ -95,7 +95,10 @@ def prove_knowledge(control: Control, attempt: ProvableAttempt, nonce: str = "")
 
 @router.get("/unknown")
 def prove_ignorance(control: Control, lost: LostAttempt, nonce: str = "") -> Proof:
-    """Proves to a driver that this database has lost its attempt, as a backup does that is older than the attempt."""
+    """Proves to a driver that this database has lost its attempt.
+
+    A backup that is older than the attempt has.
+    """
     return Proof(proof=prove(lost, nonce, control.settings.control_url, UNKNOWN))
 
 

@@ -99,9 +99,9 @@ class RunRemoval:
         return removed
 
     def _end_lost(self, unknown: dict[str, list[int]]) -> None:
-        """Kills the runs that this database has lost: it is a backup older than them.
+        """Kills the runs that this database has lost.
 
-        The driver of such a run would commit and publish without anyone knowing. A run of another database goes on.
+        The database is a backup that is older than the runs. The driver of such a run would commit and publish without anyone knowing. A run of another database goes on.
         """
         for job_id, numbers in unknown.items():
             for number in numbers:

@@ -167,7 +167,10 @@ class HttpControl:
             raise ControlRefusedError(f"the control plane refused the message with status {status}")
 
     def _is_lost(self, client: httpx.Client) -> bool:
-        """Returns whether the control plane proves that its database has lost this attempt."""
+        """Returns whether the control plane's database has lost this attempt.
+
+        The control plane has to prove it.
+        """
         url = str(client.base_url).rstrip("/")
         try:
             with httpx.HTTPTransport(verify=self._trusted, trust_env=False) as transport:

@@ -223,6 +223,8 @@ def test_the_right_role_in_the_right_scope_is_let_in_everywhere(world: World, su
 def test_a_route_of_drivers_takes_an_attempts_token_only(world: World) -> None:
     for route in (route for route, rule in RULES.items() if rule == ATTEMPT):
         assert world.code(route, "ADMIN") == (401, "TOKEN_INVALID"), route
+        if route == ("GET", "/driver/unknown"):  # only for attempts that the database has lost
+            continue
         assert world.code(route, "ACTIVE")[0] != 401, route
         assert world.code(route, "ENDED")[0] != 401, route
     for route, _ in user_rules():
