@@ -101,7 +101,8 @@ class RunRemoval:
     def _end_lost(self, unknown: dict[str, list[int]]) -> None:
         """Kills the runs that this database has lost.
 
-        The database is a backup that is older than the runs. The driver of such a run would commit and publish without anyone knowing. A run of another database goes on.
+        The database is a backup that is older than the runs. The driver of such a run would commit and publish
+        unseen. A run of another database goes on.
         """
         for job_id, numbers in unknown.items():
             for number in numbers:
