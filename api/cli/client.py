@@ -72,7 +72,7 @@ class ControlPlane:
         """Closes the connections."""
         self._http.close()
 
-    def get(self, path: str, **query: str | int | bool) -> Any:
+    def get(self, path: str, **query: str | int | bool | list[str]) -> Any:
         """Returns the answer to a GET."""
         return self._json(self.request("GET", path, params=query))
 

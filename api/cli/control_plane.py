@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from keyscale.installation import IMPORT_PATH
 
 from .client import job_path
+from .errors import RefusedError
+from .restore_options import Moment
 from .session import Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EVENT_COLUMNS = (("AT", "at_ms"), ("JOB", "job_id"), ("KIND", "kind"), ("ACTOR", "actor"), ("MESSAGE", "message"))
 
@@ -68,10 +74,36 @@ def health(session: Session) -> None:
 
 @click.command()
 @click.argument("job", required=False)
+@click.option("--kind", "kinds", multiple=True, help="Only this kind, such as JOB_FAILED. May be repeated.")
+@click.option("--actor", help="Only events that this user or driver caused.")
+@click.option("--since", "from_ms", type=Moment(), help="Only events since a time: 09:00 or 2026-11-24T09:00, in UTC.")
+@click.option("--until", "to_ms", type=Moment(), help="Only events up to a time.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most events to list.")
 @json_option
 @pass_session
-def events(session: Session, job: str | None) -> None:
-    """List the events of JOB or of everything, the newest first."""
+def events(  # noqa: PLR0917 - click passes them by name
+    session: Session,
+    job: str | None,
+    kinds: Sequence[str],
+    actor: str | None,
+    from_ms: int | None,
+    to_ms: int | None,
+    limit: int,
+) -> None:
+    """List the events of JOB or of everything, the newest first.
+
+    JOB may be the id of a deleted job. Refused requests are listed with --kind ACCESS_DENIED.
+    """
+    chosen = {"actor": actor, "from_ms": from_ms, "to_ms": to_ms}
+    query: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
+    query |= {"limit": limit, "kind": [kind.upper() for kind in kinds]}
     with session.control_plane() as control_plane:
-        answer = control_plane.get(job_path(job, "events") if job else "/events")
+        try:
+            answer = control_plane.get(job_path(job, "events") if job else "/events", **query)
+        except RefusedError as refusal:
+            if refusal.problem["code"] != "JOB_NOT_FOUND":
+                raise
+            answer = control_plane.get("/events", job=job or "", **query)
+            if not answer["events"]:
+                raise  # it is no deleted job, either
     session.output.table(answer, answer["events"], EVENT_COLUMNS)

@@ -1,8 +1,13 @@
-"""The route of all events."""
+"""The route of all events, and the filter of lists of events."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from keyscale.db.repositories.events import EventFilter
 
 from ..access.identities import User
+from ..schemas.base import NUMBER_MAX
 from ..schemas.job import EventList
 from ..services import jobs
 from .dependencies import Control, ListingOf
@@ -10,12 +15,38 @@ from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/events", tags=["events"], route_class=GuardedRoute)
 
+_KINDS_MAX = 20
+_TEXT_PATTERN = r"^[^\x00]+$"
+Kinds = Annotated[
+    list[Annotated[str, Query(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]],
+    Query(
+        max_length=_KINDS_MAX,
+        description="Only these kinds. Default: every kind but refused requests (`ACCESS_DENIED`).",
+    ),
+]
+Actor = Annotated[
+    str | None, Query(pattern=_TEXT_PATTERN, max_length=200, description="Only events that this user or driver caused.")
+]
+Since = Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="Only events at or after this time.")]
+Until = Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="Only events at or before this time.")]
+Job = Annotated[
+    str | None,
+    Query(pattern=_TEXT_PATTERN, max_length=200, description="Only events of the job with this id or name."),
+]
+
+
+async def _filter(kind: Kinds = [], actor: Actor = None, from_ms: Since = None, to_ms: Until = None) -> EventFilter:  # noqa: B006 - FastAPI copies it
+    return EventFilter(frozenset(kind), actor, from_ms, to_ms, with_refusals=False)
+
+
+FilterOf = Annotated[EventFilter, Depends(_filter)]
+
 
 @router.get("")
-def list_all_events(control: Control, user: User, listing: ListingOf) -> EventList:
+def list_all_events(control: Control, user: User, listing: ListingOf, chosen: FilterOf, job: Job = None) -> EventList:
     """Lists the events in the user's scope, newest first.
 
-    Events concern jobs and artifacts. Administrators also see sign-ins, refused requests and changes of tokens, and the
-    addresses of requests.
+    Events concern jobs, deleted jobs too, and artifacts. Administrators also see sign-ins, changes of tokens, the
+    addresses of requests, and refused requests with `kind=ACCESS_DENIED`.
     """
-    return jobs.list_events(control, user, None, listing)
+    return jobs.list_events(control, user, job, listing, chosen)

@@ -23,6 +23,7 @@ from ..schemas.revision import CloneRequest, UpdateRequest
 from ..services import clones, exceptions, jobs, logs, operations, plans
 from ..services.logs import LogPart
 from .dependencies import AttemptNumber, Control, ListingOf
+from .events import FilterOf
 from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=GuardedRoute)
@@ -119,9 +120,9 @@ def list_attempts(control: Control, _: User, job_id: str, listing: ListingOf) ->
 
 
 @router.get("/{job_id}/events")
-def list_events(control: Control, user: User, job_id: str, listing: ListingOf) -> EventList:
+def list_events(control: Control, user: User, job_id: str, listing: ListingOf, chosen: FilterOf) -> EventList:
     """Lists a job's events, newest first."""
-    return jobs.list_events(control, user, job_id, listing)
+    return jobs.list_job_events(control, user, job_id, listing, chosen)
 
 
 @router.get("/{job_id}/exceptions")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PASS_S = 600.0
+REFUSALS_KEPT = 10_000
+"""How many refused requests stay as events. Any sender can cause refusals, but not push out other events."""
 PAUSE_S = 0.05
 """After each job: with thousands of them a pass would slow requests down for a long time."""
 ROWS_AT_ONCE = 2000
@@ -98,6 +100,9 @@ class HistoryRetention:
         before_ms = now_ms() - policy.event_days * _DAY_MS
         removed["events"] += self._repeat(
             leadership, lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)
+        )
+        removed["refusals"] += self._repeat(
+            leadership, lambda session: history.remove_refusals(session, keep=REFUSALS_KEPT, some=ROWS_AT_ONCE)
         )
         _report(leadership, removed)
         return removed

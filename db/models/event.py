@@ -21,6 +21,11 @@ An index has just these, because any sender can cause very many refusals.
 """
 
 
+REFUSAL = "ACCESS_DENIED"
+NOT_REFUSED = f"kind <> '{REFUSAL}'"
+"""The condition of all events but refusals, which an index has, too."""
+
+
 class Event(Base):
     """An event of the audit trail, which outlives its job.
 
@@ -32,6 +37,9 @@ class Event(Base):
     __table_args__ = (
         Index("ix_events_job", "job_id", "id"),
         Index("ix_events_job_at_ms", "job_id", "at_ms", "id", postgresql_include=["kind"]),
+        Index("ix_events_kind", "kind", "id"),
+        Index("ix_events_actor", "actor", "id"),
+        Index("ix_events_not_refused", "id", postgresql_where=text(NOT_REFUSED)),
         Index("ix_events_shown_to_all", "id", postgresql_where=text(SHOWN_TO_ALL)),
     )
 

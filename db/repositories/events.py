@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Text, func, select, text, true
+from sqlalchemy import Boolean, Text, func, literal_column, select, text, true
 from sqlalchemy.dialects.postgresql import array
 
 from ..job_scope import EVERYTHING, JobScope
 from ..models import Event, Job
-from ..models.event import SHOWN_TO_ALL
+from ..models.event import NOT_REFUSED, SHOWN_TO_ALL
 from .pages import Page, PageRequest, read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from sqlalchemy import Select
+    from sqlalchemy import ColumnElement, Select
     from sqlalchemy.orm import Session
 
 
@@ -36,6 +36,44 @@ class Origin:
     address: str
     actor: str | None = None
     actor_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFilter:
+    """The events that a list has.
+
+    Attributes:
+        kinds: Their kinds; none: all kinds.
+        actor: The name of who caused them; None: anyone.
+        from_ms: The time of the oldest event; None: without limit.
+        to_ms: The time of the newest event; None: without limit.
+        with_refusals: Whether refused requests are among all kinds.
+    """
+
+    kinds: frozenset[str] = frozenset()
+    actor: str | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+    with_refusals: bool = True
+
+    @property
+    def is_everything(self) -> bool:
+        return self == EventFilter()
+
+    def criteria(self) -> list[ColumnElement[bool]]:
+        """Returns the filter as conditions on the table of events."""
+        found: list[ColumnElement[bool]] = []
+        if self.kinds:
+            found.append(Event.kind.in_(sorted(self.kinds)))
+        elif not self.with_refusals:
+            found.append(literal_column(f"({NOT_REFUSED})", Boolean()))
+        if self.actor is not None:
+            found.append(Event.actor == self.actor)
+        if self.from_ms is not None:
+            found.append(Event.at_ms >= self.from_ms)
+        if self.to_ms is not None:
+            found.append(Event.at_ms <= self.to_ms)
+        return found
 
 
 ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", default=None)
@@ -98,6 +136,7 @@ def list_page(
     *,
     scope: JobScope = EVERYTHING,
     with_access: bool = True,
+    chosen: EventFilter = EventFilter(),
 ) -> Page[Event]:
     """Returns the newest events.
 
@@ -109,13 +148,16 @@ def list_page(
         page: The part of the list.
         scope: Omits events of other jobs and without a job, unless it covers everything.
         with_access: Whether to include events about users and tokens.
+        chosen: The events of the list.
     """
-    wanted = select(Event.id)
+    wanted = select(Event.id).where(*chosen.criteria())
     if job_id is not None:
         in_scope = select(Job.id).where(Job.id == job_id, scope.criterion()).exists()
         wanted = wanted.where(Event.job_id == job_id, true() if scope.is_everything else in_scope)
+    elif not scope.is_everything and replace(chosen, with_refusals=True).is_everything:
+        wanted = select(Event.id).where(Event.id.in_(_ids_of_scope(session, scope, page)))  # no refusal has a job
     elif not scope.is_everything:
-        wanted = wanted.where(Event.id.in_(_ids_of_scope(session, scope, page)))
+        wanted = wanted.where(Event.job_id.in_(select(Job.id).where(scope.criterion())))
     elif not with_access:
         wanted = wanted.where(text(SHOWN_TO_ALL))
     found = read_keys(session, wanted, (Event.id,), page)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import text
 
+from ..models.event import REFUSAL
 from .series import SUM_MAX
 
 if TYPE_CHECKING:
@@ -88,6 +89,20 @@ SELECT count(*) FROM gone
 """
 
 
+_REFUSALS = """
+WITH gone AS (
+    DELETE FROM events WHERE id IN (
+        SELECT id FROM events WHERE kind = :kind AND id <= (
+            SELECT id FROM events WHERE kind = :kind ORDER BY id DESC OFFSET :keep LIMIT 1
+        )
+        ORDER BY id LIMIT :some
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+
 def remove_checkpoints(session: Session, job_id: str, *, keep: int, some: int) -> int:
     """Removes old checkpoints without objects, and adds them to day sums.
 
@@ -121,3 +136,8 @@ def remove_attempts(session: Session, job_id: str, *, keep: int, some: int) -> i
 def remove_events(session: Session, *, before_ms: int, some: int) -> int:
     """Removes events from before a time."""
     return session.scalar(text(_EVENTS), {"before_ms": before_ms, "some": some}) or 0
+
+
+def remove_refusals(session: Session, *, keep: int, some: int) -> int:
+    """Removes refused requests except the newest `keep`."""
+    return session.scalar(text(_REFUSALS), {"kind": REFUSAL, "keep": keep, "some": some}) or 0

@@ -55,6 +55,13 @@ def test_the_events_of_the_system_name_their_job(page: Page, platform: Platform)
     expect(link).to_have_attribute("href", f"/ui/jobs/{named}/overview")
     expect(created.filter(has_text=platform.jobs["gone"]).locator(".mono")).to_have_text(platform.jobs["gone"])
     assert page.locator("#events img, #events script").count() == 0
+    page.get_by_label("Kind").fill("job deleted")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#events li").first).to_contain_text("Job deleted")
+    expect(page.locator("#events li").filter(has_not_text="Job deleted")).to_have_count(0)
+    expect(page.get_by_label("Kind")).to_have_value("job deleted")
+    page.get_by_role("link", name="All events").click()
+    expect(created.first).to_be_visible()
     platform.api.delete(f"/jobs/{named}")
 
 

@@ -17,7 +17,16 @@ export const isFirstPage = () => !query.has("after");
 export function showPages(next) {
   const newest = byId("newest"), older = byId("older");
   newest.hidden = isFirstPage();
-  newest.href = location.pathname;
+  newest.href = addressOf(null);
   older.hidden = !next;
-  if (next) older.href = `${location.pathname}?after=${encodeURIComponent(next)}`;
+  if (next) older.href = addressOf(next);
+}
+
+/** The address of another page of the same list, with its filter. @param {string | null} after */
+function addressOf(after) {
+  const other = new URLSearchParams(query);
+  other.delete("after");
+  if (after) other.set("after", after);
+  const text = other.toString();
+  return location.pathname + (text && `?${text}`);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from dataclasses import replace
@@ -9,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.cli.root import main
+from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+from keyscale.api.upkeep import history_retention
+from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.db.job_scope import JobScope
+from keyscale.db.repositories import events as events_of_database
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.waiting import wait_until
@@ -18,6 +24,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     import httpx
 
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
@@ -29,8 +36,8 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def events(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
-    found = client.get("/events", headers=bearer(TOKEN)).json()["events"]
-    return [event for event in found if event["kind"] == kind]
+    found: list[dict[str, Any]] = client.get("/events", params={"kind": kind}, headers=bearer(TOKEN)).json()["events"]
+    return found
 
 
 def test_every_answer_has_a_request_id_also_those_of_errors(anonymous: httpx.Client) -> None:
@@ -121,6 +128,77 @@ def test_every_kind_of_refused_request_is_an_event(anonymous: httpx.Client, cont
     assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
     assert anonymous.get("/jobs/none", headers=bearer(TOKEN)).status_code == 404  # an administrator's typo is none
     assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
+
+
+def test_refused_requests_push_no_other_event_out(
+    client: httpx.Client, context: Context, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_retention, "REFUSALS_KEPT", 5)
+    client.post("/tokens", json={"name": "deploy", "role": "VIEWER"})
+    for _ in range(8):
+        assert client.get("/jobs", headers=bearer("wrong")).status_code == 401
+    shown = client.get("/events", params={"limit": 5}).json()["events"]
+    assert [event["kind"] for event in shown] == ["TOKEN_CREATED"]
+    policy = HistoryPolicy(checkpoints=1, detailed_checkpoints=1, attempts=1, event_days=1)
+    removed = HistoryRetention(context.sessions, ReconcilerPulse(), policy).run(leadership)
+    assert (removed["refusals"], len(events(client, "ACCESS_DENIED"))) == (3, 5)
+
+
+def test_events_are_chosen_by_kind_job_actor_and_time(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    with context.sessions.begin() as session:
+        add_token(session, "ada", Role.VIEWER)
+        add_token(session, "scoped", Role.VIEWER, JobScope(frozenset({"flights"})))
+        for at_ms, kind, job_id, actor in (
+            (10, "JOB_FAILED", job["id"], "system"),
+            (20, "JOB_FAILED", "deleted", "ada"),
+            (30, "JOB_STARTED", job["id"], "ada"),
+            (40, "SIGNED_IN", None, "ada"),
+        ):
+            events_of_database.record(
+                session, job_id=job_id, at_ms=at_ms, kind=kind, actor=actor, message="it happened"
+            )
+
+    def times(path: str = "/events", token: str = TOKEN, **query: Any) -> list[int]:
+        answer = client.get(path, params={"to_ms": 100, **query}, headers=bearer(token))
+        assert answer.status_code == 200, answer.text
+        return [event["at_ms"] for event in answer.json()["events"]]
+
+    assert times() == [40, 30, 20, 10]
+    assert times(kind="JOB_FAILED") == [20, 10]
+    assert times(kind=["JOB_STARTED", "SIGNED_IN"]) == [40, 30]
+    assert (times(job="flights"), times(job=job["id"], kind="JOB_FAILED")) == ([30, 10], [10])
+    assert (times(job="deleted"), times(job="nothing")) == ([20], [])
+    assert (times(actor="ada"), times(actor="ada", kind="JOB_FAILED")) == ([40, 30, 20], [20])
+    assert (times(from_ms=20, to_ms=30), times(from_ms=41)) == ([30, 20], [])
+    assert times("/jobs/flights/events", actor="ada") == [30]
+    assert times(token="ada") == [30, 20, 10], "not for a viewer: who signed in"  # noqa: S106 - a test's own
+    assert times(token="ada", kind="SIGNED_IN") == []  # noqa: S106
+    assert (times(token="scoped"), times(token="scoped", actor="ada")) == ([30, 10], [30])  # noqa: S106
+    assert times(token="scoped", job="deleted") == []  # noqa: S106
+    first = client.get("/events", params={"kind": "JOB_FAILED", "limit": 1}).json()
+    assert [event["at_ms"] for event in first["events"]] == [20]
+    rest = client.get("/events", params={"kind": "JOB_FAILED", "limit": 1, "after": first["next"]}).json()
+    assert ([event["at_ms"] for event in rest["events"]], rest["next"]) == ([10], None)
+    for query in ({"kind": "x"}, {"kind": ["A"] * 21}, {"actor": "a\0"}, {"job": "\0"}, {"from_ms": -1}):
+        refused = client.get("/events", params=query)
+        assert (refused.status_code, refused.json()["code"]) == (422, "REQUEST_INVALID"), query
+
+
+@pytest.mark.usefixtures("on_socket", "job")
+def test_the_command_lists_the_chosen_events(client: httpx.Client, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--url", str(client.base_url), "--token", TOKEN, "events", "--json"]
+    assert main([*command, "flights", "--kind", "job_created", "--actor", "admin", "--since", "2020-01-01"]) == 0
+    assert [event["kind"] for event in json.loads(capsys.readouterr().out)["events"]] == ["JOB_CREATED"]
+    assert main([*command, "--until", "2020-01-01"]) == 0
+    assert json.loads(capsys.readouterr().out)["events"] == []
+    job_id = client.get("/jobs/flights").json()["id"]
+    assert client.delete("/jobs/flights").status_code == 204
+    assert main([*command, job_id, "--kind", "JOB_CREATED"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["events"]) == 1, "of a deleted job"
+    assert main([*command, "flihgts"]) == 1
+    assert "JOB_NOT_FOUND" in capsys.readouterr().err
 
 
 class TestLimits:

@@ -14,6 +14,7 @@ from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Artifact, Event
 from keyscale.db.models.event import ACCESS_KINDS
 from keyscale.db.repositories import artifacts, changes, commands, events
+from keyscale.db.repositories.events import EventFilter
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import ArtifactKind
 
@@ -111,6 +112,8 @@ def test_a_list_of_events_reads_none_of_others_however_many_there_are(session: S
     names = ids(session)
     add_events(session, [names["job-3"]] * 20)
     add_events(session, [names["job-2"]] * 3000)
+    add_events(session, [names["job-3"]] * 20, "JOB_STARTED")
+    session.execute(text("UPDATE events SET actor = 'ada' WHERE kind = 'JOB_STARTED'"))
     add_events(session, [None] * 3000, "ACCESS_DENIED")
     session.execute(text("ANALYZE"))
     session.execute(text("SET LOCAL enable_seqscan = off"))  # the tables are small
@@ -120,6 +123,10 @@ def test_a_list_of_events_reads_none_of_others_however_many_there_are(session: S
         {"job_id": names["job-3"], "scope": ONE},
         {"job_id": names["job-3"]},
         {"with_access": False},
+        {"chosen": EventFilter(with_refusals=False)},
+        {"chosen": EventFilter(kinds=frozenset({"JOB_STARTED"}))},
+        {"chosen": EventFilter(kinds=frozenset({"JOB_STARTED"})), "scope": SOME},
+        {"chosen": EventFilter(actor="ada")},
     ):
         before = rows_read(session, "events")
         page = events.list_page(session, options.pop("job_id", None), PageRequest(10), **options)

@@ -6,6 +6,7 @@ import { ask } from "../ask.js";
 import { actionButton, byId, definitions, element, row, setChildren, setText, since, when, words } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { NONE, number } from "../format.js";
+import { filterQuery, showFilter } from "../event_filter.js";
 import { showEvents } from "../event_list.js";
 import { live } from "../live.js";
 import { pageQuery, showPages } from "../paging.js";
@@ -20,7 +21,7 @@ const page = live(async () => {
   const isAdmin = mayActAs(user, "ADMIN");
   platform ??= await get("/artifacts/platform");
   const [health, known, happened, named, tokens] = await Promise.all([
-    get("/health").catch(unhealthy), get("/replicas"), get(`/events?${pageQuery(100)}`), get("/secrets"),
+    get("/health").catch(unhealthy), get("/replicas"), get(`/events?${pageQuery(100)}${filterQuery()}`), get("/secrets"),
     isAdmin ? get("/tokens") : null,
   ]);
   byId("loading").hidden = true;
@@ -34,6 +35,8 @@ const page = live(async () => {
   showSecrets(named.secrets);
   if (tokens) showTokens(tokens.tokens);
   await knowJobs(happened.events);
+  byId("no-events").hidden = happened.events.length > 0;
+  byId("refusals-hint").hidden = !isAdmin;
   showEvents(happened.events, jobNames);
   showPages(happened.next);
 }, { everyMs: 5000 });
@@ -113,6 +116,7 @@ async function revoke(token) {
   if (agreed) await attempt(() => remove(`/tokens/${token.id}`));
 }
 
+showFilter();
 showFieldProblems(byId("token-form"));
 byId("token-form").addEventListener("submit", async (event) => {
   event.preventDefault();
