@@ -289,6 +289,19 @@ class SinkRowsRefusedError(JobError):
     )
 
 
+class SinkTooSlowError(JobError):
+    """A sink's transaction takes longer than the sink allows."""
+
+    code = "SINK_TOO_SLOW"
+    domain = "user"
+    advice = (
+        "Raise the sink's timeout_ms, and the brokers' transaction.max.timeout.ms if the new value is above it, give "
+        "the job the new program (`./keyscale jobs update JOB --file FILE`), and start it if it has FAILED "
+        "(`./keyscale jobs start JOB --wait`): the batch is committed, and is published at the next start. Smaller "
+        "batches, or a higher parallelism, make later transactions shorter."
+    )
+
+
 class SinkUnavailableError(JobError):
     """A sink's system does not answer or refuses the connection.
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
@@ -50,6 +52,7 @@ _COLUMNS = {"key", "value", "topic", "partition", "headers"}
 _PAYLOAD = ("key", "value", "headers")
 _TYPES = {"key": "binary", "partition": "int", "headers": "array<struct<key: string, value: binary>>"}
 _BYTES = "_keyscale_bytes"
+_CHUNK = re.compile(r"-c(\d+)\.")  # in the name of a file that Spark writes: its number among its task's files
 _TRIES = 2
 _TAKEN_OVER_AT_ONCE = 8
 
@@ -66,6 +69,7 @@ class _Token(msgspec.Struct, frozen=True):
     dead_letters: str | None = None
     dead_letter_rows: int = 0
     shares: int = 1  # the number of transactions that write its records
+    width: int | None = None  # the number of transactions at a time; None if all are written at once
     # The sink's topic and config, which another program may have changed; left out by earlier versions.
     topic: str | msgspec.UnsetType | None = msgspec.UNSET
     staging: str | msgspec.UnsetType = msgspec.UNSET
@@ -132,6 +136,7 @@ class KafkaSink:
         self._batch_bytes_max = RECORD_BYTES_MAX
         self._output: KafkaOutput | None = None
         self._shares = 0  # the shares known to have markers
+        self._file_records: int | None = None  # the records of a staged file, once a share has been slow
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         """Stages the batch.
@@ -158,9 +163,9 @@ class KafkaSink:
         token = _Token(*place, columns_json, topic=self._topic, staging=self._staging_path)
         staging = self._staging(token)
         try:
-            records.write.parquet(staging.path)
-            files = len(_data_files(staging))
-            token = msgspec.structs.replace(token, shares=max(1, min(files, self._writers or _task_slots())))
+            split = {} if self._file_records is None else {"maxRecordsPerFile": self._file_records}
+            records.write.options(**split).parquet(staging.path)
+            token = with_shares(token, _data_files(staging), self._writers or _task_slots())
             token = self._checked(token, context, limits)
         except Exception:
             with contextlib.suppress(SinkPublishError):  # report the first failure, or the outage
@@ -266,18 +271,47 @@ class KafkaSink:
             records.mapInArrow(self._share(key, share).run, WRITTEN)
             for share, records in enumerate(self._records_of_shares(key, staging))
         ]
+        files = _data_files(staging)
+        first = 0
+        for shares in rounds_of(key, files):
+            self._write_round(key, written[first : first + len(shares)], max(map(len, shares), default=1))
+            first += len(shares)
+
+    def _write_round(self, key: _Token, written: Sequence[DataFrame], files: int) -> None:
+        """Writes shares at the same time.
+
+        `files` is the number of files of the largest share.
+        """
         for left in reversed(range(_TRIES)):
             try:
-                reduce(
-                    DataFrame.union, written
-                ).collect()  # a share's partition has the share's number, and so finds its worker
+                # A share's partition has the share's number, and so finds its worker.
+                rows = reduce(DataFrame.union, written).collect()
             except Exception as failure:
                 error = typed_failure(failure)
                 # A producer that another driver has fenced was closed: the next task opens a new producer.
                 if not left or not isinstance(error, SinkUnavailableError):
                     raise error from failure
             else:
+                self._note_times(key, rows, files)
                 return
+
+    def _note_times(self, key: _Token, rows: Sequence[Any], files: int) -> None:
+        """Warns of slow shares, and splits the shares of later batches."""
+        slowest = max(rows, key=lambda row: row.ms)
+        if 2 * slowest.ms <= self._timeout_ms:
+            return
+        logger.warning(
+            "sink %s: share %d of batch %d took %d ms to write; the limit, timeout_ms, is %d%s",
+            key.uid,
+            slowest.share,
+            key.batch_id,
+            slowest.ms,
+            self._timeout_ms,
+            "" if self._writers == 1 else "; later batches are written in more transactions",
+        )
+        if self._writers != 1:  # a single transaction makes a batch visible as a whole
+            in_time = slowest.records * self._timeout_ms // (4 * slowest.ms)
+            self._file_records = max(1, in_time // files)
 
     def _share(self, key: _Token, share: int) -> WriteShare:
         published = Published(key.attempt, key.batch_id)
@@ -288,9 +322,8 @@ class KafkaSink:
 
         A share has whole files, each with the records of one subtask.
         """
-        files = _data_files(staging)
-        for share in range(key.shares):
-            records = _staged_records([staging.child(name).path for name in files[share :: key.shares]], key)
+        for files in chain.from_iterable(rounds_of(key, _data_files(staging))):
+            records = _staged_records([staging.child(name).path for name in files], key)
             if key.refusal is not None:
                 records = records.where(_reason(records, self._topic, key.refusal).isNull())
             yield records.drop(_BYTES).coalesce(1)
@@ -376,6 +409,39 @@ def _name(of: SinkContext | _Token) -> str:
 
 def _data_files(staging: HadoopDirectory) -> list[str]:
     return sorted(name for name in staging.names() if not name.startswith(("_", ".")))
+
+
+def with_shares(token: _Token, files: Sequence[str], writers: int) -> _Token:
+    """Divides staged files among transactions.
+
+    A subtask's output in several files is written file after file, which keeps its order.
+    """
+    width = max(1, min(len(_chunks(files)[0]) if files else 1, writers))
+    divided = msgspec.structs.replace(token, shares=width, width=width)
+    shares = list(chain.from_iterable(rounds_of(divided, files)))
+    if len(shares) <= width:
+        return msgspec.structs.replace(token, shares=width)
+    return msgspec.structs.replace(divided, shares=len(shares))
+
+
+def rounds_of(token: _Token, files: Sequence[str]) -> list[list[list[str]]]:
+    """Returns the rounds of a batch: the files of each share.
+
+    It depends only on the token and the files' names, so that every try writes the same shares.
+    """
+    width = token.width
+    if width is None:
+        return [[list(files[share :: token.shares]) for share in range(token.shares)]]
+    return [[chunk[share::width] for share in range(min(width, len(chunk)))] for chunk in _chunks(files)]
+
+
+def _chunks(files: Sequence[str]) -> list[list[str]]:
+    """Returns the first files of all subtasks, then the second files..."""
+    chunks: dict[int, list[str]] = {}
+    for name in sorted(files):
+        found = _CHUNK.search(name)
+        chunks.setdefault(0 if found is None else int(found[1]), []).append(name)
+    return [chunks[number] for number in sorted(chunks)]
 
 
 def _staged_records(paths: Sequence[str], token: _Token) -> DataFrame:

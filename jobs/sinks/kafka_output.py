@@ -6,6 +6,7 @@ The driver has the output of the whole sink, a task the output of a share.
 from __future__ import annotations
 
 import logging
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from confluent_kafka import KafkaException
 from keyscale.errors import KeyscaleError
 from keyscale.state.syncpoint import reach
 
-from ..errors import SinkOccupiedError, SinkUnavailableError
+from ..errors import SinkOccupiedError, SinkTooSlowError, SinkUnavailableError
 from ..kafka_client import error_of, is_away
 from ..operators.failures import CarriedFailure, TaskOrigin
 from .kafka_transactions import TransactionalTopic, last_markers
@@ -36,8 +37,8 @@ CLAIM_MS = 10_000
 transaction.
 """
 
-WRITTEN = "share int"
-"""The schema of a task's result: its share."""
+WRITTEN = "share int, records bigint, ms bigint"
+"""The schema of a task's result: its share, and how many records it has written in which time."""
 
 
 class OutputMarker(msgspec.Struct, frozen=True):
@@ -263,20 +264,41 @@ class WriteShare:
             CarriedFailure: Brokers do not answer or refuse, or a newer attempt has taken over.
         """
         output = self._output()
+        began_ms = _elapsed_ms()
+        counted = _Counted(_records(batches, self.topic))
         try:
-            self._write(output, batches)
+            self._write(output, counted)
         except KafkaException as failure:
             output.close()
-            raise CarriedFailure(_unavailable(self.uid, failure), TaskOrigin(self.uid, self.share)) from None
+            error = self._error(failure, _elapsed_ms() - began_ms)
+            raise CarriedFailure(error, TaskOrigin(self.uid, self.share)) from None
         except KeyscaleError as error:
             output.close()
             raise CarriedFailure(error, TaskOrigin(self.uid, self.share)) from None
         except BaseException:
             output.close()
             raise
-        yield pa.RecordBatch.from_pydict({"share": pa.array([self.share], pa.int32())})
+        yield pa.RecordBatch.from_pydict(
+            {
+                "share": pa.array([self.share], pa.int32()),
+                "records": pa.array([counted.count], pa.int64()),
+                "ms": pa.array([_elapsed_ms() - began_ms], pa.int64()),
+            }
+        )
 
-    def _write(self, output: KafkaOutput, batches: Iterator[pa.RecordBatch]) -> None:
+    def _error(self, failure: KafkaException, took_ms: int) -> KeyscaleError:
+        """Returns the error behind a failed transaction.
+
+        The brokers abort a transaction that takes longer than its time limit, whatever their answer is called.
+        """
+        if took_ms < self.timeout_ms or is_away(error_of(failure)):
+            return _unavailable(self.uid, failure)
+        return SinkTooSlowError(
+            f"share {self.share} of batch {self.published.batch_id} of sink {self.uid} took {took_ms} ms to write; its"
+            f" timeout_ms is {self.timeout_ms}"
+        )
+
+    def _write(self, output: KafkaOutput, records: Iterable[Mapping[str, Any]]) -> None:
         output.opened()
         step = output.step(self.published.attempt, self.published.batch_id)
         if step is Step.REFUSE:  # an earlier attempt in this worker left the output; the job may have gone back since
@@ -288,7 +310,7 @@ class WriteShare:
                 f"a newer attempt than {self.published.attempt} writes the output of sink {self.uid}"
             )
         if step is Step.APPLY:
-            output.write(_records(batches, self.topic), self.published)
+            output.write(records, self.published)
             reach("kafka.share_written")
 
     def _output(self) -> KafkaOutput:
@@ -307,6 +329,23 @@ class WriteShare:
 
 _outputs: OrderedDict[tuple[str, int, int, str], KafkaOutput] = OrderedDict()
 """This worker's outputs, most recently used last."""
+
+
+class _Counted:
+    """Counts records as they are read."""
+
+    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
+        self._records = records
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        for record in self._records:
+            self.count += 1
+            yield record
+
+
+def _elapsed_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
 
 
 def _records(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[dict[str, Any]]:

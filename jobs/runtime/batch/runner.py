@@ -21,7 +21,13 @@ from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.local.subtask_spec import SubtaskSpec
 
-from ...errors import SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError
+from ...errors import (
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkTooSlowError,
+    SinkUnavailableError,
+)
 from ...functions.subtask_info import SplitInfo
 from ...operators.broadcast_rows import check_alike, collected
 from ...operators.column_values import rehearse_conversion
@@ -72,7 +78,7 @@ logger = logging.getLogger(__name__)
 _CLOCK_BEHIND_MS = 1000  # synchronized clocks differ by less
 
 _Result = TypeVar("_Result")
-_OF_SINKS = (SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkUnavailableError)
+_OF_SINKS = (SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkTooSlowError, SinkUnavailableError)
 _NO_RETRIES = Retries(0, awaited=SinkUnavailableError)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,14 +27,13 @@ def prepare(self: KafkaSink, frame: Any, context: SinkContext) -> str:
     token = kafka._Token(*place, "", topic=self._topic, staging=self._staging_path)
     staging = self._staging(token)
     frame.save(staging.path)
-    shares = max(1, min(len(kafka._data_files(staging)), self._writers or SHARES_MAX))
-    return msgspec.json.encode(msgspec.structs.replace(token, shares=shares)).decode()
+    token = kafka.with_shares(token, kafka._data_files(staging), self._writers or SHARES_MAX)
+    return msgspec.json.encode(token).decode()
 
 
 def records_of_shares(self: KafkaSink, key: Any, staging: Any) -> Iterator[Any]:  # noqa: ARG001 - a method's
     """Plays `KafkaSink._records_of_shares`."""
-    files = kafka._data_files(staging)
-    for share in range(key.shares):
-        texts = [staging.read_text(name) or "" for name in files[share :: key.shares]]
+    for files in chain.from_iterable(kafka.rounds_of(key, kafka._data_files(staging))):
+        texts = [staging.read_text(name) or "" for name in files]
         rows = [{"value": line.encode()} for text in texts for line in text.splitlines()]
         yield TableFrame(staging.spark, (pa.Table.from_pylist(rows, _SCHEMA),))

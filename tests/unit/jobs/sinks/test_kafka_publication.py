@@ -8,19 +8,21 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from keyscale import KafkaSink
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
+from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkTooSlowError, SinkUnavailableError
 from keyscale.jobs.sinks import kafka, kafka_output
 from keyscale.jobs.sinks.kafka_transactions import markers_topic
 from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
 from tests.support.sinks.file_system import MappedFrame, ModelSession, TableFrame, use_model
-from tests.support.sinks.kafka_brokers import Brokers, use_brokers
+from tests.support.sinks.kafka_brokers import Brokers, ModelProducer, use_brokers
 from tests.support.sinks.kafka_staging import SHARES_MAX, prepare, records_of_shares
 
 if TYPE_CHECKING:
@@ -242,3 +244,87 @@ def test_a_discarded_batch_cannot_be_published(driver: SinkDriver, brokers: Brok
     with pytest.raises(SinkPublishError, match="are gone"):
         of.publish(token)
     assert ids(brokers) == []
+
+
+def slow(monkeypatch: pytest.MonkeyPatch, ms: int) -> None:
+    """Lets each share take so long."""
+    clock_ms = count(step=ms)
+    monkeypatch.setattr(kafka_output, "_elapsed_ms", lambda: next(clock_ms))
+
+
+def aborted(producer: ModelProducer, _timeout: float) -> None:
+    """Plays a commit after the brokers have aborted the transaction of a share."""
+    if "share" in producer._id:
+        producer._brokers.abort(producer._id)
+        raise KafkaException(KafkaError(KafkaError._FENCED))
+
+
+def test_a_share_that_takes_longer_than_its_limit_is_named_and_is_no_outage(
+    driver: SinkDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelProducer, "commit_transaction", aborted)
+    slow(monkeypatch, 400_000)
+    with pytest.raises(SinkTooSlowError, match=r"share 0 of batch 0 of sink out took 400000 ms to write; .* is 300000"):
+        driver.run(0)
+
+
+def test_a_share_that_is_refused_within_its_limit_is_waited_for(
+    driver: SinkDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelProducer, "commit_transaction", aborted)
+    slow(monkeypatch, 299_999)
+    with pytest.raises(SinkUnavailableError):
+        driver.run(0)
+
+
+@pytest.mark.parametrize("ms", [150_000, 150_001])
+def test_a_share_that_takes_more_than_half_of_its_limit_is_a_warning(
+    driver: SinkDriver, brokers: Brokers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ms: int
+) -> None:
+    slow(monkeypatch, ms)
+    sink = driver.run_attempt(0)
+    assert isinstance(sink, KafkaSink)
+    assert ids(brokers) == expected_ids(0)
+    warns = ms > 150_000
+    assert ("took 150001 ms to write; the limit, timeout_ms, is 300000" in caplog.text) == warns
+    assert sink._file_records == (1 if warns and sink._writers is None else None)
+
+
+def test_a_slow_share_makes_later_files_a_quarter_of_the_limit_long(driver: SinkDriver, tmp_path: Path) -> None:
+    del driver
+    slow_sink = sink(tmp_path)
+    token = kafka._Token("job", "out", 0, 1, "x", "")
+    slow_sink._note_times(
+        token, [SimpleNamespace(share=0, records=9, ms=1), SimpleNamespace(share=1, records=8000, ms=200_000)], 2
+    )
+    assert slow_sink._file_records == 8000 * 75_000 // 200_000 // 2
+
+
+FILES_OF_SPARK = [
+    f"part-0000{task}-f00-c00{chunk}.snappy.parquet" for task, chunk in ((0, 0), (0, 1), (0, 2), (1, 0), (2, 0), (2, 1))
+]
+
+
+@pytest.mark.parametrize("writers", [1, 2, 3, 9])
+def test_the_files_of_a_subtask_are_written_in_rounds_in_their_order(writers: int) -> None:
+    token = kafka.with_shares(kafka._Token("job", "out", 0, 1, "x", ""), FILES_OF_SPARK, writers)
+    rounds = kafka.rounds_of(token, list(reversed(FILES_OF_SPARK)))
+    assert sorted(file for shares in rounds for files in shares for file in files) == FILES_OF_SPARK
+    assert token.shares == sum(map(len, rounds))
+    assert all(1 <= len(shares) <= writers for shares in rounds)
+    for task in range(3):
+        of_task = [
+            number
+            for number, shares in enumerate(rounds)
+            for files in shares
+            for file in files
+            if file.startswith(f"part-0000{task}")
+        ]
+        assert of_task == sorted(set(of_task)), "one file of a subtask per round"
+
+
+def test_a_batch_whose_subtasks_have_a_file_each_is_divided_as_before() -> None:
+    token = kafka.with_shares(kafka._Token("job", "out", 0, 1, "x", ""), ["a", "b", "c"], 2)
+    assert (token.shares, token.width) == (2, None)
+    assert kafka.rounds_of(token, ["a", "b", "c"]) == [[["a", "c"], ["b"]]]
+    assert kafka.with_shares(token, [], 2).shares == 1
