@@ -27,7 +27,7 @@ from keyscale.jobs.protocol.messages import Failure, LibraryFile
 from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAnswer, ProgramQuestion
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from keyscale.jobs.protocol.program import ProgramDeclaration
 
@@ -120,7 +120,7 @@ def place_libraries(files: Sequence[Path], directory: Path) -> PlacedLibraries:
     return LibraryCache(directory, lambda sha256: [contents[sha256]]).place(known)
 
 
-def operator_rows(declaration: ProgramDeclaration) -> Iterator[Mapping[str, Any]]:
+def operator_rows(declaration: ProgramDeclaration) -> Iterator[dict[str, Any]]:
     """Yields a row for each state, and for each operator without states."""
     for operator in declaration.operators:
         keyed = operator.declaration.schema

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FACADES = {"keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models"}
 # Names of several modules that mean the same in each. Inside of `api`
 # and `db`, where every room has a module per noun of the REST API, names may repeat.
-SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "errors", "kafka"}
+SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "errors", "kafka", "secret"}
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]
 
