@@ -116,10 +116,12 @@ def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
 ) -> None:
     running(steps.BeginSavepoint())
     publish()
-    running(
-        steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2), steps.RollBack(3, FAILURE)
-    )
-    assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ACTIVE"}
+    running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2))
+    running(steps.AdvanceChange(ChangePhase.VERIFY), steps.RetryRestore(3))
+    phases = [each["phase"] for each in client.get("/jobs/flights/rescales/r").json()["phases"]]
+    assert phases[-4:] == ["STOP", "RESTORE", "VERIFY", "RESTORE"], "each new driver has the time of a restore"
+    running(steps.RollBack(4, FAILURE))
+    assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ENDED", 5: "ACTIVE"}
     attempt = client.get("/jobs/flights").json()["attempt"]
     assert (attempt["parallelism"], attempt["restore_from"], attempt["cause"]) == (2, SAVEPOINT, "roll back")
     running(steps.CompleteChange(True, None))
