@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import inspect
 import re
 import traceback
 import zlib
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pyspark import TaskContext
@@ -24,7 +25,7 @@ from pyspark import TaskContext
 from keyscale.errors import KeyscaleError
 from keyscale.installation import EXAMPLES, IMPORT_PATH
 
-from ..errors import TaskFailedError, UserFunctionError
+from ..errors import OutputTypeError, TaskFailedError, UserFunctionError
 from ..secret import without_secrets
 from ..spark_internals.task_failures import failure_text, raised_line, worker_traceback
 
@@ -141,7 +142,9 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
     except GeneratorExit:  # the reader of our own generator's rows has stopped
         raise
     except KeyscaleError as error:
-        raise with_origin(error, TaskOrigin(user_traceback=user_traceback(error))) from None
+        if origin_of(error).user_traceback is None:
+            with_origin(error, TaskOrigin(user_traceback=user_traceback(error)))
+        raise error from None
     except BaseException as error:
         if not isinstance(error, Exception | SystemExit) and TaskContext.get() is None:
             raise  # in a user's own test: Ctrl-C, or a test runner's outcome exception
@@ -151,6 +154,25 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
         failure = UserFunctionError(exception_line(error) + where)
         # It stays the context, but Python would print the exception unmasked.
         raise with_origin(failure, TaskOrigin(user_traceback=user_traceback(error))) from None
+
+
+@contextmanager
+def results_of(function: Callable[..., Any]) -> Iterator[None]:
+    """Names a user's function in errors of its results.
+
+    The results are looked at after the function has returned them: its frame is gone.
+
+    Raises:
+        OutputTypeError: As raised, with the place of the function.
+    """
+    try:
+        yield
+    except OutputTypeError as error:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is not None and origin_of(error).user_traceback is None:
+            place = f'  File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_name}'
+            with_origin(error, TaskOrigin(user_traceback=f"Results of:\n{place}"))
+        raise
 
 
 def user_traceback(error: BaseException) -> str:

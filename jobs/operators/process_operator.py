@@ -20,7 +20,7 @@ from ..functions.process_function import (
 from ..functions.timer_service import TimerService
 from .column_values import BatchSize, batch_of, rows_that_pass, timestamps_ms, tuples_of
 from .failed_records import FailedRecords, OutputCheck, coordinates_of
-from .failures import exception_line, user_code
+from .failures import exception_line, results_of, user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBatch
 
 if TYPE_CHECKING:
@@ -204,18 +204,19 @@ class ProcessOperator(Operator):
         results.come_from(batch.select(info.input_columns), lambda at: coordinates_of(batch, at, info))
         self._batch = batch, info
         process = self._guarded(process_element) if self.failed.keeps_batch else process_element
-        with user_code(self._coordinates):
+        with user_code(self._coordinates), results_of(process_element):
             for at, (row, context) in enumerate(self._records(batch, info, kind or self._row_type)):
                 self._at = at
                 if results.add(process(row, context), row, at):
                     yield from results.rest()
-        yield from results.rest()
+        with results_of(process_element):
+            yield from results.rest()
 
     def fire(self) -> Iterator[OutputBatch]:
         context = self._timer_context()
         self._results.come_from_timers()
         on_timer = self._function.on_timer
-        with user_code():
+        with user_code(), results_of(on_timer):
             for domain, timer in self._timers.due():
                 self._state.set_current_key(timer.key_group, timer.key)
                 context.current_key = timer.key[0] if self._single else timer.key
@@ -223,7 +224,8 @@ class ProcessOperator(Operator):
                 context.time_domain = domain
                 if self._results.add(on_timer(timer.timestamp_ms, context)):
                     yield from self._results.rest()
-        yield from self._results.rest()
+        with results_of(on_timer):
+            yield from self._results.rest()
 
     def next_times(self) -> NextTimers:
         return self._timers.next_times()

@@ -16,6 +16,8 @@ from keyscale import (
     ValueStateDescriptor,
 )
 from keyscale.errors import KeyscaleError
+from keyscale.jobs.errors import OutputTypeError
+from keyscale.jobs.operators.failures import origin_of
 from keyscale.testing import OperatorHarness
 
 if TYPE_CHECKING:
@@ -147,7 +149,7 @@ VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "a missing column": (returning([{"user": "ada"}]), "a result comes without the column 'total'"),
     "a misspelt column": (
         returning([{"user": "ada", "totl": 1}]),
-        r"without the column 'total' \(it has 'totl'\)\n",
+        r"without the column 'total' \(it has 'totl'\), key",
     ),
     "a column too many": (returning([("ada", 1, 2)]), "3 values for the 2 columns user, total"),
     "an undeclared column": (
@@ -176,6 +178,15 @@ def test_a_wrong_value_is_refused_with_its_name(mistake: str) -> None:
         make()
     assert refusal.value.domain == "user"
     assert "secret name" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("result", [5, {"user": "ada"}, [{"user": "ada"}], [("ada", "one")], ["ada"]])
+def test_a_wrong_result_is_reported_with_the_place_of_its_function(result: Any) -> None:
+    with pytest.raises(OutputTypeError) as refusal:
+        run(Returning(result))
+    first_line = Returning.process_element.__code__.co_firstlineno
+    place = f'  File "{__file__}", line {first_line}, in process_element'
+    assert origin_of(refusal.value).user_traceback == f"Results of:\n{place}"
 
 
 @pytest.mark.parametrize(
