@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -117,3 +118,27 @@ def test_a_subtask_without_records_reports_that_it_waited_for_them(job: StateJob
 
     report = run(job, shuffle())
     assert (report.input_ms, report.process_ms, report.largest_key_group) == (10_000, 0, None)
+
+
+class FilledState:
+    """Keyed state that fits two rows at first, and three more after each look at its memory."""
+
+    rows_at_once = 2
+
+    def __init__(self, happened: list[tuple[str, int]]) -> None:
+        self.happened = happened
+
+    def make_room(self, rows: int) -> None:
+        self.happened.append(("room", rows))
+        self.rows_at_once += 3
+
+
+def test_a_batch_comes_in_parts_that_fit_in_memory_and_makes_room_after_each_part() -> None:
+    happened: list[tuple[str, int]] = []
+    store = cast("Any", SimpleNamespace(keyed=FilledState(happened)))
+    ids: list[int] = []
+    for part in task_module._in_parts(iter([records([0] * 8), records([0])]), store):
+        happened.append(("part", part.num_rows))
+        ids += part.column("id").to_pylist()
+    assert happened == [(what, rows) for rows in (2, 5, 1, 1) for what in ("part", "room")]
+    assert ids == [*range(8), 0]
