@@ -228,7 +228,6 @@ def test_open_and_close_are_called_once_around_all_batches() -> None:
             UserFunctionError,
             "ValueError: invalid literal for int() with base 10: 'D-ABCD'",
         ),
-        (lambda *_: 7, OutputTypeError, "the function returned an int"),
     ],
 )
 def test_an_exception_of_a_function_is_reported_in_full(function: Any, kind: type[Exception], message: str) -> None:
