@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psutil
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
@@ -110,6 +111,8 @@ def test_a_hostile_job_gets_nothing_of_the_control_plane_or_of_another_job(readm
     got = "\n".join(taken(**targets))
     missed = [name for name in (*targets["files"], *targets["sockets"]) if f"{name}" not in got]
     assert missed == []
-    assert all(f"/proc/{pid}/environ" in got and f"kill {pid}" in got for pid in targets["pids"])
+    alive = [pid for pid in targets["pids"] if psutil.pid_exists(pid)]  # Spark ends workers that were long idle
+    assert len(alive) > 3
+    assert all(f"/proc/{pid}/environ" in got and f"kill {pid}" in got for pid in alive)
     for arguments in (("cancel", "hostile"), ("wait", "hostile", "--for", "STOPPED"), ("delete", "hostile")):
         done(keyscale(control_plane, "jobs", *arguments))
