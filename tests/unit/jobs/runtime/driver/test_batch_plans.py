@@ -219,6 +219,21 @@ def test_timers_are_rehearsed_after_a_commit_when_there_is_no_input(tmp_path: Pa
     assert spark.resume().batch_id == 0
 
 
+def test_a_query_begins_batches_by_the_interval_of_that_moment_to_the_millisecond_unless_it_drains(
+    tmp_path: Path,
+) -> None:
+    spark = Spark(tmp_path)
+    for interval_ms in (0, 1, 1500):
+        spark.loop.batch_interval_ms = interval_ms
+        spark.loop.start()
+    spark.loop.start(until_present_end=True)
+    assert spark.query.triggers == [
+        {"processingTime": "1 milliseconds"},
+        {"processingTime": "1500 milliseconds"},
+        {"availableNow": True},
+    ]
+
+
 def test_a_query_that_drains_goes_on_after_the_last_batch_and_takes_over_from_the_one_before(tmp_path: Path) -> None:
     spark = Spark(tmp_path)
     spark.write("offsets/0", 'v1\n{"batchWatermarkMs":0}\nzero')
