@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -86,6 +87,7 @@ class StagedRunner(BatchRunner):
 
     takes_ms = 0
     reads: Mapping[str, int] = {}
+    reported: Mapping[str, Any] = {}
     clock_ms: list[int]
     plans: list[Any]
 
@@ -94,7 +96,7 @@ class StagedRunner(BatchRunner):
         self.clock_ms[0] += self.takes_ms
         latest = max(self.reads.values(), default=None)
         report = TaskReport(plan.run, OPERATOR, SubtaskIndex(0), latest_event_ms=latest, latest_of_origins=self.reads)  # type: ignore[arg-type]
-        self._collector.accumulator.value.append(report)
+        self._collector.accumulator.value.append(msgspec.structs.replace(report, **self.reported))
         for node in self._topology.sinks:
             context = self._sink_context(node, plan.batch_id, plan.run)
             tokens[node.uid] = runner_module._of_sink(node, partial(node.sink.prepare, frame, context))
@@ -236,6 +238,24 @@ def outcome_of(report: TaskReport) -> Any:
         reports={OPERATOR: (report,)},
         counters=resolve(None, [], JobId("job")).counters,
     )
+
+
+def test_records_ahead_of_the_clock_are_logged_once(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    runs.run(left=1)
+    assert caplog.messages == []
+    runs.runner.reported = {"ahead_records": 7}
+    runs.run(left=2)
+    runs.run(left=3)
+    (message,) = caplog.messages
+    assert message.startswith("7 records at operator operator have event times further ahead")
+
+
+def test_the_first_failed_record_of_each_batch_is_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
+    runs.runner.reported = {"dead_letters": 2, "first_failure": "ValueError: in debt, key 'ada'"}
+    runs.run(left=1)
+    runs.run(left=2)
+    expected = "operator operator failed on 2 records of a batch, such as: ValueError: in debt, key 'ada'"
+    assert caplog.messages == [expected, expected]
 
 
 def test_a_clock_behind_the_jobs_time_leaves_processing_time_where_it_is(runs: Runs) -> None:
