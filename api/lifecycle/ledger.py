@@ -67,6 +67,7 @@ def timed_steps(change: Change) -> Iterator[TimedStep]:
     ends = {
         LedgerStep.SAVEPOINT: begun.get(ChangePhase.STOP),
         LedgerStep.STOP: restore_at_ms,
+        LedgerStep.TRIAL: begun.get(ChangePhase.ROLL_BACK),
         LedgerStep.SUBMIT: times.get("launched_at_ms"),
         LedgerStep.SESSION: times.get("attached_at_ms"),
         LedgerStep.RESTORE: times.get("restored_at_ms"),

@@ -34,6 +34,7 @@ class LedgerStep(StrEnum):
 
     SAVEPOINT = "savepoint"  # the old driver takes it, and processes nothing more
     STOP = "stop"  # the old driver ends
+    TRIAL = "trial"  # of a change that is rolled back: its driver started, and did not hold
     SUBMIT = "submit"  # until the new driver's process is started; it mostly was before
     SESSION = "session"  # until its Spark session is up, likewise
     RESTORE = "restore"
@@ -49,7 +50,8 @@ class StepAnswer(Answer):
 
     name: LedgerStep = Field(
         description=(
-            "savepoint, stop: of the old driver. submit, session: of the new driver, if it was not ready by then."
+            "savepoint, stop: of the old driver. trial: of the driver of a change that is rolled back. submit, session: of"
+            " the new driver, if it was not ready by then."
             " restore, first_batch. caught_up: until the sources had as few records left as before the change."
         )
     )

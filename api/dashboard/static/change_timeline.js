@@ -19,6 +19,7 @@ export const PHASES = {
 export const STEPS = {
   savepoint: "Savepoint",
   stop: "Stop",
+  trial: "Failed driver",
   submit: "Submit",
   session: "Spark session",
   restore: "Restore",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms
-from keyscale.db.models import Attempt
+from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms, timed_steps
+from keyscale.db.models import Attempt, Change
 from keyscale.jobs.protocol.messages import DriverMetrics
 
 PHASES = [{"phase": "REQUESTED", "started_at_ms": 60_000}, {"phase": "SAVEPOINT", "started_at_ms": 100_000}]
@@ -29,6 +29,24 @@ def test_a_job_stops_processing_at_its_last_batch_or_when_it_is_told_to(
 ) -> None:
     old = Attempt(last_commit_at_ms=last_commit_at_ms, metrics={"waits_for_input": waits_for_input})
     assert stopped_at_ms(old, PHASES, 105_000) == expected
+
+
+def test_the_time_of_a_driver_that_is_taken_back_is_its_own_and_not_the_start_of_the_next() -> None:
+    begun = {"SAVEPOINT": 1000, "STOP": 1500, "RESTORE": 1700, "VERIFY": 4000, "ROLL_BACK": 9000}
+    phases = [{"phase": phase, "started_at_ms": at_ms, "ended_at_ms": None} for phase, at_ms in begun.items()]
+    times = {"launched_at_ms": 9100, "attached_at_ms": 12_000, "restored_at_ms": 12_500, "first_commit_at_ms": 13_000}
+    change = Change(phases=phases, times=times, stopped_at_ms=1010)
+    assert {step.name: step.ended_at_ms - step.started_at_ms for step in timed_steps(change)} == {
+        "savepoint": 490,
+        "stop": 200,
+        "trial": 7300,
+        "submit": 100,
+        "session": 2900,
+        "restore": 500,
+        "first_batch": 500,
+    }
+    completed = Change(phases=phases[:-1], times=times, stopped_at_ms=1010)
+    assert "trial" not in {step.name for step in timed_steps(completed)}
 
 
 def steps_of(attempt: Attempt, *reports: tuple[int, dict[str, Any]]) -> list[tuple[int | None, int | None]]:
