@@ -211,6 +211,10 @@ class Auditor:
             if covered != list(range(manifest.max_parallelism)):
                 self.find(f"{manifest.path} covers key groups {covered}")
 
+    def is_whole(self, path: str) -> bool:
+        """Whether the manifest at a path and all its files are undamaged."""
+        return not self.damaged & {path, *(file.path for file in self.manifests[path].files())}
+
     def _is_needed(self, manifest_path: str) -> bool:
         """Whether a manifest is of a job that exists, or a savepoint, which stays when its job is deleted."""
         job, _, rest = manifest_path.partition("/")

@@ -88,6 +88,8 @@ class Driver:
         self._disk = disk
         self.state: DriverState | None = None
         self.assignment: Assignment | None = None
+        self.failure = ""
+        """The code of the error that it ended with."""
         world.spawn(self.process, "main", self._main)
 
     @property
@@ -147,7 +149,7 @@ class Driver:
 
     def _note_end(self, run: PlayedRun) -> None:
         outcome = run._outcome_box.outcome
-        code = outcome.error.code if outcome is not None and outcome.error is not None else ""
+        code = self.failure = outcome.error.code if outcome is not None and outcome.error is not None else ""
         ends = {
             "STATE_STORE_UNAVAILABLE": "a driver failed as the store did not answer",
             "STATE_DISK_FULL": "a driver failed as its disk was full",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
+from keyscale.state.log.recovery import NothingUsableError
 from tests.simulation.auditor import Auditor
 from tests.simulation.commit_faults import CommitFaults
 from tests.simulation.crash_points import is_durable
@@ -43,6 +44,8 @@ _EARLIER = re.compile(rb'"log_position":(\d+)')
 DISKS = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - in memory, as no power is cut here
 SETTLE_SECONDS = 1_000.0
 """After the last fault the job must have caught up within this virtual time."""
+STARTS_MAX = 20
+"""After the last fault the job must have caught up within so many starts."""
 WAKING_SECONDS = 45.0
 """After the last fault an older driver that is awake finds out within this virtual time that it is overtaken."""
 STEP_SECONDS = 5.0
@@ -419,16 +422,32 @@ class Environment:
         if self.is_timed:
             parallelism = 1  # there all operator state comes together
         self._start(parallelism, "new", self._hint("latest"))
-        deadline = world.now + SETTLE_SECONDS
+        deadline, starts = world.now + SETTLE_SECONDS, 1
         while world.now < deadline and not self._has_caught_up():
             world.run_until(world.now + STEP_SECONDS)
+            if self._has_lost_its_state():
+                world.reach("a job lost every checkpoint that it could start from")
+                self.auditor.check_log(JOB)
+                return
             if not self._runs():
+                if starts == STARTS_MAX:
+                    break
+                starts += 1
                 self._start(parallelism, "new", self._hint("latest"))
         self.auditor.check_log(JOB)
         self._check_rows()
         if self.auditor.findings:
             return
         self._clean_up()
+
+    def _has_lost_its_state(self) -> bool:
+        """Whether damage and deletions have left no checkpoint to start from, and the job has said so."""
+        if self.drivers[-1].failure != NothingUsableError.code:
+            return False
+        manifests = self.auditor.manifests
+        return bool(self.auditor.damaged) and not any(
+            self.auditor.is_whole(path) and not self._is_disowned(manifest) for path, manifest in manifests.items()
+        )
 
     def _clean_up(self) -> None:
         """Lets the clean-up have its time: the age floor, and a pass after it."""

@@ -35,6 +35,7 @@ OF_DATA_PLANE = (
     "an attempt claimed a savepoint",
     "an attempt began from its log alone",
     "an attempt skipped a damaged checkpoint",
+    "a job lost every checkpoint that it could start from",
     "an older attempt published a manifest",
     "a checkpoint named files of an earlier attempt",
     "a checkpoint had a subtask of several shards",
