@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.protocol.messages import OPERATORS_MAX
-from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.manifest import FileHandle, read_manifest
 from keyscale.state.layout import split_location
 
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
     from ..access.principal import Principal
     from .context import Context
     from .cursors import Listing
-
-_UID_MAX = 1000
 
 Files = Sequence[FileHandle]
 """The files of all subtasks of an operator; two subtasks may have files with the same content."""
@@ -169,13 +165,6 @@ def _files(
 
 
 def _files_of(manifest: Manifest) -> dict[str, Files]:
-    """Returns the files of each operator.
-
-    Raises:
-        DocumentCorruptError: The manifest has more or longer names of operators than any driver writes.
-    """
-    if len(manifest.operators) > OPERATORS_MAX or any(len(each.uid) > _UID_MAX for each in manifest.operators):
-        raise DocumentCorruptError(f"{manifest.path} names too many operators, or an operator with a very long name")
     return {
         operator.uid: [file for snapshot in operator.subtasks for file in snapshot.files()]
         for operator in manifest.operators

@@ -19,7 +19,7 @@ from ..keys.key_groups import KeyGroupRange
 from ..layout import Layout
 from ..objects.errors import ObjectExistsError, StoreUnavailableError
 from ..syncpoint import reach
-from .checked_document import decode_document, document_bytes, encode_document
+from .checked_document import DocumentCorruptError, decode_document, document_bytes, encode_document
 from .job_counters import JobCounters
 from .job_time import JobTime
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 KIND = "manifest"
 FORMAT_VERSION = 1
+OPERATORS_MAX = 1000
+UID_CHARACTERS_MAX = 1000
+"""Bounds of what a process accepts that reads manifests of others: answers to users name each operator."""
 _PUBLISH_TRIES = 3
 
 
@@ -282,10 +285,18 @@ def read_manifest(store: ObjectStore, path: str) -> Manifest:
 
     Raises:
         ObjectNotFoundError: The manifest does not exist.
-        DocumentCorruptError: It is damaged.
+        DocumentCorruptError: It is damaged, or has more than a process accepts that reads manifests of others.
         FormatTooNewError: A newer version wrote it.
     """
-    return decode_manifest(document_bytes(store, path, KIND), path)
+    manifest = decode_manifest(document_bytes(store, path, KIND), path)
+    operators = manifest.operators
+    if store.get_bytes_max is not None and (
+        len(operators) > OPERATORS_MAX or any(len(each.uid) > UID_CHARACTERS_MAX for each in operators)
+    ):
+        raise DocumentCorruptError(
+            f"{path} has more than {OPERATORS_MAX} operators, or an operator with a very long uid"
+        )
+    return manifest
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
