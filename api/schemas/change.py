@@ -50,8 +50,8 @@ class StepAnswer(Answer):
 
     name: LedgerStep = Field(
         description=(
-            "savepoint, stop: of the old driver. trial: of the driver of a change that is rolled back. submit, session: of"
-            " the new driver, if it was not ready by then."
+            "savepoint, stop: of the old driver. trial: of the driver of a change that is rolled back. submit, session:"
+            " of the new driver, if it was not ready by then."
             " restore, first_batch. caught_up: until the sources had as few records left as before the change."
         )
     )

@@ -49,9 +49,9 @@ def connected(url: str, **settings: str) -> psycopg.Connection[Any]:
 
 @contextmanager
 def transaction(url: str, session: str) -> Iterator[psycopg.Connection[Any]]:
-    """Yields a new connection with a transaction, in a session of the given name.
+    """Yields a new connection with a transaction.
 
-    The transaction is committed at the end.
+    Its session has the given name. The transaction is committed at the end.
 
     Raises:
         SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.

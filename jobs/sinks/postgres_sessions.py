@@ -1,6 +1,6 @@
-"""The sessions of a job's drivers and tasks on a database, named by job and attempt.
+"""The sessions of a job's drivers and tasks on a database.
 
-A driver that sleeps, or whose host is lost, may leave a session with an open transaction. Its locks would block the
+A name has the job and the attempt. A driver that sleeps, or whose host is lost, may leave a session with an open transaction. Its locks would block the
 next driver for as long as the session lives.
 """
 
