@@ -51,19 +51,6 @@ def _first_checkpoint(_: int) -> History:
     return History(1, events)
 
 
-def _late_batch_of_time(_: int) -> History:
-    events = (
-        Event("timed"),
-        Event("sink", 0.0, {"kind": "files"}),
-        Event("records", 0.0, {"keys": [0, 2, 4, 3, 1, 5, 0, 0, 1, 5, 2, 2, 5, 2]}),
-        Event("start", 1.0, {"parallelism": 3, "host": "b"}),
-        Event("records", 0.937, {"keys": [3, 1]}),
-        Event("records", 1.892, {"keys": [1, 4, 2, 5, 5, 4, 1]}),
-        Event("records", 1.141, {"keys": [3, 5, 3, 4, 5, 5, 1]}),
-    )
-    return History(9, events)
-
-
 OUTPUT = (
     Guard(
         "A restored subtask reads the timers of all its key groups.",
@@ -97,8 +84,8 @@ OUTPUT = (
         "An overtaken driver discards what it cannot commit.",
         ((RehearsedRunner, "discard", lambda *_: None),),
         "are left staged",
-        0,
-        history=_late_batch_of_time,
+        2,
+        history=data_plane_scenes("overlap", "late", "crash", sinks=("files",), is_timed=True),
     ),
     Guard(
         "A batch is written to a topic after its commit.",

@@ -10,7 +10,7 @@ from keyscale.api import store_check
 from keyscale.api.lifecycle import reconciler
 from keyscale.api.upkeep import object_removal
 from keyscale.jobs.runtime.control import reporter
-from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch
+from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch, timekeeper
 from keyscale.jobs.runtime.executor import subtask_jobs, worker
 from keyscale.state.consolidation import consolidator
 from keyscale.state.local import subtask_directory
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Times of the product that are shorter or longer here, so that little of a history is waiting.
 HEARTBEAT_SECONDS = 4.0
+TIMER_LOOK_SECONDS = 1.0
 AGE_FLOOR_MS = 150_000
 RETENTION_FIRST_SECONDS = 15.0
 RETENTION_INTERVAL_SECONDS = 40.0
@@ -110,6 +111,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (job_run, "start_workers", lambda *_: None),
         (reporter, "HEARTBEAT_INTERVAL_SECONDS", HEARTBEAT_SECONDS),
         (store_watch, "_LOOK_SECONDS", 10.0),
+        (timekeeper, "_LOOK_SECONDS", TIMER_LOOK_SECONDS),
         (retention_runner, "FIRST_SECONDS", RETENTION_FIRST_SECONDS),
         (retention_runner, "INTERVAL_SECONDS", RETENTION_INTERVAL_SECONDS),
         (deletion_plan, "AGE_FLOOR_MS", AGE_FLOOR_MS),
