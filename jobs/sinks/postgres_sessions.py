@@ -1,7 +1,7 @@
 """The sessions of a job's drivers and tasks on a database.
 
-A name has the job and the attempt. A driver that sleeps, or whose host is lost, may leave a session with an open transaction. Its locks would block the
-next driver for as long as the session lives.
+A name has the job and the attempt. A driver that sleeps, or whose host is lost, may leave a session with an open
+transaction. Its locks would block the next driver for as long as the session lives.
 """
 
 from __future__ import annotations
