@@ -142,9 +142,13 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
     except GeneratorExit:  # the reader of our own generator's rows has stopped
         raise
     except KeyscaleError as error:
-        if origin_of(error).user_traceback is None:
-            with_origin(error, TaskOrigin(user_traceback=user_traceback(error)))
-        raise error from None
+        if origin_of(error).user_traceback is not None:
+            raise error from None
+        located = error
+        # An output may be the output of an earlier record.
+        if coordinates is not None and error.domain == "user" and not isinstance(error, OutputTypeError):
+            located = type(error)(f"{error}, {coordinates()}")
+        raise with_origin(located, TaskOrigin(user_traceback=user_traceback(error))) from None
     except BaseException as error:
         if not isinstance(error, Exception | SystemExit) and TaskContext.get() is None:
             raise  # in a user's own test: Ctrl-C, or a test runner's outcome exception

@@ -200,6 +200,16 @@ def test_without_dead_letters_a_job_may_drop_failed_records_and_counts_them() ->
         dropping(Raising(StoreIOError("the disk is gone"))).process(("ada", 1))
 
 
+def test_a_value_that_state_refuses_fails_the_batch_with_the_coordinates_of_its_record() -> None:
+    class Wrong(Totals):
+        def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:
+            self.total.update("one" if row.amount < 0 else row.amount)
+            return super().process_element(row, context)
+
+    with pytest.raises(SerializationError, match=r"at record 2 of subtask 0 in its batch, .*, key 'grace'"):
+        harness(diverting=False, function=Wrong()).process(("ada", 1), ("grace", -1))
+
+
 LARGE = "k" * 70_000
 
 
