@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.simulation.control_plane_guards import CONTROL_PLANE
 from tests.simulation.controlled import play_controlled
 from tests.simulation.crash_points import KINDS, VICTIMS, crashes, steps_of
 from tests.simulation.database import own_database
@@ -68,7 +69,7 @@ def main() -> int:
             failed = [crash_at_each(players, kind, options.victims, options.stride) for kind in kinds]
             return int(any(failed))
         if options.guards is not None:
-            return switch_off(options.guards)
+            return switch_off(players, options.guards)
         if options.history is not None:
             return play_one(players, History.read(options.history.read_text()))
         first, _, last = options.seeds.partition("-")
@@ -87,12 +88,16 @@ class Players:
         """Plays a history."""
         if not history.has_control_plane:
             return play(history, trace)
+        return play_controlled(history, self.database, trace)
+
+    @property
+    def database(self) -> Database:
         if self._database is None:
             self._database = self._stack.enter_context(own_database())
-        return play_controlled(history, self._database, trace)
+        return self._database
 
 
-def switch_off(part: str) -> int:
+def switch_off(players: Players, part: str) -> int:
     """Switches off one guard after the other; prints within how many seeds each is found."""
     missed = 0
     for guard in (each for each in (*DATA_PLANE, *OUTPUT) if part in each.name):
@@ -101,6 +106,11 @@ def switch_off(part: str) -> int:
         missed += seed is None
         found = "not found" if seed is None else f"seed {seed}"
         say(f"{found:10} {time.process_time() - began:5.1f} s  {guard.name}")
+    for each in (each for each in CONTROL_PLANE if part in each.name):
+        began = time.process_time()
+        is_found = bool(each.findings(players.database, is_off=True))
+        missed += not is_found
+        say(f"{'found' if is_found else 'not found':10} {time.process_time() - began:5.1f} s  {each.name}")
     return missed
 
 

@@ -48,10 +48,18 @@ TIMEOUTS = Timeouts(restore_ms=120_000, verify_ms=90_000)
 
 @dataclass(slots=True)
 class Election:
-    """The advisory lock of PostgreSQL, which ends with its holder's connection."""
+    """The advisory lock of PostgreSQL, which ends with its holder's connection.
+
+    Attributes:
+        world: The world.
+        holder: The process with the lock.
+        leader: The process that has begun the last epoch.
+        silent_since: When the holder was last heard of.
+    """
 
     world: World
     holder: Process | None = None
+    leader: Process | None = None
     silent_since: float = 0.0
 
     def take(self, process: Process) -> bool:
@@ -211,6 +219,7 @@ class PlayedControlPlane:
             return
         with self.context.sessions.begin() as session:
             epoch = leaders.begin_epoch(session, self.process.name)
+        self._election.leader = self.process
         self.world.trace.note(self.world, "leads")
         leadership = Leadership(self.context.sessions, epoch)
         pursuit = Pursuit(

@@ -76,6 +76,7 @@ class ControlledEnvironment(Environment):
         self.launched = Launched(self._launch, {})
         self.network.reachable = self._reachable
         self.election = Election(self.world)
+        database.on_commit = self._check_leader
         self.first_record: dict[str, int] = defaultdict(int)
         self.planes: dict[str, PlayedControlPlane] = {}
         self.requests = 0
@@ -386,6 +387,12 @@ class ControlledEnvironment(Environment):
                         given = driver.assignment
                         if given is not None and given.parallelism != revision.parallelism:
                             self.auditor.find(f"{job.name} runs at parallelism {given.parallelism}")
+
+    def _check_leader(self) -> None:
+        """The reconciler's steps are those of the process that has begun the last epoch."""
+        task, leader = self.world.current, self.election.leader
+        if task is not None and task.name == "pool" and leader is not None and task.process is not leader:
+            self.auditor.find(f"{task.process.name} took a step while {leader.name} led")
 
     def _check_troubles(self) -> None:
         for plane in self.planes.values():

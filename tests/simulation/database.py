@@ -19,7 +19,7 @@ from tests.support.servers.postgres import create_database
 from tests.support.servers.shared_postgres import SharedPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.simulation.world import World
 
@@ -44,6 +44,8 @@ class Database:
         self.engine = open_engine(url)
         self.sessions = session_factory(self.engine)
         self.world: World | None = None
+        self.on_commit: Callable[[], None] = _nothing
+        """Looks at a commit that is about to be made."""
         self._open = set[Connection]()
         event.listen(self.engine, "begin", self._begin)
         event.listen(self.engine, "commit", self._commit)
@@ -90,6 +92,7 @@ class Database:
                 self.world.reach("a control plane died in a transaction")
                 raise
             self._require_alive()
+            self.on_commit()
         self._open.discard(connection)
 
     def _end(self, connection: Connection) -> None:
@@ -116,6 +119,10 @@ class Database:
                         contents=Contents().model_dump(mode="json"),
                     )
                 )
+
+
+def _nothing() -> None:
+    return
 
 
 def _shuffle(*given: Any) -> tuple[str, Any]:

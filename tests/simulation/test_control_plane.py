@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.simulation.control_plane_guards import CONTROL_PLANE, ControlPlaneGuard
 from tests.simulation.controlled import play_controlled
 from tests.simulation.crash_points import KINDS, crashes, steps_of
 from tests.simulation.database import Database
@@ -66,6 +67,15 @@ def test_a_crash_at_a_durable_step_loses_no_wish(database: Database, kind: str) 
 @pytest.mark.parametrize("kind", [kind for kind, history in KINDS.items() if history.has_control_plane])
 def test_crashes_at_many_durable_steps_lose_no_wish(database: Database, kind: str) -> None:
     assert findings_of_crashes(database, kind, 5 * CRASHES) == {}
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("guard", CONTROL_PLANE, ids=lambda guard: guard.name)
+def test_the_auditor_finds_that_a_guard_of_the_control_plane_is_off(
+    database: Database, guard: ControlPlaneGuard
+) -> None:
+    assert guard.findings(database, is_off=False) == []
+    assert guard.findings(database, is_off=True)
 
 
 def test_the_same_seed_gives_the_same_trace_in_whatever_order_rows_come(database: Database) -> None:
