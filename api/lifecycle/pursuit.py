@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, changes, commands, jobs, revisions
-from keyscale.db.statuses import CommandStatus, RestoreMode
+from keyscale.db.statuses import CommandStatus, JobStatus, RestoreMode
 from keyscale.state import syncpoint
 
 from ..errors import StoreUnavailableError
@@ -77,18 +77,21 @@ class Pursuit:
         self._reader = FactReader(launcher, Stopwatch(), timeouts)
         self._timeouts = timeouts
 
-    def pursue(self, job_id: str) -> None:
+    def pursue(self, job_id: str) -> bool:
         """Takes a job's steps until it must wait.
+
+        Returns:
+            Whether the job runs and waits for nothing but news of its driver or its user.
 
         Raises:
             LeadershipLostError: Another replica leads; nothing was written.
         """
         for _ in range(_STEPS_MAX):
             if self._is_closing():
-                return
+                return False
             outside = self._take_database_step(job_id)
-            if outside is None:
-                return
+            if outside is None or isinstance(outside, _Resting):
+                return outside is not None
             if isinstance(outside, _Done):
                 continue
             _reach(outside, "decided")
@@ -96,12 +99,13 @@ class Pursuit:
             goes_on = self._take_outside_step(job_id, outside)
             _reach(outside, "taken")
             if not goes_on:
-                return
+                return False
+        return False
 
-    def _take_database_step(self, job_id: str) -> Step | _Done | None:
+    def _take_database_step(self, job_id: str) -> Step | _Done | _Resting | None:
         """Decides, and applies a step of the database.
 
-        Returns a step with effects outside the database, to be taken later.
+        Returns a step with effects outside the database, to be taken later; None if the job must wait.
         """
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
@@ -109,7 +113,7 @@ class Pursuit:
                 return None
             step = next_step(self._reader.read(session, job), self._timeouts)
             if step is None:
-                return None
+                return _RESTING if job.status is JobStatus.RUNNING else None
             logger.info("job %s: %s", job_id, type(step).__name__)
             if isinstance(step, _OUTSIDE):
                 return step
@@ -246,6 +250,13 @@ class _Done:
 
 
 _DONE = _Done()
+
+
+class _Resting:
+    """A job runs, and no step is to be taken."""
+
+
+_RESTING = _Resting()
 
 
 def _reach(step: Step, moment: str) -> None:

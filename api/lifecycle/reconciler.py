@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.2
+REST_S_MAX = 1.0
+"""A running job is looked at this rarely while nothing happens. A request or a driver's news ends the rest."""
 _ELECTION_S = 1.0
 SERVED_AT_ONCE_MAX = 32
 _CONNECTIONS = 8  # a job has a connection only while it reads or writes, not while its drivers are started or killed
@@ -48,13 +50,17 @@ class Wakeup:
     def ring(self) -> None:
         self._event.set()
 
-    def wait(self, timeout_s: float) -> None:
+    def wait(self, timeout_s: float) -> bool:
         """Returns when rung or after the timeout.
 
         A ring before this call also counts.
+
+        Returns:
+            Whether it was rung.
         """
-        self._event.wait(timeout_s)
+        is_rung = self._event.wait(timeout_s)
         self._event.clear()
+        return is_rung
 
 
 @dataclass(slots=True)
@@ -156,11 +162,12 @@ class Reconciler:
             timeouts=self._timeouts,
         )
         jobs_served = JobsServed(pursuit.pursue, leadership)
+        is_rung = True
         try:
             while not self._closing.is_set():
-                jobs_served.serve(candidacy.beat(leadership.epoch))
+                jobs_served.serve(candidacy.beat(leadership.epoch), is_rung=is_rung)
                 self._pulse.beat("leader", leadership.epoch)
-                self._wakeup.wait(ROUND_S)
+                is_rung = self._wakeup.wait(ROUND_S)
         finally:
             is_over.set()
             candidacy.close()  # before the last steps end: another replica can lead, and they write nothing
@@ -182,22 +189,36 @@ class Trouble:
     until_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """A job that waits for nothing.
+
+    Attributes:
+        pause_s: How long it rests.
+        until_s: Monotonic time at which it is looked at again.
+    """
+
+    pause_s: float
+    until_s: float
+
+
 class JobsServed:
     """Serves jobs side by side.
 
     A slow launch or kill does not delay other jobs, nor does a failing job.
 
-    A job with failing steps is quarantined, and tried again after a pause that doubles with each failure.
+    A job with failing steps is quarantined, and tried again after a pause that doubles with each failure. A job that
+    waits for nothing rests: it is looked at after a pause that doubles up to a second.
 
     Args:
-        pursue: Takes a job's steps.
+        pursue: Takes a job's steps; returns whether the job may rest.
         leadership: The right to record events.
         monotonic: A clock in seconds.
     """
 
     def __init__(
         self,
-        pursue: Callable[[str], None],
+        pursue: Callable[[str], bool],
         leadership: Leadership,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -207,15 +228,23 @@ class JobsServed:
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._troubles: dict[str, Trouble] = {}
+        self._rests: dict[str, Rest] = {}
         self._threads = ThreadPoolExecutor(SERVED_AT_ONCE_MAX, thread_name_prefix="job")
 
-    def serve(self, job_ids: Sequence[str]) -> None:
-        """Begins to serve all jobs that are not served or quarantined."""
+    def serve(self, job_ids: Sequence[str], *, is_rung: bool = True) -> None:
+        """Begins to serve all jobs that are not served, quarantined or resting.
+
+        Args:
+            job_ids: The jobs.
+            is_rung: Whether something has happened, which ends all rests.
+        """
         now_s = self._monotonic()
         with self._lock:
+            known = set(job_ids)
+            self._rests = {} if is_rung else {job: rest for job, rest in self._rests.items() if job in known}
             for job_id in job_ids:
-                trouble = self._troubles.get(job_id)
-                if job_id in self._busy or (trouble is not None and now_s < trouble.until_s):
+                pauses = (self._troubles.get(job_id), self._rests.get(job_id))
+                if job_id in self._busy or any(pause is not None and now_s < pause.until_s for pause in pauses):
                     continue
                 self._busy.add(job_id)
                 self._threads.submit(self._serve_one, job_id)
@@ -225,18 +254,27 @@ class JobsServed:
         self._threads.shutdown(cancel_futures=True)
 
     def _serve_one(self, job_id: str) -> None:
+        begun_s = self._monotonic()
         try:
-            self._pursue(job_id)
+            may_rest = self._pursue(job_id)
         except LeadershipLostError:
             logger.info("job %s: another replica leads", job_id)
         except Exception as error:  # noqa: BLE001 - a failure of one job must not reach other jobs
             self._set_aside(job_id, error)
         else:
+            self._rest(job_id, begun_s, may_rest=may_rest)
             if self._troubles.pop(job_id, None) is not None:
                 self._record(job_id, "JOB_TAKEN_UP", "the job's steps succeed again")
         finally:
             with self._lock:
                 self._busy.discard(job_id)
+
+    def _rest(self, job_id: str, begun_s: float, *, may_rest: bool) -> None:
+        with self._lock:
+            before = self._rests.pop(job_id, None)
+            if may_rest:
+                pause_s = ROUND_S if before is None else min(2 * before.pause_s, REST_S_MAX)
+                self._rests[job_id] = Rest(pause_s, begun_s + pause_s)
 
     def _set_aside(self, job_id: str, error: Exception) -> None:
         before = self._troubles.get(job_id)
