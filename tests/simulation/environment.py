@@ -49,6 +49,8 @@ STARTS_MAX = 20
 WAKING_SECONDS = 45.0
 """After the last fault an older driver that is awake finds out within this virtual time that it is overtaken."""
 STEP_SECONDS = 5.0
+LOST_SECONDS = 8.0
+"""A host that was lost is replaced after this virtual time."""
 
 
 @dataclass(slots=True)
@@ -81,6 +83,7 @@ class Armed:
     nth: int
     freezes: bool
     away_seconds: float = 0.0
+    cuts_off: bool = False
 
 
 class Environment:
@@ -221,6 +224,10 @@ class Environment:
 
     def on_freeze_at(self, moment: str, nth: int) -> None:
         self._armed.append(Armed(moment, nth, freezes=True))
+
+    def on_lose_host_at(self, moment: str, nth: int) -> None:
+        """At a moment the host of a driver is lost; other systems do not see that the driver has died."""
+        self._armed.append(Armed(moment, nth, freezes=False, cuts_off=True))
 
     def on_away_at(self, moment: str, seconds: float) -> None:
         """From a moment on the store does not answer for a while."""
@@ -603,6 +610,8 @@ class Environment:
             if armed.away_seconds:
                 self.on_store_away(armed.away_seconds)
                 return
+            if armed.cuts_off:
+                self.on_host_cut_off(process.host.name, LOST_SECONDS)
             self._strike(process, name, freezes=armed.freezes)
             return
 

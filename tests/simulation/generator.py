@@ -104,7 +104,7 @@ def _at_effects(seed: int, events: Sequence[Event]) -> list[Event]:
     if not any(event.given.get("kind") in TRANSACTIONAL_SINKS for event in events):
         return []
     chance = random.Random(f"effects {seed}")
-    scene = chance.choice((_sleeper, _crash, _overlap))
+    scene = chance.choice((_sleeper, _crash, _overlap, _lose_host))
     return [_records(chance, 2.0), *scene(chance, (SINK_MOMENT,)), _records(chance, 1.0)]
 
 
@@ -226,6 +226,15 @@ def _crash(chance: random.Random, moments: Sequence[str]) -> list[Event]:
         Event("kill_at", _pause(chance), _moment(chance, moments)),
         _records(chance),
         Event("start", round(chance.choice((6.0, 14.0)), 3), {**_start(chance), "kills": True}),
+    ]
+
+
+def _lose_host(chance: random.Random, moments: Sequence[str]) -> list[Event]:
+    """A driver's host is lost at a moment, which no other system notices; the next driver starts."""
+    return [
+        Event("lose_host_at", _pause(chance), _moment(chance, moments)),
+        _records(chance),
+        Event("start", 9.0, {**_start(chance), "kills": True}),
     ]
 
 
@@ -437,6 +446,7 @@ _SCENES: dict[str, Callable[[random.Random, Sequence[str]], list[Event]]] = {
     "set back": _set_back,
     "steady": _steady,
     "crash twice": _crash_twice,
+    "lose host": _lose_host,
 }
 
 

@@ -156,9 +156,15 @@ class PlayedProducer(ModelProducer):
         self._model = model
 
     def commit_transaction(self, timeout: float) -> None:
+        try:
+            self._commit(timeout)
+        except KafkaException:
+            if self._is_fenced:
+                self._model.world.reach("a producer was fenced in a transaction")
+            raise
+
+    def _commit(self, timeout: float) -> None:
         model, world = self._model, self._model.world
-        if self._is_fenced:
-            world.reach("a producer was fenced in a transaction")
         match model.faults.draw(world):
             case Commit.WELL:
                 super().commit_transaction(timeout)
