@@ -1,0 +1,779 @@
+"""Each query finds exactly the rows that it names, beside rows that differ from them in one thing."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from keyscale.db.connections import open_engine
+from keyscale.db.models import (
+    Artifact,
+    Attempt,
+    BrowserSession,
+    Change,
+    Checkpoint,
+    CheckpointDay,
+    CheckpointSubtask,
+    Command,
+    DeletedJob,
+    Job,
+    JobException,
+    Revision,
+    Token,
+)
+from keyscale.db.repositories import (
+    artifacts,
+    attempts,
+    browser_sessions,
+    changes,
+    checkpoints,
+    commands,
+    deleted_jobs,
+    events,
+    exceptions,
+    jobs,
+    overviews,
+    revisions,
+    series,
+    snapshot_needs,
+    tokens,
+)
+from keyscale.db.repositories.events import EventFilter
+from keyscale.db.repositories.pages import PageRequest
+from keyscale.db.statuses import (
+    ArtifactKind,
+    AttemptStage,
+    ChangeKind,
+    ChangePhase,
+    ChangeStatus,
+    CheckpointStatus,
+    CommandKind,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    Role,
+    UpgradeMode,
+)
+from tests.support.servers.postgres import create_database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from sqlalchemy import Engine
+
+pytestmark = pytest.mark.real
+
+ENDED, ACTIVE, STANDBY = AttemptStage.ENDED, AttemptStage.ACTIVE, AttemptStage.STANDBY
+COMPLETED, FAILED, SUBSUMED = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED, CheckpointStatus.SUBSUMED
+
+
+class Rows:
+    """The rows of one transaction: the jobs `mine` and `other`, and what a test adds to them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._add(
+            Artifact(
+                id="program",
+                name="program",
+                version=1,
+                filename="job.py",
+                kind=ArtifactKind.PYTHON,
+                sha256="aa",
+                size_bytes=1,
+                created_at_ms=1,
+            )
+        )
+        for job_id in ("mine", "other"):
+            self._add(
+                Job(
+                    id=job_id,
+                    name=f"{job_id}-name",
+                    max_parallelism=8,
+                    hash_id="spark",
+                    store_url=f"file:///{job_id}",
+                    desired=DesiredState.STOPPED,
+                    status=JobStatus.STOPPED,
+                    created_at_ms=1,
+                )
+            )
+            self.revision(1, job_id=job_id)
+
+    def revision(self, number: int, *, job_id: str = "mine", **columns: Any) -> None:
+        defaults = {"artifact_id": "program", "parallelism": 2, "parameters": {}, "spark_conf": {}, "checkpoints": {}}
+        self._add(Revision(job_id=job_id, number=number, created_at_ms=number, **{**defaults, **columns}))
+
+    def attempt(self, number: int, stage: AttemptStage = ENDED, *, job_id: str = "mine", **columns: Any) -> Attempt:
+        defaults = {"cause": "start", "parallelism": 2, "created_at_ms": number}
+        made = Attempt(job_id=job_id, number=number, stage=stage, **{**defaults, **columns})
+        self._add(made)
+        return made
+
+    def change(self, change_id: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> Change:
+        defaults = {
+            "kind": ChangeKind.RESCALE,
+            "status": ChangeStatus.COMPLETED,
+            "phase": ChangePhase.VERIFY,
+            "phases": [],
+            "from_revision": 1,
+            "to_revision": 1,
+            "from_parallelism": 2,
+            "to_parallelism": 2,
+            "upgrade_mode": UpgradeMode.SAVEPOINT,
+            "old_attempt": 1,
+        }
+        made = Change(id=change_id, job_id=job_id, requested_at_ms=at_ms, **{**defaults, **columns})
+        self._add(made)
+        return made
+
+    def command(self, command_id: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> None:
+        defaults = {"attempt": 1, "kind": CommandKind.SAVEPOINT, "status": CommandStatus.IN_PROGRESS}
+        self._add(Command(id=command_id, job_id=job_id, created_at_ms=at_ms, **{**defaults, **columns}))
+
+    def checkpoint(
+        self, number: int, status: CheckpointStatus = COMPLETED, *, job_id: str = "mine", **columns: Any
+    ) -> Checkpoint:
+        defaults = {
+            "attempt": 1,
+            "is_savepoint": False,
+            "trigger_timestamp": 10 * number,
+            "latest_ack_timestamp": 10 * number + 5,
+            "end_to_end_duration": number,
+            "checkpointed_size": number,
+            "state_size": number,
+            "processed_records": number,
+            "num_subtasks": 0,
+            "num_acknowledged_subtasks": 0,
+        }
+        made = Checkpoint(job_id=job_id, checkpoint_id=number, status=status, **{**defaults, **columns})
+        self._add(made)
+        return made
+
+    def token(self, name: str, **columns: Any) -> None:
+        defaults = {"role": Role.VIEWER, "created_by": "system", "created_at_ms": 1}
+        self._add(Token(sha256=name, id=name, name=name, **{**defaults, **columns}))
+
+    def browser_session(self, name: str, **columns: Any) -> None:
+        defaults = {"user_id": name, "name": name, "role": Role.VIEWER, "created_at_ms": 1}
+        self._add(BrowserSession(sha256=name, **{**defaults, **columns}))
+
+    def set_job(self, job_id: str = "mine", **columns: Any) -> Job:
+        job = self.session.get_one(Job, job_id)
+        for name, value in columns.items():
+            setattr(job, name, value)
+        self.session.flush()
+        return job
+
+    def _add(self, row: Any) -> None:
+        self.session.add(row)
+        self.session.flush()
+
+
+@pytest.fixture(scope="module")
+def engine(postgres_server: str, migrated_template: str) -> Iterator[Engine]:
+    engine = open_engine(create_database(postgres_server, f"rows_{uuid.uuid4().hex}", migrated_template))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def rows(engine: Engine) -> Iterator[Rows]:
+    """Rows that are gone after the test."""
+    with Session(engine) as session:
+        yield Rows(session)
+        session.rollback()
+
+
+def parts(number: int, indices: Sequence[int], operator: str = "count") -> list[dict[str, Any]]:
+    """Returns the columns of a checkpoint's subtasks."""
+    measured = ("end_to_end_duration", "start_delay", "sync_duration", "async_duration", "checkpointed_size", "files")
+    return [
+        {
+            "operator_uid": operator,
+            "subtask": index,
+            "status": COMPLETED,
+            "key_group_start": 0,
+            "key_group_end": 1,
+            "ack_timestamp": 1,
+            "state_size": number,
+            "distinct_size": None,
+            "entries": 1,
+            "key_group_entries": [],
+            "key_group_bytes": [],
+            **dict.fromkeys(measured, 1),
+        }
+        for index in indices
+    ]
+
+
+class TestAttempts:
+    def test_only_later_attempts_of_the_causes_count(self, rows: Rows) -> None:
+        for number, cause in ((3, "rescale"), (4, "rescale"), (5, "start"), (6, "upgrade")):
+            rows.attempt(number, cause=cause)
+        rows.attempt(7, job_id="other", cause="rescale")
+        assert attempts.count_after(rows.session, "mine", 3, ("rescale", "upgrade")) == 2
+
+    def test_the_newest_finished_restore_is_shown_with_the_number_of_all(self, rows: Rows) -> None:
+        assert attempts.restores(rows.session, "mine") is None
+        rows.attempt(1, restore_from="a", restored_at_ms=90)
+        rows.attempt(2, restore_from="b", restored_at_ms=50)
+        rows.attempt(3, restore_from="pending")
+        rows.attempt(4, restored_at_ms=100)
+        rows.attempt(5, job_id="other", restore_from="c", restored_at_ms=99)
+        assert attempts.restores(rows.session, "mine") == attempts.Restores(2, 50, "b")
+
+    def test_the_origins_of_pending_restores_are_among_the_origins(self, rows: Rows) -> None:
+        rows.attempt(1, restore_from="a", restored_at_ms=1)
+        rows.attempt(2, restore_from="a")
+        rows.attempt(3, restore_from="b")
+        rows.attempt(4)
+        rows.attempt(5, job_id="other", restore_from="c")
+        assert sorted(location for location, _ in attempts.restored_from(rows.session, "mine")) == ["a", "b"]
+
+    def test_counters_come_from_the_newest_earlier_attempt_that_reported_some(self, rows: Rows) -> None:
+        rows.attempt(1, metrics={"batches": 1})
+        rows.attempt(2, metrics={"batches": 2})
+        rows.attempt(3, heartbeat_at_ms=5)
+        rows.attempt(4, metrics={"batches": 4})
+        found = attempts.counted_before(rows.session, "mine", 4)
+        assert found is not None
+        assert found.number == 2
+        assert attempts.counted_before(rows.session, "mine", 1) is None
+
+    def test_the_first_attempt_that_carried_out_a_restore_is_found(self, rows: Rows) -> None:
+        rows.attempt(1, restore_id="r")
+        rows.attempt(2, restore_id="r", restored_at_ms=1)
+        rows.attempt(3, restore_id="r", restored_at_ms=1)
+        rows.attempt(4, restore_id="q", restored_at_ms=1)
+        found = attempts.find_restored(rows.session, "mine", "r")
+        assert found is not None
+        assert found.number == 2
+
+    def test_the_shown_attempt_is_the_active_one_or_the_newest_that_ran(self, rows: Rows) -> None:
+        rows.attempt(1)
+        rows.attempt(2)
+        rows.change("gone", new_attempt=2)
+        found = attempts.latest(rows.session, "mine")
+        assert found is not None
+        assert found.number == 1, "attempt 2 only warmed up"
+        rows.change("done", new_attempt=3, stopped_at_ms=4)
+        rows.attempt(3)
+        found = attempts.latest(rows.session, "mine")
+        assert found is not None
+        assert found.number == 3, "its change stopped the attempt before"
+        rows.attempt(4, ACTIVE)
+        rows.attempt(5, STANDBY)
+        found = attempts.latest(rows.session, "mine")
+        assert found is not None
+        assert found.number == 4
+
+    def test_attempts_whose_processes_may_live_have_ended_and_are_not_reaped(self, rows: Rows) -> None:
+        rows.attempt(1, reaped=True)
+        rows.attempt(3)
+        rows.attempt(2)
+        rows.attempt(4, ACTIVE)
+        assert [one.number for one in attempts.unreaped(rows.session, "mine")] == [2, 3]
+
+    def test_the_next_number_is_above_all_of_the_job(self, rows: Rows) -> None:
+        assert attempts.next_number(rows.session, "mine") == 1
+        rows.attempt(4)
+        rows.attempt(9, job_id="other")
+        assert attempts.next_number(rows.session, "mine") == 5
+
+    def test_the_numbers_of_some_jobs_are_by_job(self, rows: Rows) -> None:
+        rows.attempt(1)
+        rows.attempt(2)
+        rows.attempt(3, job_id="other")
+        assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {1, 2}}
+
+
+class TestChanges:
+    def test_progress_belongs_to_the_change_that_created_the_attempt(self, rows: Rows) -> None:
+        mine, older = rows.change("mine", new_attempt=3, old_attempt=2), rows.change("older", new_attempt=2)
+        foreign = rows.change("foreign", job_id="other", new_attempt=3)
+        changes.note_progress(rows.session, "mine", 3, 70, {"rate": 1})
+        for change in (mine, older, foreign):
+            rows.session.refresh(change)
+        assert (mine.caught_up_at_ms, mine.figures_after) == (70, {"rate": 1})
+        assert older.caught_up_at_ms is foreign.caught_up_at_ms is None
+
+    def test_the_newest_change_to_each_revision_is_found(self, rows: Rows) -> None:
+        rows.revision(2)
+        rows.revision(3)
+        rows.change("b", at_ms=20, to_revision=2)
+        rows.change("a", at_ms=10, to_revision=2)
+        rows.change("c", at_ms=30, to_revision=3)
+        rows.change("d", at_ms=40, job_id="other", to_revision=2)
+        found = changes.last_to(rows.session, "mine", [1, 2])
+        assert {number: change.id for number, change in found.items()} == {2: "b"}
+
+    def test_past_downtimes_are_of_completed_changes_of_the_kind_with_the_newest_first(self, rows: Rows) -> None:
+        for name, at_ms, downtime, columns in (
+            ("a", 1, 100, {}),
+            ("b", 2, 200, {}),
+            ("c", 3, 300, {}),
+            ("d", 4, 400, {"status": ChangeStatus.ROLLED_BACK}),
+            ("e", 5, 500, {"kind": ChangeKind.UPGRADE}),
+            ("f", 6, 600, {"job_id": "other"}),
+        ):
+            rows.change(name, at_ms=at_ms, stopped_at_ms=1000, resumed_at_ms=1000 + downtime, **columns)
+        rows.change("g", at_ms=7, resumed_at_ms=5)
+        assert changes.last_downtimes(rows.session, "mine", ChangeKind.RESCALE, 2) == [300, 200]
+
+    def test_a_list_of_one_kind_leaves_out_the_others(self, rows: Rows) -> None:
+        rows.change("a", at_ms=2)
+        rows.change("b", at_ms=1)
+        rows.change("c", at_ms=3, kind=ChangeKind.UPGRADE)
+        page = PageRequest()
+        assert [one.id for one in changes.list_page(rows.session, "mine", page).rows] == ["c", "a", "b"]
+        of_kind = changes.list_page(rows.session, "mine", page, kind=ChangeKind.RESCALE)
+        assert [one.id for one in of_kind.rows] == ["a", "b"]
+
+
+class TestCommands:
+    def test_a_driver_gets_the_open_commands_of_its_attempt_in_their_order(self, rows: Rows) -> None:
+        rows.command("z", at_ms=1)
+        rows.command("b", at_ms=2)
+        rows.command("a", at_ms=2)
+        rows.command("done", status=CommandStatus.COMPLETED)
+        rows.command("later", attempt=2)
+        rows.command("foreign", job_id="other")
+        assert [one.id for one in commands.pending(rows.session, "mine", 1)] == ["z", "a", "b"]
+        assert commands.count_pending(rows.session, "mine") == 4
+
+    def test_a_list_of_savepoints_has_stops_and_no_checkpoints(self, rows: Rows) -> None:
+        rows.command("checkpoint", kind=CommandKind.CHECKPOINT)
+        rows.command("savepoint", at_ms=2)
+        rows.command("stop", at_ms=3, kind=CommandKind.STOP_WITH_SAVEPOINT)
+        listed = commands.savepoints(rows.session, "mine", PageRequest()).rows
+        assert [one.id for one in listed] == ["stop", "savepoint"]
+
+    def test_a_revision_goes_back_to_the_savepoint_of_its_last_attempt_that_ran(self, rows: Rows) -> None:
+        stop: dict[str, Any] = {"kind": CommandKind.STOP_WITH_SAVEPOINT, "status": CommandStatus.COMPLETED}
+        rows.attempt(1, assigned_at_ms=1)
+        rows.attempt(2, assigned_at_ms=1)
+        rows.attempt(3)
+        rows.command("first", attempt=1, location="first", **stop)
+        rows.command("savepoint", attempt=2, location="aside", status=CommandStatus.COMPLETED)
+        assert commands.last_savepoint_of(rows.session, "mine", 1) is None, "attempt 2 has not stopped with one"
+        rows.command("second", attempt=2, location="second", **stop)
+        assert commands.last_savepoint_of(rows.session, "mine", 1) == "second"
+        assert commands.last_savepoint_of(rows.session, "mine", 2) is None
+        rows.checkpoint(1, is_savepoint=True, external_path="first", discard_requested_at_ms=1)
+        assert commands.last_savepoint_of(rows.session, "mine", 1) == "second"
+        rows.checkpoint(2, is_savepoint=True, external_path="second", discard_requested_at_ms=1)
+        assert commands.last_savepoint_of(rows.session, "mine", 1) is None, "a user has deleted it"
+
+
+class TestCheckpoints:
+    def test_removed_checkpoints_are_among_the_counts(self, rows: Rows) -> None:
+        rows.checkpoint(1)
+        rows.checkpoint(2, FAILED)
+        rows.checkpoint(3, job_id="other")
+        sums = ("checkpointed_size", "state_size_max", "end_to_end_duration", "end_to_end_duration_max")
+        for day, completed, failed in ((1, 10, 2), (2, 20, 3)):
+            zeros = dict.fromkeys((*sums, "processed_records"), 0)
+            rows.session.add(CheckpointDay(job_id="mine", day=day, completed=completed, failed=failed, **zeros))
+        rows.session.flush()
+        assert dict(checkpoints.counts(rows.session, "mine")) == {COMPLETED: 1, FAILED: 6, SUBSUMED: 30}
+
+    def test_statistics_are_of_the_newest_checkpoints_of_the_statuses(self, rows: Rows) -> None:
+        for number, status in ((1, COMPLETED), (2, SUBSUMED), (3, FAILED), (4, COMPLETED)):
+            rows.checkpoint(number, status, state_size=100 * number, processed_records=7 * number)
+        rows.checkpoint(5, job_id="other")
+        found = checkpoints.sizes(rows.session, "mine", {COMPLETED, SUBSUMED}, 2)
+        assert (sorted(found.checkpointed_size), sorted(found.state_size)) == ([2, 4], [200, 400])
+        assert (sorted(found.end_to_end_duration), sorted(found.processed_records)) == ([2, 4], [14, 28])
+
+    def test_the_latest_are_the_newest_checkpoint_savepoint_and_failure_of_either(self, rows: Rows) -> None:
+        for number, status, is_savepoint in (
+            (1, COMPLETED, False),
+            (2, COMPLETED, True),
+            (3, COMPLETED, False),
+            (4, FAILED, True),
+            (5, FAILED, False),
+            (6, SUBSUMED, False),
+        ):
+            rows.checkpoint(number, status, is_savepoint=is_savepoint)
+        found = checkpoints.latest(rows.session, "mine")
+        shown = [one and one.checkpoint_id for one in (found.completed, found.savepoint, found.failed)]
+        assert shown == [3, 2, 5]
+
+    def test_failures_of_an_interval_began_within_it_with_both_ends(self, rows: Rows) -> None:
+        for number in (1, 2, 3, 4):
+            rows.checkpoint(number, FAILED)
+        rows.checkpoint(5, trigger_timestamp=25)
+        found = checkpoints.failed_between(rows.session, "mine", 20, 30, limit=9)
+        assert [one.checkpoint_id for one in found] == [3, 2]
+        assert checkpoints.failed_between(rows.session, "mine", 0, 30, limit=1) == [], "only the newest is read"
+
+    def test_the_latest_snapshot_is_of_the_attempts_since_one_and_was_complete_before_a_time(self, rows: Rows) -> None:
+        rows.checkpoint(1, attempt=1)
+        rows.checkpoint(2, attempt=2)
+        rows.checkpoint(3, FAILED, attempt=3)
+
+        def found(**limits: int) -> int | None:
+            latest = checkpoints.latest_completed(rows.session, "mine", **limits)
+            return None if latest is None else latest.checkpoint_id
+
+        assert (found(), found(since_attempt=2), found(since_attempt=3)) == (2, 2, None)
+        assert (found(before_ms=26), found(before_ms=25), found(before_ms=15)) == (2, 1, None)
+
+    def test_a_checkpoints_number_is_never_used_again(self, rows: Rows) -> None:
+        assert checkpoints.next_id(rows.session, "mine") == 1
+        rows.checkpoint(7, FAILED)
+        rows.checkpoint(9, job_id="other")
+        assert checkpoints.next_id(rows.session, "mine") == 8
+
+    def test_a_report_replaces_the_parts_of_its_checkpoint_and_no_others(self, rows: Rows) -> None:
+        first, second = rows.checkpoint(1), rows.checkpoint(2)
+        checkpoints.store_subtasks(rows.session, first, parts(1, (0, 1)))
+        checkpoints.store_subtasks(rows.session, second, parts(2, (0, 1, 2)) + parts(2, (0,), "gone"))
+        checkpoints.store_subtasks(rows.session, second, parts(3, (0, 1)))
+        rows.session.expire_all()
+
+        def found(number: int) -> list[tuple[str, int, int]]:
+            stored: Sequence[CheckpointSubtask] = checkpoints.subtasks(rows.session, "mine", number)
+            return [(part.operator_uid, part.subtask, part.state_size) for part in stored]
+
+        assert found(1) == [("count", 0, 1), ("count", 1, 1)]
+        assert found(2) == [("count", 0, 3), ("count", 1, 3)]
+
+    def test_the_newest_snapshots_with_parts_are_complete_ones(self, rows: Rows) -> None:
+        for number, status in ((1, COMPLETED), (2, SUBSUMED), (3, FAILED), (4, CheckpointStatus.IN_PROGRESS)):
+            checkpoints.store_subtasks(rows.session, rows.checkpoint(number, status), parts(number, (0,)))
+        rows.checkpoint(5)
+        newest = checkpoints.latest_with_parts(rows.session, "mine", 9)
+        assert [one.checkpoint_id for one in newest] == [2, 1]
+        assert len(checkpoints.latest_with_parts(rows.session, "mine", 1)) == 1
+
+    def test_the_parts_of_one_operator_are_by_index(self, rows: Rows) -> None:
+        stored = rows.checkpoint(1)
+        checkpoints.store_subtasks(rows.session, stored, parts(1, (1, 0)) + parts(1, (0,), "join"))
+        of_one = checkpoints.parts_of(rows.session, "mine", [1], "count")
+        assert [(part.operator_uid, part.subtask) for part in of_one] == [("count", 0), ("count", 1)]
+        assert len(checkpoints.parts_of(rows.session, "mine", [1], None)) == 3
+
+    def test_only_named_complete_checkpoints_are_subsumed(self, rows: Rows) -> None:
+        made = [
+            rows.checkpoint(1),
+            rows.checkpoint(2, is_savepoint=True),
+            rows.checkpoint(3, FAILED),
+            rows.checkpoint(4),
+            rows.checkpoint(1, job_id="other"),
+        ]
+        checkpoints.mark_subsumed(rows.session, "mine", [1, 2, 3])
+        rows.session.expire_all()
+        assert [one.status for one in made] == [SUBSUMED, COMPLETED, FAILED, COMPLETED, COMPLETED]
+
+    def test_only_unfinished_checkpoints_of_the_attempt_fail_with_it(self, rows: Rows) -> None:
+        unfinished = CheckpointStatus.IN_PROGRESS
+        lost = rows.checkpoint(1, unfinished, attempt=1)
+        others = [
+            rows.checkpoint(2, attempt=1),
+            rows.checkpoint(3, unfinished, attempt=2),
+            rows.checkpoint(4, unfinished, attempt=1, job_id="other"),
+        ]
+        assert checkpoints.fail_unfinished(rows.session, "mine", 1, at_ms=8, message="why") == 1
+        rows.session.expire_all()
+        assert (lost.status, lost.failure_timestamp, lost.failure_message) == (FAILED, 8, "why")
+        assert all(one.failure_timestamp is None for one in others)
+
+    def test_of_two_rows_of_a_savepoint_or_a_location_the_newest_counts(self, rows: Rows) -> None:
+        for number in (1, 2):
+            rows.checkpoint(number, is_savepoint=True, savepoint_id="s", external_path="here")
+        rows.checkpoint(3, job_id="other", savepoint_id="s", external_path="here")
+        by_id = checkpoints.find_savepoint(rows.session, "mine", "s")
+        by_path = checkpoints.find_by_path(rows.session, "mine", "here")
+        assert (by_id and by_id.checkpoint_id, by_path and by_path.checkpoint_id) == (2, 2)
+
+    def test_requested_deletions_are_carried_out_in_the_order_of_the_requests(self, rows: Rows) -> None:
+        rows.checkpoint(1, discard_requested_at_ms=30, is_savepoint=True, external_path="one")
+        rows.checkpoint(2, discard_requested_at_ms=20, external_path="two")
+        rows.checkpoint(3, discard_requested_at_ms=10, objects_deleted_at_ms=11, is_savepoint=True, external_path="3")
+        rows.checkpoint(4, is_savepoint=True, external_path="four")
+        first = checkpoints.first_discarded(rows.session, ())
+        assert first is not None
+        assert (first[0].checkpoint_id, first[1]) == (2, "file:///mine")
+        second = checkpoints.first_discarded(rows.session, {("mine", 2), ("other", 1)})
+        assert second is not None
+        assert second[0].checkpoint_id == 1
+        assert checkpoints.waiting_discarded(rows.session, "mine") == ["one"]
+        keys = {("mine", 1), ("mine", 4), ("other", 1)}
+        assert checkpoints.discarded_among(rows.session, keys) == {("mine", 1)}
+        assert checkpoints.is_discarded(rows.session, "3")
+        assert not checkpoints.is_discarded(rows.session, "four")
+
+
+class TestSnapshotNeeds:
+    @pytest.mark.parametrize(
+        ("status", "taken", "is_needed"),
+        [
+            (JobStatus.RUNNING, 0, True),
+            (JobStatus.RUNNING, 1, True),
+            (JobStatus.RUNNING, 2, False),
+            (JobStatus.STOPPED, 0, True),
+            (JobStatus.STOPPED, 1, False),
+        ],
+    )
+    def test_a_running_job_needs_its_origin_until_it_has_two_checkpoints_since(
+        self, rows: Rows, status: JobStatus, taken: int, is_needed: bool
+    ) -> None:
+        rows.set_job(status=status)
+        rows.attempt(4, restore_from="here")
+        rows.checkpoint(1, attempt=3)
+        rows.checkpoint(2, attempt=4, is_savepoint=True)
+        rows.checkpoint(3, FAILED, attempt=4)
+        for number in range(taken):
+            rows.checkpoint(10 + number, attempt=4)
+        found = snapshot_needs.restoring_jobs(rows.session, "here", [JobStatus.STOPPED])
+        assert [job.id for job in found] == (["mine"] if is_needed else [])
+
+    def test_a_pending_restore_and_a_rewind_need_their_snapshots(self, rows: Rows) -> None:
+        rows.set_job(restore={"location": "wanted"}, rewound_by=3, rewound_to="rewound")
+        rows.attempt(3, restore_from="rewound")
+        rows.attempt(4, restore_from="newer")
+        for location in ("wanted", "rewound", "newer"):
+            assert snapshot_needs.restoring_jobs(rows.session, location, [JobStatus.STOPPED]), location
+        assert not snapshot_needs.restoring_jobs(rows.session, "elsewhere", [JobStatus.STOPPED])
+
+    def test_a_change_needs_its_snapshots_while_it_is_in_progress(self, rows: Rows) -> None:
+        rows.change("old", savepoint_location="here", rewind_to="there")
+        assert snapshot_needs.running_changes(rows.session, "mine", "here") == []
+        rows.change("now", status=ChangeStatus.IN_PROGRESS, savepoint_location="here", rewind_to="there")
+        for location in ("here", "there"):
+            assert snapshot_needs.running_changes(rows.session, "mine", location) == ["now"]
+        assert snapshot_needs.running_changes(rows.session, "other", "here") == []
+
+    def test_earlier_revisions_keep_the_savepoint_that_they_stopped_with(self, rows: Rows) -> None:
+        rows.revision(2)
+        rows.revision(3)
+        stop: dict[str, Any] = {
+            "kind": CommandKind.STOP_WITH_SAVEPOINT,
+            "status": CommandStatus.COMPLETED,
+            "location": "here",
+        }
+        for number in (1, 2, 3):
+            rows.attempt(number, revision=number)
+            rows.command(f"stop-{number}", attempt=number, **stop)
+        rows.command("failed", attempt=1, **{**stop, "status": CommandStatus.FAILED, "location": "there"})
+        rows.set_job(revision=3)
+        assert snapshot_needs.revisions_kept_by(rows.session, "mine", "here") == [1, 2]
+        assert snapshot_needs.revisions_kept_by(rows.session, "mine", "there") == []
+
+    def test_the_newest_checkpoints_are_complete_and_no_savepoints(self, rows: Rows) -> None:
+        for number in (1, 2, 3):
+            rows.checkpoint(number)
+        rows.checkpoint(4, is_savepoint=True)
+        rows.checkpoint(5, SUBSUMED)
+        assert snapshot_needs.newest_checkpoints(rows.session, "mine", 2) == [3, 2]
+
+
+class TestJobs:
+    def test_the_reconciler_gets_jobs_that_run_should_run_or_have_processes(self, rows: Rows) -> None:
+        assert jobs.ids_to_reconcile(rows.session) == []
+        rows.set_job(desired=DesiredState.RUNNING)
+        assert jobs.ids_to_reconcile(rows.session) == ["mine"]
+        rows.set_job(desired=DesiredState.CANCELLED, status=JobStatus.STOPPING)
+        assert jobs.ids_to_reconcile(rows.session) == ["mine"]
+        rows.set_job(desired=DesiredState.STOPPED, status=JobStatus.FAILED)
+        assert jobs.ids_to_reconcile(rows.session) == []
+        rows.attempt(1)
+        assert jobs.ids_to_reconcile(rows.session) == ["mine"]
+
+    def test_stores_in_use_are_of_jobs_that_should_run(self, rows: Rows) -> None:
+        rows.set_job(desired=DesiredState.RUNNING)
+        assert jobs.stores_in_use(rows.session) == ["file:///mine"]
+
+    def test_an_operation_is_a_command_or_a_change(self, rows: Rows) -> None:
+        rows.command("command")
+        rows.change("change", job_id="other")
+        found = [jobs.id_of_operation(rows.session, name) for name in ("command", "change", "none")]
+        assert found == ["mine", "other", None]
+
+    def test_an_overview_has_the_active_attempt_and_the_newest_snapshots(self, rows: Rows) -> None:
+        rows.attempt(1, ACTIVE, metrics={"batches": 5})
+        rows.attempt(2, STANDBY)
+        rows.checkpoint(1)
+        rows.checkpoint(2, is_savepoint=True)
+        rows.checkpoint(3, FAILED)
+        rows.change("done")
+        found = overviews.find(rows.session, "mine-name")
+        assert found is not None
+        assert found.attempt is not None
+        assert (found.attempt["number"], found.attempt["metrics"], found.change_id) == (1, {"batches": 5}, None)
+        assert found.checkpoint == overviews.LatestSnapshot(1, 15, 1, 1, 1)
+        assert found.savepoint == overviews.LatestSnapshot(2, 25, 2, 2, 2)
+        rows.change("now", status=ChangeStatus.IN_PROGRESS, kind=ChangeKind.UPGRADE)
+        assert (again := overviews.of_jobs(rows.session, ["mine"])["mine"]).change_id == "now"
+        assert again.change_kind is ChangeKind.UPGRADE
+
+    def test_the_deleted_job_that_is_due_for_the_longest_time_is_first(self, rows: Rows) -> None:
+        for job_id, due_at_ms in (("b", 20), ("a", 30)):
+            rows.session.add(
+                DeletedJob(job_id=job_id, name=job_id, store_url="file:///x", deleted_at_ms=1, due_at_ms=due_at_ms)
+            )
+        rows.session.flush()
+        assert deleted_jobs.first_due(rows.session, 19) is None
+        for now_ms in (20, 40):
+            assert (found := deleted_jobs.first_due(rows.session, now_ms)) is not None
+            assert found.job_id == "b"
+
+    def test_the_revisions_in_use_are_the_present_one_and_those_of_attempts_that_may_run(self, rows: Rows) -> None:
+        for number in (2, 3, 4, 5):
+            rows.revision(number)
+        rows.attempt(1, revision=1)
+        rows.attempt(2, revision=2)
+        rows.attempt(3, ACTIVE, revision=3)
+        rows.attempt(4, STANDBY, revision=4)
+        job = rows.set_job(revision=5)
+        found = revisions.in_use(rows.session, job, 2)
+        assert sorted(revision.number for revision in found) == [2, 3, 4, 5]
+        assert revisions.next_number(rows.session, "mine") == 6
+
+
+class TestArtifacts:
+    def add(self, rows: Rows, artifact_id: str, version: int, sha256: str) -> Artifact:
+        made = Artifact(
+            id=artifact_id,
+            name="lib",
+            version=version,
+            filename="lib.py",
+            kind=ArtifactKind.PYTHON,
+            sha256=sha256,
+            size_bytes=1,
+            created_at_ms=version,
+        )
+        rows.session.add(made)
+        rows.session.flush()
+        return made
+
+    def test_the_same_bytes_are_the_same_version_only_while_it_is_the_newest(self, rows: Rows) -> None:
+        self.add(rows, "one", 1, "x")
+        assert (same := artifacts.find_version(rows.session, "lib", "x")) is not None
+        assert same.id == "one"
+        self.add(rows, "two", 2, "y")
+        assert artifacts.find_version(rows.session, "lib", "x") is None
+        assert artifacts.next_version(rows.session, "lib") == 3
+
+    def test_bytes_go_with_the_last_version_that_has_them(self, rows: Rows) -> None:
+        first, second = self.add(rows, "one", 1, "x"), self.add(rows, "two", 2, "x")
+        artifacts.add_bytes(rows.session, "x", [b"a", b"b", b"c"])
+        artifacts.remove(rows.session, first)
+        assert b"".join(artifacts.read_bytes(rows.session, "x")) == b"abc"
+        artifacts.remove(rows.session, second)
+        assert not artifacts.has_bytes(rows.session, "x")
+
+    def test_a_program_and_a_library_are_used_by_their_jobs_newest_revision_that_has_them(self, rows: Rows) -> None:
+        self.add(rows, "one", 1, "x")
+        rows.revision(2, libraries=["one"])
+        rows.revision(3, libraries=["one"])
+        rows.revision(4)
+        assert artifacts.first_use(rows.session, "one") == ("mine-name", 3)
+        assert artifacts.first_use(rows.session, "program") == ("mine-name", 4)
+        used = artifacts.jobs_using(rows.session, ["one", "program", "none"])
+        assert used == {"one": ["mine-name"], "program": ["mine-name", "other-name"], "none": []}
+
+
+class TestAccess:
+    def test_a_token_is_valid_until_the_moment_at_which_it_expires(self, rows: Rows) -> None:
+        rows.token("for-ever")
+        rows.token("expires", expires_at_ms=50)
+        rows.token("revoked", revoked_at_ms=10)
+        names = ["for-ever", "expires", "revoked"]
+        assert tokens.valid(rows.session, names, at_ms=49) == {"for-ever", "expires"}
+        assert tokens.valid(rows.session, names, at_ms=50) == {"for-ever"}
+        taken = [tokens.is_name_taken(rows.session, "expires", at_ms=at_ms) for at_ms in (49, 50)]
+        assert taken == [True, False]
+        assert not tokens.is_name_taken(rows.session, "revoked", at_ms=5)
+
+    def test_a_session_ends_with_its_time_and_with_its_token(self, rows: Rows) -> None:
+        rows.token("token", expires_at_ms=50)
+        rows.token("revoked", revoked_at_ms=10)
+        rows.browser_session("of-token", token_sha256="token", expires_at_ms=100)  # noqa: S106 - a test's own
+        rows.browser_session("of-revoked", token_sha256="revoked", expires_at_ms=100)  # noqa: S106 - a test's own
+        rows.browser_session("of-provider", token_sha256=None, expires_at_ms=70)
+        names = ["of-token", "of-revoked", "of-provider"]
+
+        def found(at_ms: int) -> set[str]:
+            return browser_sessions.valid(rows.session, names, at_ms=at_ms)
+
+        assert (found(49), found(50), found(70)) == ({"of-token", "of-provider"}, {"of-provider"}, set())
+        browser_sessions.remove_expired(rows.session, at_ms=70)
+        assert browser_sessions.find(rows.session, "of-provider") is None
+        assert browser_sessions.find(rows.session, "of-token") is not None
+
+
+class TestHistory:
+    def record(self, rows: Rows, at_ms: int, kind: str = "A", job_id: str = "mine", actor: str = "ann") -> None:
+        events.record(rows.session, job_id=job_id, at_ms=at_ms, kind=kind, message=str(at_ms), actor=actor)
+        rows.session.flush()
+
+    def test_events_of_an_interval_have_both_ends_and_the_newest_come_first(self, rows: Rows) -> None:
+        for at_ms in (10, 20, 30, 40):
+            self.record(rows, at_ms)
+        self.record(rows, 25, kind="B")
+        self.record(rows, 25, job_id="other")
+
+        def found(limit: int) -> list[int]:
+            read = events.between(rows.session, "mine", 20, 30, kinds={"A"}, limit=limit)
+            return [event.at_ms for event in read]
+
+        assert (found(9), found(1)) == ([30, 20], [30])
+
+    def test_a_filter_of_events_has_both_ends_and_one_actor(self, rows: Rows) -> None:
+        for at_ms in (10, 20, 30, 40):
+            self.record(rows, at_ms)
+        self.record(rows, 25, actor="bob")
+        chosen = EventFilter(actor="ann", from_ms=20, to_ms=30)
+        listed = events.list_page(rows.session, "mine", PageRequest(), chosen=chosen).rows
+        assert [event.at_ms for event in listed] == [30, 20]
+
+    def test_a_long_exception_keeps_the_begin_of_its_message_and_the_end_of_its_traceback(self, rows: Rows) -> None:
+        most = exceptions.TEXT_MAX
+        failure = {"code": "X", "message": "a" + "b" * most, "traceback": "c" * most + "d", "subtask": 0}
+        exceptions.record(rows.session, "mine", 3, 9, failure)
+        [kept] = exceptions.list_page(rows.session, "mine", PageRequest()).rows
+        assert isinstance(kept, JobException)
+        assert (kept.attempt, kept.at_ms, kept.subtask) == (3, 9, 0)
+        assert kept.message == "a" + "b" * (most - 1)
+        assert kept.traceback == "c" * (most - 1) + "d"
+
+    def test_points_of_an_interval_have_both_ends_in_the_order_of_time(self, rows: Rows) -> None:
+        ring = series.RINGS[0]
+        for at_ms in (40_000, 10_000, 30_000, 20_000):
+            series.store(rows.session, "mine", at_ms + 1, {"restarts": 1})
+        found = series.read(rows.session, "mine", ring, 20_000, 30_000)
+        assert [point.at_ms for point in found] == [20_000, 30_000]
+
+    def test_values_of_one_step_are_merged_each_in_its_way(self, rows: Rows) -> None:
+        first = {
+            "watermark_ms": 9,
+            "input_records": 7,
+            "lag_ms": 5,
+            "checkpoint_duration_min_ms": 4,
+            "restarts": 1,
+            "processed_rate": 10.0,
+            "busy_ratio": 0.5,
+        }
+        series.store(rows.session, "mine", 10_001, first)
+        series.store(rows.session, "mine", 10_002, {"processed_rate": 40.0})
+        second = {"watermark_ms": 8, "input_records": 6, "lag_ms": 6, "checkpoint_duration_min_ms": 5, "restarts": 2}
+        series.store(rows.session, "mine", 10_003, {**second, "processed_rate": 40.0, "busy_ratio": 1.0})
+        rows.session.expire_all()
+        [point] = series.read(rows.session, "mine", series.RINGS[0], 10_000, 10_000)
+        assert (point.watermark_ms, point.input_records, point.lag_ms) == (8, 7, 6)
+        assert (point.checkpoint_duration_min_ms, point.restarts) == (4, 3)
+        assert (point.processed_rate, point.busy_ratio) == (30.0, 0.75)
+
+    def test_a_later_round_replaces_a_point_and_an_earlier_value_does_not(self, rows: Rows) -> None:
+        ring = series.RINGS[0]
+        series.store(rows.session, "mine", 10_000, {"restarts": 5})
+        series.store(rows.session, "mine", 10_000 + ring.span_ms, {"restarts": 1})
+        series.store(rows.session, "mine", 10_000, {"restarts": 7})
+        rows.session.expire_all()
+        [point] = series.read(rows.session, "mine", ring, 0, 2 * ring.span_ms)
+        assert (point.at_ms, point.restarts) == (10_000 + ring.span_ms, 1)
