@@ -1,0 +1,199 @@
+"""A heartbeat has what the driver's threads have last reported, each in its own place."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyscale.jobs.protocol.messages import (
+    CleanUp,
+    CommandResult,
+    Commit,
+    Counters,
+    DriverState,
+    Failure,
+    FailureHistory,
+    NoRestart,
+    SinkMetrics,
+    SinkOutage,
+)
+from keyscale.jobs.runtime.batch.locality import Locality
+from keyscale.jobs.runtime.control import driver_status
+from keyscale.jobs.runtime.control.driver_status import TERMINAL_STATES, DriverStatus
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.retention.deletion import Deleted
+
+FAILURE = Failure(code="X", message="it broke")
+OTHER = Failure(code="Y", message="it broke again")
+COUNTERS = JobCounters(input_records=1, output_records=2, late_records=3, dead_letters=4)
+
+
+def commit(status: DriverStatus, batch_id: int, records: int = 10, *, has_input: bool = True) -> None:
+    status.committed(
+        Commit(batch_id=batch_id, at_ms=1000 + batch_id),
+        counters=COUNTERS,
+        input_records=records,
+        output_records=records + 1,
+        duration_ms=100.0,
+        sinks=[SinkMetrics(uid="sink", dead_letters=2)],
+        has_input=has_input,
+    )
+
+
+def result(command_id: str) -> CommandResult:
+    return CommandResult(command_id=command_id, status="COMPLETED")
+
+
+def test_the_first_terminal_state_stays_with_its_failure() -> None:
+    status = DriverStatus()
+    status.enter(DriverState.RUNNING)
+    status.enter(DriverState.FAILED, FAILURE)
+    status.enter(DriverState.STOPPED)
+    beat = status.heartbeat()
+    assert (status.state, beat.state, beat.failure) == (DriverState.FAILED, DriverState.FAILED, FAILURE)
+
+
+@pytest.mark.parametrize("state", [state for state in DriverState if state not in TERMINAL_STATES])
+def test_a_state_that_is_not_terminal_is_left_again_and_its_failure_with_it(state: DriverState) -> None:
+    status = DriverStatus()
+    status.enter(state, FAILURE)
+    status.enter(DriverState.RUNNING)
+    assert (status.heartbeat().state, status.heartbeat().failure) == (DriverState.RUNNING, None)
+
+
+def test_the_first_and_the_last_commit_are_told_with_the_sums_of_all() -> None:
+    status = DriverStatus()
+    status.restored(7, JobCounters(input_records=9))
+    assert status.heartbeat().first_commit is None
+    assert status.heartbeat().restored_at_ms == 7
+    assert status.heartbeat().metrics.counters == Counters(input_records=9)
+    commit(status, 5)
+    commit(status, 6, 0, has_input=False)
+    commit(status, 7)
+    beat = status.heartbeat()
+    assert beat.first_commit == Commit(batch_id=5, at_ms=1005)
+    assert beat.last_commit == Commit(batch_id=7, at_ms=1007)
+    metrics = beat.metrics
+    assert (metrics.batches, metrics.input_batches) == (3, 2), "a batch of timers alone has no input"
+    assert (metrics.input_records, metrics.output_records) == (20, 23)
+    assert (status.commits, status.input_records) == (3, 20)
+    assert metrics.counters == Counters(input_records=1, output_records=2, late_records=3, dead_letters=4)
+    assert metrics.sinks == [SinkMetrics(uid="sink", dead_letters=6)]
+
+
+def test_the_revision_that_the_driver_follows_is_told() -> None:
+    status = DriverStatus()
+    assert status.heartbeat().revision is None
+    status.follows(3)
+    assert status.heartbeat().revision == 3
+
+
+def test_a_failure_is_shown_until_another_one_replaces_it() -> None:
+    status = DriverStatus()
+    status.restarts(None, FailureHistory())
+    assert status.heartbeat().metrics.last_failure is None
+    status.restarts(NoRestart(), FailureHistory(count=1, times_ms=[5]), FAILURE)
+    status.restarts(NoRestart(), FailureHistory(count=1, times_ms=[5]))
+    metrics = status.heartbeat().metrics
+    assert (metrics.restart, metrics.failures.count, metrics.last_failure) == (NoRestart(), 1, FAILURE)
+    status.restarts(NoRestart(), FailureHistory(count=2, times_ms=[5, 6]), OTHER)
+    assert status.heartbeat().metrics.last_failure == OTHER
+
+
+def test_passes_of_the_clean_up_add_up_and_a_good_one_ends_the_failures() -> None:
+    status = DriverStatus()
+    status.cleaned_up(10, Deleted(2, 300), 1)
+    status.clean_up_failed(20, FAILURE)
+    status.clean_up_failed(30, OTHER)
+    failing = CleanUp(
+        passes=1,
+        last_at_ms=10,
+        deleted_objects=2,
+        deleted_bytes=300,
+        removed_writes=1,
+        failing_since_ms=20,
+        failure=OTHER,
+    )
+    assert status.heartbeat().metrics.clean_up == failing
+    status.cleaned_up(40, Deleted(1, 30), 4)
+    assert status.heartbeat().metrics.clean_up == CleanUp(
+        passes=2, last_at_ms=40, deleted_objects=3, deleted_bytes=330, removed_writes=5
+    )
+
+
+def test_an_outage_of_a_sink_began_with_its_first_failure_and_that_of_another_sink_with_its_own() -> None:
+    status = DriverStatus()
+    for uid, since_ms, reason, shown_since_ms in (("a", 10, "x", 10), ("a", 20, "y", 10), ("b", 30, "x", 30)):
+        status.sink_waited_for(SinkOutage(uid=uid, since_ms=since_ms, reason=reason))
+        shown = status.heartbeat().metrics.sink_outage
+        assert shown == SinkOutage(uid=uid, since_ms=shown_since_ms, reason=reason)
+    status.sink_waited_for(None)
+    assert status.heartbeat().metrics.sink_outage is None
+    status.sink_waited_for(SinkOutage(uid="b", since_ms=40, reason="x"))
+    assert (shown := status.heartbeat().metrics.sink_outage) is not None
+    assert shown.since_ms == 40
+
+
+def test_a_store_that_is_away_is_told_until_it_answers() -> None:
+    status = DriverStatus()
+    status.store_seen(9)
+    assert status.heartbeat().metrics.store_away_since_ms == 9
+    status.store_seen(None)
+    assert status.heartbeat().metrics.store_away_since_ms is None
+
+
+def test_records_are_lost_since_the_first_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((100, 200, 300))
+    monkeypatch.setattr(driver_status, "now_ms", lambda: next(times))
+    status = DriverStatus()
+    status.sources_have_lost(0, "first")
+    assert status.heartbeat().metrics.lost_records_since_ms is None
+    for lost, query, total in ((2, "first", 2), (5, "first", 5), (1, "second", 6)):
+        status.sources_have_lost(lost, query)
+        metrics = status.heartbeat().metrics
+        assert (metrics.lost_records, metrics.lost_records_since_ms) == (total, 100)
+
+
+def test_a_driver_that_waits_for_input_has_looked_for_it_for_good() -> None:
+    status = DriverStatus()
+    commit(status, 0, 0, has_input=False)
+    status.waits_for_input(False)
+    assert not status.has_looked_for_input, "a batch of timers is no look for input"
+    status.waits_for_input(True)
+    status.waits_for_input(False)
+    assert status.has_looked_for_input
+    assert not status.heartbeat().metrics.waits_for_input
+
+
+def test_how_often_subtasks_ran_moved_and_were_rebuilt_is_told() -> None:
+    status = DriverStatus()
+    locality = Locality()
+    locality.runs, locality.moved, locality.rebuilt = 7, 2, 1
+    status.locality_measured(locality)
+    metrics = status.heartbeat().metrics
+    assert (metrics.subtask_runs, metrics.subtask_runs_moved, metrics.subtask_runs_rebuilt) == (7, 2, 1)
+
+
+def test_a_result_is_told_until_the_control_plane_stops_asking_for_it() -> None:
+    status = DriverStatus()
+    for name in ("asked", "known", "unsent"):
+        status.answer(result(name))
+    status.acknowledge([result("asked"), result("known")], ["asked"])
+    assert [told.command_id for told in status.heartbeat().results] == ["asked", "unsent"]
+
+
+def test_a_batch_that_is_measured_keeps_plan_append_and_publishing_apart() -> None:
+    status = DriverStatus()
+    status.committed(
+        Commit(batch_id=0, at_ms=1),
+        counters=COUNTERS,
+        input_records=50,
+        output_records=0,
+        duration_ms=200.0,
+        plan_ms=30.0,
+        append_ms=20.0,
+    )
+    status.published(10.0)
+    metrics = status.heartbeat().metrics
+    measured = (metrics.batch_duration_ms, metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms)
+    assert measured == (200.0, 30.0, 20.0, 10.0)
+    assert (metrics.input_records_per_second, metrics.processed_records_per_second) == (250.0, 250.0)

@@ -1,0 +1,200 @@
+"""What a batch did reaches its commit record and the driver's status, and its output is published after its commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.attempt import OpenAttempt
+from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
+from keyscale.jobs.runtime.driver.journal import Journal
+from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
+from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.layout import Layout
+from keyscale.state.log.commit_log import CommitLog, FencedError
+from keyscale.state.log.resolution import resolve
+from keyscale.state.objects.local_store import LocalObjectStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SINK = OperatorUid("sink")
+LATER = 1e9
+"""A deadline that no test reaches, in seconds of the monotonic clock."""
+
+
+def opened(attempt: int) -> AttemptOpened:
+    return AttemptOpened(Attempt(attempt), 1, 128, HashId.SPARK, None, 0, {})
+
+
+class Runner:
+    """A runner whose batches read ten records, emit three and put one row aside; it notes what it was told."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self.calls: list[str] = []
+        self.has_due_timers = True
+        self._log = log
+
+    def run(self, frame: Any, committed: CommittedState, *, is_at_end: bool) -> BatchOutcome:
+        self.calls.append(f"run {frame} after {committed.batch_id}" + (" at the end" if is_at_end else ""))
+        records = 10 if frame is not None else 0
+        return BatchOutcome({}, {SINK: f"token-{committed.batch_id + 1}"}, records, 3, {}, dead_letters={SINK: 1})
+
+    def is_due(self, *_: Any, **__: Any) -> bool:
+        return self.has_due_timers
+
+    def publish(self, sinks: dict[OperatorUid, str]) -> None:
+        [*_, (_, last)] = self._log.read()
+        assert isinstance(last, BatchCommitted), "output is published after its commit"
+        self.calls.append(f"publish {sinks[SINK]}")
+
+    def discard(self, sinks: dict[OperatorUid, str]) -> None:
+        self.calls.append(f"discard {sinks[SINK]}")
+
+
+class Job:
+    """A loop whose batches a test begins as Spark does."""
+
+    def __init__(self, path: Path, *, planned: bool = False) -> None:
+        self.path = path / "spark"
+        self.log = CommitLog(LocalObjectStore(path / "store"), Layout(JobId("job")))
+        self.runner = Runner(self.log)
+        self.status = DriverStatus()
+        self.failures: list[BaseException] = []
+        journal = Journal(self.log, 1)
+        journal.append(opened(1))
+        if planned:
+            journal.append(BatchPlanned(Attempt(1), BatchId(0), {"offsets/0": "zero"}))
+        resume = resolve(None, self.log.read(), JobId("job"))
+        self.loop = BatchLoop(
+            cast("Any", None),
+            cast("Any", self.runner),
+            OpenAttempt(Attempt(1), journal, resume, None, resume.positions),
+            CommittedState.resumed(resume, {}, resume.positions, journal.last_position),
+            directory=self.path,
+            status=self.status,
+            on_failure=self.failures.append,
+        )
+
+    def begin(self, number: int) -> None:
+        """Runs a batch of Spark."""
+        offsets = self.path / "offsets" / str(number)
+        offsets.parent.mkdir(parents=True, exist_ok=True)
+        offsets.write_text("v1")
+        self.loop._run_batch(cast("Any", "frame"), number, 0)
+
+    def commits(self) -> list[BatchCommitted]:
+        return [entry for _, entry in self.log.read() if isinstance(entry, BatchCommitted)]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def test_the_commit_record_and_the_status_have_the_numbers_of_the_batch(job: Job) -> None:
+    job.begin(0)
+    job.begin(1)
+    first, second = job.commits()
+    assert (first.batch_id, first.input_records, first.output_records, first.sinks) == (0, 10, 3, {"sink": "token-0"})
+    assert first.counters == JobCounters(input_records=10, output_records=3, dead_letters=1)
+    assert second.counters == JobCounters(input_records=20, output_records=6, dead_letters=2)
+    beat = job.status.heartbeat()
+    assert beat.first_commit is not None
+    assert beat.last_commit is not None
+    assert (beat.first_commit.batch_id, beat.last_commit.batch_id) == (0, 1)
+    assert (beat.first_commit.at_ms, beat.last_commit.at_ms) == (first.committed_at_ms, second.committed_at_ms)
+    metrics = beat.metrics
+    assert (metrics.input_records, metrics.output_records, metrics.input_batches) == (20, 6, 2)
+    assert metrics.counters is not None
+    assert metrics.counters.model_dump() == {
+        "input_records": 20,
+        "output_records": 6,
+        "late_records": 0,
+        "dead_letters": 2,
+    }
+    assert [sink.dead_letters for sink in metrics.sinks] == [2]
+    assert job.runner.calls == ["run frame after -1", "publish token-0", "run frame after 0", "publish token-1"]
+
+
+def test_a_batch_of_time_is_committed_without_input_and_at_the_end_is_told_so(job: Job) -> None:
+    assert not job.loop.fire_timers(), "before the first batch there are no timers"
+    job.begin(0)
+    assert job.loop.fire_timers()
+    assert job.loop.fire_timers(is_at_end=True)
+    assert job.runner.calls[2::2] == ["run None after 0", "run None after 1 at the end"]
+    metrics = job.status.heartbeat().metrics
+    assert (metrics.batches, metrics.input_batches, metrics.input_records) == (3, 1, 10)
+    assert [commit.batch_id for commit in job.commits()] == [0, 1, 2]
+    job.begin(1)
+    assert job.commits()[-1].batch_id == 3, "Spark's numbers lag behind"
+
+
+def test_no_batch_of_time_runs_when_no_timer_is_due_or_the_loop_is_busy_or_halted(job: Job) -> None:
+    job.begin(0)
+    assert not job.loop.fire_timers(idle_seconds=3600.0)
+    with job.loop.paused(LATER):
+        assert not job.loop.fire_timers()
+    job.runner.has_due_timers = False
+    assert not job.loop.fire_timers()
+    job.runner.has_due_timers = True
+    job.loop.halt()
+    assert not job.loop.fire_timers()
+    assert len(job.commits()) == 1
+
+
+def test_a_batch_planned_by_an_earlier_attempt_comes_before_timers_and_checkpoints(tmp_path: Path) -> None:
+    job = Job(tmp_path, planned=True)
+    assert not job.loop.fire_timers(wait=True)
+    with pytest.raises(CheckpointNotBegunError), job.loop.paused(0.0):
+        raise AssertionError("a checkpoint would lose the plan")
+    job.begin(0)
+    assert sum(isinstance(entry, BatchPlanned) for _, entry in job.log.read()) == 1, "its plan is in the log already"
+    with job.loop.paused(LATER) as committed:
+        assert committed.batch_id == 0
+    assert job.loop.fire_timers()
+
+
+def test_output_of_a_fenced_batch_is_discarded_and_not_published(job: Job) -> None:
+    job.begin(0)
+    run = job.runner.run
+
+    def overtaken(*arguments: Any, **named: Any) -> BatchOutcome:
+        position = job.log.read()[-1][0]
+        job.log.append(position + 1, opened(2))
+        return run(*arguments, **named)
+
+    job.runner.run = overtaken  # type: ignore[method-assign]
+    with pytest.raises(FencedError):
+        job.begin(1)
+    assert job.runner.calls[-1] == "discard token-1"
+    assert [type(failure) for failure in job.failures] == [FencedError]
+    assert job.status.commits == 1
+
+
+def test_batches_of_spark_come_in_their_order(job: Job) -> None:
+    job.begin(0)
+    with pytest.raises(BatchOrderError):
+        job.begin(2)
+    with pytest.raises(RunEndedError):
+        job.begin(1)
+    assert len(job.failures) == 1, "the run ends with its first failure"
+
+
+def test_a_pause_of_a_run_that_has_ended_and_a_pause_during_a_batch_are_refused_in_their_own_way(job: Job) -> None:
+    with (
+        job.loop.paused(LATER),
+        pytest.raises(CheckpointNotBegunError),
+        job.loop.paused(0.0),
+    ):
+        raise AssertionError("two pauses at once")
+    job.loop.halt()
+    with pytest.raises(RunEndedError), job.loop.paused(LATER):
+        raise AssertionError("nothing is committed any more")
