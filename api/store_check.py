@@ -30,6 +30,7 @@ from .errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.documents.manifest import Manifest
     from keyscale.state.objects.object_store import ObjectStore
 
@@ -192,6 +193,21 @@ class StoreCheck:
             except (DocumentCorruptError, FormatTooNewError, LogGapError):
                 return 0  # the driver says what is wrong with the log
         return 0 if last is None else last[1].attempt
+
+    def counters(self, store_url: str, job_id: str, *, limit_ms: int) -> JobCounters:
+        """Returns a job's counters after the last commit in its log.
+
+        A driver that dies or is killed has not reported all of them.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+            PlanTimeoutError: The log was not read in time.
+        """
+
+        def read() -> JobCounters:
+            return CommitLog(open_to_read(store_url), Layout(JobId(job_id))).newest_counters()
+
+        return read_within(limit_ms, read, what="the commit log")
 
     def find_savepoint(self, store_url: str, job_id: str, savepoint_id: str) -> PublishedSavepoint | None:
         """Reads from the store whether a savepoint was published.

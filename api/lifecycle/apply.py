@@ -38,6 +38,7 @@ def apply(step: object, transaction: JobTransaction) -> None:  # noqa: ARG001 - 
 @apply.register
 def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
     stage = AttemptStage.STANDBY if step.standby else AttemptStage.ACTIVE
+    transaction.note_counters(step.counters)
     attempt = transaction.create_attempt(step.revision, step.cause, stage=stage, after=step.after)
     if step.standby:
         transaction.change().new_attempt = attempt.number
@@ -46,6 +47,7 @@ def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
 @apply.register
 def _(step: steps.MarkReaped, transaction: JobTransaction) -> None:
     transaction.attempt(step.attempt).reaped = True
+    transaction.note_counters(step.counters)
 
 
 @apply.register

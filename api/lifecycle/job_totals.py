@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict
+
 from keyscale.db.repositories import attempts
 from keyscale.jobs.protocol.messages import DriverMetrics
 
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
+
+    from keyscale.state.documents.job_counters import JobCounters
 
 NUMBER_MAX = 2**53
 """Larger numbers are invalid: JSON readers would round them, and times are always smaller."""
@@ -38,6 +42,16 @@ def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None
         known = before or _ZERO
         totals |= {name: max(known.get(name, 0), number) for name, number in metrics.counters.model_dump().items()}
     return {name: max(0, min(total, NUMBER_MAX)) for name, total in totals.items()}
+
+
+def with_log_counters(reported: Mapping[str, Any] | None, counters: JobCounters) -> dict[str, Any]:
+    """Returns a driver's last metrics with the counters of its log.
+
+    The log also has the batches that the driver committed after its last report. Counters only grow.
+    """
+    known = (reported or {}).get("counters") or {}
+    newest = {name: min(max(number, known.get(name, 0)), NUMBER_MAX) for name, number in asdict(counters).items()}
+    return {**(reported or {}), "counters": newest}
 
 
 def _counted(metrics: DriverMetrics) -> dict[str, int]:

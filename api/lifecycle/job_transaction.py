@@ -17,10 +17,11 @@ from keyscale.db.statuses import (
     JobStatus,
     RestoreMode,
 )
+from keyscale.jobs.protocol.messages import DriverMetrics
 
 from .change_phases import CANCELLED
 from .intents import described, settle_command
-from .job_totals import totals_before
+from .job_totals import added_totals, totals_before, with_log_counters
 from .outcomes import failure
 from .restoring import Restore
 from .transitions import enter
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Change, Checkpoint, Job
+    from keyscale.state.documents.job_counters import JobCounters
 
     from .steps import Cause
 
@@ -89,6 +91,19 @@ class JobTransaction:
             restore_from=attempt.restore_from,
         )
         return attempt
+
+    def note_counters(self, counters: JobCounters | None) -> None:
+        """Stores the counters of the commit log with the newest report.
+
+        Its driver may have committed batches after its last report. None: the log could not be read.
+        """
+        counted = attempts.newest_counted(self.session, self.job.id)
+        if counters is None or counted is None:
+            return
+        counted.metrics = with_log_counters(counted.metrics, counters)
+        self.session.flush()  # first, as a report stores its metrics before the day
+        totals = added_totals(counted.totals_before, DriverMetrics.model_validate(counted.metrics))
+        series.store(self.session, self.job.id, now_ms(), totals)
 
     def tell_restore(self, attempt: Attempt) -> None:
         """Stores in an attempt how it restores.

@@ -11,7 +11,7 @@ from keyscale.db.repositories import attempts, changes, commands, jobs, revision
 from keyscale.db.statuses import CommandStatus, JobStatus, RestoreMode
 from keyscale.state import syncpoint
 
-from ..errors import StoreUnavailableError
+from ..errors import PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of
 from . import steps
 from .apply import apply
@@ -25,6 +25,9 @@ from .store_grant import grant_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from keyscale.db.models import Job
+    from keyscale.state.documents.job_counters import JobCounters
 
     from ..launching.launcher import Launcher
     from ..store_check import StoreCheck
@@ -43,6 +46,8 @@ _OUTSIDE = (
     steps.RollBack,
 )
 _STEPS_MAX = 20  # so that no job keeps a thread to itself
+_COUNTERS_LIMIT_MS = 3_000
+"""The longest time to read a job's counters in its log."""
 
 
 class Pursuit:
@@ -134,11 +139,7 @@ class Pursuit:
                 self._launcher.kill(job_id, step.attempt)
                 return False
             case steps.MarkReaped():
-                self._launcher.clean_up(job_id, step.attempt)
-                with self._leadership.transaction() as session:
-                    if (job := jobs.lock(session, job_id)) is not None:
-                        apply(step, JobTransaction(session, job))
-                return True
+                return self._mark_reaped(job_id, step)
             case steps.CreateAttempt():
                 return self._create_attempt(job_id, step)
             case steps.CheckSavepoint():
@@ -148,24 +149,53 @@ class Pursuit:
             case _:
                 raise TypeError(type(step).__name__)
 
+    def _mark_reaped(self, job_id: str, step: steps.MarkReaped) -> bool:
+        """Cleans up after an attempt, and notes what its driver committed last.
+
+        The driver is gone: it may have committed batches after its last report, and reports none of them.
+        """
+        self._launcher.clean_up(job_id, step.attempt)
+        with self._leadership.transaction() as session:
+            job, newest = jobs.lock(session, job_id), attempts.newest_counted(session, job_id)
+        counters = None
+        if job is not None and newest is not None and newest.number == step.attempt:
+            counters = self._counters(job)
+        with self._leadership.transaction() as session:
+            if (job := jobs.lock(session, job_id)) is not None:
+                apply(replace(step, counters=counters), JobTransaction(session, job))
+        return True
+
+    def _counters(self, job: Job) -> JobCounters | None:
+        """Returns a job's counters in its commit log; None if unknown.
+
+        The next driver reports them in any case, so no step waits for the store.
+        """
+        try:
+            return self._store.counters(job.store_url, job.id, limit_ms=_COUNTERS_LIMIT_MS)
+        except (StoreUnavailableError, PlanTimeoutError) as error:
+            logger.warning("job %s: the store does not answer what the job has counted: %s", job.id, error.detail)
+            return None
+
     def _create_attempt(self, job_id: str, step: steps.CreateAttempt) -> bool:
         """Creates an attempt with a number above all attempts in the log.
 
-        A database from a backup may not know all attempts.
+        A database from a backup may not know all attempts, nor the last commits of the attempt before.
         """
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
         if job is None:
             return False
-        after = 0
+        after, counters = 0, None
         try:
             after = self._store.newest_attempt(job.store_url, job_id)
         except StoreUnavailableError as error:
             logger.warning("job %s: the store does not answer which attempts it knows: %s", job_id, error.detail)
+        else:
+            counters = None if step.standby else self._counters(job)
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
             if job is not None and next_step(self._reader.read(session, job), self._timeouts) == step:
-                apply(replace(step, after=after), JobTransaction(session, job))
+                apply(replace(step, after=after, counters=counters), JobTransaction(session, job))
         return True
 
     def _launch(self, job_id: str, step: steps.Launch) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.statuses import ChangePhase, JobStatus
     from keyscale.jobs.protocol.messages import FailureHistory
+    from keyscale.state.documents.job_counters import JobCounters
 
 
 class Cause(StrEnum):
@@ -37,12 +38,14 @@ class CreateAttempt:
         cause: Why the attempt is created.
         standby: Whether it starts beside the active attempt.
         after: The highest attempt in the commit log: a database from a backup may not know it.
+        counters: The job's counters in the commit log; None if unknown.
     """
 
     revision: int
     cause: Cause
     standby: bool = False
     after: int = 0
+    counters: JobCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,15 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class MarkReaped:
-    """Records that an attempt's processes are gone; deletes its local files."""
+    """Records that an attempt's processes are gone; deletes its local files.
+
+    Attributes:
+        attempt: The attempt.
+        counters: The job's counters in the commit log; None if unknown.
+    """
 
     attempt: int
+    counters: JobCounters | None = None
 
 
 @dataclass(frozen=True, slots=True)

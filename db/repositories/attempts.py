@@ -79,15 +79,23 @@ def restored_from(session: Session, job_id: str) -> list[tuple[str, ClaimMode]]:
     return [(location, claim_mode) for location, claim_mode in rows if location is not None]
 
 
+_COUNTED = (
+    select(Attempt)
+    .join(LastHeartbeat, Attempt.heartbeat)
+    .where(Attempt.job_id == bindparam("job_id"), LastHeartbeat.metrics.is_not(None))
+    .order_by(Attempt.number.desc())
+    .limit(1)
+)
+
+
 def counted_before(session: Session, job_id: str, number: int) -> Attempt | None:
     """Returns the newest earlier attempt with reported counters."""
-    return session.scalars(
-        select(Attempt)
-        .join(LastHeartbeat, Attempt.heartbeat)
-        .where(Attempt.job_id == job_id, Attempt.number < number, LastHeartbeat.metrics.is_not(None))
-        .order_by(Attempt.number.desc())
-        .limit(1)
-    ).first()
+    return session.scalars(_COUNTED.where(Attempt.number < number), {"job_id": job_id}).first()
+
+
+def newest_counted(session: Session, job_id: str) -> Attempt | None:
+    """Returns the newest attempt with reported counters."""
+    return session.scalars(_COUNTED, {"job_id": job_id}).first()
 
 
 def find_restored(session: Session, job_id: str, restore_id: str) -> Attempt | None:

@@ -17,8 +17,10 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.store_check import PublishedSavepoint
+from keyscale.db.repositories import attempts as stored_attempts
 from keyscale.db.repositories import commands, jobs
 from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
@@ -63,6 +65,7 @@ class Store:
     """In place of the store: gives one answer after the other; the last one stays."""
 
     newest = 0
+    counted: JobCounters | StoreUnavailableError = JobCounters()
 
     def __init__(self, *answers: PublishedSavepoint | StoreUnavailableError | None) -> None:
         self.answers = list(answers)
@@ -75,6 +78,12 @@ class Store:
 
     def newest_attempt(self, *_: str) -> int:
         return self.newest
+
+    def counters(self, *_: str, limit_ms: int) -> JobCounters:
+        if isinstance(self.counted, StoreUnavailableError):
+            raise self.counted
+        assert limit_ms > 0
+        return self.counted
 
 
 @pytest.fixture
@@ -139,6 +148,65 @@ def test_a_new_attempt_is_above_those_in_the_log_that_an_older_database_does_not
     store.newest = 7
     pursue(store)
     assert attempts(client) == [8, 1]
+
+
+COUNTED = JobCounters(input_records=110, output_records=55, late_records=3, dead_letters=2)
+"""The counters after the last commit, of which the driver has reported less."""
+
+
+def report_before_the_last_commit(context: Context, job_id: str) -> None:
+    """Stores the last report of attempt 1, which a commit followed before the driver was gone."""
+    with context.sessions.begin() as session:
+        found = stored_attempts.find(session, job_id, 1)
+        assert found is not None
+        counters = {"input_records": 100, "output_records": 50, "late_records": 4, "dead_letters": 2}
+        found.metrics = {"batches": 10, "input_records": 100, "lost_records": 7, "counters": counters}
+
+
+def totals(client: httpx.Client) -> tuple[int, ...]:
+    figures = client.get("/jobs/flights").json()["figures"]
+    names = ("input_records", "output_records", "late_records", "dead_letters", "lost_records")
+    return tuple(figures[name] for name in names)
+
+
+ALL_COUNTED = (110, 55, 4, 2, 7)
+
+
+def test_the_totals_after_a_cancel_have_the_batch_that_the_killed_driver_could_not_report(
+    context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
+) -> None:
+    report_before_the_last_commit(context, stopping["id"])
+    assert totals(client)[0] == 100
+    assert client.post("/jobs/flights/cancel").status_code == 202
+    store = Store(None)
+    store.counted = COUNTED
+    pursue(store)
+    assert client.get("/jobs/flights").json()["status"] == "STOPPED"
+    assert totals(client) == ALL_COUNTED
+    assert client.get("/jobs/flights/days").json()["days"][0]["input_records"] == 110
+
+
+def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_predecessor_could_not_report(
+    context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
+) -> None:
+    report_before_the_last_commit(context, stopping["id"])
+    store = Store(None)
+    store.counted = COUNTED
+    pursue(store)
+    assert attempts(client) == [2, 1]
+    assert totals(client) == ALL_COUNTED
+
+
+def test_while_the_store_is_away_a_cancelled_job_stops_with_the_totals_that_were_reported(
+    context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
+) -> None:
+    report_before_the_last_commit(context, stopping["id"])
+    assert client.post("/jobs/flights/cancel").status_code == 202
+    store = Store(None)
+    store.counted = StoreUnavailableError("no answer")
+    pursue(store)
+    assert client.get("/jobs/flights").json()["status"] == "STOPPED"
+    assert totals(client) == (100, 50, 4, 2, 7)
 
 
 class Upgrade:

@@ -27,6 +27,7 @@ from keyscale.jobs.protocol.messages import (
     Failure,
     Heartbeat,
 )
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
@@ -109,6 +110,11 @@ class World:
     def newest_attempt(self, _store_url: str, _job_id: str) -> int:
         """As the store's check does."""
         return max((entry.attempt for entry in self.log), default=0)
+
+    def counters(self, _store_url: str, _job_id: str, *, limit_ms: int) -> JobCounters:
+        """As the store's check does."""
+        del limit_ms
+        return JobCounters(sum(isinstance(entry, Committed) for entry in self.log))
 
     def first_commit_after(self, _store_url: str, _job_id: str, location: str, *, attempt: int) -> int | None:
         """As the store's check does."""

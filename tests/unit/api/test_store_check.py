@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from keyscale.api.errors import RestoreSourceError, StoreUnavailableError
+from keyscale.api.errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 from keyscale.api.store_check import PublishedSavepoint, StoreCheck
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import encode_manifest, read_manifest
+from keyscale.state.identifiers import BatchId
 from keyscale.state.layout import location_of
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import StoreRefusedError
@@ -47,6 +50,26 @@ def test_the_highest_attempt_is_that_of_the_log(job: StateJob) -> None:
     job.start(1)
     assert check.newest_attempt(job.store.url, job.job_id) == job.attempt > before
     assert check.newest_attempt(job.store.url, "unknown") == 0
+
+
+def test_the_counters_are_those_of_the_last_commit_in_the_log(job: StateJob) -> None:
+    check = StoreCheck(job.store.url)
+    assert check.counters(job.store.url, "unknown", limit_ms=60_000) == JobCounters()
+    log = CommitLog(job.store, job.layout)
+    last = log.last()
+    assert last is not None
+    counters = JobCounters(7, 5, 3, 1)
+    log.append(last[0] + 1, BatchCommitted(job.attempt, BatchId(9), {}, {}, 1, counters=counters))
+    log.append(last[0] + 2, BatchPlanned(job.attempt, BatchId(10), {}))
+    assert check.counters(job.store.url, job.job_id, limit_ms=60_000) == counters
+
+
+def test_counters_that_are_not_read_in_time_are_unknown(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+    monkeypatch.setattr(CommitLog, "newest_counters", lambda _: answers.wait(60))
+    with pytest.raises(PlanTimeoutError):
+        StoreCheck(job.store.url).counters(job.store.url, job.job_id, limit_ms=1)
+    answers.set()
 
 
 def test_a_savepoint_without_a_readable_manifest_is_missing(job: StateJob) -> None:
