@@ -13,7 +13,7 @@ class FiguresAnswer(Answer):
     An unknown metric, such as a rate of a job that does not run, is null.
     """
 
-    input_rate: float | None = Field(description="Arriving records per second, waits for input included.")
+    input_rate: float | None = Field(description="Records read per second over the last minute, with waits.")
     processed_rate: float | None = Field(description="Processed records per second while batches run.")
     busy_ratio: float | None = Field(description="Share of the time in which batches run.")
     batch_duration_ms: float | None = Field(description="Time to run and commit a batch.")

@@ -588,7 +588,7 @@ class DriverMetrics(Message):
     input_records: Measured = 0
     output_records: Measured = 0
     input_records_per_second: Measure = Field(
-        default=0.0, description="Rate of arriving records, including waits for input."
+        default=0.0, description="Records read per second over the last minute, including waits for input."
     )
     processed_records_per_second: Measure = Field(
         default=0.0, description="Rate of processed records while batches run."

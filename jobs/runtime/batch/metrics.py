@@ -17,6 +17,7 @@ from ...graph.nodes import SourceNode
 from ...protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
 from ...protocol.source_retention import reported_sources
 from ...sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
+from .rates import rate_after
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,15 @@ if TYPE_CHECKING:
     from ...graph.nodes import NodeId
     from ...graph.topology import Topology
     from ..executor.task_reports import TaskReport
+    from .rates import Span
 
 CLOCKS_APART_MS = 60_000
 PROGRESS_AGE_MAX_MS = 300_000
 """Maximum age of the progress from which the sources' remaining records are reported."""
 _SMOOTHING = 0.3
-"""Minimum weight of the newest batch in rates and durations."""
+"""Minimum weight of the newest batch in durations and ratios."""
 _OUTDATED_MS = 10_000
-"""A batch that covers this much time counts alone: earlier batches are too old for a rate."""
+"""A batch that covers this much time counts alone: earlier batches are too old for a ratio."""
 
 
 def operator_metrics(
@@ -134,19 +136,26 @@ def _subtask(report: TaskReport) -> SubtaskMetrics:
 
 
 def added_up(
-    before: Sequence[OperatorMetrics], batch: Sequence[OperatorMetrics], cycle_ms: float
+    before: Sequence[OperatorMetrics],
+    batch: Sequence[OperatorMetrics],
+    cycle_ms: float,
+    *,
+    reads: Span | None,
+    writes: Span,
 ) -> list[OperatorMetrics]:
     """Adds a batch's metrics to the totals since the driver started.
 
     Args:
         before: The metrics after the previous batch.
         batch: The metrics of the batch alone.
-        cycle_ms: Time from the previous commit to this commit; busy ratios are shares of it, rates are averages over
-            it.
+        cycle_ms: Time from the previous commit to this commit; busy ratios are shares of it.
+        reads: The time that the records read cover; None: the next batch with input covers it.
+        writes: The time that the records written cover.
     """
     known = {operator.uid: operator for operator in before}
     return [
-        _added(known.get(operator.uid, OperatorMetrics(uid=operator.uid)), operator, cycle_ms) for operator in batch
+        _added(known.get(operator.uid, OperatorMetrics(uid=operator.uid)), operator, cycle_ms, reads, writes)
+        for operator in batch
     ]
 
 
@@ -161,9 +170,10 @@ def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) 
     return [SinkMetrics(uid=uid, dead_letters=total) for uid, total in totals.items()]
 
 
-def without_rates(operator: OperatorMetrics) -> OperatorMetrics:
-    """Returns an operator's metrics without rates, for times without input."""
-    return operator.model_copy(update={"read_records_per_second": 0.0, "write_records_per_second": 0.0})
+def without_records(operator: OperatorMetrics, span: Span) -> OperatorMetrics:
+    """Returns an operator's metrics after a time without records."""
+    names = ("read_records_per_second", "write_records_per_second")
+    return operator.model_copy(update={name: rate_after(getattr(operator, name), 0, span) for name in names})
 
 
 def state_bytes_of(operators: Sequence[OperatorMetrics]) -> int:
@@ -171,7 +181,9 @@ def state_bytes_of(operators: Sequence[OperatorMetrics]) -> int:
     return sum(subtask.state_bytes for operator in operators for subtask in operator.subtasks)
 
 
-def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> OperatorMetrics:
+def _added(
+    before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float, reads: Span | None, writes: Span
+) -> OperatorMetrics:
     sizes = {subtask.index: subtask.state_bytes for subtask in before.subtasks}
     subtasks = [
         subtask.model_copy(
@@ -183,14 +195,10 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
         )
         for subtask in batch.subtasks
     ]
-    per_second = 1000 / max(cycle_ms, 1.0)
+    read_rate = before.read_records_per_second
     totals = {
-        "read_records_per_second": rate_after(
-            before.read_records_per_second, per_second * batch.read_records, cycle_ms
-        ),
-        "write_records_per_second": rate_after(
-            before.write_records_per_second, per_second * batch.write_records, cycle_ms
-        ),
+        "read_records_per_second": read_rate if reads is None else rate_after(read_rate, batch.read_records, reads),
+        "write_records_per_second": rate_after(before.write_records_per_second, batch.write_records, writes),
         "read_records": before.read_records + batch.read_records,
         "write_records": before.write_records + batch.write_records,
         "late_records": before.late_records + batch.late_records,
@@ -202,20 +210,13 @@ def _added(before: OperatorMetrics, batch: OperatorMetrics, cycle_ms: float) -> 
     return batch.model_copy(update=totals)
 
 
-def smoothed(before: float | None, newest: float, weight: float = _SMOOTHING) -> float:
+def smoothed(before: float | None, newest: float, cycle_ms: float = 0.0) -> float:
     """Returns the moving average of a metric.
 
-    None means that the metric has no value yet.
+    None means that the metric has no value yet. A batch that covers a longer time has a higher weight.
     """
+    weight = min(1.0, max(_SMOOTHING, cycle_ms / _OUTDATED_MS))
     return newest if before is None else before + weight * (newest - before)
-
-
-def rate_after(before: float | None, newest: float, cycle_ms: float) -> float:
-    """Returns the moving average of a rate.
-
-    A batch that covers a longer time has a higher weight.
-    """
-    return smoothed(before, newest, min(1.0, max(_SMOOTHING, cycle_ms / _OUTDATED_MS)))
 
 
 def _busy_ms(subtask: SubtaskMetrics) -> float:

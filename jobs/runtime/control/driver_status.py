@@ -17,11 +17,11 @@ from ...protocol.messages import CleanUp, Commit, Counters, DriverMetrics, Drive
 from ..batch.metrics import (
     added_up,
     added_up_sinks,
-    rate_after,
     smoothed,
     state_bytes_of,
-    without_rates,
+    without_records,
 )
+from ..batch.rates import AVERAGED_MS, CoveredTime, rate_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -61,6 +61,10 @@ class DriverStatus:
         """
         self._clock = clock
         self._committed_at: float | None = None
+        self._restored_at: float | None = None
+        self._rated_until: float | None = None
+        self._rated_ms = 0.0  # the time that the last batch with input covers
+        self._read_time, self._written_time = CoveredTime(), CoveredTime()
         self._lock = threading.Lock()
         self._state = DriverState.STANDBY
         self._revision: int | None = None
@@ -108,7 +112,7 @@ class DriverStatus:
     def restored(self, at_ms: int, counters: JobCounters) -> None:
         """Records that every subtask's state is restored, with the job's counters."""
         with self._lock:
-            self._restored_at_ms = at_ms
+            self._restored_at_ms, self._restored_at = at_ms, self._clock()
             self._metrics = self._metrics.model_copy(update={"counters": _reported(counters)})
 
     def committed(
@@ -128,7 +132,8 @@ class DriverStatus:
         """Counts a committed batch.
 
         Times are as in DriverMetrics, `counters` are the job's counters after the batch, `operators` and `sinks` are
-        the batch's metrics. A batch of timers alone has no input.
+        the batch's metrics. A batch of timers alone has no input: the next batch with input covers its time, too,
+        unless the sources have nothing to read.
         """
         with self._lock:
             self._first_commit = self._first_commit or commit
@@ -138,22 +143,26 @@ class DriverStatus:
             # From one commit to the next: the time in which the batch's input has arrived.
             cycle_ms = duration_ms if before is None else max(duration_ms, 1000 * (committed_at - before))
             old, first = self._metrics, self._metrics.batches == 0
-            of_the_cycle = {
-                "input_records_per_second": 1000 * input_records / max(cycle_ms, 1.0),
-                "busy_ratio": duration_ms / max(cycle_ms, duration_ms, 1.0),
-            }
+            writes, reads, input_rate = self._written_time.extend(cycle_ms), None, old.input_records_per_second
+            if has_input or old.waits_for_input:
+                since = self._restored_at if self._rated_until is None else self._rated_until
+                self._rated_ms = duration_ms if since is None else max(duration_ms, 1000 * (committed_at - since))
+                self._rated_until = committed_at
+                reads = self._read_time.extend(self._rated_ms)
+                input_rate = rate_after(input_rate, input_records, reads)
+            busy_ratio = duration_ms / max(cycle_ms, duration_ms, 1.0)
             of_the_batch = {
                 "processed_records_per_second": 1000 * input_records / max(duration_ms, 1.0),
                 "batch_duration_ms": duration_ms,
                 "batch_plan_ms": plan_ms,
                 "batch_append_ms": append_ms,
             }
-            before_of = {name: None if first else getattr(old, name) for name in {**of_the_cycle, **of_the_batch}}
             averages = {
-                **{name: rate_after(before_of[name], value, cycle_ms) for name, value in of_the_cycle.items()},
-                **{name: smoothed(before_of[name], value) for name, value in of_the_batch.items()},
+                name: smoothed(None if first else getattr(old, name), value) for name, value in of_the_batch.items()
             }
-            with_totals = added_up(old.operators, operators, cycle_ms)
+            averages["busy_ratio"] = smoothed(None if first else old.busy_ratio, busy_ratio, cycle_ms)
+            averages["input_records_per_second"] = input_rate
+            with_totals = added_up(old.operators, operators, cycle_ms, reads=reads, writes=writes)
             self._metrics = old.model_copy(
                 update={
                     **averages,
@@ -291,27 +300,31 @@ class DriverStatus:
                 if result.command_id not in asked:
                     self._results.pop(result.command_id, None)
 
-    def _forget_outdated_rates(self) -> None:
-        """Sets rates to 0 when no records were read for a while.
+    def _metrics_now(self) -> DriverMetrics:
+        """Returns the metrics; rates fall while the job reads nothing.
 
         Either there is no input, or an outage keeps a batch waiting.
         """
         metrics = self._metrics
         is_away = metrics.sink_outage is not None or metrics.store_away_since_ms is not None
         if self._committed_at is None or not (metrics.waits_for_input or is_away):
-            return
-        if 1000 * (self._clock() - self._committed_at) <= IDLE_MS:
-            return
-        quiet: dict[str, Any] = {"input_records_per_second": 0.0, "busy_ratio": 0.0}
-        if metrics.waits_for_input:
-            quiet["pending_records"] = 0
-        quiet["operators"] = [without_rates(operator) for operator in metrics.operators]
-        self._metrics = metrics.model_copy(update=quiet)
+            return metrics
+        now, quiet = self._clock(), dict[str, Any]()
+        if 1000 * (now - self._committed_at) > IDLE_MS:
+            quiet["busy_ratio"] = 0.0
+            if metrics.waits_for_input:
+                quiet["pending_records"] = 0
+        quiet_ms = 1000 * (now - (self._committed_at if self._rated_until is None else self._rated_until))
+        # A job whose batches are far apart is quiet only when the next batch is late.
+        if quiet_ms > max(IDLE_MS, min(self._rated_ms, AVERAGED_MS)):
+            span = self._read_time.without_records(quiet_ms)
+            quiet["input_records_per_second"] = rate_after(metrics.input_records_per_second, 0, span)
+            quiet["operators"] = [without_records(operator, span) for operator in metrics.operators]
+        return metrics.model_copy(update=quiet)
 
     def heartbeat(self) -> Heartbeat:
         with self._lock:
-            self._forget_outdated_rates()
-            metrics = self._metrics
+            metrics = self._metrics_now()
             return Heartbeat(
                 state=self._state,
                 revision=self._revision,

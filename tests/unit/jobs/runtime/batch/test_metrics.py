@@ -16,6 +16,7 @@ from keyscale.jobs.runtime.batch.metrics import (
     source_metrics,
     state_bytes_of,
 )
+from keyscale.jobs.runtime.batch.rates import AVERAGED_MS, Span
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_counters import NOTHING_COUNTED
@@ -47,6 +48,9 @@ def report(index: int, *, records: int = 10, state_bytes: int | None = 500, late
     )
 
 
+SECOND = Span(1000, 1.0)
+
+
 class Clock:
     """A clock of seconds that the test sets."""
 
@@ -74,9 +78,17 @@ def test_an_operator_without_event_time_has_no_lag() -> None:
 
 
 def test_records_add_up_over_batches_and_other_figures_are_those_of_the_last_batch() -> None:
-    first = added_up([], operator_metrics({UID: (report(0), report(1))}, JobTime(), 0), 100)
+    first = added_up(
+        [], operator_metrics({UID: (report(0), report(1))}, JobTime(), 0), 100, reads=SECOND, writes=SECOND
+    )
     idle = TaskReport("run", UID, SubtaskIndex(1))
-    second = added_up(first, operator_metrics({UID: (report(0, records=4, state_bytes=700), idle)}, JobTime(), 0), 200)
+    second = added_up(
+        first,
+        operator_metrics({UID: (report(0, records=4, state_bytes=700), idle)}, JobTime(), 0),
+        200,
+        reads=SECOND,
+        writes=SECOND,
+    )
     assert (second[0].read_records, second[0].write_records) == (24, 12)
     assert [subtask.busy_ratio for subtask in second[0].subtasks] == [0.25, 0.0]
     assert [subtask.state_bytes for subtask in second[0].subtasks] == [700, 500], (
@@ -106,7 +118,7 @@ def test_late_records_and_dead_letters_add_up_over_subtasks_and_batches() -> Non
 
 
 def test_a_subtask_that_waits_for_records_or_for_the_reader_of_its_rows_is_not_busy() -> None:
-    (operator,) = added_up([], operator_metrics({UID: (report(0),)}, JobTime(), 0), 100)
+    (operator,) = added_up([], operator_metrics({UID: (report(0),)}, JobTime(), 0), 100, reads=SECOND, writes=SECOND)
     (subtask,) = operator.subtasks
     assert subtask.busy_ratio == 0.5
     assert (subtask.input_ms, subtask.output_ms, subtask.store_ms, subtask.processor_ms) == (900, 900, 5, 20)
@@ -165,11 +177,54 @@ def test_a_batch_of_timers_alone_leaves_the_lag_of_the_latest_event_as_it_was() 
     time = JobTime({UID: EventTime(latest_ms=8000, watermark_ms=7000)})
     events = operator_metrics({UID: (report(0, latest_ms=8000),)}, time, 9000)
     timers = operator_metrics({UID: (TaskReport("run", UID, SubtaskIndex(0)),)}, time, 10_000)
-    (operator,) = added_up(added_up([], events, 100), timers, 100)
+    before = added_up([], events, 100, reads=SECOND, writes=SECOND)
+    (operator,) = added_up(before, timers, 100, reads=None, writes=SECOND)
     assert (operator.event_time_lag_ms, operator.watermark_lag_ms) == (1000, 3000)
 
 
-def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() -> None:
+def test_the_input_rate_is_the_same_while_records_arrive_at_the_same_rate() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    status.restored(0, NOTHING_COUNTED)
+    arrived = 0.0
+    for number, seconds in enumerate((3.0, 0.2, 5.0, 0.1, 0.1, 9.0, 2.0, 0.5, 12.0, 1.0) * 10):
+        clock.now += seconds
+        has_input = number % 3 == 0
+        records = round(220 * (clock.now - arrived)) if has_input else 0
+        arrived = clock.now if has_input else arrived
+        commit(status, records, has_input=has_input)
+        metrics = status.heartbeat().metrics
+        assert metrics.input_records_per_second == pytest.approx(220, rel=0.01), "timers alone are no zeros"
+        assert metrics.operators[0].read_records_per_second == pytest.approx(220, rel=0.01)
+
+
+def test_the_input_rate_is_that_of_the_last_minute_by_time_and_not_by_batches() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    status.restored(0, NOTHING_COUNTED)
+    for clock.now, records in ((20.0, 2000), (20.5, 0), (21.0, 0), (40.0, 1900)):
+        commit(status, records)
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(3900 / 40)
+    for second in range(41, 401):
+        clock.now = float(second)
+        commit(status, 10)
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(10, rel=0.05)
+
+
+def test_a_job_whose_batches_are_far_apart_is_not_idle_between_them() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    status.restored(0, NOTHING_COUNTED)
+    for clock.now in (20.0, 40.0, 60.0):
+        commit(status, 4400)
+        status.waits_for_input(True)
+    clock.now = 79.0
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(220)
+    clock.now = 90.0
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(110), "half of the minute has none"
+
+
+def test_the_input_rate_falls_to_zero_within_a_minute_without_input() -> None:
     clock = Clock()
     status = DriverStatus(clock)
     operators = operator_metrics({UID: (report(0),)}, JobTime(), 0)
@@ -183,19 +238,29 @@ def test_the_input_rate_is_zero_once_the_query_has_found_no_input_for_a_while() 
     assert metrics.operators[0].subtasks[0].busy_ratio > 0
     clock.now = IDLE_MS / 1000 + 1
     metrics = status.heartbeat().metrics
-    assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 0)
+    assert (metrics.busy_ratio, metrics.pending_records) == (0, 0)
+    assert metrics.input_records_per_second == pytest.approx(50 / 6.25)
+    clock.now = AVERAGED_MS / 1000
+    metrics = status.heartbeat().metrics
+    assert metrics.input_records_per_second == 0
     (operator,) = metrics.operators
     assert (operator.read_records_per_second, operator.write_records_per_second) == (0, 0)
     assert operator.subtasks[0].busy_ratio > 0, "it is that of the last batch"
     assert metrics.processed_records_per_second > 0
 
 
-def commit(status: DriverStatus, records: int) -> None:
+def commit(status: DriverStatus, records: int, *, has_input: bool = True) -> None:
     """Commits a batch in which an operator has read some records."""
     read = [TaskReport("run", UID, SubtaskIndex(0), input_records=records)]
     operators = operator_metrics({UID: read}, JobTime(), 0)
     status.committed(
-        COMMIT, counters=NOTHING_COUNTED, input_records=records, output_records=0, duration_ms=9, operators=operators
+        COMMIT,
+        counters=NOTHING_COUNTED,
+        input_records=records,
+        output_records=0,
+        duration_ms=9,
+        operators=operators,
+        has_input=has_input,
     )
 
 
@@ -205,12 +270,16 @@ def test_rates_do_not_come_back_when_timers_run_after_the_input_has_ended() -> N
     for clock.now in (1.0, 2.0):
         commit(status, 50)
     status.waits_for_input(True)
-    for clock.now in (8.0, 15.0, 120.0):  # the rates are those of an idle job after 5 s
+    rates = [status.heartbeat().metrics.input_records_per_second]
+    for clock.now in (8.0, 15.0, 90.0):
         status.heartbeat()
-        commit(status, 0)
+        commit(status, 0, has_input=False)
         metrics = status.heartbeat().metrics
-        assert (metrics.input_records_per_second, metrics.operators[0].read_records_per_second) == (0, 0)
-    clock.now = 180.0
+        rates.append(metrics.input_records_per_second)
+        assert metrics.operators[0].read_records_per_second == pytest.approx(rates[-1])
+    assert rates == sorted(rates, reverse=True)
+    assert rates[-1] == 0
+    clock.now = 150.0
     commit(status, 60)
     assert status.heartbeat().metrics.input_records_per_second == pytest.approx(1), "60 records in a minute"
 
@@ -222,7 +291,7 @@ def test_while_a_sink_is_away_nothing_is_read_and_what_waits_still_waits() -> No
     status.sources_are_behind(7)
     status.sink_waited_for(SinkOutage(uid=UID, since_ms=1, reason="away"))
     assert status.heartbeat().metrics.input_records_per_second > 0
-    clock.now += IDLE_MS / 1000 + 1
+    clock.now += AVERAGED_MS / 1000 + 1
     metrics = status.heartbeat().metrics
     assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 7)
 
