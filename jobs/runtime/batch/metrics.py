@@ -17,7 +17,7 @@ from ...graph.nodes import SourceNode
 from ...protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
 from ...protocol.source_retention import reported_sources
 from ...sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
-from .rates import rate_after
+from .record_rates import rate_after
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...graph.nodes import NodeId
     from ...graph.topology import Topology
     from ..executor.task_reports import TaskReport
-    from .rates import Span
+    from .record_rates import Span
 
 CLOCKS_APART_MS = 60_000
 PROGRESS_AGE_MAX_MS = 300_000

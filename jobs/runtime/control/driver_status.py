@@ -21,7 +21,7 @@ from ..batch.metrics import (
     state_bytes_of,
     without_records,
 )
-from ..batch.rates import AVERAGED_MS, CoveredTime, rate_after
+from ..batch.record_rates import AVERAGED_MS, CoveredTime, rate_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

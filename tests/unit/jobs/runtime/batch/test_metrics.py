@@ -16,7 +16,7 @@ from keyscale.jobs.runtime.batch.metrics import (
     source_metrics,
     state_bytes_of,
 )
-from keyscale.jobs.runtime.batch.rates import AVERAGED_MS, Span
+from keyscale.jobs.runtime.batch.record_rates import AVERAGED_MS, Span
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_counters import NOTHING_COUNTED
