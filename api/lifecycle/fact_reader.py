@@ -44,9 +44,7 @@ class FactReader:
         stop = commands.find(session, job.stop_operation_id) if job.stop_operation_id else None
         active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
         standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
-        # A clock that was set back must not make a job wait longer than the longest pause.
         now = now_ms()
-        start_in_ms = job.next_start_at_ms - now
         restart = restart_of(revision, active)
         longest_ms = self._timeouts.backoff_ms_max if restart is None else delay_ms_max(restart)
         return JobFacts(
@@ -55,21 +53,22 @@ class FactReader:
             revision=job.revision,
             consecutive_failures=job.consecutive_failures,
             restarts=job.restarts,
-            start_in_ms=start_in_ms if 0 < start_in_ms <= longest_ms else 0,
+            start_in_ms=start_in_ms(job.next_start_at_ms, now, longest_ms),
             restart=restart,
             failures=failures_of(job, active),
             now_ms=now,
             jitter=random.uniform(-1, 1),  # noqa: S311 - spreads the starts of jobs
-            active=self._attempt(active) if active else None,
-            standby=self._attempt(standby) if standby else None,
+            active=self.of_attempt(active) if active else None,
+            standby=self.of_attempt(standby) if standby else None,
             earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
             has_failure=job.failure is not None,
-            ended=tuple(self._attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
+            ended=tuple(self.of_attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
             change=self._change(session, change) if change else None,
             stop=self._command(stop) if stop else None,
         )
 
-    def _attempt(self, attempt: Attempt) -> AttemptFacts:
+    def of_attempt(self, attempt: Attempt) -> AttemptFacts:
+        """Returns the facts of an attempt and its process."""
         key = (attempt.job_id, attempt.number)
         seen = self._launcher.inspect(attempt)
         running_ms = self._stopwatch.elapsed_ms((*key, "running"), attempt.running_at_ms)
@@ -128,6 +127,15 @@ def _earlier(session: Session, job: Job, active: Attempt) -> tuple[EarlierRun, .
         session, job.id, active.number, since_ms=job.started_at_ms or 0, limit=REPETITIONS_MAX - 1
     )
     return tuple(EarlierRun(run.failure, has_committed=run.first_commit_at_ms is not None) for run in ran)
+
+
+def start_in_ms(next_start_at_ms: int, now_ms: int, longest_ms: int) -> int:
+    """Returns how long a job waits for its next start.
+
+    A clock that was set back must not make the job wait longer than the longest pause.
+    """
+    wait_ms = next_start_at_ms - now_ms
+    return wait_ms if 0 < wait_ms <= longest_ms else 0
 
 
 def restart_of(revision: Revision, attempt: Attempt | None) -> RestartStrategy | None:

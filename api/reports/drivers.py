@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint
@@ -53,6 +53,7 @@ from .report_validity import (
     why_not_heartbeat,
     why_not_result,
 )
+from .stored_reports import store_checkpoint, store_heartbeat, subtask_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
         CheckpointReport,
         CommandResult,
         Heartbeat,
-        SubtaskCheckpointReport,
     )
 
     from ..access.identities import DriverIdentity
@@ -178,7 +178,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         heard_at_ms = shared_now_ms()
         is_sample_due = series.is_sample_due(attempt, message, heard_at_ms)
         series.begin_counting(session, attempt)
-        is_news = _store_heartbeat(attempt, message, at_ms, heard_at_ms)
+        is_news = store_heartbeat(attempt, message, at_ms, heard_at_ms)
         has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
             series.sample(session, attempt, message.metrics, at_ms)
@@ -238,9 +238,9 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         if found is None:
             found = Checkpoint(job_id=job.id, checkpoint_id=report.checkpoint_id)
             session.add(found)
-        _store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
+        store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
         session.flush()
-        checkpoints.store_subtasks(session, found, [_subtask(subtask) for subtask in report.subtasks])
+        checkpoints.store_subtasks(session, found, [subtask_columns(subtask) for subtask in report.subtasks])
         checkpoints.mark_subsumed(session, job.id, report.subsumed_checkpoint_ids)
         if status is CheckpointStatus.COMPLETED:
             series.note_checkpoint(session, found, now_ms())
@@ -314,26 +314,6 @@ def _stream(context: Context, sha256: str) -> Iterator[bytes]:
         yield from artifacts.read_bytes(session, sha256)
 
 
-def _store_heartbeat(attempt: Attempt, message: Heartbeat, now: int, heard_at_ms: int) -> bool:
-    """Returns whether to wake the reconciler."""
-    is_news = attempt.driver_state != message.state
-    attempt.driver_state, attempt.heartbeat_at_ms = message.state, heard_at_ms
-    attempt.restored_at_ms = message.restored_at_ms
-    attempt.metrics = message.metrics.model_dump()
-    if message.state is DriverState.RUNNING and attempt.running_at_ms is None:
-        attempt.running_at_ms = now
-    if message.first_commit is not None:
-        is_news |= attempt.first_commit_at_ms is None
-        attempt.first_commit_batch_id = message.first_commit.batch_id
-        attempt.first_commit_at_ms = message.first_commit.at_ms
-    if message.last_commit is not None:
-        attempt.last_commit_batch_id = message.last_commit.batch_id
-        attempt.last_commit_at_ms = message.last_commit.at_ms
-    if message.failure is not None:
-        attempt.failure = message.failure.model_dump()
-    return is_news
-
-
 def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> None:
     """Records that a driver has counted a failure since its last heartbeat."""
     known = ((attempt.metrics or {}).get("failures") or {}).get("count", 0)
@@ -400,31 +380,3 @@ def _store_result(session: Session, reporter: Reporter, result: CommandResult) -
         failure=result.failure.model_dump() if result.failure else None,
     )
     return True
-
-
-def _store_checkpoint(checkpoint: Checkpoint, attempt: int, status: CheckpointStatus, report: CheckpointReport) -> None:
-    checkpoint.attempt, checkpoint.status = attempt, status
-    for name in (
-        "is_savepoint",
-        "savepoint_id",
-        "trigger_timestamp",
-        "latest_ack_timestamp",
-        "end_to_end_duration",
-        "checkpointed_size",
-        "state_size",
-        "processed_records",
-        "external_path",
-        "batch_id",
-        "failure_message",
-    ):
-        setattr(checkpoint, name, getattr(report, name))
-    checkpoint.num_subtasks = len(report.subtasks)
-    checkpoint.num_acknowledged_subtasks = sum(subtask.ack_timestamp is not None for subtask in report.subtasks)
-    failed_at_ms = now_ms() if checkpoint.failure_timestamp is None else checkpoint.failure_timestamp
-    checkpoint.failure_timestamp = failed_at_ms if status is CheckpointStatus.FAILED else None
-
-
-def _subtask(report: SubtaskCheckpointReport) -> dict[str, Any]:
-    """Returns a subtask's columns, without the key of its checkpoint."""
-    columns = {name: value for name, value in report.model_dump().items() if name not in {"index", "status"}}
-    return {**columns, "subtask": report.index, "status": CheckpointStatus(report.status)}

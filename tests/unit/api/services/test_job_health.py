@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from keyscale.api.services.job_health import unsettled_failure
-from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.api.services.job_health import health_of, unsettled_failure
+from keyscale.jobs.protocol.messages import CleanUp, DriverMetrics, Failure, FailureHistory, SinkOutage
 
 FAILURE = Failure(code="JOB_FUNCTION_FAILED", message="ValueError: no")
 
@@ -22,3 +22,30 @@ def test_a_failure_is_shown_until_a_batch_is_committed_after_it() -> None:
 def test_failures_of_earlier_drivers_are_not_the_drivers_own() -> None:
     assert unsettled_failure(metrics(100, last=None), None) is None
     assert unsettled_failure(metrics(), None) is None
+
+
+def test_each_fault_of_a_running_job_is_an_item_with_its_own_time() -> None:
+    assert health_of(DriverMetrics()) == []
+    found = health_of(
+        DriverMetrics(
+            store_away_since_ms=1,
+            sink_outage=SinkOutage(uid="counts", since_ms=2, reason="refused"),
+            lost_records=7,
+            lost_records_since_ms=3,
+            clean_up=CleanUp(failing_since_ms=4, failure=Failure(code="X", message="denied", advice="allow it")),
+        )
+    )
+    assert [(item.code, item.since_ms) for item in found] == [
+        ("STATE_STORE_UNAVAILABLE", 1),
+        ("SINK_UNAVAILABLE", 2),
+        ("SOURCE_RECORDS_LOST", 3),
+        ("X", 4),
+    ]
+    assert "counts" in found[1].message
+    assert "refused" in found[1].message
+    assert " 7 records" in found[2].message
+    assert ("denied" in found[3].message, found[3].advice) == (True, "allow it")
+
+
+def test_a_clean_up_that_works_again_is_no_fault() -> None:
+    assert health_of(DriverMetrics(clean_up=CleanUp(passes=1, last_at_ms=5))) == []

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from keyscale.api.schemas.series import SeriesName
 from keyscale.api.services import series
-from keyscale.api.services.series import SAMPLE_MS, choose_step, merged
-from keyscale.db.models import SeriesPoint
+from keyscale.api.services.series import SAMPLE_MS, choose_step, is_sample_due, merged
+from keyscale.db.models import Attempt, SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS
+from keyscale.jobs.protocol.messages import DriverState, Heartbeat
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 100 * DAY_MS
@@ -95,3 +96,21 @@ def test_steady_records_have_one_rate_in_every_step_also_in_one_that_is_not_over
     first, *rates = series._values(steps, times, step_ms, counted, SeriesName.INPUT_RATE)
     assert first is None, "nothing is known of before"
     assert rates == pytest.approx([7.0] * len(rates))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "last_ms", "at_ms", "state", "is_due"),
+    [
+        (None, None, 20_000, "RUNNING", True),
+        ({}, None, 20_000, "RUNNING", True),
+        ({}, 19_999, 20_000, "RUNNING", True),
+        ({}, 20_000, 29_999, "RUNNING", False),
+        ({}, 20_000, 29_999, "RESTORING", True),
+        (None, 20_000, 20_001, "RUNNING", True),
+    ],
+)
+def test_the_first_report_of_each_step_and_of_each_state_is_a_sample(
+    metrics: dict[str, Any] | None, last_ms: int | None, at_ms: int, state: str, is_due: bool
+) -> None:
+    attempt = Attempt(driver_state="RUNNING", heartbeat_at_ms=last_ms, metrics=metrics)
+    assert is_sample_due(attempt, Heartbeat(state=DriverState(state)), at_ms) is is_due

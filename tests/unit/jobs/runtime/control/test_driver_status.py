@@ -157,10 +157,11 @@ def test_a_driver_that_waits_for_input_has_looked_for_it_for_good() -> None:
     status = DriverStatus()
     commit(status, 0, 0, has_input=False)
     status.waits_for_input(False)
-    assert not status.has_looked_for_input, "a batch of timers is no look for input"
-    status.waits_for_input(True)
-    status.waits_for_input(False)
-    assert status.has_looked_for_input
+    looked = [status.has_looked_for_input]
+    for waits in (True, False):
+        status.waits_for_input(waits)
+        looked.append(status.has_looked_for_input)
+    assert looked == [False, True, True], "a batch of timers is no look for input"
     assert not status.heartbeat().metrics.waits_for_input
 
 

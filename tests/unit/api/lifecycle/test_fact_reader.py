@@ -1,0 +1,143 @@
+"""The facts of an attempt are those of its own row, its process and a clock that nobody sets."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from keyscale.api.launching.launcher import Seen
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.fact_reader import FactReader, failures_of, restart_of, start_in_ms
+from keyscale.api.lifecycle.facts import Timeouts
+from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.db.models import Attempt, Job, Revision
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory, FixedDelayRestart, NoRestart
+
+TIMEOUTS = Timeouts(healthy_ms=60_000)
+
+
+class Launcher:
+    """In place of the launcher: every process has died with exit code 3."""
+
+    def inspect(self, attempt: Attempt) -> Seen:
+        assert attempt.number == 1
+        return Seen(ProcessState.DEAD, 3)
+
+
+class Reader:
+    """The reader of facts and its clock, in seconds."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.facts = FactReader(cast("Any", Launcher()), Stopwatch(lambda: self.seconds), TIMEOUTS)
+
+
+@pytest.fixture
+def reader() -> Reader:
+    return Reader()
+
+
+def attempt(**columns: Any) -> Attempt:
+    return Attempt(job_id="job", number=1, stage=AttemptStage.ACTIVE, **columns)
+
+
+def test_a_new_attempt_has_its_process_and_nothing_else(reader: Reader) -> None:
+    facts = reader.facts.of_attempt(attempt())
+    assert (facts.number, facts.process, facts.exit_code) == (1, ProcessState.DEAD, 3)
+    assert (facts.driver_state, facts.is_attached, facts.has_progressed, facts.has_run_input) == (None,) + (False,) * 3
+    assert (facts.restored_at_ms, facts.first_commit_at_ms, facts.run_failure, facts.failure) == (None,) * 4
+
+
+def test_the_columns_and_the_last_report_of_an_attempt_are_its_facts(reader: Reader) -> None:
+    facts = reader.facts.of_attempt(
+        attempt(
+            driver_state="RUNNING",
+            attached_at_ms=1,
+            restored_at_ms=2,
+            first_commit_at_ms=3,
+            failure={"code": "A"},
+            metrics={"waits_for_input": True, "last_failure": {"code": "B"}, "input_batches": 1},
+        )
+    )
+    assert (facts.driver_state, facts.is_attached) == (DriverState.RUNNING, True)
+    assert (facts.restored_at_ms, facts.first_commit_at_ms) == (2, 3)
+    assert (facts.failure, facts.run_failure) == ({"code": "A"}, {"code": "B"})
+    assert (facts.waits_for_input, facts.has_run_input, facts.has_progressed) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "restarted"),
+    [
+        ({"heartbeat_at_ms": 9}, {"silent_ms"}),
+        ({"launched_at_ms": 9}, {"state_age_ms"}),
+        ({"stage": AttemptStage.ENDED}, {"state_age_ms"}),
+        ({"attached_at_ms": 9}, {"silent_ms", "attached_age_ms"}),
+        ({"running_at_ms": 9}, set()),
+    ],
+)
+def test_each_age_begins_again_with_its_own_change(
+    reader: Reader, changed: dict[str, Any], restarted: set[str]
+) -> None:
+    found = attempt()
+    reader.facts.of_attempt(found)
+    reader.seconds = 7.0
+    for name, value in changed.items():
+        setattr(found, name, value)
+    facts = reader.facts.of_attempt(found)
+    ages = {name: getattr(facts, name) for name in ("silent_ms", "state_age_ms", "attached_age_ms")}
+    assert ages == {name: 0 if name in restarted else 7000 for name in ages}
+
+
+@pytest.mark.parametrize(("seconds", "has_progressed"), [(60.0, False), (60.001, True)])
+def test_a_driver_has_progressed_once_it_has_run_for_longer_than_the_limit(
+    reader: Reader, seconds: float, has_progressed: bool
+) -> None:
+    found = attempt(running_at_ms=5)
+    reader.facts.of_attempt(found)
+    reader.seconds = seconds
+    assert reader.facts.of_attempt(found).has_progressed is has_progressed
+    found.running_at_ms = None
+    reader.facts.of_attempt(found)
+    reader.seconds *= 2
+    assert not reader.facts.of_attempt(found).has_progressed, "it has never run"
+
+
+@pytest.mark.parametrize(
+    ("first_commit_at_ms", "input_batches", "expected"),
+    [(None, 2, False), (3, 0, False), (3, 1, True), (3, None, True)],
+)
+def test_a_commit_of_timers_alone_is_no_run_of_input(
+    reader: Reader, first_commit_at_ms: int | None, input_batches: int | None, expected: bool
+) -> None:
+    found = attempt(first_commit_at_ms=first_commit_at_ms, metrics={"input_batches": input_batches})
+    assert reader.facts.of_attempt(found).has_run_input is expected
+
+
+@pytest.mark.parametrize(
+    ("next_start_at_ms", "waits_ms"), [(0, 0), (1000, 0), (1001, 1), (1500, 500), (1501, 0)], ids=str
+)
+def test_a_job_waits_for_its_next_start_but_no_longer_than_the_longest_pause(
+    next_start_at_ms: int, waits_ms: int
+) -> None:
+    assert start_in_ms(next_start_at_ms, 1000, 500) == waits_ms
+
+
+def test_the_restart_strategy_of_the_revision_outranks_the_reported_one() -> None:
+    fixed = {"type": "fixed-delay", "attempts": 2, "delay_ms": 5}
+    reported = attempt(metrics={"restart": {"type": "none"}})
+    assert restart_of(Revision(restart=None), None) is None
+    assert restart_of(Revision(restart=None), attempt()) is None
+    assert restart_of(Revision(restart=None), reported) == NoRestart()
+    assert restart_of(Revision(restart=fixed), reported) == FixedDelayRestart(attempts=2, delay_ms=5)
+
+
+@pytest.mark.parametrize(("known", "reported", "count"), [(2, 1, 2), (1, 2, 2), (None, 3, 3), (3, None, 3)])
+def test_the_longer_history_of_failures_counts(known: int | None, reported: int | None, count: int) -> None:
+    def history(failures: int | None) -> dict[str, Any] | None:
+        return None if failures is None else {"count": failures, "times_ms": list(range(failures))}
+
+    job, active = Job(failures=history(known)), attempt(metrics={"failures": history(reported)})
+    assert failures_of(job, active) == FailureHistory(count=count, times_ms=list(range(count)))
+    assert failures_of(Job(failures=None), None) == FailureHistory()
