@@ -371,7 +371,11 @@ class _Taking:
         report = self._report(CheckpointStatus.COMPLETED)
         added = added_bytes(stored, self.context.info.attempt, self.checkpoint_id)
         distinct = distinct_bytes(part.handle for part in stored)
-        subtasks = [self._subtask_report(*of_one) for of_one in zip(stored, added, distinct, strict=True)]
+        with_key_groups = self.context.info.max_parallelism <= KEY_GROUPS_REPORTED_MAX
+        subtasks = [
+            subtask_report(*of_one, triggered_at_ms=self.triggered_at_ms, with_key_groups=with_key_groups)
+            for of_one in zip(stored, added, distinct, strict=True)
+        ]
         return report.model_copy(
             update={
                 "latest_ack_timestamp": max((part.acknowledged_at_ms for part in stored), default=now_ms()),
@@ -394,30 +398,38 @@ class _Taking:
             end_to_end_duration=now_ms() - self.triggered_at_ms,
         )
 
-    def _subtask_report(self, part: StoredSubtask, added: int, distinct: int) -> SubtaskCheckpointReport:
-        return SubtaskCheckpointReport(
-            operator_uid=part.uid,
-            index=part.handle.subtask,
-            key_group_start=part.handle.key_group_start,
-            key_group_end=part.handle.key_group_end,
-            status=CheckpointStatus.COMPLETED,
-            ack_timestamp=part.acknowledged_at_ms,
-            end_to_end_duration=max(0, part.acknowledged_at_ms - self.triggered_at_ms),
-            start_delay=max(0, part.started_at_ms - self.triggered_at_ms),
-            sync_duration=part.sync_ms,
-            async_duration=part.async_ms,
-            checkpointed_size=added,
-            state_size=part.handle.state_size_bytes,
-            distinct_size=distinct,
-            files=len(part.handle.distinct_files),
-            entries=sum(part.sizes.entries),
-            key_group_entries=list(part.sizes.entries) if self._reports_key_groups else [],
-            key_group_bytes=list(part.sizes.size_bytes) if self._reports_key_groups else [],
-        )
 
-    @property
-    def _reports_key_groups(self) -> bool:
-        return self.context.info.max_parallelism <= KEY_GROUPS_REPORTED_MAX
+def subtask_report(
+    part: StoredSubtask, added: int, distinct: int, *, triggered_at_ms: int, with_key_groups: bool
+) -> SubtaskCheckpointReport:
+    """Returns the report of one subtask's part of a checkpoint. Pure.
+
+    Args:
+        part: The part.
+        added: The bytes that it has added to the store.
+        distinct: The bytes of its files that no other subtask counts.
+        triggered_at_ms: When the checkpoint was triggered.
+        with_key_groups: Whether to report the sizes of single key groups.
+    """
+    return SubtaskCheckpointReport(
+        operator_uid=part.uid,
+        index=part.handle.subtask,
+        key_group_start=part.handle.key_group_start,
+        key_group_end=part.handle.key_group_end,
+        status=CheckpointStatus.COMPLETED,
+        ack_timestamp=part.acknowledged_at_ms,
+        end_to_end_duration=max(0, part.acknowledged_at_ms - triggered_at_ms),
+        start_delay=max(0, part.started_at_ms - triggered_at_ms),
+        sync_duration=part.sync_ms,
+        async_duration=part.async_ms,
+        checkpointed_size=added,
+        state_size=part.handle.state_size_bytes,
+        distinct_size=distinct,
+        files=len(part.handle.distinct_files),
+        entries=sum(part.sizes.entries),
+        key_group_entries=list(part.sizes.entries) if with_key_groups else [],
+        key_group_bytes=list(part.sizes.size_bytes) if with_key_groups else [],
+    )
 
 
 def added_bytes(stored: Sequence[StoredSubtask], attempt: Attempt, checkpoint_id: CheckpointId) -> list[int]:

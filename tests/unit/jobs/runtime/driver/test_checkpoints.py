@@ -8,18 +8,21 @@ import pyarrow as pa
 import pytest
 
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import OperatorUid
+from keyscale.state.identifiers import CheckpointId, OperatorUid
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.layout import split_location
+from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.rehearsal.keyed_rehearsal import OPERATOR, SINK, keyed_rehearsal, lose_the_host
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from keyscale.jobs.protocol.messages import CheckpointReport
     from keyscale.state.documents.manifest import Manifest
     from tests.support.rehearsal.rehearsal import Rehearsal
 
@@ -190,3 +193,63 @@ def test_all_of_a_restart_a_moved_subtask_and_a_rescale_add_up(job: Rehearsal) -
     job.start(3, savepoint)
     job.drain()
     assert sorted(row[:2] for row in counted(job)) == sorted(row[:2] for row in expected(len(BATCHES)))
+
+
+def test_a_checkpoint_is_reported_when_it_begins_and_when_it_is_complete(job: Rehearsal) -> None:
+    reports: list[CheckpointReport] = []
+    checkpoints = job._checkpoints
+    checkpoints.report = reports.append
+    checkpoints.retained_count = 1
+    for records in (10, 25):
+        checkpoints.input_records = lambda records=records: records
+        job.run_batches(1)
+        job.checkpoint()
+    checkpoints.input_records = lambda: 31
+    location = job.checkpoint("mine")
+    begun, completed, *_ = reports
+    assert (begun.status, begun.checkpoint_id, begun.is_savepoint) == (CheckpointStatus.IN_PROGRESS, 1, False)
+    assert [report.status for report in reports] == [CheckpointStatus.IN_PROGRESS, CheckpointStatus.COMPLETED] * 3
+    assert [report.processed_records for report in reports[1::2]] == [10, 15, 6], "since the checkpoint before"
+    assert [report.subsumed_checkpoint_ids for report in reports[1::2]] == [[], [1], []]
+    assert [report.batch_id for report in reports[1::2]] == [0, 1, 1]
+    assert completed.trigger_timestamp == begun.trigger_timestamp
+    assert completed.latest_ack_timestamp == max(part.ack_timestamp or 0 for part in completed.subtasks)
+    assert completed.checkpointed_size == sum(part.checkpointed_size for part in completed.subtasks) > 0
+    second = reports[3]
+    assert second.external_path is not None
+    assert second.state_size == manifest_at(job, second.external_path).state_size_bytes > second.checkpointed_size
+    savepoint = reports[-1]
+    assert (savepoint.is_savepoint, savepoint.savepoint_id, savepoint.external_path) == (True, "mine", location)
+
+
+def test_a_checkpoint_that_fails_is_reported_with_its_reason_and_its_number_is_not_used_again(job: Rehearsal) -> None:
+    reports: list[CheckpointReport] = []
+    checkpoints = job._checkpoints
+    checkpoints.report = reports.append
+    job.run_batches(1)
+    base = checkpoints.base
+
+    def fails() -> int:
+        raise StoreUnavailableError("away")
+
+    checkpoints.input_records = fails
+    with pytest.raises(StoreUnavailableError):
+        job.checkpoint()
+    checkpoints.input_records = lambda: 0
+    job.checkpoint()
+    begun, failed, _, completed = reports
+    assert [begun.checkpoint_id, failed.checkpoint_id] == [1, 1]
+    assert completed.checkpoint_id > 1
+    assert failed.status is CheckpointStatus.FAILED
+    assert failed.failure_message == "STATE_STORE_UNAVAILABLE: away"
+    assert base is None
+    assert checkpoints.base is not None
+
+
+def test_a_number_whose_manifest_an_overtaken_driver_has_published_is_skipped(job: Rehearsal) -> None:
+    job.run_batches(1)
+    path = job._checkpoints.context.layout.manifest(CheckpointId(1))
+    store_of(job).put(path, b"late")
+    job.checkpoint()
+    assert store_of(job).get(path) == b"late"
+    assert job._checkpoints.retained_ids == [2]
