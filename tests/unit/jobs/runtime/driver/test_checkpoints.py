@@ -200,11 +200,12 @@ def test_a_checkpoint_is_reported_when_it_begins_and_when_it_is_complete(job: Re
     checkpoints = job._checkpoints
     checkpoints.report = reports.append
     checkpoints.retained_count = 1
-    for records in (10, 25):
-        checkpoints.input_records = lambda records=records: records
+    read = [0]
+    checkpoints.input_records = lambda: read[0]
+    for read[0] in (10, 25):
         job.run_batches(1)
         job.checkpoint()
-    checkpoints.input_records = lambda: 31
+    read[0] = 31
     location = job.checkpoint("mine")
     begun, completed, *_ = reports
     assert (begun.status, begun.checkpoint_id, begun.is_savepoint) == (CheckpointStatus.IN_PROGRESS, 1, False)

@@ -1,0 +1,265 @@
+"""An execution gives its checkpoints, its clean-up and its batches the settings of its own assignment."""
+
+from __future__ import annotations
+
+import queue
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+from msgspec import UNSET
+
+from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, DriverState, LiveSettings
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
+from keyscale.jobs.runtime.driver.attempt import OpenAttempt
+from keyscale.jobs.runtime.driver.execution import (
+    Execution,
+    RunContext,
+    existing_checkpoints,
+    next_checkpoint_id,
+    positions_name,
+)
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
+from keyscale.jobs.streams.streams import DataStream
+from keyscale.state.identifiers import Attempt, CheckpointId, JobId
+from keyscale.state.layout import Layout
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.retention.deletion_plan import RetentionPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyscale.jobs.graph.topology import Topology
+
+SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64())])
+LAYOUT = Layout(JobId("job"))
+
+
+class Nothing(KeyedProcessFunction):
+    """Emits nothing."""
+
+    def process_element(self, row: Any, context: Any) -> Any:  # noqa: ARG002 - the signature of the base class
+        return ()
+
+
+def topology(batch_interval_ms: int = 250) -> Topology:
+    builder = TopologyBuilder()
+    builder.batch_interval_ms = batch_interval_ms
+    source = builder.add_source(cast("Any", None), SCHEMA)
+    stream = DataStream(cast("Any", None), builder, source, None).with_timestamps("at")
+    stream.key_by("key").process(Nothing(), output=SCHEMA).uid("count").sink_to(cast("Any", None)).uid("out")
+    return builder.build()
+
+
+def assignment(tmp_path: Path, **fields: Any) -> Assignment:
+    given = {
+        "job_id": "job",
+        "job_name": "flights",
+        "attempt": 3,
+        "revision": 4,
+        "parallelism": 2,
+        "max_parallelism": 8,
+        "artifact_filename": "job.py",
+        "artifact_sha256": "0" * 64,
+        "store_url": (tmp_path / "store").as_uri(),
+        "next_checkpoint_id": 7,
+        "checkpoints": CheckpointSettings(timeout_ms=50_000, retained_count=4, store_outage_max_ms=60_000),
+    }
+    return Assignment.model_validate({**given, **fields})
+
+
+@dataclass
+class Loop:
+    """The loop's interval."""
+
+    batch_interval_ms: int = 250
+    calls: list[str] = field(default_factory=list)
+
+    def wait_until_rebased(self) -> None:
+        """Runs no batch."""
+
+
+class Query:
+    """Counts how often it is started again."""
+
+    reads_on = 0
+
+    def read_on(self) -> None:
+        self.reads_on += 1
+
+
+class Driver:
+    """An execution on a local store, without Spark, and its coordinator."""
+
+    def __init__(self, tmp_path: Path, base: Any = None, *, unsent: bool = False, **fields: Any) -> None:
+        self.store = LocalObjectStore(tmp_path / "store")
+        self.status = DriverStatus()
+        self.reports: list[Any] = []
+        self.box = RunOutcomeBox()
+        self.loop, self.query = Loop(), Query()
+        given = assignment(tmp_path, **fields)
+        self.settings = FollowedSettings(given, self.status)
+        reporter = SimpleNamespace(
+            report_checkpoint=self.reports.append, has_unsent_reports=unsent, nudge=lambda: self.reports.append("nudge")
+        )
+        self.context = RunContext(
+            spark=cast("Any", None),
+            assignment=given,
+            store=self.store,
+            status=self.status,
+            settings=self.settings,
+            outcome_box=self.box,
+            commands=queue.SimpleQueue(),
+            reporter=cast("Any", reporter),
+            work_dir=tmp_path / "work",
+            local_root=tmp_path / "local",
+        )
+        self.execution = Execution(self.context, topology())
+        journal = SimpleNamespace(is_overtaken=lambda: False)
+        self.opened = OpenAttempt(Attempt(3), cast("Any", journal), cast("Any", None), base, {}, claims=True)
+
+    def coordinate(self) -> Any:
+        return self.execution._coordinator(
+            self.opened, cast("Any", "anchor"), cast("Any", "shipment"), cast("Any", self.loop), cast("Any", self.query)
+        )
+
+    def follow(self, **settings: Any) -> None:
+        checkpoints = CheckpointSettings.model_validate(settings.pop("checkpoints", {}))
+        self.settings.follow(LiveSettings(revision=9, checkpoints=checkpoints, **settings))
+
+
+def manifest(number: int, **fields: Any) -> Any:
+    path = LAYOUT.manifest(CheckpointId(number))
+    given = {"checkpoint_id": CheckpointId(number), "path": path, "job_id": JobId("job"), "forked_from": UNSET}
+    return SimpleNamespace(**{**given, **fields})
+
+
+def test_the_run_has_the_numbers_of_its_assignment(tmp_path: Path) -> None:
+    info = Driver(tmp_path).execution._info
+    assert (info.job_id, info.attempt, info.parallelism, info.max_parallelism) == ("job", 3, 2, 8)
+    assert (info.store_url, info.local_root) == ((tmp_path / "store").as_uri(), tmp_path / "local")
+    assert info.store_outage_max_ms == 60_000
+
+
+def test_waits_for_the_store_and_for_sinks_end_with_the_run(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    for retries in (driver.execution._retries, driver.execution._sink_retries):
+        assert retries.limit_ms == 60_000
+        assert not retries.has_ended()
+    assert driver.execution._sink_retries.awaited is SinkUnavailableError
+    driver.box.give(RunOutcome(DriverState.STOPPED))
+    assert driver.execution._retries.has_ended()
+
+
+def test_checkpoints_go_on_with_the_jobs_numbers_settings_and_base(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, manifest(6))
+    for number in (4, 5, 6):
+        driver.store.put(LAYOUT.manifest(CheckpointId(number)), b"{}")
+    checkpoints = driver.coordinate()._checkpoints
+    assert (checkpoints.next_id, checkpoints.retained_ids, checkpoints.retained_count) == (7, [4, 5, 6], 4)
+    assert (checkpoints.base, checkpoints.claims) == (driver.opened.manifest, True)
+    assert (checkpoints.context.timeout_ms, checkpoints.context.layout) == (50_000, LAYOUT)
+    checkpoints.report("report")
+    assert driver.reports == ["report"]
+
+
+def test_settings_that_change_reach_checkpoints_and_batches_once(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    coordinator = driver.coordinate()
+    coordinator._follow_settings()
+    assert driver.query.reads_on == 0, "nothing has changed"
+    driver.follow(checkpoints={"timeout_ms": 90_000, "retained_count": 2}, batch_interval_ms=500)
+    for _ in range(2):
+        coordinator._follow_settings()
+    checkpoints = coordinator._checkpoints
+    assert (checkpoints.context.timeout_ms, checkpoints.retained_count) == (90_000, 2)
+    assert (driver.loop.batch_interval_ms, driver.query.reads_on) == (500, 1)
+    assert coordinator._settings() == driver.settings.newest.checkpoints
+    driver.follow(checkpoints={"timeout_ms": 80_000}, batch_interval_ms=500)
+    coordinator._follow_settings()
+    assert (checkpoints.context.timeout_ms, driver.query.reads_on) == (80_000, 1), "the query need not begin again"
+
+
+def test_an_interval_of_the_specification_outranks_that_of_the_script_even_if_it_is_zero(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    assert driver.execution._batch_interval_ms() == 250
+    driver.follow(batch_interval_ms=0)
+    assert driver.execution._batch_interval_ms() == 0
+    driver.follow(batch_interval_ms=None)
+    assert driver.execution._batch_interval_ms() == 250
+
+
+def test_the_clean_up_keeps_what_the_attempt_began_with_until_it_has_a_checkpoint(tmp_path: Path) -> None:
+    driver = Driver(tmp_path, manifest(6))
+    coordinator = driver.coordinate()
+    retention = next(
+        cell.cell_contents
+        for cell in coordinator._run_retention.__closure__
+        if type(cell.cell_contents).__name__ == "RetentionRunner"
+    )
+    coordinator._run_retention()
+    path = LAYOUT.manifest(CheckpointId(6))
+    assert retention.policy == RetentionPolicy.for_uploads(50_000, 4, frozenset({path}))
+    coordinator._checkpoints.base = manifest(7)
+    driver.follow(checkpoints={"timeout_ms": 9_000_000, "retained_count": 1})
+    coordinator._run_retention()
+    assert retention.policy == RetentionPolicy.for_uploads(9_000_000, 1, frozenset())
+    assert retention._allowed()
+
+
+def test_the_clean_up_waits_for_reports_that_the_control_plane_lacks(tmp_path: Path) -> None:
+    coordinator = Driver(tmp_path, unsent=True).coordinate()
+    [retention] = [
+        cell.cell_contents
+        for cell in coordinator._run_retention.__closure__
+        if type(cell.cell_contents).__name__ == "RetentionRunner"
+    ]
+    assert not retention._allowed()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"job_id": JobId("other")}, "other"),
+        ({"forked_from": JobId("other")}, "other"),
+        ({"forked_from": JobId("job")}, None),
+    ],
+)
+def test_sinks_are_told_whose_snapshot_a_fork_began_with(
+    tmp_path: Path, fields: dict[str, Any], expected: str | None
+) -> None:
+    execution = Driver(tmp_path).execution
+    assert execution._forked_from(manifest(1, **fields)) == expected
+    assert execution._forked_from(None) is None
+
+
+@pytest.mark.parametrize(
+    ("restored", "existing", "expected"),
+    [(None, [], 7), (None, [3, 9], 10), (12, [3, 9], 13), (3, [], 7), (6, [], 7), (7, [], 8), (None, [6], 7)],
+)
+def test_the_next_checkpoint_has_a_number_above_all_that_are_known(
+    tmp_path: Path, restored: int | None, existing: list[int], expected: int
+) -> None:
+    base = None if restored is None else manifest(restored)
+    numbers = [CheckpointId(number) for number in existing]
+    assert next_checkpoint_id(assignment(tmp_path), base, numbers) == expected
+
+
+def test_the_existing_checkpoints_are_those_with_a_manifest_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path)
+    for number in (10, 9, 2):
+        store.put(LAYOUT.manifest(CheckpointId(number)), b"{}")
+    store.put(f"{LAYOUT.checkpoints}11/state", b"")
+    store.put(LAYOUT.manifest(CheckpointId(12), "savepoint"), b"{}")
+    assert existing_checkpoints(store, LAYOUT) == [2, 9, 10]
+
+
+def test_each_execution_of_an_attempt_has_a_directory_of_its_own() -> None:
+    assert [positions_name(Attempt(3), number) for number in (0, 1)] == ["positions-3", "positions-3-1"]
