@@ -376,6 +376,20 @@ class JobNameTakenError(ApiError):
     advice = "Choose another name, or delete that job."
 
 
+class JobRecordInvalidError(ApiError):
+    """A job cannot be rebuilt from its record in the object store."""
+
+    code = "JOB_RECORD_INVALID"
+    title = "The job cannot be rebuilt from its record"
+    status = 422
+    domain = "external"
+    advice = (
+        "Restore the object that `detail` names from a backup of the object store, and run `./keyscale recover` again."
+        " Without one, the job's savepoints stay: create a job with the same program, with targets of its own for its"
+        " sinks, and start it from the location of a savepoint."
+    )
+
+
 class ReportInvalidError(ApiError):
     """A driver's report cannot be true of its attempt.
 

@@ -222,7 +222,8 @@ class SinkOccupiedError(JobError):
     domain = "user"
     advice = (
         "Give each sink of each job its own target. The message says how to take over the target of a job that will "
-        "never run again."
+        "never run again. If that job is only missing because its database was lost, rebuild it with its id "
+        "(`./keyscale recover`): a committed batch that is not yet published can be published by that job alone."
     )
 
 

@@ -7,6 +7,8 @@ Only this module builds them.
     <job>/shared/<sha256>-<attempt>-<n>                          snapshot files that several checkpoints may reference
     <job>/chk-<n>/manifest.json                                  a checkpoint, beside its exclusive files
     <job>/savepoints/<id>/manifest.json                          a savepoint, beside all of its files
+    job-records/<job>/<attempt>.json                             the job's definition, for a lost database
+    job-records/<job>/artifacts/<sha256>                         its program and libraries
     control-planes/<name>.json                                   the address of a replica of the control plane
 
 A shared file's name carries the attempt and the checkpoint that uploaded it, so a name is never used twice. An older
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 POSITION_DIGITS = 20
 MANIFEST_NAME = "manifest.json"
 CONTROL_PLANES = "control-planes/"
+JOB_RECORDS = "job-records/"
+"""Outside of the jobs' own prefixes: a job may write anything there, and its record says which secrets it gets."""
 NAME_BYTES_MAX = 200
 
 _MANIFEST_PATH = re.compile(r"(?P<root>.*?/?)(?P<job>[^/]+)/(?:chk-\d+|savepoints/[^/]+)/manifest\.json")
@@ -90,6 +94,25 @@ class Layout:
     def job(self) -> str:
         """The prefix of all of the job's objects, ending in a slash."""
         return f"{path_segment(self.job_id)}/"
+
+    @property
+    def records(self) -> str:
+        """The prefix of the job's records, which only the control plane writes."""
+        return f"{JOB_RECORDS}{self.job}"
+
+    def record(self, attempt: Attempt) -> str:
+        """Returns the path of an attempt's record."""
+        return f"{self.records}{attempt:0{POSITION_DIGITS}}.json"
+
+    def recorded_attempt(self, path: str) -> Attempt | None:
+        """Returns the attempt of a record's path, or None."""
+        name = path.removeprefix(self.records).removesuffix(".json")
+        is_number = name.isascii() and name.isdecimal()
+        return Attempt(int(name)) if is_number and path == self.record(Attempt(int(name))) else None
+
+    def recorded_artifact(self, sha256: str) -> str:
+        """Returns the path of the bytes of a program or library."""
+        return f"{self.records}artifacts/{sha256}"
 
     @property
     def log(self) -> str:
@@ -229,6 +252,13 @@ def job_of_manifest(path: str) -> JobId:
         if Layout(job_id).manifest(CheckpointId(int(found["number"] or 0)), savepoint_id) == path:
             return job_id
     raise LocationError("the path does not lead to a job's manifest")
+
+
+def recorded_job(path: str) -> JobId | None:
+    """Returns the job of an object among the job records, or None."""
+    segment = path.removeprefix(JOB_RECORDS).partition("/")[0]
+    job_id = JobId(unquote(segment))
+    return job_id if segment and path.startswith(Layout(job_id).records) else None
 
 
 def location_of(store_url: str, path: str) -> str:

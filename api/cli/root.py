@@ -20,6 +20,7 @@ from .control_plane import events, health, up, where
 from .errors import CliError
 from .jobs import jobs, logs
 from .output import console_for, describe_failure
+from .recover import recover
 from .rescale import rescale
 from .revisions import clone, diff, revisions, rollback, update
 from .secret_labels import secrets
@@ -83,6 +84,7 @@ for command in (
     logs,
     tokens,
     secrets,
+    recover,
     whoami,
 ):
     keyscale.add_command(command)

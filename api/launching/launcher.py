@@ -26,6 +26,7 @@ from ..libraries.library_cache import LibraryCache, PlacedLibraries
 from .driver_command import driver_command, driver_environment
 from .driver_log import open_log
 from .isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
+from .job_records import keep_record
 from .processes import (
     ProcessState,
     driver_state,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.db.models import Attempt, Job, Revision
+    from keyscale.state.documents.job_record import JobRecord
     from keyscale.state.objects.s3_grant import Grant
 
     from ..libraries.job_libraries import JobLibraries
@@ -76,7 +78,7 @@ class Launcher:
     Args:
         settings: The control plane's settings.
         isolation: The users of jobs; None: jobs run as the control plane's user.
-        read_artifact: Yields the bytes of the artifact with a SHA-256; None: jobs bring no libraries.
+        read_artifact: Yields the bytes of the artifact with a SHA-256; None: no jobs are launched.
         read_key: Returns the key of the replicas of the database; None: there are no replicas.
     """
 
@@ -88,7 +90,8 @@ class Launcher:
         read_key: Callable[[], str] | None = None,
     ) -> None:
         self._settings = settings
-        self.libraries = LibraryCache(settings.home / "libraries", read_artifact or (lambda _: ()))
+        self._read_artifact = read_artifact or (lambda _: ())
+        self.libraries = LibraryCache(settings.home / "libraries", self._read_artifact)
         self._read_key = read_key or (lambda: "")
         self.isolation = isolation or Isolation(why_not="it was not asked for")
         self.host = platform.node()
@@ -117,8 +120,16 @@ class Launcher:
             fresh.replace(directory / "token")
         return token_sha256(token)
 
-    def launch(self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries, granted: Grant) -> None:
-        """Starts an attempt's driver.
+    def launch(  # noqa: PLR0917 - the parts of a run
+        self,
+        job: Job,
+        revision: Revision,
+        attempt: Attempt,
+        brought: JobLibraries,
+        granted: Grant,
+        record: JobRecord,
+    ) -> None:
+        """Starts an attempt's driver, after the job's record is in the store.
 
         A second call has no effect: only the first supervisor can register.
 
@@ -128,8 +139,10 @@ class Launcher:
             attempt: Its attempt.
             brought: The libraries of the attempt's revision.
             granted: The job's rights to the objects of the store.
+            record: The job's definition, for a lost database.
 
         Raises:
+            StoreUnavailableError: The record cannot be stored.
             JobUserError: The job cannot have its own user, or its user may not read the snapshot to restore.
             LibraryUnavailableError: A library cannot be copied to this host.
             LibraryInvalidError: A package of jars is gone.
@@ -140,6 +153,7 @@ class Launcher:
         token = read_text(directory / "token") or ""
         user = self.isolation.user(job)
         self._make_directories_of_job(job, work, user)
+        keep_record(job.store_url, record, self._read_artifact)
         if user is not None and (objects := local_directory(job.store_url)) is not None:
             user = _reader_of_others(objects, granted, user)
         libraries = self.place_libraries(brought, directory)

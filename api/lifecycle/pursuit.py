@@ -19,6 +19,7 @@ from .decision import DEFAULT_TIMEOUTS, next_step
 from .fact_reader import FactReader
 from .intents import settle_command
 from .job_transaction import JobTransaction
+from .recorded_definition import record_of
 from .restoring import restore_of_roll_back
 from .stopwatch import Stopwatch
 from .store_grant import grant_of
@@ -211,8 +212,9 @@ class Pursuit:
             revision = revisions.of_attempt(session, attempt)
             brought = libraries_of(session, revision.libraries)
             granted = grant_of(job, attempts.restored_from(session, job_id))
+            record = record_of(session, job, revision, attempt)
         _reach(step, "recorded")
-        launcher.launch(job, revision, attempt, brought, granted)
+        launcher.launch(job, revision, attempt, brought, granted, record)
         return True
 
     def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:

@@ -66,6 +66,7 @@ class Context:
     uploads: InFlight = field(default_factory=lambda: InFlight("uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
     inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
     plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))
+    recoveries: InFlight = field(default_factory=lambda: InFlight("recoveries of jobs", 1, 1))
     searches: InFlight = field(default_factory=lambda: InFlight("log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX))
     comparisons: InFlight = field(
         default_factory=lambda: InFlight("comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)

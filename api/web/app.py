@@ -34,6 +34,7 @@ from ..routers import (
     key_group_history,
     operations,
     proofs,
+    recovered_jobs,
     replicas,
     rescales,
     revisions,
@@ -190,6 +191,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     for router in (
         artifacts,
         jobs,
+        recovered_jobs,
         checkpoints,
         savepoints,
         series,

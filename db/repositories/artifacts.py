@@ -63,6 +63,12 @@ def find_version(session: Session, name: str, sha256: str) -> Artifact | None:
     return latest if latest is not None and latest.sha256 == sha256 else None
 
 
+def has_version(session: Session, name: str, version: int) -> bool:
+    """Returns whether a name has a version."""
+    found = select(Artifact.id).where(Artifact.name == name, Artifact.version == version)
+    return session.scalar(found) is not None
+
+
 def next_version(session: Session, name: str) -> int:
     """Returns the next version of a name; call `lock_writers` first."""
     return (session.scalar(select(func.max(Artifact.version)).where(Artifact.name == name)) or 0) + 1

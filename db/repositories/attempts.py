@@ -104,6 +104,12 @@ def find_restored(session: Session, job_id: str, restore_id: str) -> Attempt | N
     return session.scalars(select(Attempt).where(*done).order_by(Attempt.number).limit(1)).first()
 
 
+def newest_restored(session: Session, job_id: str, *, before: int) -> int:
+    """Returns the newest earlier attempt that has restored state, or 0."""
+    restored = (Attempt.job_id == job_id, Attempt.number < before, Attempt.restored_at_ms.is_not(None))
+    return session.scalar(select(func.max(Attempt.number)).where(*restored)) or 0
+
+
 def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> Attempt | None:
     """Returns a job's attempt with this number.
 

@@ -1,5 +1,7 @@
 """Deletes the objects of a deleted job, except its savepoints.
 
+The job's records go first, so that no job is rebuilt from a record whose state is half deleted.
+
 Savepoints belong to the user and depend on no other object. A savepoint that another job has claimed is that job's. The
 job's own copy of another job's checkpoint is not a user's savepoint.
 
@@ -77,6 +79,8 @@ def delete_job_objects(
         StoreRefusedError: The credentials do not allow it.
     """
     layout = Layout(job_id)
+    records = list(store.list(layout.records))
+    store.delete([info.path for info in records])
     objects = list(store.list(layout.job))
     last = max(filter(None, (layout.log_position(info.path) for info in objects)), default=None)
     closing = None
@@ -108,9 +112,11 @@ def delete_job_objects(
     if is_last and closing is not None:
         store.delete([closing])
     return DeletedObjects(
-        len(doomed),
-        sum(info.size_bytes for info in doomed),
-        0 if writes_before_ms is None else _remove_unfinished(store, layout.job, writes_before_ms),
+        len(records) + len(doomed),
+        sum(info.size_bytes for info in (*records, *doomed)),
+        0
+        if writes_before_ms is None
+        else sum(_remove_unfinished(store, prefix, writes_before_ms) for prefix in (layout.records, layout.job)),
         tuple(sorted(path for path in savepoints.values() if path.endswith(f"/{MANIFEST_NAME}"))),
     )
 

@@ -8,7 +8,8 @@ import pytest
 
 from keyscale.state.documents.claim import claim_path, read_claim, take_claim
 from keyscale.state.documents.log_entries import BatchPlanned
-from keyscale.state.identifiers import BatchId, JobId
+from keyscale.state.identifiers import Attempt, BatchId, JobId
+from keyscale.state.layout import JOB_RECORDS, Layout
 from keyscale.state.log.commit_log import FencedError
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -48,6 +49,19 @@ def test_everything_is_deleted_and_counted(job: StateJob) -> None:
     assert job.store.get("job2/shared/x") == b"of another job"
     again = delete_job_objects(job.store, JOB, is_last=True)
     assert (again.objects, again.savepoints) == (0, ())
+
+
+def test_the_records_of_the_job_go_first(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, other = job.layout.record(Attempt(1)), Layout(JobId("job2")).record(Attempt(1))
+    for path in (record, job.layout.recorded_artifact("ab"), other):
+        job.store.put(path, b"x")
+    deleted: list[str] = []
+    delete = job.store.delete
+    monkeypatch.setattr(job.store, "delete", lambda paths: (deleted.extend(paths), delete(paths)))
+    before = len(paths(job))
+    assert delete_job_objects(job.store, JOB, is_last=True).objects == before + 2
+    assert deleted[:2] == [record, job.layout.recorded_artifact("ab")]
+    assert [info.path for info in job.store.list(JOB_RECORDS)] == [other]
 
 
 def test_manifests_are_deleted_before_the_files_that_they_name(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,384 @@
+"""A job whose database is lost is rebuilt from the store alone, and continues exactly where its log ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+import keyscale.api.launching.launcher
+from keyscale.api.lifecycle.leadership import Leadership
+from keyscale.api.lifecycle.pursuit import Pursuit
+from keyscale.api.services import recovered_jobs
+from keyscale.db.models import DeletedJob
+from keyscale.db.repositories import attempts, jobs, leaders, revisions
+from keyscale.db.statuses import ClaimMode, RestoreMode, Role
+from keyscale.state.documents.checked_document import encode_document
+from keyscale.state.documents.job_record import (
+    FORMAT_VERSION,
+    KIND,
+    RecordedOrigin,
+    RecordedRestore,
+    read_job_record,
+    write_job_record,
+)
+from keyscale.state.identifiers import Attempt, JobId
+from keyscale.state.layout import Layout, location_of
+from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.state.objects.local_store import LocalObjectStore
+from tests.integration.api.conftest import TOKEN, add_token
+from tests.support.state.state_job import StateJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+    from keyscale.api.settings import Settings
+    from keyscale.state.documents.job_record import JobRecord
+    from tests.support.control_plane.reused_database import ReusedDatabase
+
+pytestmark = pytest.mark.real
+
+PROGRAM = b"print('the program')\n"
+MODULE = b"HELP = 1\n"
+SPECIFICATION = ("parameters", "secrets", "spark_conf", "checkpoints", "restart", "libraries", "batch_interval_ms")
+IDENTITY = ("id", "name", "labels", "max_parallelism", "hash_id", "parallelism", "revision", "artifact_id")
+STRANGER = "f" * 32
+
+
+class Driver:
+    """In place of a driver's process: it does nothing."""
+
+    def poll(self) -> None:
+        """It runs."""
+
+
+@pytest.fixture(autouse=True)
+def _no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keyscale.api.launching.launcher, "start_supervised", lambda *_: Driver())
+
+
+@pytest.fixture
+def store(settings: Settings) -> LocalObjectStore:
+    return LocalObjectStore(settings.home / "store", get_bytes_max=64 << 20)
+
+
+@pytest.fixture
+def pursue(context: Context) -> Callable[[str], None]:
+    """Lets a leader take a job's steps, the last of which launches its driver."""
+
+    def take_steps(job_id: str) -> None:
+        with context.sessions.begin() as session:
+            leadership = Leadership(context.sessions, leaders.begin_epoch(session, "http://first:1"))
+        Pursuit(leadership=leadership, launcher=context.launcher, store=context.store).pursue(job_id)
+
+    return take_steps
+
+
+@pytest.fixture
+def create(client: httpx.Client, upload: Callable[..., Any], pursue: Callable[[str], None]) -> Callable[[str], Any]:
+    """Creates a job with all that a specification can have, and starts it."""
+
+    def start(name: str) -> Any:
+        body = {
+            "name": name,
+            "artifact_id": upload(PROGRAM, "program.py").json()["id"],
+            "libraries": [upload(MODULE, "helpful.py").json()["id"]],
+            "labels": {"team": "travel"},
+            "parallelism": 2,
+            "max_parallelism": 16,
+            "parameters": {"input": "/data", "password": {"secret": "ORDERS"}},
+            "spark_conf": {"spark.driver.memory": "1g"},
+            "checkpoints": {"interval_ms": 5000},
+            "batch_interval_ms": 100,
+        }
+        created = client.post("/jobs", json=body)
+        assert created.status_code == 201, created.text
+        assert client.post(f"/jobs/{name}/start").status_code == 202
+        pursue(created.json()["id"])
+        return client.get(f"/jobs/{name}").json()
+
+    return start
+
+
+@pytest.fixture
+def lose_database(context: Context, database: ReusedDatabase) -> Callable[[], None]:
+    def lose() -> None:
+        database.renew()
+        with context.sessions.begin() as session:
+            add_token(session, TOKEN, Role.ADMIN)
+
+    return lose
+
+
+def recovered(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
+    answer = client.post("/recover", json=body)
+    assert answer.status_code == 200, answer.text
+    return list(answer.json()["jobs"])
+
+
+def outcomes(client: httpx.Client, **body: Any) -> dict[str, str]:
+    return {
+        job["id"]: job["failure"]["code"] if job["outcome"] == "REFUSED" else job["outcome"]
+        for job in recovered(client, **body)
+    }
+
+
+def record_of(store: LocalObjectStore, job: dict[str, Any]) -> JobRecord:
+    return read_job_record(store, JobId(job["id"]), Attempt(1))
+
+
+def bytes_of(context: Context, client: httpx.Client, artifact_id: str) -> bytes:
+    sha256 = client.get(f"/artifacts/{artifact_id}").json()["sha256"]
+    return b"".join(context.launcher._read_artifact(sha256))
+
+
+def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_from_its_log(  # noqa: PLR0917
+    client: httpx.Client,
+    context: Context,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    pursue: Callable[[str], None],
+    store: LocalObjectStore,
+    tmp_path: Path,
+) -> None:
+    before = create("flights")
+    state = StateJob(store, tmp_path / "local", job_id=JobId(before["id"]))
+    state.start(2)
+    state.run_batch({1: 1})
+    state.checkpoint()
+    state.run_batch({1: 1, 2: 1})
+    savepoint, _ = state.checkpoint("mine")
+    lose_database()
+    assert client.get("/jobs").json()["jobs"] == []
+
+    [answer] = recovered(client, dry_run=True)
+    assert (answer["id"], answer["name"], answer["outcome"]) == (before["id"], "flights", "RECOVERED")
+    assert client.get("/jobs").json()["jobs"] == []
+    assert client.get("/artifacts").json()["artifacts"] == []
+
+    [answer] = recovered(client)
+    assert (answer["outcome"], answer["revision"], answer["attempt"]) == ("RECOVERED", 1, 1)
+    after = client.get("/jobs/flights").json()
+    assert after["status"] == "STOPPED"
+    assert {name: after[name] for name in IDENTITY} == {name: before[name] for name in IDENTITY}
+    assert {name: after[name] for name in SPECIFICATION} == {name: before[name] for name in SPECIFICATION}
+    assert bytes_of(context, client, after["artifact_id"]) == PROGRAM
+    assert bytes_of(context, client, after["libraries"][0]) == MODULE
+
+    shown = client.get("/jobs/flights").json()
+    assert outcomes(client) == {before["id"]: "KNOWN"}
+    assert client.get("/jobs/flights").json() == shown
+
+    assert client.post("/jobs/flights/start").status_code == 202
+    pursue(before["id"])
+    newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
+    assert (newest["number"], newest["restore_from"]) == (2, None), "above all in the log, which names the checkpoint"
+    driver = StateJob(store, tmp_path / "new", job_id=JobId(before["id"]))
+    driver.recover(2)
+    assert (driver.attempt, driver.dump()) == (2, {1: 2, 2: 1})
+
+    again = {"name": "copy", "artifact_id": after["artifact_id"], "max_parallelism": 16}
+    source = {"location": location_of(after["store_url"], savepoint.path)}
+    assert client.post("/jobs", json={**again, "restore_from": source}).status_code == 201, "the savepoint is usable"
+
+
+def test_the_record_has_names_of_secrets_and_is_there_before_the_driver(
+    create: Callable[[str], Any], store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+
+    def start(*_: object) -> Driver:
+        seen.append([info.path for info in store.list("job-records/")])
+        return Driver()
+
+    monkeypatch.setattr(keyscale.api.launching.launcher, "start_supervised", start)
+    job = create("flights")
+    path = Layout(JobId(job["id"])).record(Attempt(1))
+    assert path in seen[0]
+    data = store.get(path)
+    assert b"ORDERS" in data
+    assert b"of-the-orders" not in data
+
+
+def test_no_driver_is_launched_without_a_record(
+    client: httpx.Client, create: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("no answer")
+
+    started: list[object] = []
+    monkeypatch.setattr(keyscale.api.launching.launcher, "start_supervised", started.append)
+    monkeypatch.setattr(LocalObjectStore, "put", no_answer)
+    with pytest.raises(keyscale.api.errors.StoreUnavailableError):
+        create("flights")
+    assert started == []
+    assert client.get("/jobs/flights").json()["status"] == "SUBMITTING", "the step is tried again"
+
+
+def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noqa: PLR0917
+    client: httpx.Client,
+    context: Context,
+    create: Callable[[str], Any],
+    upload: Callable[..., Any],
+    lose_database: Callable[[], None],
+    store: LocalObjectStore,
+) -> None:
+    names = ("good", "taken", "damaged", "newer", "hostile", "deleted", "cut")
+    created = {name: create(name) for name in names}
+    ids = {name: job["id"] for name, job in created.items()}
+    store.put(record_of(store, created["damaged"]).path, b"{}")
+    newer = record_of(store, created["newer"])
+    store.put(newer.path, encode_document(KIND, FORMAT_VERSION + 1, newer))
+    hostile = record_of(store, created["hostile"])
+    write_job_record(store, msgspec.structs.replace(hostile, labels={"team": "x" * 1000}))
+    layout = Layout(JobId(ids["cut"]))
+    store.put(layout.recorded_artifact(record_of(store, created["cut"]).artifacts[0].sha256), b"other bytes")
+    store.put(Layout(JobId("../x")).record(Attempt(1)), b"no record of a job")
+
+    lose_database()
+    other = client.post("/jobs", json={"name": "taken", "artifact_id": upload().json()["id"]}).json()
+    with context.sessions.begin() as session:
+        row = DeletedJob(job_id=ids["deleted"], name="deleted", store_url=created["good"]["store_url"])
+        row.deleted_at_ms = row.due_at_ms = 1
+        session.add(row)
+    expected = {
+        ids["good"]: "RECOVERED",
+        ids["taken"]: "JOB_NAME_TAKEN",
+        ids["damaged"]: "JOB_RECORD_INVALID",
+        ids["newer"]: "STATE_FORMAT_TOO_NEW",
+        ids["hostile"]: "JOB_RECORD_INVALID",
+        ids["deleted"]: "JOB_RECORD_INVALID",
+        ids["cut"]: "JOB_RECORD_INVALID",
+    }
+    first = client.post("/recover", json={}).json()
+    assert len(first["jobs"]) == recovered_jobs.JOBS_AT_ONCE
+    assert first["next"] == first["jobs"][-1]["id"]
+    rest = client.post("/recover", json={"after": first["next"]}).json()
+    found = [*first["jobs"], *rest["jobs"]]
+    assert rest["next"] is None
+    assert {each["id"]: (each["failure"] or {"code": each["outcome"]})["code"] for each in found} == expected
+    assert all(each["failure"]["message"] and each["failure"]["advice"] for each in found if each["failure"])
+    assert {job["id"] for job in client.get("/jobs").json()["jobs"]} == {ids["good"], other["id"]}
+    assert outcomes(client, jobs=[ids["good"], STRANGER]) == {ids["good"]: "KNOWN", STRANGER: "JOB_RECORD_INVALID"}
+
+
+def changed_specification(record: JobRecord, **fields: Any) -> JobRecord:
+    return msgspec.structs.replace(record, specification={**record.specification, **fields})
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda record: msgspec.structs.replace(record, name="../../x"), "JOB_RECORD_INVALID"),
+        (lambda record: msgspec.structs.replace(record, name=STRANGER), "REQUEST_INVALID"),
+        (lambda record: msgspec.structs.replace(record, max_parallelism=1 << 40), "JOB_RECORD_INVALID"),
+        (lambda record: msgspec.structs.replace(record, revision=0), "JOB_RECORD_INVALID"),
+        (lambda record: msgspec.structs.replace(record, message="\0"), "JOB_RECORD_INVALID"),
+        (lambda record: msgspec.structs.replace(record, rewound_to="file:///etc/passwd"), "JOB_RECORD_INVALID"),
+        (lambda record: msgspec.structs.replace(record, artifacts=record.artifacts[:1]), "JOB_RECORD_INVALID"),
+        (
+            lambda record: msgspec.structs.replace(
+                record, artifacts=tuple(msgspec.structs.replace(each, filename="../x.py") for each in record.artifacts)
+            ),
+            "JOB_RECORD_INVALID",
+        ),
+        (lambda record: changed_specification(record, parameters={"x": ["y"]}), "JOB_RECORD_INVALID"),
+        (lambda record: changed_specification(record, more=1), "JOB_RECORD_INVALID"),
+        (lambda record: changed_specification(record, parallelism=17), "PARALLELISM_OUT_OF_RANGE"),
+        (lambda record: changed_specification(record, secrets=["UNKNOWN"]), "SECRET_UNKNOWN"),
+        (
+            lambda record: changed_specification(record, spark_conf={"spark.driver.extraJavaOptions": "-x"}),
+            "SPARK_CONF_NOT_ALLOWED",
+        ),
+    ],
+)
+def test_a_record_that_no_request_could_have_made_is_refused(  # noqa: PLR0917
+    client: httpx.Client,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    store: LocalObjectStore,
+    change: Callable[[JobRecord], JobRecord],
+    code: str,
+) -> None:
+    job = create("flights")
+    write_job_record(store, change(record_of(store, job)))
+    lose_database()
+    assert outcomes(client) == {job["id"]: code}
+    assert client.get("/jobs").json()["jobs"] == client.get("/artifacts").json()["artifacts"] == []
+
+
+def test_the_revision_that_has_run_counts_and_not_one_whose_driver_never_opened_its_attempt(
+    client: httpx.Client,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    store: LocalObjectStore,
+    tmp_path: Path,
+) -> None:
+    job = create("flights")
+    state = StateJob(store, tmp_path / "local", job_id=JobId(job["id"]))
+    state.start(2)
+    failed = changed_specification(record_of(store, job), parallelism=4)
+    write_job_record(store, msgspec.structs.replace(failed, attempt=Attempt(2), revision=2))
+    lose_database()
+    [answer] = recovered(client)
+    assert (answer["revision"], answer["attempt"]) == (1, 2)
+    assert client.get("/jobs/flights").json()["parallelism"] == 2
+
+
+def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR0917
+    client: httpx.Client,
+    context: Context,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    store: LocalObjectStore,
+    tmp_path: Path,
+) -> None:
+    job = create("flights")
+    location = location_of(job["store_url"], Layout(JobId(STRANGER)).savepoint("end") + "manifest.json")
+    wished = msgspec.structs.replace(
+        record_of(store, job),
+        restore=RecordedRestore("once", "REWIND", location, "CLAIM", allow_non_restored_state=True),
+        origins=(RecordedOrigin(location, "CLAIM"),),
+    )
+    write_job_record(store, wished)
+    lose_database()
+    recovered(client)
+    with context.reads() as session:
+        row = jobs.find(session, job["id"])
+        assert row is not None
+        assert row.restore == {
+            "id": "once",
+            "mode": RestoreMode.REWIND,
+            "location": location,
+            "claim_mode": ClaimMode.CLAIM,
+            "allow_non_restored_state": True,
+        }
+        assert row.rewound_to is None
+        assert attempts.restored_from(session, job["id"]) == [(location, ClaimMode.CLAIM)], "its driver may read it"
+    lose_database()
+    StateJob(store, tmp_path / "local", job_id=JobId(job["id"])).start(2)
+    recovered(client)
+    with context.reads() as session:
+        row = jobs.find(session, job["id"])
+        assert row is not None
+        assert (row.restore, row.rewound_to, row.rewound_by) == (None, location, 1)
+        assert revisions.current(session, row).number == 1
+
+
+def test_a_store_that_does_not_answer_is_said_and_a_wrong_url_is_refused(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = client.post("/recover", json={"store_url": "ftp://host/x"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
+
+    def no_answer(*_: object, **__: object) -> None:
+        raise StoreUnavailableError("no answer")
+
+    monkeypatch.setattr(LocalObjectStore, "list", no_answer)
+    answer = client.post("/recover", json={})
+    assert (answer.status_code, answer.json()["code"]) == (503, "STORE_UNAVAILABLE")
