@@ -343,6 +343,17 @@ class PostgresSink:
         with self._connection(key) as connection:
             connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self._sibling(key.stage)))
 
+    def take_over(self, context: SinkContext) -> None:
+        """Ends the sessions of earlier attempts.
+
+        Their drivers may sleep in a transaction with locks on the tables.
+
+        Raises:
+            SinkUnavailableError: The database cannot be reached.
+        """
+        with self._connection(context) as connection:
+            end_sessions_before(connection, context.job_id, context.attempt)
+
     def recover(self, context: SinkContext) -> None:
         """Takes the sink over for an attempt.
 

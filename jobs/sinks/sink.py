@@ -97,6 +97,18 @@ class Sink(Protocol):
         ...
 
 
+@runtime_checkable
+class Takeover(Protocol):
+    """A sink whose system may still hold what a driver of an earlier attempt has begun."""
+
+    def take_over(self, context: SinkContext) -> None:
+        """Ends what earlier attempts hold in the sink's system, such as locks of a sleeping driver.
+
+        Called once per run, before the last committed batch is published. It changes no output.
+        """
+        ...
+
+
 class DirectOutput(Protocol):
     """One batch of a sink that subtasks write to.
 

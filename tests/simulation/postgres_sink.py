@@ -209,6 +209,9 @@ class PlayedPostgresSink:
     def discard(self, token: str) -> None:
         self.sink.discard(token)
 
+    def take_over(self, context: SinkContext) -> None:
+        self.sink.take_over(context)
+
     def recover(self, context: SinkContext) -> None:
         self.sink.recover(context)
 

@@ -119,6 +119,9 @@ class PlayedRunner(RehearsedRunner):
     def publish(self, tokens: Any) -> None:
         self._sink_retries.run(lambda: super(PlayedRunner, self).publish(tokens))
 
+    def take_over(self, committed: Any) -> None:
+        self._sink_retries.run(lambda: super(PlayedRunner, self).take_over(committed))
+
     def recover(self, committed: Any, forked_from: Any = None) -> None:
         self.forked_from = forked_from
         self._sink_retries.run(lambda: super(PlayedRunner, self).recover(committed))

@@ -47,3 +47,21 @@ def test_an_overtaken_driver_discards_the_output_of_a_batch_of_time_that_it_cann
         Event("start", 14.0, {"parallelism": 2, "host": "c", "hint": "latest", "kills": True}),
     )
     assert play(History(2, events)).findings == []
+
+
+def test_a_driver_that_sleeps_in_a_transaction_holds_up_no_publication_of_an_earlier_attempts_batch() -> None:
+    events = (
+        Event("sink", 0.0, {"kind": "appended table"}),
+        Event("commit_faults", 0.0, {"refused": 0.2, "lost": 0.2, "unanswered": 0.0, "late": 0.05}),
+        Event("records", 0.0, {"keys": [3, 3, 2]}),
+        Event("start", 1.0, {"parallelism": 4, "host": "c", "hint": "latest"}),
+        Event("keeper", 0.0, {"seconds": 10.0}),
+        Event("records", 0.866, {"keys": [3, 1]}),
+        Event("idle", 57.658, {"seconds": 9.0}),
+        Event("start", 44.411, {"parallelism": 1, "host": "b", "hint": "latest", "kills": False}),
+        Event("records", 0.5, {"keys": [5, 0, 2, 4, 4, 4, 5, 1, 1, 4, 1, 2, 3, 5]}),
+        Event("freeze_at", 55.503, {"moment": "sink.effect.before", "nth": 8}),
+        Event("start", 4.0, {"parallelism": 4, "host": "c", "hint": "none", "kills": False}),
+        Event("records", 47.246, {"keys": [0, 0, 2, 3, 4, 2]}),
+    )
+    assert play(History(222, events)).findings == []

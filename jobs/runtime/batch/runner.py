@@ -34,7 +34,7 @@ from ...operators.column_values import rehearse_conversion
 from ...operators.failures import origin_of, shown_message, typed_failure, with_origin
 from ...operators.operator_contract import SPLIT_COLUMN
 from ...protocol.messages import SinkOutage
-from ...sinks.sink import RefusingSink, SinkContext
+from ...sinks.sink import RefusingSink, SinkContext, Takeover
 from ...spark_internals.arrow_schemas import spark_schema_of
 from ...spark_internals.parcels import Parcel
 from ..executor.side_outputs import wire_schema
@@ -301,6 +301,16 @@ class BatchRunner:
             if node.uid in tokens:
                 with contextlib.suppress(KeyscaleError):
                     node.sink.discard(tokens[node.uid])
+
+    def take_over(self, committed: BatchId) -> None:
+        """Ends what earlier attempts hold in the systems of sinks.
+
+        Call it before publishing the last committed batch. It waits for sinks with unavailable systems.
+        """
+        for node in self._topology.sinks:
+            if isinstance(node.sink, Takeover):
+                context = self._sink_context(node, committed, uuid.uuid4().hex)
+                self._waiting(partial(_of_sink, node, partial(node.sink.take_over, context)))
 
     def recover(self, committed: BatchId, forked_from: JobId | None = None) -> None:
         """Deletes output that earlier attempts left.

@@ -41,6 +41,7 @@ REFERENCES = {
     "operation_id",
     "savepoint_id",
     "rescale_id",
+    "?job",
 }
 WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator", "?to"}
 """They refer to something of the job that the path or `restore_from.job` names."""
@@ -51,8 +52,8 @@ VALUES = {
     "parameters{}.secret", "restart.attempts", "restart.attempts_before_reset_backoff", "restart.delay_ms",
     "restart.failure_rate_interval_ms", "restart.initial_backoff_ms", "restart.max_backoff_ms",
     "restart.max_failures_per_interval", "restart.reset_backoff_threshold_ms", "restart.type", "scope.jobs[]",
-    "secrets[]", "spark_conf{}", "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?limit",
-    "?limit_bytes", "?names", "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
+    "secrets[]", "spark_conf{}", "?actor", "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind",
+    "?limit", "?limit_bytes", "?names", "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
 }  # fmt: skip
 
 

@@ -45,7 +45,7 @@ from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, Subtask
 from keyscale.jobs.runtime.executor.task import OperatorTask, subtask_info
 from keyscale.jobs.runtime.executor.task_reports import TaskReport, complete_reports
 from keyscale.jobs.runtime.executor.worker import warm_stores
-from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.sinks.sink import SinkContext, Takeover
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId, hash_codes
@@ -159,6 +159,11 @@ class RehearsedRunner:
         for node in self.topology.sinks:
             if node.uid in tokens:
                 node.sink.discard(tokens[node.uid])
+
+    def take_over(self, committed: BatchId) -> None:
+        for node in self.topology.sinks:
+            if isinstance(node.sink, Takeover):
+                node.sink.take_over(self._sink(node.uid, committed))
 
     def recover(self, committed: BatchId) -> None:
         for node in self.topology.sinks:
@@ -297,6 +302,7 @@ class Rehearsal:
         committed = CommittedState.resumed(opened.resume, places.specs, opened.positions, opened.journal.last_position)
         shipment = Shipment(cast("Any", _RehearsedSession.sparkContext), self.topology)
         runner = RehearsedRunner(self.topology, info, places.specs, self.transform, shipment)
+        runner.take_over(committed.batch_id)
         runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
         runner.recover(committed.batch_id)
         for index in range(parallelism):
