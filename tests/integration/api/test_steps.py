@@ -15,20 +15,24 @@ from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.specification import Specification, changed
-from keyscale.db.models import Attempt, Change, Checkpoint
+from keyscale.clock import now_ms
+from keyscale.db.models import Attempt, Change, Checkpoint, Command, Job
 from keyscale.db.repositories import attempts, commands, jobs, revisions
 from keyscale.db.statuses import (
     AttemptStage,
     ChangeKind,
     ChangePhase,
+    ChangeStatus,
     CheckpointStatus,
+    ClaimMode,
     CommandStatus,
+    DesiredState,
     JobStatus,
     RestoreMode,
     Role,
     UpgradeMode,
 )
-from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -372,3 +376,167 @@ def test_a_change_keeps_the_times_of_its_new_driver_which_knows_the_lag_that_it_
         "attached_at_ms": 900,
         "restored_at_ms": 2000,
     }
+
+
+class Stored:
+    """The rows of the job `flights`."""
+
+    def __init__(self, context: Context, job_id: str) -> None:
+        self._context, self._job_id = context, job_id
+
+    def job(self) -> Job:
+        with self._context.sessions() as session:
+            return session.get_one(Job, self._job_id)
+
+    def attempt(self, number: int) -> Attempt:
+        with self._context.sessions() as session:
+            return session.get_one(Attempt, (self._job_id, number))
+
+    def command(self, command_id: str) -> Command:
+        with self._context.sessions() as session:
+            return session.get_one(Command, command_id)
+
+    def change(self, change_id: str) -> Change:
+        with self._context.sessions() as session:
+            return session.get_one(Change, change_id)
+
+    def wish(self, restore: Restore) -> None:
+        with self._context.sessions.begin() as session:
+            found = jobs.lock(session, self._job_id)
+            assert found is not None
+            JobTransaction(session, found).wish(restore)
+
+    def set_attempt(self, number: int, **columns: Any) -> None:
+        with self._context.sessions.begin() as session:
+            found = session.get_one(Attempt, (self._job_id, number))
+            for name, value in columns.items():
+                setattr(found, name, value)
+
+
+@pytest.fixture
+def stored(context: Context, job: dict[str, Any]) -> Stored:
+    return Stored(context, job["id"])
+
+
+def test_a_replaced_attempt_leaves_its_failure_the_counts_and_the_time_of_the_next_start(
+    take: Callable[..., None], stored: Stored
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    before_ms = now_ms()
+    take(steps.ReplaceAttempt(1, FAILURE, 3, 5000, FailureHistory(count=4, times_ms=[7])))
+    found, ended = stored.job(), stored.attempt(1)
+    assert (found.status, found.failure, found.consecutive_failures) == (JobStatus.RESTARTING, FAILURE, 3)
+    assert (found.failures, found.restarts) == ({"count": 4, "times_ms": [7]}, 1)
+    assert before_ms + 5000 <= found.next_start_at_ms <= now_ms() + 5000
+    assert (ended.stage, ended.failure, ended.exit_code) == (AttemptStage.ENDED, FAILURE, None)
+    assert ended.ended_at_ms is not None
+    assert ended.ended_at_ms >= before_ms
+    take(steps.CreateAttempt(1, steps.Cause.RECOVER), steps.ReplaceAttempt(2, FAILURE, 1, 0))
+    assert (stored.job().next_start_at_ms, stored.job().restarts, stored.job().consecutive_failures) == (0, 2, 1)
+    assert stored.job().failures == {"count": 4, "times_ms": [7]}, "no strategy has counted the second failure"
+
+
+def test_an_attempt_is_ended_once_and_its_first_failure_stays(
+    client: httpx.Client, take: Callable[..., None], stored: Stored
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    stored.set_attempt(1, failure={"code": "FIRST", "message": "it broke"})
+    take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
+    ended_at_ms = stored.attempt(1).ended_at_ms
+    take(steps.EndAttempt(1))
+    assert (stored.attempt(1).ended_at_ms, (stored.attempt(1).failure or {})["code"]) == (ended_at_ms, "FIRST")
+    assert client.get("/jobs/flights/exceptions").json()["exceptions"] == [], "its driver has reported it"
+
+
+def test_a_stop_moves_to_the_next_attempt_and_ends_with_the_job(
+    client: httpx.Client, take: Callable[..., None], stored: Stored
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/jobs/flights/savepoints", json={"savepoint_id": "mine"})
+    take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
+    assert stored.job().status is JobStatus.SAVEPOINTING, "a job that stops does not show a restart"
+    assert stored.command("end").status is CommandStatus.IN_PROGRESS
+    take(steps.CreateAttempt(1, steps.Cause.RECOVER), steps.ReassignStop("end", 2))
+    assert stored.command("end").attempt == 2
+    take(steps.SettleJob(JobStatus.STOPPED))
+    command, found = stored.command("end"), stored.job()
+    assert (command.status, (command.failure or {})["code"]) == (CommandStatus.FAILED, "JOB_ENDED")
+    assert (found.status, found.desired, found.failure) == (JobStatus.STOPPED, DesiredState.STOPPED, None)
+    assert found.ended_at_ms is not None
+    assert stages(client) == {1: "ENDED", 2: "ENDED"}
+
+
+def test_a_job_whose_savepoint_failed_is_wanted_to_run_again(
+    client: httpx.Client, take: Callable[..., None], stored: Stored
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    take(steps.ResumeJob(FAILURE), steps.ShowStatus(JobStatus.RUNNING))
+    assert (stored.job().desired, stored.job().status) == (DesiredState.RUNNING, JobStatus.RUNNING)
+    assert stages(client) == {1: "ACTIVE"}
+
+
+def test_an_attempt_is_told_how_to_restore_and_a_standby_only_when_it_takes_over(
+    running: Callable[..., None], publish: Callable[[], None], stored: Stored
+) -> None:
+    waiting = stored.attempt(2)
+    assert (waiting.restore_from, waiting.restore_id, waiting.revision) == (None, None, 2)
+    assert stored.change("r").new_attempt == 2
+    running(steps.BeginSavepoint())
+    publish()
+    running(steps.AdvanceChange(ChangePhase.STOP))
+    assert (stored.change("r").savepoint_location, stored.change("r").savepoint_checkpoint_id) == (SAVEPOINT, 9)
+    assert stored.job().revision == 1
+    running(steps.SwitchOver())
+    told, change = stored.attempt(2), stored.change("r")
+    assert (told.stage, told.restore_from, told.restore_mode) == (
+        AttemptStage.ACTIVE,
+        SAVEPOINT,
+        RestoreMode.CONTINUE,
+    )
+    assert (stored.job().revision, change.old_attempt) == (2, 1)
+    assert change.stopped_at_ms is not None
+    wished = Restore("wish", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
+    stored.wish(wished)
+    running(steps.EndAttempt(2), steps.CreateAttempt(1, steps.Cause.START, after=7))
+    told = stored.attempt(8)
+    assert (told.restore_id, told.restore_mode, told.restore_from) == ("wish", RestoreMode.REWIND, SAVEPOINT)
+    assert (told.claim_mode, told.allow_non_restored_state) == (ClaimMode.CLAIM, True)
+    assert (told.revision, told.parallelism, told.cause) == (1, 2, "start")
+
+
+@pytest.mark.parametrize(("mode", "rewound"), [(RestoreMode.REWIND, (2, SAVEPOINT)), (RestoreMode.CONTINUE, (0, None))])
+def test_a_restore_is_pending_until_an_attempt_has_carried_it_out_and_only_a_rewind_begins_a_history(
+    take: Callable[..., None], stored: Stored, mode: RestoreMode, rewound: tuple[int, str | None]
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.EndAttempt(1))
+    stored.wish(Restore("wish", mode, SAVEPOINT))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.EndAttempt(2))
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.EndAttempt(3))
+    assert stored.attempt(3).restore_id == "wish", "attempt 2 has restored nothing"
+    stored.set_attempt(2, restored_at_ms=5)
+    take(steps.CreateAttempt(1, steps.Cause.START))
+    assert stored.attempt(4).restore_id is None
+    assert (stored.job().restore, stored.job().rewound_by, stored.job().rewound_to) == (None, *rewound)
+
+
+def test_a_change_without_a_standby_gets_a_driver_of_its_own_revision_and_cause(
+    client: httpx.Client, take: Callable[..., None], publish: Callable[[], None], stored: Stored
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    assert client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
+    take(steps.BeginSavepoint(), steps.BeginSavepoint())
+    command = stored.command("rescale:r")
+    assert (command.attempt, command.savepoint_id, command.drain) == (1, "r", False)
+    publish()
+    take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
+    made = stored.attempt(2)
+    assert (made.revision, made.parallelism, made.cause, made.stage) == (2, 4, "rescale", AttemptStage.ACTIVE)
+    assert stored.change("r").new_attempt == 2
+    take(steps.RetryRestore(2))
+    assert (stored.change("r").new_attempt, stored.attempt(3).restore_from) == (3, SAVEPOINT)
+    take(steps.CompleteChange(False, 77))
+    change = stored.change("r")
+    assert (change.resumed_at_ms, change.status, change.failure) == (77, ChangeStatus.COMPLETED, None)
+    assert change.phases[-1]["ended_at_ms"] == change.ended_at_ms
