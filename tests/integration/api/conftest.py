@@ -20,7 +20,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.lifecycle.leadership import Leadership
-from keyscale.api.services import artifacts
+from keyscale.api.services import artifacts, recovered_jobs
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.connections import open_engine, session_factory
@@ -213,7 +213,8 @@ def _inspected_once(inspections: dict[tuple[bytes, str], Any], monkeypatch: pyte
             inspections[key] = inspect_artifact(content, filename)
         return inspections[key]
 
-    monkeypatch.setattr(artifacts, "inspect_artifact", inspect)
+    for service in (artifacts, recovered_jobs):
+        monkeypatch.setattr(service, "inspect_artifact", inspect)
 
 
 @pytest.fixture(scope="module")

@@ -287,6 +287,12 @@ def changed_specification(record: JobRecord, **fields: Any) -> JobRecord:
             ),
             "JOB_RECORD_INVALID",
         ),
+        (
+            lambda record: msgspec.structs.replace(
+                record, artifacts=tuple(msgspec.structs.replace(each, kind="ZIP") for each in record.artifacts)
+            ),
+            "JOB_RECORD_INVALID",
+        ),
         (lambda record: changed_specification(record, parameters={"x": ["y"]}), "JOB_RECORD_INVALID"),
         (lambda record: changed_specification(record, more=1), "JOB_RECORD_INVALID"),
         (lambda record: changed_specification(record, parallelism=17), "PARALLELISM_OUT_OF_RANGE"),

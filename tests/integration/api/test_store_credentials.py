@@ -137,6 +137,9 @@ def test_a_drivers_processes_use_credentials_for_its_own_job(
             assert not allowed(policy, action, settings.store_url, path), (action, path)
     assert allowed(policy, "s3:GetObject", settings.store_url, "control-planes/here.json")
     assert not allowed(policy, "s3:PutObject", settings.store_url, "control-planes/here.json")
+    record = f"job-records/{job['id']}/00000000000000000001.json"  # a job could give itself secrets with it
+    for action in ("s3:GetObject", "s3:PutObject", "s3:DeleteObject"):
+        assert not allowed(policy, action, settings.store_url, record)
     assert not allowed(policy, "s3:DeleteBucket", settings.store_url, "")
     [listing] = [each for each in json.loads(policy)["Statement"] if "s3:ListBucket" in each["Action"]]
     assert listing["Condition"] == {

@@ -252,6 +252,14 @@ class TestAttempts:
         assert found is not None
         assert found.number == 2
 
+    def test_the_newest_earlier_attempt_that_has_restored_is_found(self, rows: Rows) -> None:
+        for number, at_ms in ((1, 5), (2, 5), (3, None), (4, 5)):
+            rows.attempt(number, restored_at_ms=at_ms)
+        rows.attempt(3, job_id="other", restored_at_ms=5)
+        assert attempts.newest_restored(rows.session, "mine", before=4) == 2
+        assert attempts.newest_restored(rows.session, "mine", before=5) == 4
+        assert attempts.newest_restored(rows.session, "mine", before=1) == 0
+
     def test_the_shown_attempt_is_the_active_one_or_the_newest_that_ran(self, rows: Rows) -> None:
         rows.attempt(1)
         rows.attempt(2)
@@ -658,6 +666,9 @@ class TestArtifacts:
         self.add(rows, "two", 2, "y")
         assert artifacts.find_version(rows.session, "lib", "x") is None
         assert artifacts.next_version(rows.session, "lib") == 3
+        assert artifacts.has_version(rows.session, "lib", 2)
+        assert not artifacts.has_version(rows.session, "lib", 3)
+        assert not artifacts.has_version(rows.session, "program", 2)
 
     def test_bytes_go_with_the_last_version_that_has_them(self, rows: Rows) -> None:
         first, second = self.add(rows, "one", 1, "x"), self.add(rows, "two", 2, "x")
