@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import pickle
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from ..operators.failures import CarriedFailure, TaskOrigin, exception_line, use
 from ..protocol.messages import REPORTED_SPLITS_MAX
 from ..protocol.source_retention import comparable_positions
 from ..spark_internals.arrow_schemas import arrow_schema_of, spark_schema_of
+from ..spark_internals.function_copies import pickled
 from .positions import (
     BatchPositions,
     dealt,
@@ -57,6 +59,8 @@ logger = logging.getLogger(__name__)
 _SPLIT_MARK = "keyscale.split"
 
 _numbers = itertools.count()
+_copies: dict[str, bytes] = {}
+"""Each source as it was pickled, by the name of its streams."""
 
 
 def streaming_frame(
@@ -77,11 +81,19 @@ def streaming_frame(
         NotPicklableError: The source holds something that cannot be sent to Python workers.
     """
     check_picklable(source, f"source {type(source).__name__}")
+    copy = pickled(source)
     schema = _marked(spark_schema_of(arrow_schema(source.schema)), source.split_columns)
     at_once = readers or spark.sparkContext.defaultParallelism
     name = f"keyscale-{type(source).__name__}-{next(_numbers)}"
+    _copies[name] = copy
     spark.dataSource.register(_data_source(name, schema, SourceReader(source, schema, max_records_per_batch, at_once)))
     return spark.readStream.format(name).load()
+
+
+def source_of(stream: str) -> Source | None:
+    """Returns a copy of the source that a stream of this kind reads; None for a stream of Spark's own."""
+    copy = _copies.get(stream)
+    return None if copy is None else pickle.loads(copy)  # noqa: S301 - ours
 
 
 def split_columns_of(schema: StructType) -> tuple[str, ...]:

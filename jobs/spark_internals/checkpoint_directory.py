@@ -348,6 +348,13 @@ def is_offsets(name: str) -> bool:
     return entry is not None and entry["folder"] == "offsets"
 
 
+def ends_of(files: Mapping[str, str], batch_id: int, inputs: int) -> list[str | None]:
+    """Returns where a batch ends in each input; None for an input without a record."""
+    lines = files.get(f"offsets/{batch_id}", "").splitlines()[_OFFSETS_HEADER_LINES:]
+    ends = [None if line == _NOTHING_READ else line for line in lines]
+    return [*ends, *[None] * inputs][:inputs]
+
+
 def inputs_of(offsets: str) -> int:
     """Returns the number of inputs of the query that wrote the offsets."""
     return len(offsets.splitlines()) - _OFFSETS_HEADER_LINES

@@ -40,6 +40,16 @@ def inputs_up_to(frames: Sequence[DataFrame]) -> list[int]:
     return counts
 
 
+def streams_of(frames: Sequence[DataFrame]) -> list[str]:
+    """Returns the kind of each different stream of some frames, in the order of Spark's inputs.
+
+    Returns none if the streams are unknown.
+    """
+    if SparkUse.SOURCE_INPUTS in switched_off():
+        return []
+    return [_kind(leaf) for leaf in dict.fromkeys(leaf for frame in frames for leaf in _streams(frame))]
+
+
 def kinds_of(frame: DataFrame) -> tuple[str, ...]:
     """Returns the kind of each stream of a frame, such as kafka.
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from ...operators.operator_contract import SPLIT_COLUMN
+from ...sources.source_reader import source_of
 from ...spark_internals.arrow_schemas import spark_schema_of
-from ...spark_internals.source_inputs import inputs_up_to, kinds_of
+from ...spark_internals.source_inputs import inputs_up_to, kinds_of, streams_of
 from .source_order import DeclaredSource, positions_for
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from keyscale.state.identifiers import OperatorUid
 
     from ...graph.nodes import NodeId, SourceNode
+    from ...sources.source import Source
 
 _SOURCE = "__source"
 _SPLIT = pa.field(SPLIT_COLUMN, pa.string())
@@ -82,6 +84,15 @@ class JobSources:
         The number includes the inputs of the source itself.
         """
         return inputs_up_to([node.frame for node in self.nodes])
+
+    def counting(self) -> list[Source]:
+        """Returns a copy of the source of each input.
+
+        Returns none if an input is a stream of Spark's own, which only Spark can ask for its ends.
+        """
+        found = [source_of(stream) for stream in streams_of([node.frame for node in self.nodes])]
+        sources = [source for source in found if source is not None]
+        return sources if len(sources) == len(found) else []
 
     def split(self, frame: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> dict[NodeId, DataFrame]:
         """Returns the records of each source in a batch.

@@ -74,6 +74,7 @@ class DriverStatus:
         self._restored_at_ms: int | None = None
         self._metrics = DriverMetrics()
         self._has_found_no_input = False
+        self._are_counted = False
         self._losing_query, self._lost_before = "", 0
         self._results: dict[str, CommandResult] = {}
 
@@ -210,10 +211,19 @@ class DriverStatus:
                 update = {"lost_records": lost, "lost_records_since_ms": since_ms}
                 self._metrics = self._metrics.model_copy(update=update)
 
-    def sources_are_behind(self, records: int | None) -> None:
-        """Sets by how many records the last batch was behind its sources."""
+    def records_wait(self, records: int) -> None:
+        """Sets the number of records that no committed batch has, at this moment."""
         with self._lock:
-            if self._metrics.pending_records != records:
+            self._are_counted = True
+            self._metrics = self._metrics.model_copy(update={"pending_records": records})
+
+    def sources_are_behind(self, records: int | None) -> None:
+        """Sets by how many records the last batch was behind its sources.
+
+        It only counts if the records that wait are unknown.
+        """
+        with self._lock:
+            if not self._are_counted and self._metrics.pending_records != records:
                 self._metrics = self._metrics.model_copy(update={"pending_records": records})
 
     def sources_still_have(self, sources: list[SourceMetrics]) -> None:
@@ -312,7 +322,7 @@ class DriverStatus:
         now, quiet = self._clock(), dict[str, Any]()
         if 1000 * (now - self._committed_at) > IDLE_MS:
             quiet["busy_ratio"] = 0.0
-            if metrics.waits_for_input:
+            if metrics.waits_for_input and not self._are_counted:
                 quiet["pending_records"] = 0
         quiet_ms = 1000 * (now - (self._committed_at if self._rated_until is None else self._rated_until))
         # A job whose batches are far apart is quiet only when the next batch is late.

@@ -30,6 +30,7 @@ from ...spark_internals.checkpoint_directory import (
 from ..batch.locality import Locality
 from ..batch.metrics import operator_metrics, sink_metrics
 from ..errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
+from .backlog import Reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -133,6 +134,11 @@ class BatchLoop:
         elif self.batch_interval_ms:
             writer = writer.trigger(processingTime=f"{self.batch_interval_ms} milliseconds")
         return writer.option("checkpointLocation", self._directory.location).start()
+
+    def reached(self) -> Reached:
+        """Returns how far the committed batches have read the sources."""
+        files = self._positions  # first: later files may lack the offsets of an earlier batch
+        return Reached(files, self._committed.spark_batch_id)
 
     def refuse(self) -> None:
         """Prevents further batches.

@@ -40,6 +40,7 @@ from ..errors import SparkLostError
 from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
 from ..retries import Retries
 from .attempt import fall_back, open_attempt, reopen_attempt
+from .backlog import Backlog, Reached
 from .batch_loop import BatchLoop
 from .checkpoints import Checkpoints, SnapshotContext
 from .coordinator import Coordinator
@@ -174,6 +175,15 @@ class Execution:
             opened.manifest.path if opened.manifest else "nothing",
         )
         anchor = self._anchor = Anchor.create(context.spark, self._info.parallelism)
+        backlog = self._backlog(opened)
+        backlog.start()
+        try:
+            self._run_batches(opened, anchor, shipment, backlog)
+        finally:
+            backlog.end()
+
+    def _run_batches(self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, backlog: Backlog) -> None:
+        context = self._context
         opened, committed, runner = self._resumed(opened, anchor, shipment)
         sources = self._sources_of(opened)
         loop = BatchLoop(
@@ -187,6 +197,7 @@ class Execution:
             positions=sources.positions(opened.positions),
             batch_interval_ms=self._batch_interval_ms(),
         )
+        backlog.follow(loop.reached)
         with contextlib.closing(
             IdleQueries(context.spark)
         ) as idle:  # before the query, which may find no input at its first poll
@@ -207,6 +218,12 @@ class Execution:
                 timekeeper.end()
                 watch.end()
                 self._go_down(loop, query, coordinator)
+
+    def _backlog(self, opened: OpenAttempt) -> Backlog:
+        """Returns the count of waiting records, from the restored positions on."""
+        resume = opened.resume
+        reached = Reached(opened.positions, resume.batch_id - resume.time.time_batches)
+        return Backlog(self._sources_of(opened).counting(), reached, self._context.status)
 
     def _open(self) -> OpenAttempt:
         context, after = self._context, self._after

@@ -13,9 +13,12 @@ from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
 from keyscale.jobs.operators.failures import origin_of, typed_failure
 from keyscale.jobs.operators.operator_contract import SPLIT_COLUMN
 from keyscale.jobs.runtime.batch.metrics import pending_records
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver.backlog import Backlog, Reached
 from keyscale.jobs.sources.carried_split import with_split_of_source
 from keyscale.jobs.sources.positions import limited
-from keyscale.jobs.sources.source_reader import split_columns_of, streaming_frame
+from keyscale.jobs.sources.source_reader import source_of, split_columns_of, streaming_frame
+from keyscale.jobs.spark_internals.source_inputs import streams_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -76,7 +79,8 @@ class Reading:
         lines = streaming_frame(self.spark, Lines(self.input), max_records_per_batch=self.limit)
         found = with_split_of_source(lines.select("number"))
         assert found is not None
-        writer = found[0].writeStream.foreachBatch(self._note).option("checkpointLocation", str(self.checkpoint))
+        self.frame = found[0]
+        writer = self.frame.writeStream.foreachBatch(self._note).option("checkpointLocation", str(self.checkpoint))
         return writer.start()
 
     def write(self, file: str, *numbers: object) -> None:
@@ -146,6 +150,15 @@ def test_the_progress_of_a_limited_query_reports_how_many_records_its_batches_le
     wait_until(lambda: len([each for each in query.recentProgress if each["numInputRows"]]) == 3, 120, what="3 batches")
     query.stop()
     assert [pending_records(each) for each in query.recentProgress if each["numInputRows"]] == [4, 1, 0]
+    reading.write("b.txt", 12)
+    sources = [source_of(stream) for stream in streams_of([reading.frame, reading.frame])]
+    files = {f"offsets/{batch}": (reading.checkpoint / f"offsets/{batch}").read_text() for batch in range(3)}
+    status = DriverStatus()
+    for committed, left in ((0, 5), (1, 2), (2, 1)):
+        Backlog([each for each in sources if each is not None], Reached(files, committed), status).look()
+        assert status.heartbeat().metrics.pending_records == left
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    assert [source_of(stream) for stream in streams_of([rate])] == [None]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,117 @@
+"""The thread that counts the records that no committed batch has read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ...sources.waiting_records import WaitingRecords
+from ...spark_internals.checkpoint_directory import ends_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from ...sources.source import Source
+    from ..control.driver_status import DriverStatus
+
+logger = logging.getLogger(__name__)
+
+ASK_SECONDS = 3.0
+_LOOK_SECONDS = 0.5
+
+
+class Reached(NamedTuple):
+    """How far a job has read its sources.
+
+    Attributes:
+        files: Files of Spark's checkpoint directory, by relative path.
+        batch: Spark's number of the last committed batch; -1 before the first.
+    """
+
+    files: Mapping[str, str]
+    batch: int
+
+
+class Backlog:
+    """Counts the records between the committed positions and the sources' present ends.
+
+    It asks the sources every three seconds, beside the batches, and counts again after each commit.
+
+    Args:
+        sources: A copy of the source of each of Spark's inputs, in their order.
+        reached: How far the job has read.
+        status: Takes the number.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        reached: Reached,
+        status: DriverStatus,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._waiting = [WaitingRecords(source) for source in sources]
+        self._reached: Callable[[], Reached] = lambda: reached
+        self._status = status
+        self._clock = clock
+        self._asked_at: float | None = None
+        self._is_silent = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="backlog", daemon=True)
+
+    def follow(self, reached: Callable[[], Reached]) -> None:
+        """Counts from the positions of a loop of batches from now on."""
+        self._reached = reached
+
+    def start(self) -> None:
+        """Starts the thread, unless the job has a source that only Spark can ask."""
+        if self._waiting:
+            self._thread.start()
+
+    def end(self) -> None:
+        """Ends the thread. A source that does not answer keeps the thread, but no number is reported."""
+        self._ended.set()
+
+    def look(self) -> None:
+        """Counts once; asks the sources if the last answer is old."""
+        now = self._clock()
+        if self._asked_at is None or now - self._asked_at >= ASK_SECONDS:
+            self._ask()
+            self._asked_at = self._clock()
+        committed, planned = self._ends()
+        counts = [each.count(*ends) for each, *ends in zip(self._waiting, committed, planned, strict=True)]
+        known = [count for count in counts if count is not None]
+        if known and not self._ended.is_set():
+            self._status.records_wait(sum(known))
+
+    def _ask(self) -> None:
+        committed, planned = self._ends()
+        try:
+            for each, *ends in zip(self._waiting, committed, planned, strict=True):
+                each.ask(*ends)
+        except Exception as error:  # noqa: BLE001 - a user's code may raise anything; the batch reports it
+            if not self._is_silent:
+                logger.warning("the records that wait are not counted while a source does not answer: %s", error)
+            self._is_silent = True
+        else:
+            self._is_silent = False
+
+    def _ends(self) -> tuple[list[str | None], list[str | None]]:
+        """Returns each input's record of the last committed batch and of the running batch."""
+        files, batch = self._reached()
+        count = len(self._waiting)
+        return ends_of(files, batch, count), ends_of(files, batch + 1, count)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self.look()
+            except Exception:  # the numbers of a job are no reason to end the job
+                logger.exception("the records that wait cannot be counted")
+                break
+            self._ended.wait(_LOOK_SECONDS)
+        for each in self._waiting:
+            each.close()

@@ -1,0 +1,164 @@
+"""The records that wait: all that no committed batch has, also while a batch runs and while a driver restores."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
+from keyscale.jobs.runtime.driver.backlog import ASK_SECONDS, Backlog, Reached
+from keyscale.jobs.sources.source import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    import pyarrow as pa
+
+    from keyscale.jobs.sources.source import Position
+
+
+class Log(Source):
+    """A source of numbered records, of which a test sets the ends."""
+
+    schema = "number bigint"  # type: ignore[assignment]  # a property of the contract
+
+    def __init__(self, **ends: int) -> None:
+        self.ends: dict[str, Position] = dict(ends)
+        self.asked = 0
+        self.is_away = False
+        self.is_closed = False
+
+    def discover(self, known: Collection[str]) -> Mapping[str, Position]:
+        return {split: 10 for split in self.ends if split not in known}
+
+    def latest(self, positions: Mapping[str, Position], limit: int | None) -> Mapping[str, Position]:
+        assert limit is None, "all that waits counts, and not only the next batch"
+        self.asked += 1
+        if self.is_away:
+            raise ConnectionError("no broker answers")
+        return {split: self.ends[split] for split in positions}
+
+    def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        raise AssertionError("nothing is read to count")
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def offsets(*inputs: dict[str, tuple[int, int]] | None) -> str:
+    """Spark's record of a batch that reads these ranges of the splits of its inputs."""
+    lines = ["-" if each is None else json.dumps({"version": 1, "splits": each}) for each in inputs]
+    return "\n".join(["v1", '{"batchWatermarkMs":0}', *lines])
+
+
+def waiting(status: DriverStatus) -> int | None:
+    return status.heartbeat().metrics.pending_records
+
+
+@pytest.fixture
+def status() -> DriverStatus:
+    return DriverStatus()
+
+
+def test_the_records_of_the_running_batch_wait_until_its_commit(status: DriverStatus) -> None:
+    clock, source = Clock(), Log(a=100, b=50)
+    committed = offsets({"a": (10, 20), "b": (0, 50)})
+    planned = offsets({"a": (20, 95), "b": (50, 50)})
+    reached = Reached({"offsets/3": committed}, 3)
+    backlog = Backlog([source], Reached({}, -1), status, clock)
+    backlog.follow(lambda: reached)
+    backlog.look()
+    assert waiting(status) == 80
+    reached = Reached({"offsets/3": committed, "offsets/4": planned}, 3)
+    backlog.look()
+    assert waiting(status) == 80, "the batch is planned, and not committed"
+    reached = Reached(reached.files, 4)
+    backlog.look()
+    assert waiting(status) == 5
+    assert source.asked == 1, "a commit is counted without asking the source"
+
+
+def test_records_that_arrive_while_a_batch_runs_are_counted(status: DriverStatus) -> None:
+    clock, source = Clock(), Log(a=100)
+    backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 100)})}, 0), status, clock)
+    backlog.look()
+    assert waiting(status) == 0
+    source.ends["a"] = 5193
+    clock.now = ASK_SECONDS / 2
+    backlog.look()
+    assert (waiting(status), source.asked) == (0, 1), "the source is asked every few seconds"
+    clock.now = ASK_SECONDS
+    backlog.look()
+    assert (waiting(status), source.asked) == (5093, 2)
+
+
+def test_before_a_driver_has_restored_the_state_the_records_count_from_the_restored_positions(
+    status: DriverStatus,
+) -> None:
+    first, second = Log(a=415_961), Log(b=30)
+    replanned = {"offsets/7": offsets({"a": (0, 20)}, None), "offsets/8": offsets({"a": (20, 90)}, {"b": (10, 25)})}
+    Backlog([first, second], Reached(replanned, 7), status, Clock()).look()
+    assert waiting(status) == 415_941 + 20, "a split that only the planned batch knows counts from its start"
+
+
+def test_before_the_first_batch_the_records_count_from_where_the_job_will_begin(status: DriverStatus) -> None:
+    source = Log(a=100)
+    backlog = Backlog([source], Reached({}, -1), status, Clock())
+    backlog.look()
+    assert waiting(status) == 90
+
+
+def test_while_the_sources_are_away_commits_still_count(status: DriverStatus) -> None:
+    clock, source = Clock(), Log(a=100)
+    files = {"offsets/0": offsets({"a": (0, 40)}), "offsets/1": offsets({"a": (40, 70)})}
+    reached = Reached(files, 0)
+    backlog = Backlog([source], reached, status, clock)
+    source.is_away = True
+    backlog.look()
+    assert waiting(status) is None, "the sources have never answered"
+    source.is_away = False
+    clock.now = ASK_SECONDS
+    backlog.look()
+    assert waiting(status) == 60
+    source.is_away = True
+    backlog.follow(lambda: Reached(files, 1))
+    clock.now = 2 * ASK_SECONDS
+    backlog.look()
+    assert waiting(status) == 30
+
+
+def test_a_source_that_leaves_out_its_splits_has_nothing_that_waits(status: DriverStatus) -> None:
+    source = Log(a=100)
+    source.latest = lambda positions, limit: {}  # type: ignore[method-assign]  # noqa: ARG005
+    Backlog([source], Reached({"offsets/0": offsets({"a": (0, 100)})}, 0), status, Clock()).look()
+    assert waiting(status) == 0
+
+
+def test_the_count_of_the_records_that_wait_is_above_what_spark_says_of_its_last_batch() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    Backlog([Log(a=100)], Reached({"offsets/0": offsets({"a": (0, 60)})}, 0), status, clock).look()
+    status.sources_are_behind(3)
+    status.waits_for_input(True)
+    clock.now = IDLE_MS / 1000 + 1
+    assert waiting(status) == 40, "a job with an interval waits although its sources have records"
+
+
+def test_after_its_end_the_count_reports_no_number(status: DriverStatus) -> None:
+    source = Log(a=100)
+    backlog = Backlog([source], Reached({}, -1), status, Clock())
+    backlog.end()
+    backlog.look()
+    assert waiting(status) is None
+    backlog.start()
+    backlog._thread.join(60)
+    assert source.is_closed
