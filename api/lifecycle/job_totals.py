@@ -28,6 +28,34 @@ def totals_before(session: Session, job_id: str, number: int) -> dict[str, int]:
     return added_totals(None if before is None else before.totals_before, metrics)
 
 
+def known_before(session: Session, job_id: str, number: int) -> dict[str, int]:
+    """Returns what earlier drivers of a job have reported.
+
+    These are the job's counters, and the records that waited at the last report, with its time.
+    """
+    before = attempts.counted_before(session, job_id, number)
+    metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
+    earlier = None if before is None else before.totals_before
+    at_ms = None if before is None else before.heartbeat_at_ms
+    return {**added_totals(earlier, metrics), **waiting_records(earlier, metrics, at_ms)}
+
+
+def waiting_records(
+    before: Mapping[str, Any] | None, metrics: DriverMetrics | None, at_ms: int | None
+) -> dict[str, int]:
+    """Returns the last known number of waiting records, with its time.
+
+    Args:
+        before: What is known before the attempt.
+        metrics: The last report of the attempt's driver.
+        at_ms: The time of the report.
+    """
+    records = None if metrics is None else metrics.pending_records
+    if records is not None and 0 <= records < NUMBER_MAX and at_ms is not None:
+        return {"lag_records": records, "lag_records_at_ms": at_ms}
+    return {name: before[name] for name in ("lag_records", "lag_records_at_ms") if before and name in before}
+
+
 def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None) -> dict[str, int]:
     """Returns a job's counters.
 

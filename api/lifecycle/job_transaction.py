@@ -21,7 +21,8 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 
 from .change_phases import CANCELLED
 from .intents import described, settle_command
-from .job_totals import added_totals, totals_before, with_log_counters
+from .job_totals import added_totals, known_before, with_log_counters
+from .ledger import usual_waiting
 from .outcomes import failure
 from .restoring import Restore
 from .transitions import enter
@@ -76,12 +77,12 @@ class JobTransaction:
             revision=revision,
             parallelism=parallelism,
             created_at_ms=now_ms(),
-            lag_before=None if change is None else (change.figures_before or {}).get("lag_records"),
+            lag_before=None if change is None else usual_waiting(change.figures_before or {}),
             reaped=False,
         )
         if stage is AttemptStage.ACTIVE:
             self.tell_restore(attempt)
-        attempt.totals_before = totals_before(self.session, self.job.id, attempt.number)
+        attempt.totals_before = known_before(self.session, self.job.id, attempt.number)
         self.session.add(attempt)
         self.session.flush()
         self.record(

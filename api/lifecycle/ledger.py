@@ -117,6 +117,19 @@ def figures_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | N
     }
 
 
+def usual_waiting(figures: Mapping[str, Any]) -> int | None:
+    """Returns how many records waited at most before a change.
+
+    Returns None if unknown. The records that arrive while a batch runs wait as well, and the number was taken at any
+    moment of a batch.
+    """
+    waiting = figures.get("lag_records")
+    if waiting is None:
+        return None
+    arrived = (figures.get("input_rate") or 0.0) * (figures.get("batch_duration_ms") or 0.0) / 1000
+    return int(min(waiting + arrived, _NUMBER_MAX))
+
+
 def note_progress(attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> bool:
     """Notes that an attempt has caught up or settled.
 

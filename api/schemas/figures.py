@@ -10,14 +10,18 @@ from .base import Answer
 class FiguresAnswer(Answer):
     """A job's current metrics.
 
-    An unknown metric, such as a rate of a job that does not run, is null.
+    An unknown metric, such as a rate of a job that does not run, is null. Counters and waiting records stay.
     """
 
     input_rate: float | None = Field(description="Records read per second over the last minute, with waits.")
     processed_rate: float | None = Field(description="Processed records per second while batches run.")
     busy_ratio: float | None = Field(description="Share of the time in which batches run.")
     batch_duration_ms: float | None = Field(description="Time to run and commit a batch.")
-    lag_records: int | None = Field(description="Records waiting in the sources; null if the sources do not report it.")
+    lag_records: int | None = Field(
+        description="Records in the sources that no committed batch has; the last known number if the job does not run;"
+        " null if the sources cannot count."
+    )
+    lag_records_at_ms: int | None = Field(description="Time at which lag_records was counted; null without a number.")
     lag_ms: int | None = Field(
         description="How far the latest event of the slowest operator was behind the clock when its batch was"
         " committed; null without event time, and if events are ahead of the clock."

@@ -266,6 +266,7 @@ class JobSummaryAnswer(Answer):
             "busy_ratio": 0.125,
             "batch_duration_ms": 250.0,
             "lag_records": 0,
+            "lag_records_at_ms": 1_795_000_060_500,
             "lag_ms": 900,
             "watermark_ms": 1_795_000_059_000,
             "state_size": 1_048_576,

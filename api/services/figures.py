@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverState
 
-from ..lifecycle.job_totals import NUMBER_MAX, added_totals
+from ..lifecycle.job_totals import NUMBER_MAX, added_totals, waiting_records
 from ..schemas.figures import FiguresAnswer
 
 if TYPE_CHECKING:
@@ -35,18 +35,25 @@ def reports_now(attempt: Attempt | AttemptSummaryAnswer, *, now_ms: int) -> bool
 
 
 def figures_of(
-    metrics: DriverMetrics | None, before: Mapping[str, Any] | None, state_size: int | None, *, is_current: bool
+    metrics: DriverMetrics | None,
+    before: Mapping[str, Any] | None,
+    state_size: int | None,
+    *,
+    is_current: bool,
+    at_ms: int | None,
 ) -> FiguresAnswer:
     """Returns a job's metrics.
 
     Args:
         metrics: The last report of the driver of the attempt that runs the job, or else of its last attempt.
-        before: The job's counters before that attempt.
+        before: What is known of the job before that attempt: its counters, and the records that waited.
         state_size: The state size of its latest completed checkpoint or savepoint.
         is_current: Whether the report is current.
+        at_ms: The time of the report.
     """
     gauges = _gauges(metrics if is_current else None)
-    return FiguresAnswer(**gauges, **added_totals(before, metrics), state_size=state_size)
+    waiting = {"lag_records": None, "lag_records_at_ms": None} | waiting_records(before, metrics, at_ms)
+    return FiguresAnswer(**gauges, **waiting, **added_totals(before, metrics), state_size=state_size)
 
 
 def _gauges(metrics: DriverMetrics | None) -> dict[str, Any]:
@@ -57,7 +64,6 @@ def _gauges(metrics: DriverMetrics | None) -> dict[str, Any]:
         "processed_rate": metrics.processed_records_per_second if metrics and has_run else None,
         "busy_ratio": metrics.busy_ratio if metrics and (has_run or is_idle) else None,
         "batch_duration_ms": metrics.batch_duration_ms if metrics and has_run else None,
-        "lag_records": None if metrics is None else _plausible(metrics.pending_records),
         "lag_ms": _lag_ms(metrics),
         "watermark_ms": _watermark_ms(metrics),
     }

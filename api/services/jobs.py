@@ -497,6 +497,7 @@ def _fields(
                 columns.get("totals_before"),
                 None if newest is None else newest.state_size,
                 is_current=attempt is not None and reports_now(attempt, now_ms=at_ms),
+                at_ms=None if attempt is None else attempt.heartbeat_at_ms,
             ),
         }
     )

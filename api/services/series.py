@@ -11,7 +11,7 @@ from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import AVERAGED, COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
 
 from ..errors import RequestInvalidError
-from ..lifecycle.job_totals import totals_before
+from ..lifecycle.job_totals import known_before, waiting_records
 from ..schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
 from .figures import figures_of, reports_now
 from .jobs import require_job_id
@@ -66,14 +66,15 @@ def begin_counting(session: Session, attempt: Attempt) -> None:
     The attempt's driver counts from zero; with these counters the job's counters continue.
     """
     if attempt.metrics is None:  # until now the attempt before it may have counted on
-        attempt.totals_before = totals_before(session, attempt.job_id, attempt.number)
+        attempt.totals_before = known_before(session, attempt.job_id, attempt.number)
 
 
 def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:
     """Stores the metrics that an attempt has just reported."""
     is_current = reports_now(attempt, now_ms=attempt.heartbeat_at_ms or 0)
-    figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current)
-    kept = figures.model_dump(exclude={"state_size", "input_rate"})
+    figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current, at_ms=at_ms)
+    kept = figures.model_dump(exclude={"state_size", "input_rate", "lag_records", "lag_records_at_ms"})
+    kept["lag_records"] = waiting_records(None, metrics, at_ms).get("lag_records")
     series.store(session, attempt.job_id, at_ms, kept)
 
 

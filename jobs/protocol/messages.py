@@ -612,7 +612,7 @@ class DriverMetrics(Message):
     )
     pending_records: Measured | None = Field(
         default=None,
-        description="Number of records that the last batch left in its sources; None if they do not report it.",
+        description="Number of records in the sources that no committed batch has; None if the sources cannot count.",
     )
     lost_records: Measured = Field(
         default=0,

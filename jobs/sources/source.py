@@ -78,6 +78,8 @@ class Source(ABC):
     def latest(self, positions: Mapping[str, Position], limit: int | None) -> Mapping[str, Position]:
         """Returns how far the next batch reads each split.
 
+        The driver also asks a copy of the source, without a limit, to count the records that wait.
+
         Args:
             positions: The position that each known split has been read up to.
             limit: The maximum number of records in the batch, if the job sets one; see `limited` for positions that are

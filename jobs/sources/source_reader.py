@@ -91,7 +91,10 @@ def streaming_frame(
 
 
 def source_of(stream: str) -> Source | None:
-    """Returns a copy of the source that a stream of this kind reads; None for a stream of Spark's own."""
+    """Returns a copy of the source that a stream reads.
+
+    Returns None for a stream of Spark's own.
+    """
     copy = _copies.get(stream)
     return None if copy is None else pickle.loads(copy)  # noqa: S301 - ours
 

@@ -26,11 +26,16 @@ class WaitingRecords:
         self._ends: Mapping[str, Position] | None = None
 
     def ask(self, committed: str | None, planned: str | None) -> None:
-        """Asks the source for its present ends. The source may raise any exception."""
+        """Asks the source for its present ends.
+
+        The source may raise any exception.
+        """
         self._ends = self._source.latest(self._reached(committed, planned), None)
 
     def count(self, committed: str | None, planned: str | None) -> int | None:
-        """Returns how many records wait; None if the source has not answered or cannot count.
+        """Returns how many records wait.
+
+        Returns None if the source has not answered or cannot count.
 
         Args:
             committed: Spark's record of the positions after the last committed batch; None before the first.

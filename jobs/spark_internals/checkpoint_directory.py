@@ -349,7 +349,10 @@ def is_offsets(name: str) -> bool:
 
 
 def ends_of(files: Mapping[str, str], batch_id: int, inputs: int) -> list[str | None]:
-    """Returns where a batch ends in each input; None for an input without a record."""
+    """Returns where a batch ends in each input.
+
+    An input without a record has None.
+    """
     lines = files.get(f"offsets/{batch_id}", "").splitlines()[_OFFSETS_HEADER_LINES:]
     ends = [None if line == _NOTHING_READ else line for line in lines]
     return [*ends, *[None] * inputs][:inputs]

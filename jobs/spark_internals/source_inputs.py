@@ -41,9 +41,9 @@ def inputs_up_to(frames: Sequence[DataFrame]) -> list[int]:
 
 
 def streams_of(frames: Sequence[DataFrame]) -> list[str]:
-    """Returns the kind of each different stream of some frames, in the order of Spark's inputs.
+    """Returns the kind of each stream of some frames, each stream once.
 
-    Returns none if the streams are unknown.
+    They have the order of Spark's inputs. Returns none if the streams are unknown.
     """
     if SparkUse.SOURCE_INPUTS in switched_off():
         return []

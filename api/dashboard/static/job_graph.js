@@ -84,7 +84,7 @@ function contentOf(node, nodes, job, emits, flows) {
   if (node.kind === "SOURCE") {
     return [element("small", { class: "soft" }, "source"), element("dl", {}, ...definitions([
       ["Arriving", rate(emits)],
-      ...(isOnlySource(nodes) ? [["Records waiting", number(job.figures.lag_records)]] : []),
+      ...(isOnlySource(nodes) ? [["Records waiting", number(isNow ? job.figures.lag_records : null)]] : []),
     ]))];
   }
   if (node.kind === "SINK") {

@@ -212,7 +212,7 @@ class DriverStatus:
                 self._metrics = self._metrics.model_copy(update=update)
 
     def records_wait(self, records: int) -> None:
-        """Sets the number of records that no committed batch has, at this moment."""
+        """Sets the number of records that no committed batch has."""
         with self._lock:
             self._are_counted = True
             self._metrics = self._metrics.model_copy(update={"pending_records": records})

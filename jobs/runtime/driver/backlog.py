@@ -67,12 +67,18 @@ class Backlog:
         self._reached = reached
 
     def start(self) -> None:
-        """Starts the thread, unless the job has a source that only Spark can ask."""
+        """Starts the thread.
+
+        A job with a source that only Spark can ask has no thread.
+        """
         if self._waiting:
             self._thread.start()
 
     def end(self) -> None:
-        """Ends the thread. A source that does not answer keeps the thread, but no number is reported."""
+        """Ends the thread, after the last answer of the sources.
+
+        The thread reports no number from now on.
+        """
         self._ended.set()
 
     def look(self) -> None:
@@ -100,7 +106,7 @@ class Backlog:
             self._is_silent = False
 
     def _ends(self) -> tuple[list[str | None], list[str | None]]:
-        """Returns each input's record of the last committed batch and of the running batch."""
+        """Returns each input's records of the committed and the running batch."""
         files, batch = self._reached()
         count = len(self._waiting)
         return ends_of(files, batch, count), ends_of(files, batch + 1, count)

@@ -160,7 +160,8 @@ def report_before_the_last_commit(context: Context, job_id: str) -> None:
         found = stored_attempts.find(session, job_id, 1)
         assert found is not None
         counters = {"input_records": 100, "output_records": 50, "late_records": 4, "dead_letters": 2}
-        found.metrics = {"batches": 10, "input_records": 100, "lost_records": 7, "counters": counters}
+        reported = {"batches": 10, "input_records": 100, "lost_records": 7, "pending_records": 415_941}
+        found.metrics, found.heartbeat_at_ms = {**reported, "counters": counters}, 1_795_000_000_000
 
 
 def totals(client: httpx.Client) -> tuple[int, ...]:
@@ -195,6 +196,8 @@ def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_pred
     pursue(store)
     assert attempts(client) == [2, 1]
     assert totals(client) == ALL_COUNTED
+    figures = client.get("/jobs/flights").json()["figures"]
+    assert (figures["lag_records"], figures["lag_records_at_ms"]) == (415_941, 1_795_000_000_000)
 
 
 def test_while_the_store_is_away_a_cancelled_job_stops_with_the_totals_that_were_reported(

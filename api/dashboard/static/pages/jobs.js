@@ -4,7 +4,7 @@ import { allJobs } from "../all_jobs.js";
 import { ApiError, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
-import { bytes, duration, NONE, number, plural, rate } from "../format.js";
+import { bytes, duration, NONE, number, plural, rate, time } from "../format.js";
 import { live } from "../live.js";
 import { parametersOf, problemOfLines } from "../parameters.js";
 import { mayActAs, viewer } from "../viewer.js";
@@ -17,7 +17,7 @@ const COLUMNS = [
   ["Status", null, (job) => job.status, (job, cell) => showStatus(job, cell)],
   ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
   ["Input", "number", (job) => job.figures.input_rate, (job, cell) => showRates(job, cell)],
-  ["Records waiting", "number", (job) => job.figures.lag_records, (job) => number(job.figures.lag_records)],
+  ["Records waiting", "number", (job) => job.figures.lag_records, (job, cell) => showWaiting(job, cell)],
   ["Lag", "number", (job) => job.figures.lag_ms, (job) => duration(job.figures.lag_ms)],
   ["State", "number", (job) => job.figures.state_size, (job) => bytes(job.figures.state_size)],
   ["Last checkpoint", null, (job) => job.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
@@ -142,6 +142,11 @@ function showStatus({ status, failure, health }, cell) {
 
 function showRates({ figures }, cell) {
   showTwoLines(cell, rate(figures.input_rate), figures.processed_rate === null ? "" : `could process ${rate(figures.processed_rate)}`);
+}
+
+function showWaiting({ figures }, cell) {
+  const isOld = figures.lag_records !== null && figures.input_rate === null;
+  showTwoLines(cell, number(figures.lag_records), isOld ? `as of ${time(figures.lag_records_at_ms)}` : "");
 }
 
 function showCheckpoint({ latest_checkpoint: latest }, cell) {

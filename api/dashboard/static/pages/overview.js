@@ -3,7 +3,7 @@
 import { get } from "../api.js";
 import { arrangeCharts, drawChart } from "../charts.js";
 import { byId, definitions, element, setChildren, setText, since, words } from "../dom.js";
-import { bytes, duration, NONE, number, percent, plural, rate } from "../format.js";
+import { bytes, duration, NONE, number, percent, plural, rate, time } from "../format.js";
 import { drawGraph } from "../job_graph.js";
 import { jobPage, path, tabPath } from "../job_page.js";
 
@@ -33,11 +33,15 @@ const page = jobPage(() => readSeries(), (job) => {
 
 // --- current metrics ------------------------------------------------------------------------------------------------
 
+/** Says of a job that does not run when its waiting records were counted. */
+const waitingSince = (figures) => figures.input_rate !== null ? "in the sources, and in no committed batch"
+  : `as of ${time(figures.lag_records_at_ms)}`;
+
 function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms: sinceMs, ...job }) {
   const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
-    ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? "not read from the sources yet"
+    ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? waitingSince(figures)
       : figures.input_rate !== null ? "the sources do not report it" : ""],
     ["Lag", duration(figures.lag_ms), "from an event to its result"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms, timed_steps
+from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms, timed_steps, usual_waiting
 from keyscale.db.models import Attempt, Change
 from keyscale.jobs.protocol.messages import DriverMetrics
 
@@ -75,3 +75,10 @@ def test_a_job_whose_sources_do_not_say_what_is_left_has_settled_a_minute_after_
 
 def test_a_job_that_no_savepoint_stops_is_stopped_by_its_end() -> None:
     assert stopped_at_ms(Attempt(last_commit_at_ms=None, metrics=None), PHASES[:1], 105_000) == 105_000
+
+
+def test_what_arrives_while_a_batch_runs_is_no_backlog_of_a_change() -> None:
+    assert usual_waiting({"lag_records": 100, "input_rate": 220.0, "batch_duration_ms": 5000.0}) == 1200
+    assert usual_waiting({"lag_records": 5}) == 5
+    assert usual_waiting({"lag_records": None, "input_rate": 220.0, "batch_duration_ms": 5000.0}) is None
+    assert usual_waiting({}) is None

@@ -41,9 +41,10 @@ def attempt(metrics: dict[str, Any] | None = None, **columns: Any) -> Attempt:
 
 def shown(found: Attempt | None, state_size: int | None, *, now_ms: int) -> FiguresAnswer:
     if found is None:
-        return figures_of(None, None, state_size, is_current=False)
+        return figures_of(None, None, state_size, is_current=False, at_ms=None)
     metrics = DriverMetrics.model_validate(found.metrics)
-    return figures_of(metrics, found.totals_before, state_size, is_current=reports_now(found, now_ms=now_ms))
+    is_current = reports_now(found, now_ms=now_ms)
+    return figures_of(metrics, found.totals_before, state_size, is_current=is_current, at_ms=found.heartbeat_at_ms)
 
 
 def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
@@ -54,6 +55,7 @@ def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
         "busy_ratio": 0.5,
         "batch_duration_ms": 125.0,
         "lag_records": 7,
+        "lag_records_at_ms": NOW_MS,
         "lag_ms": 3000,
         "watermark_ms": 900_000,
         "state_size": 5000,
@@ -69,10 +71,29 @@ def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
     "columns",
     [{"stage": AttemptStage.ENDED}, {"driver_state": "RESTORING"}, {"heartbeat_at_ms": NOW_MS - SILENT_MS - 1}],
 )
-def test_a_job_that_does_not_run_has_counters_and_a_state_size_but_no_rates_and_no_lag(columns: dict[str, Any]) -> None:
+def test_a_job_that_does_not_run_has_counters_a_state_size_and_what_waited_but_no_rates_and_no_lag(
+    columns: dict[str, Any],
+) -> None:
     figures = shown(attempt(**columns), 5000, now_ms=NOW_MS)
-    assert (figures.input_rate, figures.lag_records, figures.lag_ms, figures.busy_ratio) == (None, None, None, None)
+    assert (figures.input_rate, figures.lag_ms, figures.busy_ratio) == (None, None, None)
+    assert (figures.lag_records, figures.lag_records_at_ms) == (7, columns.get("heartbeat_at_ms", NOW_MS))
     assert (figures.input_records, figures.late_records, figures.state_size) == (100, 3, 5000)
+
+
+def test_while_a_driver_starts_the_records_waited_when_the_driver_before_last_reported() -> None:
+    before = {"lag_records": 415_941, "lag_records_at_ms": NOW_MS - 9000}
+    figures = figures_of(None, before, None, is_current=False, at_ms=None)
+    assert (figures.lag_records, figures.lag_records_at_ms) == (415_941, NOW_MS - 9000)
+    restoring = attempt({"pending_records": None}, driver_state="RESTORING", totals_before=before)
+    assert shown(restoring, None, now_ms=NOW_MS).lag_records == 415_941
+    counted = attempt({"pending_records": 420_000}, driver_state="RESTORING", totals_before=before)
+    figures = shown(counted, None, now_ms=NOW_MS)
+    assert (figures.lag_records, figures.lag_records_at_ms) == (420_000, NOW_MS)
+
+
+def test_an_implausible_number_of_waiting_records_is_unknown() -> None:
+    figures = shown(attempt({"pending_records": -1}), None, now_ms=NOW_MS)
+    assert (figures.lag_records, figures.lag_records_at_ms) == (None, None)
 
 
 def test_a_job_that_has_never_run_has_no_state_size_and_has_counted_nothing() -> None:
