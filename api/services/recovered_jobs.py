@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from keyscale.clock import now_ms
 from keyscale.db.models import Artifact, Attempt, DeletedJob, Job, Revision
@@ -22,10 +22,19 @@ from keyscale.state.documents.job_record import read_job_record
 from keyscale.state.identifiers import Attempt as AttemptNumber
 from keyscale.state.identifiers import JobId
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
-from keyscale.state.layout import JOB_RECORDS, Layout, LocationError, job_of_manifest, recorded_job, split_location
-from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError, StoreUrlError
+from keyscale.state.layout import (
+    JOB_RECORDS,
+    Layout,
+    LocationError,
+    job_of_manifest,
+    location_of,
+    recorded_job,
+    split_location,
+)
+from keyscale.state.objects.errors import InvalidObjectPathError, ObjectCorruptError, ObjectNotFoundError, StoreUrlError
+from keyscale.state.objects.opening import canonical_url
 
-from ..errors import JobNameTakenError, JobRecordInvalidError, RequestInvalidError, StoreUnavailableError
+from ..errors import JobNameTakenError, JobRecordInvalidError, RequestInvalidError
 from ..libraries.artifact_inspection import inspect_artifact
 from ..libraries.jar_rules import PACKAGE_PREFIX
 from ..lifecycle.restoring import Restore
@@ -74,13 +83,15 @@ def recover(context: Context, user: Principal, request: RecoverRequest) -> Recov
 
     Raises:
         RequestInvalidError: The store's URL has an unknown form.
-        StoreUnavailableError: The store does not answer. Jobs that were rebuilt stay.
+        StoreUnavailableError: The store does not list its records.
         TooManyInFlightError: Other jobs are being rebuilt.
     """
-    store_url = request.store_url or context.settings.store_url
+    store_url = context.settings.store_url
     try:
-        store = open_to_read(store_url)
-    except StoreUrlError as error:
+        store = open_to_read(request.store_url or store_url)
+        if store.url != canonical_url(store_url):
+            store_url = store.url
+    except (StoreUrlError, InvalidObjectPathError) as error:
         raise RequestInvalidError(f"store_url: {error}") from error
     with context.recoveries.place(user.id):
         with store_failures():
@@ -135,9 +146,7 @@ class _Recovery:
             newest = self._context.store.newest_attempt(self._store_url, job_id)
             record, attempt = self._read(job_id, newest)
             self._rebuild(record, newest=newest, attempt=attempt)
-        except StoreUnavailableError:
-            raise
-        except KeyscaleError as error:
+        except KeyscaleError as error:  # also if the store does not answer: it may answer for another job
             failure = FailureAnswer(code=error.code, message=str(error), advice=error.advice)
             name = None if record is None or not is_storable(record.name) else record.name[:100]
             return RecoveredJobAnswer(id=job_id, name=name, outcome="REFUSED", failure=failure)
@@ -188,13 +197,13 @@ class _Recovery:
                     session.flush()
                     require_program(context, session, self._user, specification)
                     self._add_job(session, record, specification, is_restored=newest >= record.attempt)
-                    _add_attempts(session, record, attempt, specification.parallelism)
+                    self._add_attempts(session, record, attempt, specification.parallelism)
                     session.flush()
                     if self._dry_run:
                         session.rollback()
                     else:
                         session.commit()
-            except IntegrityError as error:
+            except (DataError, IntegrityError) as error:
                 if "uq_jobs_name" in str(error.orig):
                     raise JobNameTakenError(f"another job is called {record.name}") from None
                 raise JobRecordInvalidError(f"{record.path} contradicts the database") from error
@@ -251,7 +260,7 @@ class _Recovery:
 
     def _add_job(self, session: Session, record: JobRecord, specification: Specification, *, is_restored: bool) -> None:
         at_ms = now_ms()
-        restore = _restore(record)
+        restore = self._restore(record)
         rewound = is_restored and restore is not None and restore.mode is not RestoreMode.CONTINUE
         session.add(
             Job(
@@ -264,7 +273,7 @@ class _Recovery:
                 store_url=self._store_url,
                 restore=None if restore is None or is_restored else restore.dump(),
                 rewound_by=record.attempt if rewound else 0,
-                rewound_to=restore.location if rewound and restore is not None else record.rewound_to,
+                rewound_to=restore.location if rewound and restore is not None else self._here(record.rewound_to),
                 desired=DesiredState.STOPPED,
                 status=JobStatus.STOPPED,
                 consecutive_failures=0,
@@ -296,30 +305,45 @@ class _Recovery:
             store_url=self._store_url,
         )
 
+    def _add_attempts(self, session: Session, record: JobRecord, highest: int, parallelism: int) -> None:
+        """Stores ended attempts, from the highest known number on.
 
-def _add_attempts(session: Session, record: JobRecord, highest: int, parallelism: int) -> None:
-    """Stores ended attempts, from the highest known number on.
-
-    New attempts get higher numbers. An attempt per origin keeps the driver's rights to the snapshots of other jobs.
-    """
-    origins: Sequence[tuple[str | None, str]] = [(each.location, each.claim_mode) for each in record.origins]
-    at_ms = now_ms()
-    for number, (location, claim_mode) in enumerate(origins or [(None, ClaimMode.NO_CLAIM)], start=highest):
-        session.add(
-            Attempt(
-                job_id=record.job_id,
-                number=number,
-                stage=AttemptStage.ENDED,
-                cause=Cause.RECOVER,
-                revision=record.revision,
-                parallelism=parallelism,
-                restore_from=location,
-                claim_mode=ClaimMode(claim_mode),
-                created_at_ms=at_ms,
-                ended_at_ms=at_ms,
-                reaped=True,
+        New attempts get higher numbers. An attempt per origin keeps the driver's rights to the snapshots of other jobs.
+        """
+        origins: Sequence[tuple[str | None, str]] = [
+            (self._here(each.location), each.claim_mode) for each in record.origins
+        ]
+        at_ms = now_ms()
+        for number, (location, claim_mode) in enumerate(origins or [(None, ClaimMode.NO_CLAIM)], start=highest):
+            session.add(
+                Attempt(
+                    job_id=record.job_id,
+                    number=number,
+                    stage=AttemptStage.ENDED,
+                    cause=Cause.RECOVER,
+                    revision=record.revision,
+                    parallelism=parallelism,
+                    restore_from=location,
+                    claim_mode=ClaimMode(claim_mode),
+                    created_at_ms=at_ms,
+                    ended_at_ms=at_ms,
+                    reaped=True,
+                )
             )
-        )
+
+    def _restore(self, record: JobRecord) -> Restore | None:
+        given = record.restore
+        if given is None:
+            return None
+        location, claim_mode = self._here(given.location), ClaimMode(given.claim_mode)
+        return Restore(given.id, RestoreMode(given.mode), location, claim_mode, given.allow_non_restored_state)
+
+    def _here(self, location: str | None) -> str | None:
+        """Returns the location of a snapshot in this store.
+
+        The store may be a copy of the recorded one.
+        """
+        return None if location is None else location_of(self._store.url, split_location(location)[1])
 
 
 def _check(record: JobRecord, path: str) -> None:
@@ -332,11 +356,16 @@ def _check(record: JobRecord, path: str) -> None:
         ("its revision or a time is out of range", not _are_numbers(record)),
         ("a location in it is no snapshot's", not _are_locations(record)),
         ("an artifact in it has an impossible name, id or hash", not all(map(_is_artifact, record.artifacts))),
-        ("a text in it cannot be stored", not all(map(is_storable, (record.message or "", record.revised_by or "")))),
+        ("a text in it cannot be stored", not all(map(is_storable, _texts(record)))),
         ("max_parallelism is out of range", not 1 <= record.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND),
     ):
         if is_wrong:
             raise JobRecordInvalidError(f"{path}: {problem}")
+
+
+def _texts(record: JobRecord) -> list[str]:
+    restore_id = None if record.restore is None else record.restore.id
+    return [text for text in (record.message, record.revised_by, restore_id) if text is not None]
 
 
 def _are_numbers(record: JobRecord) -> bool:
@@ -353,9 +382,11 @@ def _are_locations(record: JobRecord) -> bool:
     try:
         for location in given:
             job_of_manifest(split_location(location)[1])
-        _restore(record)
         for each in record.origins:
             ClaimMode(each.claim_mode)
+        if record.restore is not None:
+            RestoreMode(record.restore.mode)
+            ClaimMode(record.restore.claim_mode)
     except (LocationError, ValueError):
         return False
     return all(map(is_storable, given))
@@ -403,19 +434,6 @@ def _specification(record: JobRecord) -> Specification:
     if named != {artifact.id for artifact in record.artifacts}:
         raise JobRecordInvalidError(f"{record.path}: its artifacts differ from the artifacts of its specification")
     return Specification(**{**checked, "secrets": None if given["secrets"] is None else checked["secrets"]})
-
-
-def _restore(record: JobRecord) -> Restore | None:
-    given = record.restore
-    if given is None:
-        return None
-    return Restore(
-        given.id,
-        RestoreMode(given.mode),
-        given.location,
-        ClaimMode(given.claim_mode),
-        given.allow_non_restored_state,
-    )
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

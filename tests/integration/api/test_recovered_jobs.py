@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+import keyscale.api.errors
 import keyscale.api.launching.launcher
 from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.services import recovered_jobs
+from keyscale.api.store_check import StoreCheck
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import attempts, jobs, leaders, revisions
 from keyscale.db.statuses import ClaimMode, RestoreMode, Role
@@ -267,6 +269,27 @@ def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noq
     assert outcomes(client, jobs=[ids["good"], STRANGER]) == {ids["good"]: "KNOWN", STRANGER: "JOB_RECORD_INVALID"}
 
 
+def test_a_job_that_the_store_does_not_answer_for_keeps_no_other_job_from_being_rebuilt(
+    client: httpx.Client,
+    create: Callable[[str], Any],
+    lose_database: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    away, good = create("away")["id"], create("good")["id"]
+    newest_attempt = StoreCheck.newest_attempt
+
+    def answer(self: StoreCheck, store_url: str, job_id: str) -> int:
+        if job_id == away:
+            raise keyscale.api.errors.StoreUnavailableError("no answer")
+        return newest_attempt(self, store_url, job_id)
+
+    lose_database()
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreCheck, "newest_attempt", answer)
+        assert outcomes(client) == {away: "STORE_UNAVAILABLE", good: "RECOVERED"}
+    assert outcomes(client) == {away: "RECOVERED", good: "KNOWN"}
+
+
 def changed_specification(record: JobRecord, **fields: Any) -> JobRecord:
     return msgspec.structs.replace(record, specification={**record.specification, **fields})
 
@@ -280,6 +303,20 @@ def changed_specification(record: JobRecord, **fields: Any) -> JobRecord:
         (lambda record: msgspec.structs.replace(record, revision=0), "JOB_RECORD_INVALID"),
         (lambda record: msgspec.structs.replace(record, message="\0"), "JOB_RECORD_INVALID"),
         (lambda record: msgspec.structs.replace(record, rewound_to="file:///etc/passwd"), "JOB_RECORD_INVALID"),
+        (
+            lambda record: msgspec.structs.replace(
+                record, restore=RecordedRestore("\0", "STATELESS", None, "NO_CLAIM", allow_non_restored_state=False)
+            ),
+            "JOB_RECORD_INVALID",
+        ),
+        (
+            lambda record: msgspec.structs.replace(
+                record, restore=RecordedRestore("x", "ELSEWHERE", None, "NO_CLAIM", allow_non_restored_state=False)
+            ),
+            "JOB_RECORD_INVALID",
+        ),
+        (lambda record: changed_specification(record, parameters={"x": "\0"}), "JOB_RECORD_INVALID"),
+        (lambda record: changed_specification(record, batch_interval_ms=10**30), "JOB_RECORD_INVALID"),
         (lambda record: msgspec.structs.replace(record, artifacts=record.artifacts[:1]), "JOB_RECORD_INVALID"),
         (
             lambda record: msgspec.structs.replace(
@@ -345,11 +382,12 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
     tmp_path: Path,
 ) -> None:
     job = create("flights")
-    location = location_of(job["store_url"], Layout(JobId(STRANGER)).savepoint("end") + "manifest.json")
+    path = Layout(JobId(STRANGER)).savepoint("end") + "manifest.json"
+    location, moved = location_of(job["store_url"], path), location_of("s3://lost/bucket", path)
     wished = msgspec.structs.replace(
         record_of(store, job),
-        restore=RecordedRestore("once", "REWIND", location, "CLAIM", allow_non_restored_state=True),
-        origins=(RecordedOrigin(location, "CLAIM"),),
+        restore=RecordedRestore("once", "REWIND", moved, "CLAIM", allow_non_restored_state=True),
+        origins=(RecordedOrigin(moved, "CLAIM"),),
     )
     write_job_record(store, wished)
     lose_database()
