@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select
 
 from keyscale.api.services.context import UPLOADS_MAX, UPLOADS_OF_USER_MAX
+from keyscale.db.job_scope import JobScope
 from keyscale.db.models import ArtifactChunk
 from keyscale.db.repositories import artifacts
 from keyscale.db.statuses import Role
@@ -248,3 +249,19 @@ def test_the_platform_says_what_every_job_has(client: httpx.Client) -> None:
     assert "pytest" not in answer["packages"]
     assert any(name.startswith("manylinux") for name in answer["platforms"])
     assert answer["jar_packages"] == []
+
+
+def test_a_user_with_a_scope_sees_the_own_uploads_and_no_others(
+    client: httpx.Client, upload: Callable[..., Any], context: Context
+) -> None:
+    foreign = upload(b"print(2)\n", "foreign.py").json()["id"]
+    with context.sessions.begin() as session:
+        add_token(session, "the-scoped-token", Role.OPERATOR, JobScope(frozenset({"mine"})))
+    client.headers["Authorization"] = "Bearer the-scoped-token"
+    own = upload(b"print(3)\n", "own.py").json()
+    assert own["uploaded_by"] == "scoped"
+    assert [each["id"] for each in client.get("/artifacts").json()["artifacts"]] == [own["id"]]
+    assert client.get(f"/artifacts/{own['id']}").status_code == 200
+    assert client.get(f"/artifacts/{foreign}").status_code == 404
+    again = upload(b"print(3)\n", "own.py").json()
+    assert again == own, "the same bytes are the same version"

@@ -15,9 +15,10 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.services import exceptions as exceptions_service
 from keyscale.api.upkeep.announcer import Announcer
+from keyscale.db.models import Change
 from keyscale.db.repositories import attempts, exceptions, jobs, replicas, revisions
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode
+from keyscale.db.statuses import AttemptStage, ChangePhase, ClaimMode, JobStatus, RestoreMode
 from keyscale.jobs.protocol.control_address import UNKNOWN, read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
@@ -277,6 +278,24 @@ def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
     assert driver(standby, "attach", **ATTACH).json()["decision"] == "exit"
     assert driver(standby, "heartbeat", state="STANDBY").status_code == 410
     assert driver(standby, "artifact").status_code == 410
+
+
+def test_a_standby_asks_more_often_once_the_savepoint_has_begun_at_which_the_job_stands_still(
+    client: httpx.Client, context: Context, attempt: Callable[..., int], driver: Driver
+) -> None:
+    attempt()
+    with context.sessions.begin() as session:
+        found = jobs.find(session, "flights")
+        assert found is not None
+        found.status = JobStatus.RUNNING
+    client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).raise_for_status()
+    standby = attempt(AttemptStage.STANDBY)
+    pauses = []
+    for phase in (ChangePhase.REQUESTED, ChangePhase.SAVEPOINT):
+        with context.sessions.begin() as session:
+            session.get_one(Change, "r").phase = phase
+        pauses.append(driver(standby, "attach", **ATTACH).json()["retry_after_ms"])
+    assert pauses == [200, 50]
 
 
 def test_commands_are_given_until_their_result_has_arrived(

@@ -8,9 +8,10 @@ import pytest
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.db.models import DeletedJob
+from keyscale.db.models import Attempt, Checkpoint, DeletedJob
 from keyscale.db.repositories import jobs, revisions
-from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
+from keyscale.db.statuses import AttemptStage, CheckpointStatus, ClaimMode, JobStatus
+from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real
+
+FAILURE = Failure(code="X", message="it broke")
 
 
 def code_of(answer: Any) -> tuple[int, str]:
@@ -324,3 +327,60 @@ def test_a_deleted_job_leaves_no_process_and_gives_back_what_it_has_claimed(
     assert killed == [(job["id"], 2)]
     with context.sessions() as session:
         assert session.get_one(DeletedJob, job["id"]).claimed == ["file:///store/CLAIM"]
+
+
+@pytest.mark.parametrize("newest_is_savepoint", [False, True])
+def test_the_size_of_the_state_is_that_of_the_newest_snapshot_and_the_latest_checkpoint_is_no_savepoint(
+    client: httpx.Client, context: Context, job: dict[str, Any], newest_is_savepoint: bool
+) -> None:
+    sizes = (
+        "end_to_end_duration",
+        "checkpointed_size",
+        "processed_records",
+        "num_subtasks",
+        "num_acknowledged_subtasks",
+    )
+    with context.sessions.begin() as session:
+        for number, is_savepoint in ((1, not newest_is_savepoint), (2, newest_is_savepoint)):
+            session.add(
+                Checkpoint(
+                    job_id=job["id"],
+                    checkpoint_id=number,
+                    attempt=1,
+                    status=CheckpointStatus.COMPLETED,
+                    is_savepoint=is_savepoint,
+                    trigger_timestamp=number,
+                    state_size=100 * number,
+                    **dict.fromkeys(sizes, 1),
+                )
+            )
+    for shown in (client.get("/jobs/flights").json(), client.get("/jobs").json()["jobs"][0]):
+        assert shown["figures"]["state_size"] == 200
+        assert shown["latest_checkpoint"]["id"] == (1 if newest_is_savepoint else 2)
+
+
+def test_a_job_runs_since_its_active_driver_first_said_so(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    client.post("/jobs/flights/start")
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        made = JobTransaction(session, found).create_attempt(1, Cause.START)
+        made.running_at_ms, made.driver_state = 77, "RUNNING"
+        made.metrics = DriverMetrics(
+            batches=1, last_failure=FAILURE, failures=FailureHistory(count=1, times_ms=[50]), store_away_since_ms=9
+        ).model_dump()
+    shown = client.get("/jobs/flights").json()
+    assert (shown["running_since_ms"], shown["failure"]["code"]) == (77, "X"), "no batch was committed since"
+    assert [item["since_ms"] for item in shown["health"]] == [9]
+    with context.sessions.begin() as session:
+        made = session.get_one(Attempt, (job["id"], 1))
+        made.last_commit_at_ms = 50
+    assert client.get("/jobs/flights").json()["failure"] is None
+    with context.sessions.begin() as session:
+        found = jobs.lock(session, job["id"])
+        assert found is not None
+        JobTransaction(session, found).end_attempt(1)
+    shown = client.get("/jobs/flights").json()
+    assert (shown["running_since_ms"], shown["health"]) == (None, [])

@@ -109,6 +109,22 @@ def test_a_session_ends_with_its_token(anonymous: httpx.Client, context: Context
     assert anonymous.get("/jobs").json()["code"] == code
 
 
+@pytest.mark.parametrize("is_tokens_end_first", [False, True])
+def test_a_user_of_a_session_is_known_until_the_session_or_its_token_ends(
+    anonymous: httpx.Client, context: Context, is_tokens_end_first: bool
+) -> None:
+    sign_in(anonymous)
+    hour_ms = 3_600_000
+    token_ends_ms = now_ms() + hour_ms * (1 if is_tokens_end_first else 1000)
+    with context.sessions.begin() as session:
+        found = tokens.find(session, token_sha256(TOKEN))
+        assert found is not None
+        found.expires_at_ms = token_ends_ms
+    shown_ms = anonymous.get("/whoami").json()["expires_at_ms"]
+    assert (shown_ms == token_ends_ms) is is_tokens_end_first
+    assert shown_ms <= now_ms() + 12 * hour_ms
+
+
 def test_a_session_has_the_role_and_scope_of_its_token(anonymous: httpx.Client, context: Context) -> None:
     with context.sessions.begin() as session:
         add_token(session, "the-viewer-token", Role.VIEWER)

@@ -6,9 +6,11 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from keyscale.db.connections import open_engine
+from keyscale.db.job_scope import JobScope
 from keyscale.db.models import (
     Artifact,
     Attempt,
@@ -21,6 +23,7 @@ from keyscale.db.models import (
     DeletedJob,
     Job,
     JobException,
+    Replica,
     Revision,
     Token,
 )
@@ -34,8 +37,10 @@ from keyscale.db.repositories import (
     deleted_jobs,
     events,
     exceptions,
+    history,
     jobs,
     overviews,
+    replicas,
     revisions,
     series,
     snapshot_needs,
@@ -788,3 +793,79 @@ class TestHistory:
         rows.session.expire_all()
         [point] = series.read(rows.session, "mine", ring, 0, 2 * ring.span_ms)
         assert (point.at_ms, point.restarts) == (10_000 + ring.span_ms, 1)
+
+    def test_pages_of_a_scopes_events_have_each_event_of_its_jobs_once(self, rows: Rows) -> None:
+        for at_ms in range(10, 80, 10):
+            self.record(rows, at_ms, job_id="mine" if at_ms % 20 else "other")
+        scope, seen = JobScope(frozenset({"mine"})), list[int]()
+        page: PageRequest | None = PageRequest(limit=2)
+        while page is not None:
+            found = events.list_page(rows.session, None, page, scope=scope)
+            seen += [event.at_ms for event in found.rows]
+            page = None if found.next is None else PageRequest(limit=2, after=found.next)
+        assert seen == [70, 50, 30, 10]
+
+    def test_only_ended_attempts_without_processes_beyond_the_kept_ones_are_removed(self, rows: Rows) -> None:
+        for number, columns in enumerate(({"reaped": True}, {"reaped": False}, {"reaped": True}, {"reaped": True}), 1):
+            rows.attempt(number, **columns)
+        rows.attempt(5, ACTIVE)
+        assert history.remove_attempts(rows.session, "mine", keep=2, some=10) == 2
+        assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {2, 4, 5}}
+        assert history.remove_attempts(rows.session, "mine", keep=0, some=10) == 1
+        assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {2, 5}}
+
+    def test_removed_checkpoints_are_summed_up_by_day_and_complete_or_needed_ones_stay(self, rows: Rows) -> None:
+        day_ms = 86_400_000
+        for number, status, columns in (
+            (1, SUBSUMED, {}),
+            (2, FAILED, {}),
+            (3, COMPLETED, {}),
+            (4, SUBSUMED, {"external_path": "origin"}),
+            (5, CheckpointStatus.DISCARDED, {"discard_requested_at_ms": 1}),
+            (6, SUBSUMED, {"trigger_timestamp": day_ms}),
+            (7, SUBSUMED, {}),
+        ):
+            rows.checkpoint(number, status, **columns)
+        rows.attempt(1, restore_from="origin")
+        assert history.remove_checkpoints(rows.session, "mine", keep=1, some=10) == 3
+        kept = checkpoints.list_page(rows.session, "mine", PageRequest()).rows
+        assert [one.checkpoint_id for one in kept] == [7, 5, 4, 3]
+        first, second = rows.session.scalars(select(CheckpointDay).order_by(CheckpointDay.day)).all()
+        assert (first.day, first.completed, first.failed, first.state_size_max) == (0, 1, 1, 2)
+        assert (second.day, second.completed, second.failed, second.checkpointed_size) == (1, 1, 0, 6)
+
+    def test_old_events_go_from_the_moment_on_that_is_kept(self, rows: Rows) -> None:
+        for at_ms in (10, 20, 30):
+            self.record(rows, at_ms)
+        assert history.remove_events(rows.session, before_ms=20, some=10) == 1
+        listed = events.list_page(rows.session, "mine", PageRequest()).rows
+        assert [event.at_ms for event in listed] == [30, 20]
+
+
+class TestReplicas:
+    def test_the_replicas_that_are_alive_are_known_by_their_addresses_the_last_seen_first(self, rows: Rows) -> None:
+        ages = {"first": 20_000, "second": 1000, "silent": replicas.SEEN_WITHIN_MS + 60_000}
+        for name, age_ms in ages.items():
+            replicas.announce(rows.session, name, f"http://{name}")
+            rows.session.execute(
+                update(Replica).where(Replica.id == name).values(seen_at_ms=Replica.seen_at_ms - age_ms)
+            )
+        assert list(replicas.urls(rows.session)) == ["http://second", "http://first"]
+        found = {replica.url: replica.is_alive for replica in replicas.list_all(rows.session)}
+        assert found == {"http://first": True, "http://second": True, "http://silent": False}
+        addresses = [replicas.url_of(rows.session, name) for name in ("first", "silent", "none")]
+        assert addresses == ["http://first", None, None]
+        replicas.announce(rows.session, "silent", "http://moved")
+        assert replicas.url_of(rows.session, "silent") == "http://moved"
+        replicas.withdraw(rows.session, "first")
+        assert replicas.url_of(rows.session, "first") is None
+
+    def test_a_replica_that_is_gone_for_long_is_forgotten(self, rows: Rows) -> None:
+        for name, periods in (("gone", 101), ("silent", 99)):
+            replicas.announce(rows.session, name, f"http://{name}")
+            age_ms = periods * replicas.SEEN_WITHIN_MS
+            rows.session.execute(
+                update(Replica).where(Replica.id == name).values(seen_at_ms=Replica.seen_at_ms - age_ms)
+            )
+        replicas.announce(rows.session, "here", "http://here")
+        assert [replica.url for replica in replicas.list_all(rows.session)] == ["http://here", "http://silent"]

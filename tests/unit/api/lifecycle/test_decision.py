@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.decision import next_step
+from keyscale.api.lifecycle.decision import next_step, status_of
 from keyscale.api.lifecycle.facts import JobFacts, Timeouts
 from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.steps import (
@@ -50,6 +50,23 @@ def test_a_stored_attempt_is_launched() -> None:
 
 def test_a_job_whose_driver_runs_is_shown_as_running() -> None:
     assert step_of(job(status=JobStatus.SUBMITTING)) == ShowStatus(JobStatus.RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"status": JobStatus.SUBMITTING, "active": None}, JobStatus.SUBMITTING),
+        ({"status": JobStatus.SUBMITTING, "active": None, "restarts": 1}, JobStatus.RESTARTING),
+        ({"status": JobStatus.RUNNING, "active": None}, JobStatus.RESTARTING),
+        ({"status": JobStatus.RUNNING, "active": attempt(driver_state=DriverState.RESTORING)}, JobStatus.RESTARTING),
+        ({"status": JobStatus.RESTARTING, "restarts": 1}, JobStatus.RUNNING),
+        ({"desired": DesiredState.STOPPED, "stop": command()}, JobStatus.SAVEPOINTING),
+        ({"desired": DesiredState.STOPPED, "stop": command(CommandStatus.COMPLETED)}, JobStatus.STOPPING),
+        ({"desired": DesiredState.CANCELLED, "stop": command()}, JobStatus.STOPPING),
+    ],
+)
+def test_the_status_is_that_of_what_the_job_should_do_and_does(facts: dict[str, Any], status: JobStatus) -> None:
+    assert status_of(job(**facts)) is status
 
 
 def test_a_failure_is_shown_until_a_batch_is_committed_after_it() -> None:
