@@ -33,6 +33,9 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     largest = page.get_by_role("region", name="Largest key groups").get_by_role("row").nth(1)
     expect(largest).to_contain_text("77")
     expect(largest.get_by_role("cell")).to_have_text(["1", "3 KiB", "3,072", "71 %"])
+    others = page.get_by_role("region", name="Largest key groups").get_by_role("row")
+    expect(others).to_contain_text(["Key group", "77", f"0{NONE}76", f"78{NONE}127"])  # the estimates are the same
+    expect(others.nth(2)).to_contain_text("10 each")
     subtasks = page.get_by_role("list", name="Subtasks and their key groups").get_by_role("listitem")
     expect(subtasks).to_contain_text([f"groups {start}{NONE}{start + 63}" for start in (0, 64)])
     expect(page.get_by_role("region", name="Key groups", exact=True)).to_contain_text(

@@ -94,6 +94,11 @@ def test_records_that_expire_after_a_checkpoint_are_found_by_what_its_job_report
     ends = checkpoint.batches[-1].ends
     assert source_retention(checkpoint.sources, ends, [source]) == ([], [])
 
+    def waiting() -> int | None:
+        heartbeat = driver.heartbeat()
+        return heartbeat.metrics.pending_records if heartbeat else None
+
+    driver.wait_for(lambda: waiting() == 0, "the count of the records that wait")
     kafka.send(topic, ["b"] * 50)
     kafka.delete_records(topic, 0, before=151)
     later = SourceMetrics(uid=source.uid, earliest=KafkaSource(kafka.servers, topic).earliest([split]))

@@ -7,6 +7,7 @@ import { bytes, number, percent } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { drawHistory } from "../key_group_history.js";
 import { keyGroupRanges, ownerOf } from "../key_group_ranges.js";
+import { runsOf } from "../key_group_runs.js";
 
 const MEASURES = { bytes: ["Bytes", "key_group_bytes", bytes], entries: ["Entries", "key_group_entries", number] };
 const HOTTEST = 10, LEVELS = 8;
@@ -91,6 +92,7 @@ function showChoices(job, operators) {
 function groupsOf(operator) {
   return operator.subtasks.flatMap((part) => part.key_group_bytes.map((size, index) => ({
     keyGroup: part.key_group_start + index, bytes: size, entries: part.key_group_entries[index] ?? 0,
+    subtask: part.index, files: part.files,
   })));
 }
 
@@ -113,15 +115,19 @@ function showHeat(groups, total, parallelism, measure) {
   }));
   const skew = mean ? Math.max(...sums) / mean : 1;
   setChildren(byId("legend"),
-    `The stronger the colour, the more. The largest key group has ${shown(most)}; the largest subtask has ${percent(skew)} of the average.`);
+    `The stronger the colour, the more. The largest key group has about ${shown(most)}; the largest subtask has ${percent(skew)} of the average.`);
 }
+
+const span = (first, last) => first === last ? number(first) : `${number(first)}–${number(last)}`;
 
 function showHottest(groups, total, parallelism) {
   setText(byId("owner"), `Subtask at ${number(parallelism)}`);
   const whole = groups.reduce((sum, group) => sum + group.bytes, 0) || 1;
-  const hottest = groups.toSorted((one, other) => other.bytes - one.bytes).slice(0, HOTTEST);
-  setChildren(byId("hottest"), ...hottest.map((group) => row([
-    number(group.keyGroup), [number(ownerOf(group.keyGroup, total, parallelism)), "number"], [bytes(group.bytes), "number"],
-    [number(group.entries), "number"], [percent(group.bytes / whole), "number"],
-  ])));
+  setChildren(byId("hottest"), ...runsOf(groups).slice(0, HOTTEST).map((run) => {
+    const each = run.start === run.end ? "" : " each";
+    return row([
+      span(run.start, run.end), [span(ownerOf(run.start, total, parallelism), ownerOf(run.end, total, parallelism)), "number"],
+      [bytes(run.bytes) + each, "number"], [number(run.entries) + each, "number"], [percent(run.bytes / whole) + each, "number"],
+    ]);
+  }));
 }
