@@ -99,10 +99,12 @@ class Sink(Protocol):
 
 @runtime_checkable
 class Takeover(Protocol):
-    """A sink whose system may still hold what a driver of an earlier attempt has begun."""
+    """A sink that may still have open work of earlier attempts."""
 
     def take_over(self, context: SinkContext) -> None:
-        """Ends what earlier attempts hold in the sink's system, such as locks of a sleeping driver.
+        """Ends what earlier attempts hold in the sink's system.
+
+        Examples are the locks of a sleeping driver.
 
         Called once per run, before the last committed batch is published. It changes no output.
         """
