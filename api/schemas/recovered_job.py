@@ -14,7 +14,7 @@ JobIdText = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 class RecoverRequest(Request):
     """The jobs to rebuild, after the database was lost."""
 
-    model_config = example(store_url="s3://bucket/keyscale", dry_run=True) | {"extra": "forbid"}
+    model_config = example(dry_run=True) | {"extra": "forbid"}
 
     store_url: Annotated[str, Field(max_length=2000)] | None = Field(
         default=None, description="The store with the jobs' records. Default: the store of new jobs."
