@@ -89,6 +89,9 @@ class PlayedSources:
     def positions(self, recorded: dict[str, str]) -> dict[str, str]:
         return dict(recorded)
 
+    def counting(self) -> list[Any]:
+        return []  # as of a source that only Spark can ask
+
 
 class PlayedIdleQueries:
     """In the place of `IdleQueries` and `ProgressWatch`: the query says itself whether it waits for input."""
