@@ -93,10 +93,14 @@ def streaming_frame(
 def source_of(stream: str) -> Source | None:
     """Returns a copy of the source that a stream reads.
 
-    Returns None for a stream of Spark's own.
+    Returns None for a stream of Spark's own, and for a source that cannot be copied here.
     """
     copy = _copies.get(stream)
-    return None if copy is None else pickle.loads(copy)  # noqa: S301 - ours
+    try:
+        return None if copy is None else pickle.loads(copy)  # noqa: S301 - ours
+    except Exception:  # a user's code may raise anything
+        logger.warning("the records that wait in a source are not counted", exc_info=True)
+        return None
 
 
 def split_columns_of(schema: StructType) -> tuple[str, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import TYPE_CHECKING
 
 import pytest
 
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.driver.backlog import ASK_SECONDS, Backlog, Reached
+from keyscale.jobs.sources import source_reader
 from keyscale.jobs.sources.source import Source
 
 if TYPE_CHECKING:
@@ -151,6 +153,13 @@ def test_the_count_of_the_records_that_wait_is_above_what_spark_says_of_its_last
     status.waits_for_input(True)
     clock.now = IDLE_MS / 1000 + 1
     assert waiting(status) == 40, "a job with an interval waits although its sources have records"
+
+
+def test_a_source_that_cannot_be_copied_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(source_reader._copies, "whole", pickle.dumps(Log(a=3)))
+    monkeypatch.setitem(source_reader._copies, "broken", b"no pickle")
+    assert isinstance(source_reader.source_of("whole"), Log)
+    assert [source_reader.source_of(stream) for stream in ("broken", "kafka")] == [None, None]
 
 
 def test_after_its_end_the_count_reports_no_number(status: DriverStatus) -> None:
