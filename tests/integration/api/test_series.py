@@ -270,6 +270,15 @@ def test_a_span_that_ends_before_it_begins_is_refused(client: httpx.Client, job:
     assert client.get(f"/jobs/{job['id']}/series", params={"names": "speed"}).status_code == 422
 
 
+def test_a_chart_without_a_begin_is_of_the_hour_before_its_end(client: httpx.Client, job: dict[str, Any]) -> None:
+    now, hour_ms = now_ms(), 3_600_000
+    for to_ms in (now - 5 * hour_ms, now - 10_000):
+        shown = client.get(f"/jobs/{job['id']}/series", params={"to_ms": to_ms}).json()
+        assert (shown["from_ms"], shown["to_ms"]) == (to_ms - hour_ms, to_ms)
+    future = client.get(f"/jobs/{job['id']}/series", params={"to_ms": now + hour_ms}).json()
+    assert now <= future["to_ms"] <= now_ms()
+
+
 def test_a_day_shows_what_the_job_did_on_it(
     client: httpx.Client, context: Context, job: dict[str, Any], attempt: Callable[[], int]
 ) -> None:

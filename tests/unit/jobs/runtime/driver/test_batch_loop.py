@@ -198,3 +198,17 @@ def test_a_pause_of_a_run_that_has_ended_and_a_pause_during_a_batch_are_refused_
     job.loop.halt()
     with pytest.raises(RunEndedError), job.loop.paused(LATER):
         raise AssertionError("nothing is committed any more")
+
+
+def test_a_plan_has_only_the_additions_of_a_compacted_source_log(job: Job) -> None:
+    for number, name, content in ((0, "0", "v1\na"), (1, "1.compact", "v1\na\nb")):
+        path = job.path / "sources" / "0" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        job.begin(number)
+    plans = [entry.positions for _, entry in job.log.read() if isinstance(entry, BatchPlanned)]
+    assert [sorted(plan) for plan in plans] == [
+        ["offsets/0", "sources/0/0"],
+        ["offsets/1", "sources/0/1.compact.added"],
+    ]
+    assert plans[1]["sources/0/1.compact.added"] == "v1\nb"

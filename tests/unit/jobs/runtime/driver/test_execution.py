@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,9 +14,10 @@ from msgspec import UNSET
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, DriverState, LiveSettings
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Commit, DriverState, LiveSettings
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
+from keyscale.jobs.runtime.driver import execution
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt
 from keyscale.jobs.runtime.driver.execution import (
     Execution,
@@ -27,8 +28,11 @@ from keyscale.jobs.runtime.driver.execution import (
 )
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 from keyscale.jobs.streams.streams import DataStream
-from keyscale.state.identifiers import Attempt, CheckpointId, JobId
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
+from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
+from keyscale.state.log.resolution import OperatorHistory, ResumePoint
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion_plan import RetentionPolicy
 
@@ -235,9 +239,9 @@ def test_the_clean_up_waits_for_reports_that_the_control_plane_lacks(tmp_path: P
 def test_sinks_are_told_whose_snapshot_a_fork_began_with(
     tmp_path: Path, fields: dict[str, Any], expected: str | None
 ) -> None:
-    execution = Driver(tmp_path).execution
-    assert execution._forked_from(manifest(1, **fields)) == expected
-    assert execution._forked_from(None) is None
+    run = Driver(tmp_path).execution
+    assert run._forked_from(manifest(1, **fields)) == expected
+    assert run._forked_from(None) is None
 
 
 @pytest.mark.parametrize(
@@ -263,3 +267,73 @@ def test_the_existing_checkpoints_are_those_with_a_manifest_in_the_order_of_thei
 
 def test_each_execution_of_an_attempt_has_a_directory_of_its_own() -> None:
     assert [positions_name(Attempt(3), number) for number in (0, 1)] == ["positions-3", "positions-3-1"]
+
+
+class Runner:
+    """In place of the runner: notes what a resumed attempt does with the output of the one before."""
+
+    def __init__(self, *_: Any, **named: Any) -> None:
+        self.calls: list[str] = []
+        self.named = named
+
+    def take_over(self, batch_id: int) -> None:
+        self.calls.append(f"take over after {batch_id}")
+
+    def publish(self, tokens: Any) -> None:
+        self.calls.append(f"publish {tokens}")
+
+    def recover(self, batch_id: int, forked_from: str | None) -> None:
+        self.calls.append(f"recover after {batch_id} of {forked_from}")
+
+
+def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, manifest(6, job_id=JobId("other")))
+    uid, schema = OperatorUid("count"), cast("Any", "the schema of all state")
+    resume = ResumePoint(
+        batch_id=BatchId(4),
+        planned=None,
+        positions={},
+        operators={uid: OperatorHistory(schema=schema)},
+        next_position=9,
+        attempt=Attempt(3),
+        sinks={"out": "token"},
+        max_parallelism=8,
+        hash_id=HashId.SPARK,
+        counters=JobCounters(input_records=5),
+    )
+    opened = replace(driver.opened, resume=resume, journal=cast("Any", SimpleNamespace(last_position=8)))
+    driver.execution._clock = cast("Any", "the clock")
+    monkeypatch.setattr(execution, "BatchRunner", Runner)
+    resumed, committed, runner = driver.execution._resumed(opened, cast("Any", None), cast("Any", None))
+    assert resumed is opened
+    assert [spec.schema for spec in driver.execution._places.specs[uid]] == [schema, schema]
+    assert (committed.batch_id, committed.log_position) == (4, 8)
+    assert cast("Any", runner).calls == [
+        "take over after 4",
+        "publish {'out': 'token'}",
+        "recover after 4 of other",
+    ]
+    named = cast("Any", runner).named
+    assert named["sink_retries"] is driver.execution._sink_retries
+    assert named["on_outage"] == driver.status.sink_waited_for
+    assert named["clock"] == "the clock"
+    beat = driver.status.heartbeat()
+    assert beat.restored_at_ms is not None
+    assert beat.metrics.counters is not None
+    assert beat.metrics.counters.input_records == 5
+
+
+def test_a_restarted_execution_counts_its_records_from_the_last_report_on(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    driver.status.committed(
+        Commit(batch_id=0, at_ms=1), counters=JobCounters(), input_records=30, output_records=0, duration_ms=1
+    )
+    checkpoints = driver.coordinate()._checkpoints
+    assert (checkpoints.reported_records, checkpoints.input_records()) == (30, 30)
+    checkpoints.next_id = CheckpointId(40)
+    again = Execution(driver.context, topology(), driver.execution)
+    assert again._number == 1
+    driver.execution = again
+    assert driver.coordinate()._checkpoints.next_id == 40, "a failed checkpoint has used up its number"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partialmethod
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,23 @@ def test_a_savepoint_is_cleaned_by_the_jobs_own_time_and_a_checkpoint_is_not(
     whole = uploaded(job, early, "early")
     assert uploaded(job, reached, None) > whole / 2
     assert uploaded(job, reached, "due") < whole / 2
+
+
+def test_an_uploaded_part_keeps_the_times_of_its_link_and_adds_those_of_its_upload(tmp_path: Path) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(10), 1))
+    places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
+    starts = {UID: shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])}
+    clocks = snapshot_clocks(JobTime(), places.specs)
+    [linked] = pickle.loads(SnapshotSubtasks(places, starts, CheckpointId(1), clocks)(0))  # noqa: S301 - our own
+    linked = replace(linked, started_at_ms=5, sync_ms=6)
+    task = UploadSnapshots(places, parcel(Uploads({SubtaskIndex(0): [linked]}, {}, {})), None, clocks)
+    [stored] = wait_until(lambda: pickle.loads(task(SubtaskIndex(0))), what="the upload")  # noqa: S301 - our own
+    assert (stored.uid, stored.started_at_ms, stored.sync_ms, stored.sizes) == (UID, 5, 6, linked.sizes)
+    assert stored.acknowledged_at_ms > 5
+    assert sum(linked.sizes.entries) == 10
+    assert stored.uploaded_bytes > 0
 
 
 def test_without_a_watermark_nothing_expires_by_event_time() -> None:
