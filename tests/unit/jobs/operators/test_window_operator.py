@@ -145,10 +145,11 @@ def test_a_window_is_emitted_when_the_watermark_reaches_its_last_millisecond() -
     assert tested.take_output() == [("a", 0, 10, 3)]
 
 
-def test_a_late_record_fires_its_window_again_until_the_lateness_is_over() -> None:
+@pytest.mark.parametrize("watermark_ms", [9, 50])
+def test_a_late_record_fires_its_window_again_until_the_lateness_is_over(watermark_ms: int) -> None:
     tested = harness(TumblingWindows(10), allowed_lateness_ms=100)
     tested.process(("a", 3, 1))
-    tested.advance_watermark(50)
+    tested.advance_watermark(watermark_ms)
     assert tested.take_output() == [("a", 0, 10, 1)]
     tested.process(("a", 4, 2), ("a", 5, 3))
     assert tested.take_output() == [("a", 0, 10, 3), ("a", 0, 10, 6)]

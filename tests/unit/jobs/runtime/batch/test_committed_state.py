@@ -183,6 +183,8 @@ def test_the_base_of_plans_lasts_until_a_task_would_have_to_read_much_of_the_log
 def test_a_checkpoint_is_a_new_base_of_plans() -> None:
     history = History.begun(2)
     history.commit([True, True])
-    state = history.state.rebased(history.checkpoint())
+    taken = history.checkpoint()
+    history.commit([True, True])
+    state = history.state.rebased(taken)
     assert state.plan_base.starts == state.starts != history.state.starts
-    assert state.plan_base.log_position == state.log_position
+    assert state.plan_base.log_position == state.log_position > taken.log_position, "the plans have the batch since"
