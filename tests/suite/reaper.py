@@ -35,12 +35,14 @@ def continue_below_reaper() -> None:
         status = os.waitstatus_to_exitcode(os.waitpid(reaper, 0)[1])
         os._exit(status if status >= 0 else 128 - status)
     _control_process(CHILD_SUBREAPER, 1)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the reaper's program can handle it
     _control_process(PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if os.getppid() != started:  # the parent died before the line above
         os._exit(1)
     reaper = os.getpid()
     pytest = os.fork()
     if pytest == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _control_process(PARENT_DEATH_SIGNAL, signal.SIGKILL)
         if os.getppid() != reaper:
             os._exit(1)
@@ -52,6 +54,7 @@ def continue_below_reaper() -> None:
 def reap(pytest: int) -> int:
     """Waits until pytest has ended, ends all that it has left, and returns its status as a shell does."""
     signal.signal(signal.SIGTERM, lambda *_: _kill(pytest))  # the process that was started has died
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     ended = 0
     while ended != pytest:
         ended, status = os.wait()
