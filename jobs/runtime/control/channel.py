@@ -171,6 +171,8 @@ class HttpControl:
 
         The control plane has to prove it.
         """
+        if "." not in self._token:  # an earlier version made it: a part of it cannot be told to a stranger
+            return False
         url = str(client.base_url).rstrip("/")
         try:
             with httpx.HTTPTransport(verify=self._trusted, trust_env=False) as transport:

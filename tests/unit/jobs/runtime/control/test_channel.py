@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 BEAT = Heartbeat(state=DriverState.RUNNING)
 
 
-ATTEMPT, TOKEN = "job:1", "secret"
+ATTEMPT, TOKEN = "job:1", "salt.secret"
 KEY = token_sha256(TOKEN)
 
 
@@ -58,7 +58,7 @@ def test_a_heartbeat_carries_the_token_and_brings_commands(server: StandInServer
     server.body = b'{"commands": [{"id": "c1", "kind": "SAVEPOINT", "savepoint_id": "s", "new_field": 1}]}'
     assert control.heartbeat(BEAT).commands == [Command(id="c1", kind=CommandKind.SAVEPOINT, savepoint_id="s")]
     method, path, authorization, content = reports(server)[0]
-    assert (method, path, authorization) == ("POST", "/driver/heartbeat", "Bearer secret")
+    assert (method, path, authorization) == ("POST", "/driver/heartbeat", "Bearer salt.secret")
     assert Heartbeat.model_validate_json(content) == BEAT
 
 
@@ -207,3 +207,12 @@ def test_a_control_plane_that_knows_the_attempt_is_not_asked_whether_it_has_lost
     server.lost_key = KEY
     control.heartbeat(BEAT)
     assert "/driver/unknown" not in [path for _, path, *_ in server.requests]
+
+
+def test_no_part_of_a_token_without_a_salt_is_told_to_a_program_that_has_proved_nothing() -> None:
+    with stand_in_server("another-key") as stranger:
+        control = HttpControl(stranger.url, ATTEMPT, "of-an-earlier-version")
+        with pytest.raises(ControlUnreachableError):
+            control.heartbeat(BEAT)
+        control.close()
+    assert set(stranger.asked) == {"/driver/proof"}
