@@ -145,7 +145,7 @@ def failure_lines(failure: Failure) -> Iterator[str]:
     place = "" if failure.operator_uid is None else f" (operator {failure.operator_uid})"
     yield f"{failure.code}: {failure.message}{place}"
     yield from filter(None, [failure.traceback])
-    if failure.advice and "./keyscale jobs" not in failure.advice:  # there is no job here
+    if failure.advice and "./keyscale jobs" not in failure.advice:  # the advice needs a job
         yield failure.advice
 
 

@@ -105,5 +105,5 @@ def events(  # noqa: PLR0917 - click passes them by name
                 raise
             answer = control_plane.get("/events", job=job or "", **query)
             if not answer["events"]:
-                raise  # it is no deleted job, either
+                raise  # the job was not deleted
     session.output.table(answer, answer["events"], EVENT_COLUMNS)

@@ -146,7 +146,7 @@ def _fits(value: Any, column: tuple[frozenset[type], int]) -> bool:
         return False
     if type(value) is int:
         return -limit <= value < limit
-    return type(value) is not str or value.isascii()  # a lone surrogate is no text
+    return type(value) is not str or value.isascii()  # UTF-8 cannot hold a lone surrogate
 
 
 def _bytes_max(key: pa.Array) -> int:

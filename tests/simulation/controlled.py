@@ -389,7 +389,7 @@ class ControlledEnvironment(Environment):
                             self.auditor.find(f"{job.name} runs at parallelism {given.parallelism}")
 
     def _check_leader(self) -> None:
-        """The reconciler's steps are those of the process that has begun the last epoch."""
+        """Checks that only the process of the last epoch takes a reconciler's steps."""
         task, leader = self.world.current, self.election.leader
         if task is not None and task.name == "pool" and leader is not None and task.process is not leader:
             self.auditor.find(f"{task.process.name} took a step while {leader.name} led")

@@ -115,7 +115,7 @@ class Backlog:
         while not self._ended.is_set():
             try:
                 self.look()
-            except Exception:  # the numbers of a job are no reason to end the job
+            except Exception:  # a source that cannot count its records must not end the job
                 logger.exception("the records that wait cannot be counted")
                 break
             self._ended.wait(_LOOK_SECONDS)

@@ -421,7 +421,7 @@ def test_the_last_marker_is_found_among_many(kafka: Broker) -> None:
     assert TransactionalTopic({"bootstrap.servers": kafka.servers}, topic, 60_000).last_marker() == b"4"
 
 
-@pytest.mark.exhaustive  # a job that is no fork is refused below
+@pytest.mark.exhaustive  # the real tier refuses an unrelated job below
 def test_a_fork_is_refused_the_topic_of_the_job_that_runs_on_and_leaves_its_transactions_alone(
     spark: SparkSession, output: Output, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -511,7 +511,7 @@ def test_the_error_of_an_unreachable_database_does_not_have_its_password(
     assert failure.value.__suppress_context__
 
 
-@pytest.mark.exhaustive  # a job that is no fork is refused below
+@pytest.mark.exhaustive  # the real tier refuses an unrelated job below
 def test_a_fork_is_refused_the_table_of_the_job_that_runs_on_and_leaves_its_rows_and_transaction_alone(
     spark: SparkSession, database: Database
 ) -> None:

@@ -1,4 +1,4 @@
-"""`./keyscale check FILE`: what it says about a program that can run, and about one that cannot."""
+"""`./keyscale check FILE`: its words about a program that can run, and about a wrong program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of an attempt are those of its own row, its process and a clock that nobody sets."""
+"""The facts of an attempt come from its own row, its process and a clock that only moves forward."""
 
 from __future__ import annotations
 
