@@ -90,7 +90,7 @@ class Backlog:
         committed, planned = self._ends()
         counts = [each.count(*ends) for each, *ends in zip(self._waiting, committed, planned, strict=True)]
         known = [count for count in counts if count is not None]
-        if known and not self._ended.is_set():
+        if len(known) == len(counts) and not self._ended.is_set():  # the sum of some sources would be too small
             self._status.records_wait(sum(known))
 
     def _ask(self) -> None:

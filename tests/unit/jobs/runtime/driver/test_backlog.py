@@ -171,3 +171,16 @@ def test_after_its_end_the_count_reports_no_number(status: DriverStatus) -> None
     backlog.start()
     backlog._thread.join(60)
     assert source.is_closed
+
+
+def test_the_count_waits_until_all_sources_have_answered(status: DriverStatus) -> None:
+    """A sum of some sources would show too few records."""
+    clock, first, second = Clock(), Log(a=100), Log(b=100)
+    backlog = Backlog([first, second], Reached({}, -1), status, clock)
+    second.is_away = True
+    backlog.look()
+    assert waiting(status) is None
+    second.is_away = False
+    clock.now = ASK_SECONDS
+    backlog.look()
+    assert waiting(status) == 180
