@@ -15,7 +15,7 @@ import msgspec
 
 from keyscale.jobs.runtime.batch import watermarks
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, retention_runner
+from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume_plan, retention_runner
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.driver.journal import Journal
@@ -100,25 +100,22 @@ def _append_as_own(log: CommitLog, position: int, entry: Any) -> int:
         return position + 1
 
 
-_check_fit = attempt.check_fit
+_check_fit = resume_plan.check_fit
 
 
 def _check_fit_of_any_attempt(assignment: Any, resume: Any, *rest: Any) -> Any:
     return _check_fit(assignment, replace(resume, attempt=0), *rest)
 
 
-_reopen_attempt = attempt.reopen_attempt
-
-
 def _reopen_any_attempt(store: Any, assignment: Any, opened: OpenAttempt) -> OpenAttempt:
-    found, positions, unusable = attempt._recover(store, assignment, opened.unusable)
+    plan = resume_plan.newest_plan(store, assignment, opened.unusable)
     return replace(
         opened,
-        journal=opened.journal.at(found.resume.next_position),
-        resume=found.resume,
-        manifest=found.base.manifest,
-        positions=positions,
-        unusable=unusable,
+        journal=opened.journal.at(plan.resume.next_position),
+        resume=plan.resume,
+        manifest=plan.manifest,
+        positions=plan.positions,
+        unusable=plan.unusable,
     )
 
 
@@ -271,7 +268,7 @@ DATA_PLANE = (
     ),
     Guard(
         "An attempt does not open after a newer one.",
-        ((attempt, "check_fit", _check_fit_of_any_attempt),),
+        ((resume_plan, "check_fit", _check_fit_of_any_attempt),),
         "is of attempt .*, after attempt",
         1,
         history=data_plane_scenes("late"),
@@ -313,7 +310,7 @@ DATA_PLANE = (
     ),
     Guard(
         "A restore is carried out once.",
-        ((attempt, "_is_carried_out", lambda *_: False),),
+        ((resume_plan, "_is_carried_out", lambda *_: False),),
         "was carried out twice|" + WRONG_ROWS,
         0,
         history=data_plane_scenes("go back"),

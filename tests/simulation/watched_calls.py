@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, retention_runner
+from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume_plan, retention_runner
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointsFailingError, CheckpointTimeoutError
@@ -86,7 +86,7 @@ def _fetched(links: bool) -> Callable[[Any, tuple[Any, ...]], bool]:
 
 WATCHED = (
     Watched("an attempt opened in a gap of the log", CommitLog, "_check_end", raised(FencedError)),
-    Watched("an attempt came too late to open", attempt, "check_fit", raised(FencedError)),
+    Watched("an attempt came too late to open", resume_plan, "check_fit", raised(FencedError)),
     Watched("an idle driver saw that it was overtaken", Coordinator, "_check_fence", raised(FencedError)),
     Watched("a run opened again in its process", execution, "reopen_attempt", returned),
     Watched("a run that opened again was overtaken", execution, "reopen_attempt", raised(FencedError)),
@@ -103,7 +103,7 @@ WATCHED = (
         lambda _, given: isinstance(given[2], LogGapError),
     ),
     Watched("a restoring run fell back to an older checkpoint", execution, "fall_back", returned),
-    Watched("a restore was found carried out", attempt, "_is_carried_out", returned),
+    Watched("a restore was found carried out", resume_plan, "_is_carried_out", returned),
     Watched(
         "an attempt began with output to publish",
         execution,

@@ -15,12 +15,11 @@ from keyscale.jobs.runtime.batch.source_order import (
 )
 from keyscale.jobs.runtime.driver.attempt import (
     OpenAttempt,
-    check_fit,
     fall_back,
     open_attempt,
     reopen_attempt,
-    resume_positions,
 )
+from keyscale.jobs.runtime.driver.resume_plan import check_fit, resume_positions
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
