@@ -1,18 +1,19 @@
 """The phases of a change. Pure.
 
-    REQUESTED   the new driver starts beside the running one, and warms up
+    REQUESTED   the new driver starts beside the running one, warms up, and tries its sinks
     SAVEPOINT   the old driver takes a savepoint, and commits nothing after it
     STOP        the savepoint is published; the old driver ends
     RESTORE     the new driver is given the savepoint
     VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
     ROLL_BACK   the new driver could not run: back to the old revision, from the same savepoint
 
-Until the savepoint is published, any failure leaves the job at its old revision. After that, the job continues with the
-new revision: a new driver that dies is replaced. Only a new driver that fails by itself, dies several times, or takes
-too long leads to ROLL_BACK. A driver that has committed a batch never does, even if it could not report the batch. A
-user who cancels the change has the same effect immediately in REQUESTED, and from RESTORE on until the new driver
-commits its first batch; the command to take a savepoint and end cannot be taken back. Every phase has a time limit,
-except ROLL_BACK, in which the job is treated as other jobs.
+Until the savepoint is published, any failure leaves the job at its old revision. After that, the job continues with
+the new revision: a new driver that dies, or fails for a reason that may pass, is replaced. Only a new driver that
+fails for another reason, is replaced several times, or takes too long leads to ROLL_BACK. A driver that has committed
+a batch never does, even if it could not report the batch. A user who cancels the change has the same effect
+immediately in REQUESTED, and from RESTORE on until the new driver commits its first batch; the command to take a
+savepoint and end cannot be taken back. Every phase has a time limit, except ROLL_BACK, in which the job is treated as
+other jobs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, UpgradeMode
 from keyscale.jobs.protocol.messages import DriverState
 
-from .outcomes import Outcome, failure, failure_of, outcome_of
+from .outcomes import Outcome, failure, failure_of, may_pass, outcome_of
 from .steps import (
     AbandonChange,
     AdvanceChange,
@@ -37,13 +38,15 @@ from .steps import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from .facts import AttemptFacts, ChangeFacts, JobFacts, Timeouts
     from .steps import Step
 
 RESTORE_TRIES_MAX = 3
 BATCHES_TO_VERIFY = 10
+WARM_TIMES_MAX = 3
+"""A change waits this many times as long for its new driver as the slowest of the last changes did."""
 CANCELLED = "CHANGE_CANCELLED"
 """The code of the failure of a change that its user has cancelled."""
 
@@ -80,14 +83,28 @@ def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
         return CreateAttempt(change.to_revision, cause_of(change.kind), standby=True)
     if (outcome := outcome_of(facts.standby, timeouts)) is not None:
         return AbandonChange(failure_of(facts.standby, outcome))
-    if change.phase_age_ms > timeouts.request_ms:
-        return AbandonChange(_timed_out(change, "the new driver did not start", timeouts.request_ms))
-    is_warm = facts.standby.driver_state is DriverState.STANDBY or (
-        facts.standby.is_attached and facts.standby.attached_age_ms > timeouts.warm_ms
-    )
-    if not is_warm:
+    if not facts.standby.is_attached:
+        is_late = change.phase_age_ms > timeouts.request_ms
+        late = _timed_out(change, "the new driver did not start", timeouts.request_ms)
+        return AbandonChange(late) if is_late else None
+    is_ready = facts.standby.driver_state is DriverState.STANDBY
+    if not is_ready and facts.standby.attached_age_ms <= warm_limit_ms(change.earlier_warm_ms, timeouts):
         return None
     return BeginSavepoint() if takes_savepoint else SwitchOver()
+
+
+def warm_limit_ms(earlier_ms: Sequence[int], timeouts: Timeouts) -> int:
+    """Returns how long a change waits for a driver that is not ready.
+
+    The job runs meanwhile, while a savepoint before that would add the rest of the time to the downtime.
+
+    Args:
+        earlier_ms: How long the drivers of the job's last changes had to become ready.
+        timeouts: The limits that apply.
+    """
+    if not earlier_ms:
+        return timeouts.warm_ms
+    return min(max(timeouts.warm_ms_min, WARM_TIMES_MAX * max(earlier_ms)), timeouts.warm_ms_max)
 
 
 def _why_no_savepoint(active: AttemptFacts | None, timeouts: Timeouts) -> Mapping[str, Any] | None:
@@ -138,10 +155,10 @@ def _restore_or_roll_back(facts: JobFacts, change: ChangeFacts, timeouts: Timeou
             return _verify(active, change, timeouts)
         case Outcome.FINISHED:
             return CompleteChange(False, _resumed_at_ms(active))
-        case Outcome.LOST | Outcome.FENCED if change.tries < RESTORE_TRIES_MAX:
-            return RetryRestore(active.number)
-        case _:
-            return RollBack(active.number, failure_of(active, outcome))
+    is_of_host = outcome in {Outcome.LOST, Outcome.FENCED} or (outcome is Outcome.FAILED and may_pass(active.failure))
+    if is_of_host and change.tries < RESTORE_TRIES_MAX:
+        return RetryRestore(active.number)
+    return RollBack(active.number, failure_of(active, outcome))
 
 
 def _verify(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
@@ -161,9 +178,9 @@ def _verify(active: AttemptFacts, change: ChangeFacts, timeouts: Timeouts) -> St
 def _roll_back_failed(active: AttemptFacts, change: ChangeFacts) -> Step | None:
     """Rolls back a new program that fails before its first batch.
 
-    The restart strategy does not apply.
+    The restart strategy applies only to failures that may pass.
     """
-    if active.run_failure is None or not _has_new_program(change):
+    if active.run_failure is None or may_pass(active.run_failure) or not _has_new_program(change):
         return None
     return RollBack(active.number, active.run_failure)
 

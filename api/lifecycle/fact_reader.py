@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, changes, commands, revisions
-from keyscale.db.statuses import AttemptStage
+from keyscale.db.statuses import AttemptStage, ChangePhase
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
 from keyscale.jobs.protocol.restart import delay_ms_max
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..launching.launcher import Launcher
     from .stopwatch import Stopwatch
 
+_WARM_UPS_MAX = 5  # of the job's last changes
 
 _STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
 
@@ -108,6 +109,8 @@ class FactReader:
         old = attempts.find(session, change.job_id, change.old_attempt)
         revision = revisions.find(session, change.job_id, change.from_revision)
         settings = CheckpointSettings.model_validate(revision.checkpoints if revision else {})
+        is_warming = change.phase is ChangePhase.REQUESTED
+        earlier_warm_ms = changes.last_warm_ups(session, change.job_id, _WARM_UPS_MAX) if is_warming else ()
         return ChangeFacts(
             phase=change.phase,
             to_revision=change.to_revision,
@@ -119,6 +122,7 @@ class FactReader:
             checkpoint_timeout_ms=settings.timeout_ms,
             batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),
             is_cancelled=change.cancel_requested_at_ms is not None,
+            earlier_warm_ms=tuple(earlier_warm_ms),
         )
 
 

@@ -31,8 +31,11 @@ class Timeouts:
         silence_ms: A driver with a live process is killed after this time without a heartbeat.
         suspended_ms: The same time for a driver that is stopped by a signal.
         attach_ms: From the launch until the driver must ask for work.
-        warm_ms: From the request for work until a silent standby counts as warm.
-        request_ms: From the request for a change until the new driver must be warm.
+        warm_ms: From the request for work until the change goes on with a driver that is not ready, if no earlier
+            change of the job tells how long its drivers take.
+        warm_ms_min: The shortest such time that earlier changes lead to.
+        warm_ms_max: The longest such time that earlier changes lead to.
+        request_ms: From the request for a change until the new driver must ask for work.
         savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
@@ -46,7 +49,9 @@ class Timeouts:
     silence_ms: int = 60_000
     suspended_ms: int = 20_000
     attach_ms: int = 180_000
-    warm_ms: int = 20_000
+    warm_ms: int = 120_000
+    warm_ms_min: int = 30_000
+    warm_ms_max: int = 300_000
     request_ms: int = 300_000
     savepoint_ms: int = 60_000
     stop_ms: int = 20_000
@@ -111,6 +116,7 @@ class ChangeFacts:
         checkpoint_timeout_ms: The job's own limit for checkpoints and savepoints.
         batch_duration_ms: Of the old attempt's last batch.
         is_cancelled: A user has asked to cancel it.
+        earlier_warm_ms: How long the drivers of the job's last changes had to become ready.
     """
 
     phase: ChangePhase
@@ -123,6 +129,7 @@ class ChangeFacts:
     checkpoint_timeout_ms: int = 600_000
     batch_duration_ms: float = 0.0
     is_cancelled: bool = False
+    earlier_warm_ms: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.restart import FATAL_CODES, GiveUp, next_restart, with_failure
+from keyscale.jobs.protocol.restart import FATAL_CODES, PASSING_FAULTS, GiveUp, next_restart, with_failure
 
 from ..launching.processes import ProcessState
 from .repeated_faults import REPETITIONS_MAX, is_repeated
@@ -78,6 +78,14 @@ def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
         code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
         return failure("DRIVER_LOST", f"the driver of attempt {attempt.number} died{code}; its log may say why")
     return failure("DRIVER_ENDED", f"the driver of attempt {attempt.number} ended by itself: {outcome}")
+
+
+def may_pass(failed: Mapping[str, Any] | None) -> bool:
+    """Returns whether a failure is of the host rather than of the job.
+
+    The restart strategy must not have given the job up.
+    """
+    return failed is not None and failed["code"] in PASSING_FAULTS and not failed.get("final")
 
 
 def failure(code: str, message: str) -> Mapping[str, Any]:

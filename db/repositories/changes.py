@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import null, select, update
+from sqlalchemy import BigInteger, cast, null, select, update
 
-from ..models import Change, Revision
+from ..models import Attempt, Change, Revision
 from ..statuses import ChangeKind, ChangeStatus
 from .pages import Page, PageRequest, read_page
 
@@ -82,3 +82,15 @@ def last_downtimes(session: Session, job_id: str, kind: ChangeKind, limit: int) 
     completed = (Change.job_id == job_id, Change.kind == kind, Change.status == ChangeStatus.COMPLETED)
     newest = select(downtime).where(*completed, downtime.is_not(None)).order_by(Change.requested_at_ms.desc())
     return list(session.scalars(newest.limit(limit)))
+
+
+def last_warm_ups(session: Session, job_id: str, limit: int) -> list[int]:
+    """Returns how long the drivers of a job's last changes had to become ready.
+
+    It is the time from a driver's request for work to the next phase of its change, in milliseconds, the newest first.
+    """
+    next_phase_at_ms = cast(Change.phases[1]["started_at_ms"].astext, BigInteger)
+    warm_ms = next_phase_at_ms - Attempt.attached_at_ms
+    of_change = (Attempt.job_id == Change.job_id) & (Attempt.number == Change.new_attempt)
+    found = select(warm_ms).select_from(Change).join(Attempt, of_change).where(Change.job_id == job_id, warm_ms >= 0)
+    return list(session.scalars(found.order_by(Change.requested_at_ms.desc()).limit(limit)))

@@ -67,6 +67,17 @@ CODE_FAULTS = frozenset(
 )
 """Codes of errors of a user's functions at run time: a restart helps only if their environment has changed."""
 
+PASSING_FAULTS = frozenset(
+    {
+        "JOB_ARTIFACT_CORRUPT",
+        "JOB_LIBRARIES_MISSING",
+        "JOB_REPORTS_INCOMPLETE",
+        "JOB_SPARK_FAILED",
+        "JOB_TASK_FAILED",
+    }
+)
+"""Codes of errors of Spark and its host, such as a Python worker that failed to connect back: another try may pass."""
+
 
 @dataclass(frozen=True, slots=True)
 class RestartAfter:

@@ -336,6 +336,30 @@ class TestChanges:
         rows.change("g", at_ms=7, resumed_at_ms=5)
         assert changes.last_downtimes(rows.session, "mine", ChangeKind.RESCALE, 2) == [300, 200]
 
+    def test_the_last_warm_ups_end_with_the_first_phase_of_their_change_and_are_the_newest_first(
+        self, rows: Rows
+    ) -> None:
+        for number in range(2, 8):
+            rows.attempt(number, attached_at_ms=None if number == 7 else 1000)
+        rows.attempt(2, job_id="other", attached_at_ms=1000)
+
+        def change(new: int, next_at_ms: int | None, **columns: Any) -> None:
+            begun = [{"phase": "REQUESTED", "started_at_ms": 1, "ended_at_ms": next_at_ms}]
+            later = [{"phase": "SAVEPOINT", "started_at_ms": next_at_ms, "ended_at_ms": None}]
+            phases = begun if next_at_ms is None else begun + later
+            owner = columns.get("job_id", "mine")
+            rows.change(f"{owner}-{new}", at_ms=new, new_attempt=new, phases=phases, **columns)
+
+        change(2, 1200)
+        change(3, 1300)
+        change(4, 1_700_000_001_400, kind=ChangeKind.UPGRADE)
+        change(5, None, status=ChangeStatus.ROLLED_BACK)
+        change(6, 900)  # a later attempt of its change
+        change(7, 1700)
+        change(2, 1999, job_id="other")
+        assert changes.last_warm_ups(rows.session, "mine", 2) == [1_700_000_000_400, 300]
+        assert changes.last_warm_ups(rows.session, "mine", 9) == [1_700_000_000_400, 300, 200]
+
     def test_a_list_of_one_kind_leaves_out_the_others(self, rows: Rows) -> None:
         rows.change("a", at_ms=2)
         rows.change("b", at_ms=1)

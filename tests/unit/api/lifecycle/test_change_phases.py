@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.change_phases import RESTORE_TRIES_MAX, next_change_step
+from keyscale.api.lifecycle.change_phases import RESTORE_TRIES_MAX, next_change_step, warm_limit_ms
 from keyscale.api.lifecycle.outcomes import Outcome, failure, failure_of
 from keyscale.api.lifecycle.steps import (
     AbandonChange,
@@ -19,7 +19,7 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import ChangePhase, CommandStatus
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus
 from keyscale.jobs.protocol.messages import DriverState
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, lost, rescaling, restored, standby
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
     from keyscale.api.lifecycle.steps import Step
 
-FAILED = {"code": "JOB_TASK_FAILED", "message": "a task has failed"}
+FAILED = {"code": "JOB_TASK_FAILED", "message": "Spark failed: Python worker failed to connect back."}
+RAISED = {"code": "JOB_FUNCTION_FAILED", "message": "ValueError"}
 
 
 def step_of(facts: JobFacts) -> Step | None:
@@ -60,6 +61,32 @@ def test_a_driver_is_warm_when_it_says_so_or_some_time_after_it_asked_for_work(
     cold = standby(driver_state=None, is_attached=is_attached, attached_age_ms=TIMEOUTS.warm_ms + age_ms)
     step = step_of(rescaling(ChangePhase.REQUESTED, standby=cold))
     assert step == (BeginSavepoint() if is_attached and age_ms else None)
+
+
+@pytest.mark.parametrize(
+    ("earlier_ms", "limit_ms"),
+    [
+        ((), 120_000),
+        ((2_000, 1_000), 30_000),
+        ((2_000, 25_000, 3_000), 75_000),
+        ((90_000,), 270_000),
+        ((250_000,), 300_000),
+    ],
+)
+def test_a_change_waits_for_its_driver_as_long_as_earlier_changes_of_the_job_suggest(
+    earlier_ms: tuple[int, ...], limit_ms: int
+) -> None:
+    assert warm_limit_ms(earlier_ms, TIMEOUTS) == limit_ms
+    cold = standby(driver_state=None, attached_age_ms=limit_ms)
+    waiting = rescaling(ChangePhase.REQUESTED, standby=cold, change_earlier_warm_ms=earlier_ms)
+    assert step_of(waiting) is None, "its downtime would begin while the new driver still warms up"
+    assert step_of(replace(waiting, standby=replace(cold, attached_age_ms=limit_ms + 1))) == BeginSavepoint()
+
+
+def test_a_driver_that_warms_up_for_longer_than_a_start_may_take_is_waited_for() -> None:
+    cold = standby(driver_state=None, attached_age_ms=1000)
+    late = rescaling(ChangePhase.REQUESTED, standby=cold, change_phase_age_ms=TIMEOUTS.request_ms + 1)
+    assert step_of(late) is None
 
 
 def test_a_driver_that_does_not_get_warm_in_time_is_named() -> None:
@@ -115,12 +142,32 @@ def test_a_new_driver_that_dies_is_replaced_a_few_times_and_then_the_job_goes_ba
             step = step_of(rescaling(phase, active=new, change_tries=tries))
             again = tries < RESTORE_TRIES_MAX
             assert step == (RetryRestore(2) if again else RollBack(2, failure_of(new, outcome)))
-    failed = attempt(2, driver_state=DriverState.FAILED, failure=FAILED)
-    assert step_of(rescaling(phase, active=failed)) == RollBack(2, FAILED)
+    failed = attempt(2, driver_state=DriverState.FAILED, failure=RAISED)
+    assert step_of(rescaling(phase, active=failed)) == RollBack(2, RAISED)
     gone = failure("DRIVER_LOST", "the new driver is gone")
     assert step_of(rescaling(phase, active=None)) == RollBack(None, gone)
     finished = attempt(2, driver_state=DriverState.FINISHED, restored_at_ms=900)
     assert step_of(rescaling(phase, active=finished)) == CompleteChange(False, 900)
+
+
+@pytest.mark.parametrize("phase", [ChangePhase.RESTORE, ChangePhase.VERIFY])
+@pytest.mark.parametrize("kind", [ChangeKind.RESCALE, ChangeKind.UPGRADE])
+def test_a_new_driver_that_fails_because_of_its_host_is_replaced_a_few_times(
+    phase: ChangePhase, kind: ChangeKind
+) -> None:
+    failed = attempt(2, driver_state=DriverState.FAILED, failure=FAILED)
+    for tries in range(RESTORE_TRIES_MAX + 1):
+        step = step_of(rescaling(phase, active=failed, change_kind=kind, change_tries=tries))
+        assert step == (RetryRestore(2) if tries < RESTORE_TRIES_MAX else RollBack(2, FAILED))
+    for lasting in (RAISED, {**FAILED, "final": True}, {**FAILED, "code": "SINK_FORBIDDEN"}):
+        failed = replace(failed, failure=lasting)
+        assert step_of(rescaling(phase, active=failed, change_kind=kind)) == RollBack(2, lasting)
+
+
+def test_a_new_program_that_fails_because_of_its_host_follows_its_restart_strategy() -> None:
+    upgrading = rescaling(ChangePhase.VERIFY, change_kind=ChangeKind.UPGRADE)
+    assert step_of(replace(upgrading, active=restored(run_failure=FAILED))) is None
+    assert step_of(replace(upgrading, active=restored(run_failure=RAISED))) == RollBack(2, RAISED)
 
 
 def test_a_run_is_not_verified_before_it_is_restored() -> None:
