@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.rehearsal.rehearsal import Rehearsal
 
-SEEDS = range(6)
-MORE_SEEDS = range(6, 200)
+SEEDS = range(6)  # the simulator plays more of them, with more faults
 STEPS_MAX = 40
 BATCH_MOMENTS = ("batch.received", "batch.planned", "batch.ran", "batch.committed", "batch.published")
 CHECKPOINT_MOMENTS = ("checkpoint.linked", "checkpoint.uploaded", "checkpoint.publishing", "checkpoint.published")
@@ -37,12 +36,6 @@ class KilledError(Exception):
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_random_history_counts_every_view_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    play(tmp_path, monkeypatch, seed)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", MORE_SEEDS)
-def test_any_random_history_counts_every_view_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     play(tmp_path, monkeypatch, seed)
 
 

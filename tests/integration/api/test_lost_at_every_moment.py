@@ -241,13 +241,13 @@ def rehearse(
 
 
 def cases() -> Iterator[Any]:
-    """Every thirteenth moment of an upgrade is in the default tier; all moments of all changes are exhaustive."""
+    """Some moments of an upgrade are in the default tier, and more of all changes; the simulator plays every one."""
     for kind in (UPGRADE, RESCALE, FAILING_UPGRADE, FROM_LAST_STATE):
         for lost, successor in LOSSES:
             name = f"{kind}, {' and '.join(sorted(lost))}, {successor}"
             if kind == UPGRADE and successor == HERE and len(lost) == 1:
                 yield pytest.param(kind, lost, successor, 13, id=f"{name}, some moments")
-            yield pytest.param(kind, lost, successor, 1, id=name, marks=pytest.mark.exhaustive)
+            yield pytest.param(kind, lost, successor, 7, id=name, marks=pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(("kind", "lost", "successor", "stride"), list(cases()))
@@ -265,7 +265,7 @@ def test_one_revision_runs_in_the_end_whatever_is_lost_at_whichever_moment(
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_one_revision_runs_in_the_end_when_things_are_lost_at_two_moments(
     rehearse: Callable[..., Rehearsal], seed: int
 ) -> None:
