@@ -94,7 +94,7 @@ def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
 
 
 def warm_limit_ms(earlier_ms: Sequence[int], timeouts: Timeouts) -> int:
-    """Returns how long a change waits for a driver that is not ready.
+    """Returns how long a change waits for its driver.
 
     The job runs meanwhile, while a savepoint before that would add the rest of the time to the downtime.
 

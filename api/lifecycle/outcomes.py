@@ -81,7 +81,7 @@ def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
 
 
 def may_pass(failed: Mapping[str, Any] | None) -> bool:
-    """Returns whether a failure is of the host rather than of the job.
+    """Returns whether a failure is the host's, not the job's.
 
     The restart strategy must not have given the job up.
     """

@@ -31,7 +31,7 @@ def run(*, work: str, keys: int, batch_keys: int, checkpoints: int) -> Mapping[s
         `uploaded_share` of the state's bytes, as median, and `stop_seconds_median` and `stop_seconds_max`.
     """
     stores = fill(work, keys, 1)
-    states = [store.keyed.value_state(SEEN) for store in stores]
+    states = [store.keyed.state(SEEN) for store in stores]
     manifest, _, _ = checkpoint(work, stores, 1, {})
     random = np.random.default_rng(4)
     shares: list[float] = []

@@ -112,7 +112,7 @@ class _Batches:
         column = key_column(numbers)
         began = time.perf_counter()
         store = self.taken()
-        state = store.keyed.value_state(SEEN)
+        state = store.keyed.state(SEEN)
         values = pa.array(np.full(len(numbers), self._batch, dtype=np.int64))
         state.put_many(column.key_groups, [column.keys], values)
         self._batch = BatchId(self._batch + 1)

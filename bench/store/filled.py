@@ -51,7 +51,7 @@ def fill(work: str, keys: int, parallelism: int) -> list[SubtaskStore]:
         )
         for index in range(parallelism)
     ]
-    states = [store.keyed.value_state(SEEN) for store in stores]
+    states = [store.keyed.state(SEEN) for store in stores]
     for number, first in enumerate(range(0, keys, BATCH_KEYS)):
         put(stores, states, number, np.arange(first, min(first + BATCH_KEYS, keys), dtype=np.uint64), 1)
     return stores

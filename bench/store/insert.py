@@ -54,7 +54,7 @@ class SubtaskInserter:
         self._work = work
         self._subtask = fresh_subtask(work, STRING_KEY if uuids else INT64_KEY, settings)
         descriptor = ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl(DAY_MS) if ttl else None)
-        self._seen = self._subtask.keyed.value_state(descriptor)
+        self._seen = self._subtask.keyed.state(descriptor)
 
     def insert(self, batch_id: int, keys: KeyColumn) -> int:
         new = self._seen.insert_if_absent_many(keys.key_groups, [keys.keys], True)
@@ -74,9 +74,7 @@ class HeapInserter:
     def __init__(self, *, uuids: bool, ttl: bool) -> None:
         self._engine = HeapEngine()
         self._backend = KeyedStateBackend(self._engine, STRING_KEY if uuids else INT64_KEY, lambda: 0)
-        self._seen = self._backend.value_state(
-            ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl(DAY_MS) if ttl else None)
-        )
+        self._seen = self._backend.state(ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl(DAY_MS) if ttl else None))
 
     def insert(self, batch_id: int, keys: KeyColumn) -> int:  # noqa: ARG002 - the heap keeps no batches
         new = self._seen.insert_if_absent_many(keys.key_groups, [keys.keys], True)

@@ -109,7 +109,7 @@ class _Maps:
     def __init__(self, backend: KeyedStateBackend, users: Users) -> None:
         self._backend = backend
         self._users = users
-        self._state = backend.map_state(MapStateDescriptor("map", pa.string(), VISITS))
+        self._state = backend.state(MapStateDescriptor("map", pa.string(), VISITS))
         self._names = pa.array(users.pages)
 
     def fill(self, users: npt.NDArray[np.int64], pages: npt.NDArray[np.int64], visits: pa.StructArray) -> None:
@@ -157,7 +157,7 @@ class _Dicts:
         self._users = users
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the measurement is about just this warning
-            self._state = backend.value_state(ValueStateDescriptor("map", self.type))
+            self._state = backend.state(ValueStateDescriptor("map", self.type))
 
     type: pa.DataType = pa.map_(pa.string(), VISITS)
 

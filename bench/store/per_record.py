@@ -71,7 +71,7 @@ def _heap(work: str) -> Callable[[list[int], list[int]], None]:  # noqa: ARG001 
 
 
 def _counting(backend: KeyedStateBackend) -> Callable[[list[int], list[int]], None]:
-    state = backend.value_state(ValueStateDescriptor("count", pa.int64()))
+    state = backend.state(ValueStateDescriptor("count", pa.int64()))
 
     def count(groups: list[int], keys: list[int]) -> None:
         for group, key in zip(groups, keys, strict=True):

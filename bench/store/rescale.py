@@ -98,7 +98,7 @@ def _restore(work: str, manifest_path: str, column: KeyColumn, target: int, atte
         own = np.flatnonzero(owners == index)
         spec = spec_of(INT64_KEY, index=index, parallelism=target, attempt=attempt)
         subtask = open_subtask(spec, None, plan, local_root(work), store)
-        state = subtask.keyed.value_state(SEEN)
+        state = subtask.keyed.state(SEEN)
         state.get_many(column.key_groups[own[:1]], [column.keys.take(own[:1])])
         ready.append(time.perf_counter() - begun)
         found = state.get_many(column.key_groups[own], [column.keys.take(own)])

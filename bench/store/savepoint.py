@@ -61,8 +61,7 @@ def run(*, work: str, target: str, keys: int, parallelism: int, operator_uid: st
         for index in range(parallelism)
     ]
     seen = [
-        subtask.keyed.value_state(ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl.hours(ttl_hours)))
-        for subtask in stores
+        subtask.keyed.state(ValueStateDescriptor("seen", pa.bool_(), ttl=Ttl.hours(ttl_hours))) for subtask in stores
     ]
     started = time.perf_counter()
     for number, first in enumerate(range(0, keys, BATCH_KEYS)):

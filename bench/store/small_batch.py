@@ -43,7 +43,7 @@ def run(*, work: str, batches: int, records: int, stays_open: bool) -> Mapping[s
         version = version_of(plan, spec.key_group_range, BatchId(NO_BATCH + number))
         began, cpu_began = time.perf_counter(), time.process_time()
         store = warm.take(spec, version, plan, local_root(work), objects)
-        store.keyed.value_state(SEEN).put_many(groups, [pa.array(keys)], pa.array(keys + number))
+        store.keyed.state(SEEN).put_many(groups, [pa.array(keys)], pa.array(keys + number))
         changelog = store.finish_batch(BatchId(number), uuid.uuid4().hex)
         warm.give_back(store)
         times.append(time.perf_counter() - began)

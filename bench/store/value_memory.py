@@ -101,19 +101,19 @@ def _batch(
 
 
 def _write(store: SubtaskStore, keys: KeyColumn, blobs: Blobs) -> None:
-    state = store.keyed.value_state(BLOBS)
+    state = store.keyed.state(BLOBS)
     for _, value in zip(_each(store, keys), blobs.values(keys), strict=True):
         state.update(value)
 
 
 def _read(store: SubtaskStore, keys: KeyColumn, blobs: Blobs) -> None:  # noqa: ARG001
-    state = store.keyed.value_state(BLOBS)
+    state = store.keyed.state(BLOBS)
     for _ in _each(store, keys):
         state.value()
 
 
 def _columns(store: SubtaskStore, keys: KeyColumn, blobs: Blobs) -> None:  # noqa: ARG001
-    store.keyed.value_state(BLOBS).get_many(keys.key_groups, [keys.keys])
+    store.keyed.state(BLOBS).get_many(keys.key_groups, [keys.keys])
 
 
 def _each(store: SubtaskStore, keys: KeyColumn) -> Iterator[Any]:

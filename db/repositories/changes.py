@@ -85,7 +85,7 @@ def last_downtimes(session: Session, job_id: str, kind: ChangeKind, limit: int) 
 
 
 def last_warm_ups(session: Session, job_id: str, limit: int) -> list[int]:
-    """Returns how long the drivers of a job's last changes had to become ready.
+    """Returns how long drivers of earlier changes took to warm up.
 
     It is the time from a driver's request for work to the next phase of its change, in milliseconds, the newest first.
     """

@@ -131,7 +131,7 @@ class RuntimeContext:
         The state always refers to the current key.
         """
         _check_descriptor(descriptor, ValueStateDescriptor)
-        return self._state.value_state(descriptor)
+        return self._state.state(descriptor)
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
         """Returns the state of one map per key.
@@ -139,7 +139,7 @@ class RuntimeContext:
         Each entry is stored separately.
         """
         _check_descriptor(descriptor, MapStateDescriptor)
-        return self._state.map_state(descriptor)
+        return self._state.state(descriptor)
 
     def get_migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MapState:
         """Returns a map state that replaces a value state of whole maps.
@@ -161,17 +161,17 @@ class RuntimeContext:
         Each element is stored separately.
         """
         _check_descriptor(descriptor, ListStateDescriptor)
-        return self._state.list_state(descriptor)
+        return self._state.state(descriptor)
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
         """Returns the state of one value per key, reduced from added values."""
         _check_descriptor(descriptor, ReducingStateDescriptor)
-        return self._state.reducing_state(descriptor)
+        return self._state.state(descriptor)
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
         """Returns the state of one accumulator per key for added values."""
         _check_descriptor(descriptor, AggregatingStateDescriptor)
-        return self._state.aggregating_state(descriptor)
+        return self._state.state(descriptor)
 
     @property
     def is_restored(self) -> bool:

@@ -61,7 +61,7 @@ class ReduceOperator(Operator):
         self.failed: FailedRecords = FailedRecords(info)
         self._check = OutputCheck(self._schema)
         stored = pa.struct([pa.field(field.name, field.type) for field in self._schema])
-        self._reduced = state.value_state(ValueStateDescriptor("reduced", stored, ttl=logic.ttl))
+        self._reduced = state.state(ValueStateDescriptor("reduced", stored, ttl=logic.ttl))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         names = tuple(self._schema.names)
@@ -136,7 +136,7 @@ class AggregateOperator(Operator):
         self._row_type = row_type(info.input_columns)
         self.failed: FailedRecords = FailedRecords(info)
         self._check = OutputCheck(pa.schema(list(info.output_schema)[len(info.key_columns) :]))
-        self._accumulators = state.value_state(ValueStateDescriptor("accumulator", logic.accumulator, ttl=logic.ttl))
+        self._accumulators = state.state(ValueStateDescriptor("accumulator", logic.accumulator, ttl=logic.ttl))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         function = self._function

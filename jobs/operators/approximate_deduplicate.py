@@ -101,7 +101,7 @@ class ApproximateDeduplicateOperator(Operator):
         self._bits_per_key = logic.geometry.bits_per_key
         self._blocks_per_group = logic.geometry.blocks_per_group(logic.filter.capacity, info.max_parallelism)
         self._clock = state.clock
-        self._blocks = state.value_state(ValueStateDescriptor("blocks", _STORED_TYPE))
+        self._blocks = state.state(ValueStateDescriptor("blocks", _STORED_TYPE))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yields the first row of each new key, in order."""

@@ -52,7 +52,7 @@ class DeduplicateOperator(Operator):
 
     def __init__(self, logic: Deduplicate, state: KeyedStateBackend, info: SubtaskInfo) -> None:
         self._hashed = logic.hashed
-        self._seen = state.value_state(ValueStateDescriptor("seen", pa.bool_(), ttl=logic.ttl))
+        self._seen = state.state(ValueStateDescriptor("seen", pa.bool_(), ttl=logic.ttl))
         self._info = info
 
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -100,7 +100,7 @@ class AggregatedContents:
     ) -> None:
         self._names = names
         descriptor = AggregatingStateDescriptor(_STATE, accumulator, function, namespace_type=WINDOW_TYPE)
-        self._state = state.aggregating_state(descriptor)
+        self._state = state.state(descriptor)
 
     def add(self, window: Window, row: Row) -> None:
         self._state.set_current_namespace(window.stored())
@@ -127,7 +127,7 @@ class CollectedContents:
         self._names = names
         self._row_type = row_type(info.input_columns)
         stored = pa.struct([pa.field(field.name, field.type) for field in logic.schema])
-        self._state = state.list_state(ListStateDescriptor(_STATE, stored, namespace_type=WINDOW_TYPE))
+        self._state = state.state(ListStateDescriptor(_STATE, stored, namespace_type=WINDOW_TYPE))
 
     def add(self, window: Window, row: Row) -> None:
         self._state.set_current_namespace(window.stored())

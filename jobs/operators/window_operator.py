@@ -83,7 +83,7 @@ class WindowingOperator(Operator):
             self._contents = logic.contents.start(state, info, names)
         self._sessions = None
         if isinstance(logic.assigner, SessionWindows):
-            self._sessions = state.map_state(MapStateDescriptor("window_sessions", WINDOW_TYPE, pa.bool_()))
+            self._sessions = state.state(MapStateDescriptor("window_sessions", WINDOW_TYPE, pa.bool_()))
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         info = self._info

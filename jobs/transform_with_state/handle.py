@@ -50,20 +50,20 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
         if self._timers is not None:
             # One map per mode: a processor with a changed mode has no timers of the other mode.
             registered = MapStateDescriptor(f"_registered{time.mode.timers}", pa.int64(), pa.bool_())
-            self._registered = state.map_state(registered)
+            self._registered = state.state(registered)
 
     def getValueState(
         self, stateName: str, schema: StateColumns, ttlDurationMs: int | None = None
     ) -> ProcessorValueState:
         codec, ttl = RowCodec(schema), self._ttl(stateName, ttlDurationMs)
-        state = self._state.value_state(ValueStateDescriptor(self._stored(stateName), codec.type, ttl=ttl))
+        state = self._state.state(ValueStateDescriptor(self._stored(stateName), codec.type, ttl=ttl))
         return self._known(stateName, ProcessorValueState(state, codec))
 
     def getListState(
         self, stateName: str, schema: StateColumns, ttlDurationMs: int | None = None
     ) -> ProcessorListState:
         codec, ttl = RowCodec(schema), self._ttl(stateName, ttlDurationMs)
-        state = self._state.list_state(ListStateDescriptor(self._stored(stateName), codec.type, ttl=ttl))
+        state = self._state.state(ListStateDescriptor(self._stored(stateName), codec.type, ttl=ttl))
         return self._known(stateName, ProcessorListState(state, codec))
 
     def getMapState(
@@ -75,7 +75,7 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
     ) -> ProcessorMapState:
         keys, values, ttl = RowCodec(userKeySchema), RowCodec(valueSchema), self._ttl(stateName, ttlDurationMs)
         descriptor = MapStateDescriptor(self._stored(stateName), keys.type, values.type, ttl=ttl)
-        return self._known(stateName, ProcessorMapState(self._state.map_state(descriptor), keys, values))
+        return self._known(stateName, ProcessorMapState(self._state.state(descriptor), keys, values))
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
         self._queue().register(self._time.stored_ms(int(expiryTimestampMs)))

@@ -74,7 +74,7 @@ class InitialState:
         groups = np.arange(owned.start, owned.end + 1, dtype=np.int32)
         # The mark has a null key: it concerns a whole key group.
         keys = [pa.nulls(len(groups), field.type) for field in state.schema.key_schema()]
-        new = state.value_state(_APPLIED).insert_if_absent_many(groups, keys, True)
+        new = state.state(_APPLIED).insert_if_absent_many(groups, keys, True)
         if not new.any():
             return []
         return self._of_groups(groups[new], info)

@@ -12,7 +12,6 @@ from ..documents.manifest import read_manifest
 from ..engine.rocksdb import RocksDbEngine
 from ..engine.sharded import ShardedEngine
 from ..errors import StateError
-from ..keyed.descriptors import StateKind
 from ..keyed.formats import ValueFormats
 from ..keyed.schema import merge_schemas
 from ..keys.stored_key import parse_stored_key
@@ -84,7 +83,7 @@ class SubtaskState:
         formats = ValueFormats(state, len(state.formats) - 1)
         namespace, map_key = _codec(state.namespace), _codec(state.map_key)
         for raw_key, raw in self.engine.scan(state.name, b"", None):
-            key = parse_stored_key(raw_key, keys, namespace, map_key, indexed=state.kind is StateKind.LIST)
+            key = parse_stored_key(raw_key, keys, namespace, map_key, indexed=state.kind.is_indexed)
             value, stamp_ms = formats.unpack(raw)
             yield Entry(key.key_group, key.key, key.namespace, key.user_key, value, stamp_ms)
 

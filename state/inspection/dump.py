@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from ..keyed.descriptors import StateKind
 from ..serializers.type_names import type_from_json
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def dump_schema(keys: KeyedSchema, state: StateSchema) -> pa.Schema:
         fields.append(pa.field("namespace", type_from_json(state.namespace)))
     if state.map_key is not None:
         fields.append(pa.field("user_key", type_from_json(state.map_key)))
-    elif state.kind is StateKind.LIST:
+    elif state.kind.is_indexed:
         fields.append(pa.field("user_key", pa.int64()))
     if state.formats[-1].stamps is not None:
         fields.append(pa.field("stamp", pa.timestamp("ms", "UTC")))

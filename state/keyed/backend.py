@@ -5,11 +5,7 @@ It works on the current key, or on whole batches of keys.
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
-
-import pyarrow as pa
 
 from ..errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
 from ..keys.key_groups import KEY_GROUP_BYTES
@@ -17,46 +13,32 @@ from ..keys.stored_key import StoredKey, parse_stored_key
 from ..serializers.key_codecs import key_codec_for
 from ..serializers.key_serializer import KeySerializer
 from ..serializers.type_names import type_from_json, type_to_json
-from .aggregating import AggregatingState, ReducingState
 from .batch_clock import BatchClock, Clock
 from .batch_memory import BatchMemory
-from .descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    StateKind,
-    ValueStateDescriptor,
-)
 from .entries import Entries
 from .formats import formats_of
 from .keyed_state import KeyContext, walk_keys
-from .list import ListState
-from .map import MapState
 from .migrating_map import MigratingMapState, check_migration
 from .pending import Pending
-from .schema import KeyedSchema, TimersSchema, check_same_key, register, schema_of_key, value_type
+from .schema import KeyedSchema, TimersSchema, check_same_key, register, schema_of_key
 from .timer_queue import TimerQueue
-from .value import ValueState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     from ..engine.engine import Engine, SortedRun
     from ..keys.key_groups import KeyGroupRange
     from ..serializers.key_codecs import KeyCodec
     from ..serializers.type_names import TypeJson
     from .cleanup import Sweeper
-    from .descriptors import AggregateFunction, StateDescriptor
-    from .keyed_state import KeyColumns, KeyGroups
+    from .descriptors import MapStateDescriptor, State, StateDescriptor, ValueStateDescriptor
+    from .keyed_state import KeyColumns, KeyedState, KeyGroups
     from .schema import StateSchema
     from .ttl import Ttl
-
-AnyKeyedState = ValueState | MapState | ListState | ReducingState | AggregatingState
 
 _RECORDS_BETWEEN_CHECKS = 1024
 _REMOVED_AT_ONCE = 50_000
@@ -114,7 +96,7 @@ class KeyedStateBackend:
         self._schema = schema_of_key(key_schema) if schema is None else schema
         self._serializer = KeySerializer(key_schema)
         self._context = KeyContext(self._serializer, key_group_range)
-        self._states: dict[str, tuple[StateDescriptor, Entries, AnyKeyedState]] = {}
+        self._states: dict[str, tuple[StateDescriptor[Any], Entries, KeyedState]] = {}
         self._timers: dict[str, TimerQueue] = {}
         self._removals: dict[str, Pending] = {}
         self._sweepers: list[Sweeper] = []
@@ -201,30 +183,6 @@ class KeyedStateBackend:
         prefix = self._context.prefix
         return None if prefix is None else int.from_bytes(prefix[:KEY_GROUP_BYTES], "big")
 
-    def value_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Returns the value state of a descriptor.
-
-        A repeated declaration returns the same object.
-
-        Raises:
-            StateSchemaMismatchError: Another state has the name, or stored values cannot be read as declared.
-        """
-        if pa.types.is_map(descriptor.type):
-            warnings.warn(
-                f"value state {descriptor.name!r} holds a map, which is read and written as a whole at every access; "
-                "MapState stores each entry separately",
-                stacklevel=2,
-            )
-        return cast("ValueState", self.state(descriptor))
-
-    def map_state(self, descriptor: MapStateDescriptor) -> MapState:
-        """Returns the map state of a descriptor; see `value_state`."""
-        return cast("MapState", self.state(descriptor))
-
-    def list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """Returns the list state of a descriptor; see `value_state`."""
-        return cast("ListState", self.state(descriptor))
-
     def migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MigratingMapState:
         """Returns a map state that takes over a value state of maps.
 
@@ -234,7 +192,7 @@ class KeyedStateBackend:
             StateSchemaMismatchError: The two states have different types, or are not stored as declared.
         """
         check_migration(old, new)
-        self.map_state(new)
+        self.state(new)
         self.state(old)
         descriptor, entries, state = self._states[new.name]
         if not isinstance(state, MigratingMapState):
@@ -244,41 +202,43 @@ class KeyedStateBackend:
             self._states[new.name] = (descriptor, entries, state)
         return state
 
-    def reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
-        """Returns the reducing state of a descriptor; see `value_state`."""
-        return cast("ReducingState", self.state(descriptor))
+    def state(self, descriptor: StateDescriptor[State]) -> State:
+        """Returns the state of a descriptor.
 
-    def aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """Returns the aggregating state of a descriptor; see `value_state`."""
-        return cast("AggregatingState", self.state(descriptor))
+        A repeated declaration returns the same object.
 
-    def state(self, descriptor: StateDescriptor) -> AnyKeyedState:
-        """Returns the state of any descriptor; see `value_state`."""
+        Raises:
+            StateSchemaMismatchError: Another state has the name, or stored values cannot be read as declared.
+        """
         known = self._states.get(descriptor.name)
         if descriptor.name in self._timers:
             raise StateSchemaMismatchError(f"the name {descriptor.name!r} is declared twice, once as timers")
         if known is not None:
             if known[0] == descriptor:
-                return known[2]
-            if _stored(known[0]) != _stored(descriptor):
+                return cast("State", known[2])
+            if known[0].without_function() != descriptor.without_function():
                 raise StateSchemaMismatchError(
                     f"state {descriptor.name!r} is declared twice: as {known[0]} and as {descriptor}"
                 )
             # Only its function differs, because it was unpickled again for another batch.
-            state = _keyed_state_for(descriptor, known[1], self._context)
+            state = self._created(descriptor, known[1])
             self._states[descriptor.name] = (descriptor, known[1], state)
             return state
         schema, write_format = register(self._schema.state(descriptor.name), descriptor)
-        formats = formats_of(value_type(descriptor), schema, write_format)
+        formats = formats_of(descriptor.entry_type, schema, write_format)
         removed = self._removals.pop(descriptor.name, None)
         pending = Pending(descriptor.name, self._memory) if removed is None else removed
         entries = Entries(self._engine, pending, formats, descriptor.ttl, self.clock)
-        state = _keyed_state_for(descriptor, entries, self._context)
+        state = self._created(descriptor, entries)
         self._schema = self._schema.with_state(schema)
         self._states[descriptor.name] = (descriptor, entries, state)
         if entries.sweeper is not None and entries.sweeper.every_record:
             self._sweepers.append(entries.sweeper)
         return state
+
+    def _created(self, descriptor: StateDescriptor[State], entries: Entries) -> State:
+        namespace = None if descriptor.namespace_type is None else key_codec_for(descriptor.namespace_type)
+        return descriptor.create(entries, self._context, namespace)
 
     def timers(self, name: str, namespace_type: pa.DataType | None = None) -> TimerQueue:
         """Returns the timers of a name, with their own column family.
@@ -446,7 +406,7 @@ class KeyedStateBackend:
         schema = self._schema.state(name)
         assert schema is not None  # noqa: S101 (every declared state is in the schema)
         namespace, map_key = _codec(schema.namespace), _codec(schema.map_key)
-        indexed = schema.kind is StateKind.LIST
+        indexed = schema.kind.is_indexed
         expired = entries.expired_now()
         for raw_key, raw in self._engine.scan(name, b"", None):
             if not expired(raw):
@@ -473,7 +433,7 @@ class KeyedStateBackend:
 
         None if stored keys end there.
         """
-        if schema.kind not in {StateKind.MAP, StateKind.LIST}:
+        if schema.map_key is None and not schema.kind.is_indexed:
             return None
         namespace = _codec(schema.namespace)
 
@@ -516,32 +476,5 @@ class KeyedStateBackend:
             self.clock.advance(processing_time_ms=self._read_clock())
 
 
-def _stored(descriptor: StateDescriptor) -> StateDescriptor:
-    """Returns a descriptor without its function, which is not stored."""
-    match descriptor:
-        case ReducingStateDescriptor():
-            return replace(descriptor, reduce=max)
-        case AggregatingStateDescriptor():
-            return replace(descriptor, aggregate=cast("AggregateFunction", None))
-        case _:
-            return descriptor
-
-
 def _codec(of_type: TypeJson | None) -> KeyCodec | None:
     return None if of_type is None else key_codec_for(type_from_json(of_type))
-
-
-def _keyed_state_for(descriptor: StateDescriptor, entries: Entries, context: KeyContext) -> AnyKeyedState:
-    """Returns the keyed state of a descriptor for the current key."""
-    namespace = None if descriptor.namespace_type is None else key_codec_for(descriptor.namespace_type)
-    match descriptor:
-        case ValueStateDescriptor():
-            return ValueState(entries, context, namespace)
-        case MapStateDescriptor():
-            return MapState(entries, context, namespace, key_codec_for(descriptor.key_type))
-        case ListStateDescriptor():
-            return ListState(entries, context, namespace)
-        case ReducingStateDescriptor():
-            return ReducingState(entries, context, namespace, descriptor.reduce)
-        case AggregatingStateDescriptor():
-            return AggregatingState(entries, context, namespace, descriptor.aggregate)

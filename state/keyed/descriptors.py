@@ -1,20 +1,36 @@
 """Descriptors: immutable declarations of states.
 
-Every descriptor may have a `ttl` (how long entries live; None: without limit) and a `namespace_type` (the type of a
-scope under a key, such as a window; None: the void namespace, which takes no space).
+A descriptor says all that is special about its kind: the types of its entries, and the class of its state. To add a
+kind, write a class of `KeyedState` and a descriptor that creates it, and name its `StateKind`.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import pyarrow as pa
 
 from ..errors import DescriptorError
+from ..serializers.key_codecs import key_codec_for
+from .aggregating import AggregatingState, ReducingState
+from .keyed_state import KeyedState
+from .list import ListState
+from .map import MapState
 from .ttl import Ttl, check_ttl
+from .value import ValueState
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from ..serializers.key_codecs import KeyCodec
+    from .entries import Entries
+    from .keyed_state import KeyContext
+
+State = TypeVar("State", bound=KeyedState)
 
 _NAME = re.compile(r"[A-Za-z_%][A-Za-z0-9_.%-]{0,127}")
 
@@ -27,6 +43,11 @@ class StateKind(StrEnum):
     LIST = "list"
     REDUCING = "reducing"
     AGGREGATING = "aggregating"
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether stored keys end with the number of an entry."""
+        return self is StateKind.LIST
 
 
 @runtime_checkable
@@ -62,8 +83,44 @@ class AggregateFunction(Protocol):
         ...
 
 
+class StateDescriptor(Generic[State]):
+    """Declares a state.
+
+    Attributes:
+        kind: The kind of state, as manifests name it.
+        name: The state's name, unique within the operator.
+        ttl: How long entries live; None: without limit.
+        namespace_type: The type of a scope under a key, such as a window; None: the void namespace.
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[StateKind]
+    name: str
+    ttl: Ttl | None
+    namespace_type: pa.DataType | None
+
+    @property
+    def entry_type(self) -> pa.DataType:
+        """The type of the value of one stored entry."""
+        raise NotImplementedError
+
+    @property
+    def map_key_type(self) -> pa.DataType | None:
+        """The type of the map key that ends stored keys, or None."""
+        return None
+
+    def without_function(self) -> Self:
+        """Returns the descriptor without its function, which is not stored."""
+        return self
+
+    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> State:
+        """Returns the state over its entries, for the context's current key."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, slots=True)
-class ValueStateDescriptor:
+class ValueStateDescriptor(StateDescriptor[ValueState]):
     """One value per key."""
 
     kind: ClassVar[StateKind] = StateKind.VALUE
@@ -75,9 +132,22 @@ class ValueStateDescriptor:
     def __post_init__(self) -> None:
         _check_declaration(self, self.type)
 
+    @property
+    def entry_type(self) -> pa.DataType:
+        return self.type
+
+    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ValueState:
+        if pa.types.is_map(self.type):
+            warnings.warn(
+                f"value state {self.name!r} holds a map, which is read and written as a whole at every access; "
+                "MapState stores each entry separately",
+                stacklevel=4,
+            )
+        return ValueState(entries, context, namespace)
+
 
 @dataclass(frozen=True, slots=True)
-class MapStateDescriptor:
+class MapStateDescriptor(StateDescriptor[MapState]):
     """One map per key; each entry is stored, read and expired separately."""
 
     kind: ClassVar[StateKind] = StateKind.MAP
@@ -90,9 +160,20 @@ class MapStateDescriptor:
     def __post_init__(self) -> None:
         _check_declaration(self, self.key_type, self.value_type)
 
+    @property
+    def entry_type(self) -> pa.DataType:
+        return self.value_type
+
+    @property
+    def map_key_type(self) -> pa.DataType:
+        return self.key_type
+
+    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> MapState:
+        return MapState(entries, context, namespace, key_codec_for(self.key_type))
+
 
 @dataclass(frozen=True, slots=True)
-class ListStateDescriptor:
+class ListStateDescriptor(StateDescriptor[ListState]):
     """One list per key; each element is stored and expired separately."""
 
     kind: ClassVar[StateKind] = StateKind.LIST
@@ -104,9 +185,16 @@ class ListStateDescriptor:
     def __post_init__(self) -> None:
         _check_declaration(self, self.element_type)
 
+    @property
+    def entry_type(self) -> pa.DataType:
+        return self.element_type
+
+    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ListState:
+        return ListState(entries, context, namespace)
+
 
 @dataclass(frozen=True, slots=True)
-class ReducingStateDescriptor:
+class ReducingStateDescriptor(StateDescriptor[ReducingState]):
     """One value per key, combined with every added value."""
 
     kind: ClassVar[StateKind] = StateKind.REDUCING
@@ -119,9 +207,19 @@ class ReducingStateDescriptor:
     def __post_init__(self) -> None:
         _check_declaration(self, self.type)
 
+    @property
+    def entry_type(self) -> pa.DataType:
+        return self.type
+
+    def without_function(self) -> Self:
+        return replace(self, reduce=max)
+
+    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ReducingState:
+        return ReducingState(entries, context, namespace, self.reduce)
+
 
 @dataclass(frozen=True, slots=True)
-class AggregatingStateDescriptor:
+class AggregatingStateDescriptor(StateDescriptor[AggregatingState]):
     """One accumulator per key, updated with every added value.
 
     `get` returns its result.
@@ -137,14 +235,15 @@ class AggregatingStateDescriptor:
     def __post_init__(self) -> None:
         _check_declaration(self, self.accumulator_type)
 
+    @property
+    def entry_type(self) -> pa.DataType:
+        return self.accumulator_type
 
-StateDescriptor = (
-    ValueStateDescriptor
-    | MapStateDescriptor
-    | ListStateDescriptor
-    | ReducingStateDescriptor
-    | AggregatingStateDescriptor
-)
+    def without_function(self) -> Self:
+        return replace(self, aggregate=cast("AggregateFunction", None))
+
+    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> AggregatingState:
+        return AggregatingState(entries, context, namespace, self.aggregate)
 
 
 _ARROW: dict[object, str] = {
@@ -189,7 +288,7 @@ def check_type(given: object, what: str) -> None:
     raise DescriptorError(f"{what} is declared as {shown}; declare {hint}")
 
 
-def _check_declaration(descriptor: StateDescriptor, *types: object) -> None:
+def _check_declaration(descriptor: StateDescriptor[Any], *types: object) -> None:
     check_name(descriptor.name)
     for given in types:
         check_type(given, f"the type of state {descriptor.name!r}")

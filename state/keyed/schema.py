@@ -7,7 +7,7 @@ value's bytes, and values are migrated when they are next written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -15,18 +15,13 @@ import pyarrow as pa
 from ..errors import StateSchemaMismatchError
 from ..serializers.evolution import can_read
 from ..serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
-from .descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    StateDescriptor,
-    StateKind,
-)
+from .descriptors import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from .batch_clock import TimeDomain
+    from .descriptors import StateDescriptor
 
 MAX_FORMATS = 64
 SCHEMA_VERSION = 1
@@ -138,7 +133,7 @@ def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
         raise StateSchemaMismatchError(f"stored keys have the types {before}, the job's keys {now}")
 
 
-def register(stored: StateSchema | None, descriptor: StateDescriptor) -> tuple[StateSchema, int]:
+def register(stored: StateSchema | None, descriptor: StateDescriptor[Any]) -> tuple[StateSchema, int]:
     """Returns a state's schema after a declaration, and the write format.
 
     The format is the number of the format for new values.
@@ -175,28 +170,17 @@ def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSch
     return msgspec.structs.replace(stored, formats=(*stored.formats, wanted)), len(stored.formats)
 
 
-def declare(descriptor: StateDescriptor) -> StateSchema:
+def declare(descriptor: StateDescriptor[Any]) -> StateSchema:
     """Returns the schema of a newly declared state."""
     ttl = descriptor.ttl
     domain: TimeDomain | None = ttl.time_domain if ttl is not None and ttl.enabled else None
     return StateSchema(
         name=descriptor.name,
         kind=descriptor.kind,
-        formats=(ValueFormat(type_to_json(value_type(descriptor)), None if domain is None else str(domain)),),
-        map_key=type_to_json(descriptor.key_type) if isinstance(descriptor, MapStateDescriptor) else None,
+        formats=(ValueFormat(type_to_json(descriptor.entry_type), None if domain is None else str(domain)),),
+        map_key=None if descriptor.map_key_type is None else type_to_json(descriptor.map_key_type),
         namespace=None if descriptor.namespace_type is None else type_to_json(descriptor.namespace_type),
     )
-
-
-def value_type(descriptor: StateDescriptor) -> pa.DataType:
-    """Returns the value type of one entry of the state."""
-    if isinstance(descriptor, MapStateDescriptor):
-        return descriptor.value_type
-    if isinstance(descriptor, ListStateDescriptor):
-        return descriptor.element_type
-    if isinstance(descriptor, AggregatingStateDescriptor):
-        return descriptor.accumulator_type
-    return descriptor.type
 
 
 def text_of(state: StateSchema, written: ValueFormat | None = None) -> str:

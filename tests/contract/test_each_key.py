@@ -82,7 +82,7 @@ def test_the_key_of_each_row_is_the_current_one(store):
 
 
 def test_a_state_that_is_read_for_each_key_is_read_for_many_at_once(store, reads):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     for _ in each_key(store.backend, [str(number) for number in range(ROWS)]):
         value.value()
     assert len(reads) == SAMPLE_ROWS
@@ -90,7 +90,7 @@ def test_a_state_that_is_read_for_each_key_is_read_for_many_at_once(store, reads
 
 def test_a_state_that_is_read_for_few_keys_is_not_read_for_all(store, reads, monkeypatch):
     monkeypatch.setattr(store.engine, "get_many", None)
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     for key in each_key(store.backend, [str(number) for number in range(ROWS)]):
         value.update(7)
         if key[0].endswith("00"):
@@ -99,7 +99,7 @@ def test_a_state_that_is_read_for_few_keys_is_not_read_for_all(store, reads, mon
 
 
 def test_a_map_that_is_read_at_a_field_of_each_row_gives_the_same_counts_as_entry_by_entry(store):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     expected = {}
     for batch in range(3):
         names, pages = random_names(batch), random_pages(batch)
@@ -117,7 +117,7 @@ def test_a_map_that_is_read_at_a_field_of_each_row_gives_the_same_counts_as_entr
 
 @pytest.mark.parametrize("asked", ["field", "other"])
 def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_is_its_key(store, reads, asked):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     names = [str(number) for number in range(ROWS)]
     field = pa.array([f"page-{name}" for name in names])
     for _, page in zip(each_key(store.backend, names, pa.array(names), field), field.to_pylist(), strict=True):
@@ -126,7 +126,7 @@ def test_a_map_is_read_for_many_rows_at_once_by_the_field_that_is_its_key(store,
 
 
 def test_a_field_that_is_too_long_for_a_key_is_ignored(store):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     names = [str(number) for number in range(ROWS)]
     for at in (1, ROWS - 1):  # in the sample, and after it
         fields = [*names[:at], "x" * 70_000, *names[at + 1 :]]
@@ -137,7 +137,7 @@ def test_a_field_that_is_too_long_for_a_key_is_ignored(store):
 def test_values_that_are_read_ahead_expire_like_others(store):
     clock = BatchClock(processing_time_ms=1000)
     backend = KeyedStateBackend(store.engine, KEY, clock)
-    value = backend.value_state(replace(VALUE, ttl=Ttl(500)))
+    value = backend.state(replace(VALUE, ttl=Ttl(500)))
     names = [str(number) for number in range(ROWS)]
     for _ in each_key(backend, names):
         value.update(1)

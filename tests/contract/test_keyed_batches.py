@@ -16,7 +16,7 @@ KEYS = pa.array(["a", "b", "a", "c"])
 
 
 def test_values_of_a_batch_are_written_and_read_by_row(store, step):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     value.put_many(GROUPS, KEYS, pa.array([1, 2, 3, None]))
     step()
     assert value.get_many(GROUPS, KEYS).to_pylist() == [3, 2, 3, None]
@@ -29,7 +29,7 @@ def test_values_of_a_batch_are_written_and_read_by_row(store, step):
 
 
 def test_a_batch_sees_what_records_of_the_same_batch_wrote(store):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     value.put_many(GROUPS, KEYS, pa.array([1, 2, 3, 4]))
     store.backend.set_current_key(2, ("b",))
     assert value.value() == 2
@@ -40,7 +40,7 @@ def test_a_batch_sees_what_records_of_the_same_batch_wrote(store):
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_what_a_batch_of_keys_has_written_since_the_mark_is_undone(store, earlier):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     if earlier:
         value.put_many(GROUPS, KEYS, pa.array([1, 2, 1, 3]))
     store.backend.mark()
@@ -53,7 +53,7 @@ def test_what_a_batch_of_keys_has_written_since_the_mark_is_undone(store, earlie
 
 
 def test_inserting_if_absent_returns_which_rows_were_first_with_their_key(store, step):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     assert value.insert_if_absent_many(GROUPS, KEYS, 1).tolist() == [True, True, False, True]
     step()
     more = pa.array(["c", "a", "d", "d"])
@@ -63,7 +63,7 @@ def test_inserting_if_absent_returns_which_rows_were_first_with_their_key(store,
 
 
 def test_an_empty_batch_does_nothing(store):
-    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
+    value, entries = store.backend.state(VALUE), store.backend.state(MAP)
     nothing, no_keys = np.array([], np.int32), pa.array([], pa.string())
     assert value.insert_if_absent_many(nothing, no_keys, 1).tolist() == []
     assert value.get_many(nothing, no_keys).to_pylist() == []
@@ -73,7 +73,7 @@ def test_an_empty_batch_does_nothing(store):
 
 
 def test_distinct_keys_are_read_computed_and_written_at_once(store, step):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     value.put_many(GROUPS[:1], KEYS[:1], pa.array([100]))
     step()
     amounts = np.array([1, 2, 3, 4])
@@ -89,7 +89,7 @@ def test_distinct_keys_are_read_computed_and_written_at_once(store, step):
 
 
 def test_map_entries_of_a_batch_are_written_and_read_by_row(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     map_keys = pa.array(["x", "x", "y", "x"])
     entries.put_many(GROUPS, KEYS, map_keys, pa.array([1, 2, 3, None]))
     step()
@@ -106,7 +106,7 @@ def test_map_entries_of_a_batch_are_written_and_read_by_row(store, step):
 
 
 def test_distinct_map_entries_are_read_computed_and_written_at_once(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     map_keys = pa.array(["x", "x", "x", "y"])
     entries.put_many(GROUPS[:1], KEYS[:1], map_keys[:1], pa.array([100]))
     step()
@@ -126,7 +126,7 @@ def test_distinct_map_entries_are_read_computed_and_written_at_once(store, step)
 
 
 def test_list_elements_of_a_batch_are_added_in_the_order_of_rows(store, step):
-    elements = store.backend.list_state(LIST)
+    elements = store.backend.state(LIST)
     for part in (["1", "2", "3", "4"], ["5", "6", "7", "8"]):
         elements.add_many(GROUPS, KEYS, pa.array(part))
         step()
@@ -137,7 +137,7 @@ def test_list_elements_of_a_batch_are_added_in_the_order_of_rows(store, step):
 
 
 def test_a_batch_is_folded_in_the_order_of_rows(store, step):
-    largest, average = store.backend.reducing_state(REDUCING), store.backend.aggregating_state(AGGREGATING)
+    largest, average = store.backend.state(REDUCING), store.backend.state(AGGREGATING)
     for state in (largest, average):
         state.add_many(GROUPS, KEYS, pa.array([1, 2, 3, None]))
         step()
@@ -149,10 +149,10 @@ def test_a_batch_is_folded_in_the_order_of_rows(store, step):
 
 def test_a_value_or_an_element_that_is_too_large_is_refused_in_a_batch_too(store, monkeypatch):
     monkeypatch.setattr(formats, "VALUE_BYTES_MAX", 100)
-    text = store.backend.value_state(ValueStateDescriptor("text", pa.string()))
-    longest = store.backend.reducing_state(ReducingStateDescriptor("longest", pa.string(), max))
-    entries = store.backend.map_state(MapStateDescriptor("texts", pa.string(), pa.string()))
-    elements = store.backend.list_state(LIST)
+    text = store.backend.state(ValueStateDescriptor("text", pa.string()))
+    longest = store.backend.state(ReducingStateDescriptor("longest", pa.string(), max))
+    entries = store.backend.state(MapStateDescriptor("texts", pa.string(), pa.string()))
+    elements = store.backend.state(LIST)
     large = pa.array(["x", None, "y" * 101, "z"])
     for write in (
         lambda: text.put_many(GROUPS, KEYS, large),
@@ -173,9 +173,9 @@ def test_a_stored_key_that_is_too_long_is_refused_in_a_batch_too(store):
     keys = pa.array(["a", "x" * 65_531])
     groups = np.array([1, 2], np.int32)
     value, elements, entries = (
-        store.backend.value_state(VALUE),
-        store.backend.list_state(LIST),
-        store.backend.map_state(MAP),
+        store.backend.state(VALUE),
+        store.backend.state(LIST),
+        store.backend.state(MAP),
     )
     value.put_many(groups, keys, pa.array([1, 2]))  # the longest key that fits, with its group, tag and end
     store.backend.discard()

@@ -16,9 +16,9 @@ from keyscale.state.keyed.descriptors import ReducingStateDescriptor
 def test_a_reducing_state_that_is_declared_with_another_function_continues_with_it() -> None:
     backend = KeyedStateBackend(HeapEngine(), pa.schema([("user", pa.string())]))
     backend.set_current_key(1, ("ada",))
-    backend.reducing_state(ReducingStateDescriptor("total", pa.int64(), operator.add)).add(3)
-    again = backend.reducing_state(ReducingStateDescriptor("total", pa.int64(), max))
+    backend.state(ReducingStateDescriptor("total", pa.int64(), operator.add)).add(3)
+    again = backend.state(ReducingStateDescriptor("total", pa.int64(), max))
     again.add(2)
     assert again.get() == 3
     with pytest.raises(StateSchemaMismatchError):
-        backend.reducing_state(ReducingStateDescriptor("total", pa.int32(), max))
+        backend.state(ReducingStateDescriptor("total", pa.int32(), max))

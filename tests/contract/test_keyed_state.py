@@ -26,7 +26,7 @@ from tests.contract.keyed_store import AGGREGATING, KEY, LIST, MAP, REDUCING, VA
 
 
 def test_a_value_is_absent_until_it_is_updated_and_after_it_is_cleared(store, step):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     store.backend.set_current_key(1, ("a",))
     assert value.value() is None
     value.update(5)
@@ -38,7 +38,7 @@ def test_a_value_is_absent_until_it_is_updated_and_after_it_is_cleared(store, st
 
 
 def test_updating_a_value_with_none_clears_it(store, step):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     store.backend.set_current_key(1, ("a",))
     value.update(5)
     step()
@@ -50,8 +50,8 @@ def test_updating_a_value_with_none_clears_it(store, step):
 
 
 def test_keys_and_states_do_not_see_each_other(store, step):
-    one = store.backend.value_state(VALUE)
-    other = store.backend.value_state(ValueStateDescriptor("other", pa.int64()))
+    one = store.backend.state(VALUE)
+    other = store.backend.state(ValueStateDescriptor("other", pa.int64()))
     for group, key, number in ((1, "a", 1), (2, "a", 2), (1, "b", 3), (1, None, 4)):
         store.backend.set_current_key(group, (key,))
         one.update(number)
@@ -66,7 +66,7 @@ def test_keys_and_states_do_not_see_each_other(store, step):
 
 
 def test_a_value_of_another_type_is_refused_and_the_old_one_stays(store, step):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     store.backend.set_current_key(1, ("a",))
     value.update(5)
     step()
@@ -77,7 +77,7 @@ def test_a_value_of_another_type_is_refused_and_the_old_one_stays(store, step):
 
 
 def test_state_without_a_current_key_is_refused(store):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     with pytest.raises(NoCurrentKeyError):
         value.value()
     store.backend.set_current_key(1, ("a",))
@@ -89,7 +89,7 @@ def test_state_without_a_current_key_is_refused(store):
 
 
 def test_discarding_changes_restores_the_previous_values(store):
-    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
+    value, entries = store.backend.state(VALUE), store.backend.state(MAP)
     store.backend.set_current_key(1, ("a",))
     value.update(1)
     entries.put("x", 1)
@@ -104,7 +104,7 @@ def test_discarding_changes_restores_the_previous_values(store):
 
 
 def test_a_map_distinguishes_null_from_absent(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     store.backend.set_current_key(1, ("a",))
     assert entries.is_empty()
     entries.put("x", None)
@@ -119,7 +119,7 @@ def test_a_map_distinguishes_null_from_absent(store, step):
 
 
 def test_a_map_iterates_in_the_stored_order_over_old_and_new_entries(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     store.backend.set_current_key(1, ("a",))
     entries.put_all({"d": 4, "b": 2})
     step()
@@ -132,7 +132,7 @@ def test_a_map_iterates_in_the_stored_order_over_old_and_new_entries(store, step
 
 def test_a_map_key_that_its_caller_changes_and_uses_again_is_another_key(store):
     descriptor = MapStateDescriptor("by_place", pa.struct([("row", pa.int64()), ("column", pa.int64())]), pa.string())
-    state = store.backend.map_state(descriptor)
+    state = store.backend.state(descriptor)
     store.backend.set_current_key(1, ("a",))
     place = {"row": 1, "column": 1}
     state.put(place, "first")
@@ -143,7 +143,7 @@ def test_a_map_key_that_its_caller_changes_and_uses_again_is_another_key(store):
 
 
 def test_iterating_a_map_does_not_see_later_changes(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     store.backend.set_current_key(1, ("a",))
     entries.put_all({f"{n:03}": n for n in range(200)})
     step()
@@ -161,7 +161,7 @@ def test_iterating_a_map_does_not_see_later_changes(store, step):
 
 
 def test_an_iteration_begins_when_it_is_called(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     store.backend.set_current_key(1, ("a",))
     entries.put("x", 1)
     step()
@@ -171,7 +171,7 @@ def test_an_iteration_begins_when_it_is_called(store, step):
 
 
 def test_clearing_a_map_removes_the_entries_of_its_key_only(store, step):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     for key in ("a", "b"):
         store.backend.set_current_key(1, (key,))
         entries.put_all({"x": 1, "y": 2})
@@ -185,7 +185,7 @@ def test_clearing_a_map_removes_the_entries_of_its_key_only(store, step):
 
 
 def test_put_all_puts_nothing_if_one_entry_is_invalid(store):
-    entries = store.backend.map_state(MAP)
+    entries = store.backend.state(MAP)
     store.backend.set_current_key(1, ("a",))
     with pytest.raises(SerializationError):
         entries.put_all({"x": 1, "y": "text"})
@@ -193,7 +193,7 @@ def test_put_all_puts_nothing_if_one_entry_is_invalid(store):
 
 
 def test_a_list_keeps_the_order_of_adding(store, step):
-    elements = store.backend.list_state(LIST)
+    elements = store.backend.state(LIST)
     store.backend.set_current_key(1, ("a",))
     assert elements.get() == []
     elements.add("x")
@@ -214,7 +214,7 @@ def test_a_list_keeps_the_order_of_adding(store, step):
 
 
 def test_a_long_list_keeps_its_order(store, step):
-    elements = store.backend.list_state(LIST)
+    elements = store.backend.state(LIST)
     store.backend.set_current_key(1, ("a",))
     for n in range(700):
         elements.add(str(n))
@@ -224,7 +224,7 @@ def test_a_long_list_keeps_its_order(store, step):
 
 
 def test_a_list_takes_no_null_and_stays_as_it_was(store):
-    elements = store.backend.list_state(LIST)
+    elements = store.backend.state(LIST)
     store.backend.set_current_key(1, ("a",))
     elements.add("x")
     for change in (
@@ -240,7 +240,7 @@ def test_a_list_takes_no_null_and_stays_as_it_was(store):
 
 
 def test_reducing_and_aggregating_combine_added_values(store, step):
-    largest, average = store.backend.reducing_state(REDUCING), store.backend.aggregating_state(AGGREGATING)
+    largest, average = store.backend.state(REDUCING), store.backend.state(AGGREGATING)
     store.backend.set_current_key(1, ("a",))
     assert (largest.get(), average.get()) == (None, None)
     for number in (3, 7, 5, None):
@@ -255,7 +255,7 @@ def test_reducing_and_aggregating_combine_added_values(store, step):
 
 
 def test_a_namespace_is_a_scope_of_its_own_under_a_key(store, step):
-    windowed = store.backend.value_state(ValueStateDescriptor("windowed", pa.int64(), namespace_type=pa.int64()))
+    windowed = store.backend.state(ValueStateDescriptor("windowed", pa.int64(), namespace_type=pa.int64()))
     store.backend.set_current_key(1, ("a",))
     with pytest.raises(NoCurrentKeyError):
         windowed.value()
@@ -273,10 +273,10 @@ def test_a_namespace_is_a_scope_of_its_own_under_a_key(store, step):
 
 
 def test_namespaces_are_merged_into_one(store, step):
-    count = store.backend.reducing_state(
+    count = store.backend.state(
         ReducingStateDescriptor("count", pa.int64(), lambda a, b: a + b, namespace_type=pa.int64())
     )
-    seen = store.backend.list_state(ListStateDescriptor("seen", pa.string(), namespace_type=pa.int64()))
+    seen = store.backend.state(ListStateDescriptor("seen", pa.string(), namespace_type=pa.int64()))
     store.backend.set_current_key(1, ("a",))
     for window in (1, 2, 3):
         for state, value in ((count, window), (seen, str(window))):
@@ -294,26 +294,26 @@ def test_namespaces_are_merged_into_one(store, step):
 
 def test_a_state_without_namespaces_refuses_one(store):
     with pytest.raises(DescriptorError):
-        store.backend.value_state(VALUE).set_current_namespace(1)
+        store.backend.state(VALUE).set_current_namespace(1)
 
 
 def test_the_same_declaration_gives_the_same_state_and_another_is_refused(store):
-    assert store.backend.value_state(VALUE) is store.backend.value_state(ValueStateDescriptor("value", pa.int64()))
+    assert store.backend.state(VALUE) is store.backend.state(ValueStateDescriptor("value", pa.int64()))
     with pytest.raises(StateSchemaMismatchError):
-        store.backend.value_state(ValueStateDescriptor("value", pa.string()))
+        store.backend.state(ValueStateDescriptor("value", pa.string()))
     with pytest.raises(StateSchemaMismatchError):
-        store.backend.list_state(ListStateDescriptor("value", pa.int64()))
+        store.backend.state(ListStateDescriptor("value", pa.int64()))
 
 
 def test_a_value_state_of_a_map_causes_a_warning(store):
     with pytest.warns(UserWarning, match="MapState"):
-        store.backend.value_state(ValueStateDescriptor("whole", pa.map_(pa.string(), pa.int64())))
+        store.backend.state(ValueStateDescriptor("whole", pa.map_(pa.string(), pa.int64())))
 
 
 @pytest.mark.parametrize("is_declared", [False, True], ids=["removed first", "declared first"])
 def test_a_removed_state_is_empty_at_once_and_can_be_used_in_the_same_batch(store, step, is_declared):
     def declare(backend):
-        return backend.value_state(VALUE), backend.list_state(LIST), backend.map_state(MAP)
+        return backend.state(VALUE), backend.state(LIST), backend.state(MAP)
 
     value, elements, entries = declare(store.backend)
     for group, key in ((1, "a"), (2, "b")):
@@ -340,7 +340,7 @@ def test_a_removed_state_is_empty_at_once_and_can_be_used_in_the_same_batch(stor
 
 
 def test_a_state_is_removed_part_by_part_if_it_must_be(store):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     for number in range(5):
         store.backend.set_current_key(number, ("a",))
         value.update(number)
@@ -364,7 +364,7 @@ def test_an_invalid_state_name_is_refused(name):
 
 def test_a_key_group_of_another_subtask_is_refused(store):
     backend = KeyedStateBackend(store.engine, KEY, key_group_range=KeyGroupRange(2, 5))
-    value = backend.value_state(VALUE)
+    value = backend.state(VALUE)
     for group in (1, 6):
         with pytest.raises(KeyGroupError):
             backend.set_current_key(group, ("a",))
@@ -373,7 +373,7 @@ def test_a_key_group_of_another_subtask_is_refused(store):
 
 
 def test_a_key_that_is_too_long_is_refused(store):
-    value, entries = store.backend.value_state(VALUE), store.backend.map_state(MAP)
+    value, entries = store.backend.state(VALUE), store.backend.state(MAP)
     with pytest.raises(KeyTooLargeError):
         store.backend.set_current_key(1, ("x" * 70_000,))
     with pytest.raises(KeyTooLargeError):
@@ -384,7 +384,7 @@ def test_a_key_that_is_too_long_is_refused(store):
 
 
 def test_nothing_changed_drains_nothing(store):
-    value = store.backend.value_state(VALUE)
+    value = store.backend.state(VALUE)
     store.backend.set_current_key(1, ("a",))
     assert value.value() is None
     assert store.backend.pending_count == 0

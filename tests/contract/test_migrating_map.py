@@ -31,7 +31,7 @@ class Store:
         self.engine.write_runs(self.backend.drain())
 
     def fill(self, ttl=None):
-        old = self.backend.value_state(ValueStateDescriptor("old", WHOLE, ttl))
+        old = self.backend.state(ValueStateDescriptor("old", WHOLE, ttl))
         for name, content in PEOPLE.items():
             self.backend.set_current_key(1, (name,))
             old.update(content)

@@ -28,7 +28,7 @@ def reopened(engine, backend):
 
 
 def value_of(backend, of_type):
-    state = backend.value_state(ValueStateDescriptor("value", of_type))
+    state = backend.state(ValueStateDescriptor("value", of_type))
     backend.set_current_key(1, (7,))
     return state
 
@@ -134,7 +134,7 @@ def test_a_dropped_field_that_is_declared_again_is_read_from_values_that_have_it
 def test_another_kind_map_key_or_namespace_is_refused(declared):
     engine = HeapEngine()
     backend = KeyedStateBackend(engine, KEY)
-    backend.map_state(MapStateDescriptor("map", pa.string(), pa.int64()))
+    backend.state(MapStateDescriptor("map", pa.string(), pa.int64()))
     with pytest.raises(StateSchemaMismatchError):
         reopened(engine, backend).state(declared)
 

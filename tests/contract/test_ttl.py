@@ -50,7 +50,7 @@ class Store:
         self.clock.advance(processing_time_ms=self.clock.processing_time_ms + duration_ms)
 
     def value(self, ttl, key=7):
-        state = self.backend.value_state(ValueStateDescriptor("value", pa.int64(), ttl))
+        state = self.backend.state(ValueStateDescriptor("value", pa.int64(), ttl))
         self.backend.set_current_key(1, (key,))
         return state
 
@@ -78,7 +78,7 @@ def test_a_value_expires_exactly_when_its_time_is_over(store):
 @pytest.mark.parametrize("is_committed", [False, True], ids=["same batch", "next batch"])
 def test_elements_of_merged_lists_expire_when_they_would_have_without_it(store, is_committed):
     descriptor = ListStateDescriptor("list", pa.string(), Ttl(100), namespace_type=pa.int64())
-    elements = store.backend.list_state(descriptor)
+    elements = store.backend.state(descriptor)
     store.backend.set_current_key(1, (7,))
     for namespace, value, wait_ms in ((1, "old", 60), (2, "newer", 30), (1, "new", 0)):
         elements.set_current_namespace(namespace)
@@ -188,7 +188,7 @@ def test_a_clock_that_is_set_back_changes_nothing(store):
 
 
 def test_map_entries_expire_one_by_one(store):
-    entries = store.backend.map_state(MapStateDescriptor("map", pa.string(), pa.int64(), Ttl(100)))
+    entries = store.backend.state(MapStateDescriptor("map", pa.string(), pa.int64(), Ttl(100)))
     store.backend.set_current_key(1, (7,))
     entries.put("old", 1)
     store.commit()
@@ -203,7 +203,7 @@ def test_map_entries_expire_one_by_one(store):
 
 
 def test_list_elements_expire_one_by_one_and_order_is_kept(store):
-    elements = store.backend.list_state(ListStateDescriptor("list", pa.int64(), Ttl(100)))
+    elements = store.backend.state(ListStateDescriptor("list", pa.int64(), Ttl(100)))
     store.backend.set_current_key(1, (7,))
     for number in range(4):
         elements.add(number)
@@ -215,7 +215,7 @@ def test_list_elements_expire_one_by_one_and_order_is_kept(store):
 
 
 def test_a_reduced_value_begins_again_after_it_expired(store):
-    total = store.backend.reducing_state(ReducingStateDescriptor("sum", pa.int64(), lambda a, b: a + b, Ttl(100)))
+    total = store.backend.state(ReducingStateDescriptor("sum", pa.int64(), lambda a, b: a + b, Ttl(100)))
     store.backend.set_current_key(1, (7,))
     total.add(1)
     store.commit()

@@ -58,8 +58,8 @@ class Job:
         self.clock = BatchClock(processing_time_ms=1)
         self.backend = KeyedStateBackend(self.engine, KEY, self.clock, memory_bytes=self.memory_bytes)
         self.backend.spill = self._spill if self.memory_bytes is not None else None
-        self.value, self.map = self.backend.value_state(VALUE), self.backend.map_state(MAP)
-        self.list, self.longest = self.backend.list_state(LIST), self.backend.reducing_state(LONGEST)
+        self.value, self.map = self.backend.state(VALUE), self.backend.state(MAP)
+        self.list, self.longest = self.backend.state(LIST), self.backend.state(LONGEST)
         self.timers = self.backend.timers("_timers")
 
     def _spill(self) -> None:

@@ -92,9 +92,9 @@ class Subtask:
 
     def __init__(self, store, model, clock):
         self.keyed, self.model, self.clock = store.keyed, model, clock
-        self.value, self.map = self.keyed.value_state(VALUE), self.keyed.map_state(MAP)
-        self.list, self.max = self.keyed.list_state(LIST), self.keyed.reducing_state(REDUCING)
-        self.mean, self.timers = self.keyed.aggregating_state(AGGREGATING), self.keyed.timers("timers")
+        self.value, self.map = self.keyed.state(VALUE), self.keyed.state(MAP)
+        self.list, self.max = self.keyed.state(LIST), self.keyed.state(REDUCING)
+        self.mean, self.timers = self.keyed.state(AGGREGATING), self.keyed.timers("timers")
 
     def alive(self, entry, *, event=False):
         now = self.clock.event_time_ms if event else self.clock.processing_time_ms

@@ -81,10 +81,10 @@ class KeyedMachine(RuleBasedStateMachine):
             backend = KeyedStateBackend(engine, KEY, self.clock, schema=schemas.get(kind))
             self.backends[kind] = backend
             self.states[kind] = (
-                backend.value_state(ValueStateDescriptor("value", pa.int64(), ttl)),
-                backend.map_state(MapStateDescriptor("map", pa.string(), pa.int64(), touched)),
-                backend.list_state(ListStateDescriptor("list", pa.int64())),
-                backend.reducing_state(ReducingStateDescriptor("sum", pa.int64(), lambda a, b: a + b, ttl)),
+                backend.state(ValueStateDescriptor("value", pa.int64(), ttl)),
+                backend.state(MapStateDescriptor("map", pa.string(), pa.int64(), touched)),
+                backend.state(ListStateDescriptor("list", pa.int64())),
+                backend.state(ReducingStateDescriptor("sum", pa.int64(), lambda a, b: a + b, ttl)),
             )
 
     def at(self, key):

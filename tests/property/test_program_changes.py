@@ -390,7 +390,7 @@ def test_maps_that_move_to_another_name_are_read_as_planned_whether_or_not_they_
     engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "0")
     items, ttl = data.draw(TYPES), data.draw(st.sampled_from([None, Ttl(1000)]))
     backend = KeyedStateBackend(engine, KEY, BatchClock(10, 10))
-    whole, stored = backend.value_state(moving(items, ttl)[0]), {}
+    whole, stored = backend.state(moving(items, ttl)[0]), {}
     for key_group, key in KEYS:
         backend.set_current_key(key_group, key)
         stored[key] = ({}, items)

@@ -152,7 +152,7 @@ def test_timers_need_a_key_and_a_name_of_their_own() -> None:
     with pytest.raises(StateSchemaMismatchError):
         backend.timers("_timers", pa.int64())
     with pytest.raises(StateSchemaMismatchError):
-        backend.value_state(ValueStateDescriptor("_timers", pa.int64()))
+        backend.state(ValueStateDescriptor("_timers", pa.int64()))
 
 
 def test_stored_timers_of_another_namespace_type_are_refused_and_the_error_shows_both() -> None:
@@ -166,7 +166,7 @@ def test_stored_timers_of_another_namespace_type_are_refused_and_the_error_shows
     with pytest.raises(StateSchemaMismatchError):
         after.timers("windows")
     with pytest.raises(StateSchemaMismatchError, match="name of timers"):
-        after.value_state(ValueStateDescriptor("windows", pa.int64()))
+        after.state(ValueStateDescriptor("windows", pa.int64()))
     assert after.timers("windows", pa.int64()).next_ms is None
     assert after.schema == schema
 

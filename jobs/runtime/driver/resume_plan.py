@@ -76,7 +76,7 @@ def plan_resume(
     sources: Sequence[DeclaredSource],
     sinks: Collection[OperatorUid] | None,
 ) -> ResumePlan:
-    """Chooses the state that the assignment asks for, and checks that the job fits it.
+    """Chooses the state to resume, and checks that the job fits.
 
     Args:
         store: The job's object store.
@@ -263,7 +263,7 @@ def resume_positions(of_manifest: Mapping[str, str], resume: ResumePoint) -> dic
 
 
 def path_of(store: ObjectStore, location: str | None) -> str | None:
-    """Returns the path of a manifest in the job's store; None without a location.
+    """Returns a manifest's path in the job's store, or None.
 
     Raises:
         RestoreRefusedError: The location is in another store.

@@ -277,7 +277,7 @@ def group_of(key: int) -> int:
 
 def add(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueStateDescriptor = COUNT) -> None:
     """Adds to counts per record, as a user's function would."""
-    state = store.keyed.value_state(descriptor)
+    state = store.keyed.state(descriptor)
     for key, increment in increments.items():
         store.keyed.set_current_key(group_of(key), (key,))
         state.update((state.value() or 0) + increment)
@@ -285,7 +285,7 @@ def add(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueSta
 
 def add_many(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueStateDescriptor = COUNT) -> None:
     """Adds to counts as columns."""
-    state, keys = store.keyed.value_state(descriptor), list(increments)
+    state, keys = store.keyed.state(descriptor), list(increments)
     groups, column = np.array([group_of(key) for key in keys], np.int32), pa.array(keys, pa.int64())
     before = state.get_many(groups, [column]).to_pylist()
     after = [(count or 0) + increments[key] for key, count in zip(keys, before, strict=True)]
@@ -294,5 +294,5 @@ def add_many(store: SubtaskStore, increments: Mapping[int, int], descriptor: Val
 
 def entries(store: SubtaskStore, descriptor: ValueStateDescriptor = COUNT) -> dict[int, int]:
     """Returns the state's entries, found by scanning its key groups."""
-    store.keyed.value_state(descriptor)
+    store.keyed.state(descriptor)
     return {stored.key[0]: value for stored, value in store.keyed.dump(descriptor.name)}

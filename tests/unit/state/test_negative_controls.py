@@ -284,7 +284,7 @@ def test_a_sweep_that_ignores_the_batch_removes_what_the_batch_wrote(monkeypatch
         engine = HeapEngine()
         backend = KeyedStateBackend(engine, KEY_SCHEMA, clock)
         cleanup = Cleanup(full_snapshot=False, incremental=IncrementalCleanup(1000), compaction=False)
-        value = backend.value_state(ValueStateDescriptor("count", pa.int64(), Ttl(100, cleanup=cleanup)))
+        value = backend.state(ValueStateDescriptor("count", pa.int64(), Ttl(100, cleanup=cleanup)))
         backend.set_current_key(0, (1,))
         value.update(1)
         engine.write_runs(backend.drain())
@@ -325,7 +325,7 @@ def run(what: str) -> None:
 def test_without_the_refusal_a_checkpoints_own_schema_runs_code(monkeypatch: pytest.MonkeyPatch) -> None:
     ran.clear()
     backend = KeyedStateBackend(HeapEngine(), KEY_SCHEMA)
-    backend.value_state(ValueStateDescriptor("any", Pickled()))
+    backend.state(ValueStateDescriptor("any", Pickled()))
     schema = backend.schema.state("any")
     assert schema is not None
     raw = b"\0" + encode_pickle(Payload())

@@ -117,7 +117,7 @@ def test_without_the_limit_of_keys_a_key_too_long_for_the_length_column_is_store
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     backend = KeyedStateBackend(HeapEngine(), pa.schema([("name", pa.string())]))
-    value = backend.value_state(ValueStateDescriptor("count", pa.int64()))
+    value = backend.state(ValueStateDescriptor("count", pa.int64()))
     with pytest.raises(KeyTooLargeError):
         backend.set_current_key(0, ("x" * 70_000,))
     monkeypatch.setattr(keyscale.state.keyed.keyed_state, "check_key_size", nothing)
@@ -130,7 +130,7 @@ def test_without_the_limit_of_keys_a_key_too_long_for_the_length_column_is_store
 
 def test_without_the_limit_of_values_a_larger_one_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = KeyedStateBackend(HeapEngine(), KEY_SCHEMA)
-    value = backend.value_state(ValueStateDescriptor("name", pa.string()))
+    value = backend.state(ValueStateDescriptor("name", pa.string()))
     backend.set_current_key(0, (1,))
     monkeypatch.setattr(keyscale.state.keyed.formats, "VALUE_BYTES_MAX", 1000)
     with pytest.raises(ValueTooLargeError):

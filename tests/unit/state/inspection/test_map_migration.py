@@ -68,7 +68,7 @@ def job(tmp_path: Path) -> StateJob:
         store.operator.list_state(PLACES).add(store.spec.index)
         own = job.own(store.spec.index, dict.fromkeys(MAPS, 1))
         add(store, own)
-        state = store.keyed.value_state(OLD)
+        state = store.keyed.state(OLD)
         for key in own:
             store.keyed.set_current_key(group_of(key), (key,))
             state.update(MAPS[key])
@@ -97,7 +97,7 @@ def maps_of(job: StateJob) -> dict[int, dict[str, int | None]]:
     found = {}
     for index in range(job.parallelism):
         with job.open(index) as store:
-            state = store.keyed.map_state(NEW)
+            state = store.keyed.state(NEW)
             for key in job.own(index, dict.fromkeys(MAPS, 1)):
                 store.keyed.set_current_key(group_of(key), (key,))
                 found[key] = dict(state.items())
@@ -153,7 +153,7 @@ def test_the_ttl_of_maps_from_before_it_begins_with_the_savepoint(tmp_path: Path
     job.start(1)
     for turn, ttl in enumerate((None, TTL)):
         for store in on_each(job, turn):
-            state = store.keyed.value_state(ValueStateDescriptor("visits", WHOLE, ttl))
+            state = store.keyed.state(ValueStateDescriptor("visits", WHOLE, ttl))
             store.keyed.set_current_key(group_of(turn), (turn,))
             job.clock.advance(processing_time_ms=1000)
             state.update({"page": 7})
@@ -165,7 +165,7 @@ def test_the_ttl_of_maps_from_before_it_begins_with_the_savepoint(tmp_path: Path
 
 
 def dump(store: SubtaskStore) -> Any:
-    store.keyed.map_state(NEW)
+    store.keyed.state(NEW)
     return store.keyed.dump(NEW.name)
 
 
@@ -186,9 +186,9 @@ def test_an_impossible_migration_is_refused_and_nothing_is_written(
     job: StateJob, tmp_path: Path, change: dict[str, str], error: type[Exception], words: str
 ) -> None:
     for store in on_each(job, 1):
-        store.keyed.list_state(ListStateDescriptor("others", pa.int64()))
+        store.keyed.state(ListStateDescriptor("others", pa.int64()))
         if "by_double" in change.values():
-            store.keyed.value_state(ValueStateDescriptor("by_double", pa.map_(pa.list_(pa.int8()), pa.int64())))
+            store.keyed.state(ValueStateDescriptor("by_double", pa.map_(pa.list_(pa.int8()), pa.int64())))
         key = next(iter(job.own(store.spec.index, dict.fromkeys(MAPS, 1))))
         store.keyed.set_current_key(group_of(key), (key,))
         add(store, {key: 1})

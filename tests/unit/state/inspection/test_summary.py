@@ -181,7 +181,7 @@ def test_pickles_are_counted_and_not_dumped(tmp_path: Path, capsys: pytest.Captu
     job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
     job.start(1)
     with job.open(0) as store:
-        state = store.keyed.value_state(ValueStateDescriptor("any", Pickled()))
+        state = store.keyed.state(ValueStateDescriptor("any", Pickled()))
         store.keyed.set_current_key(key_group_of(1), (1,))
         state.update({1, 2})
         handle = store.finish_batch(BatchId(0), "unique")

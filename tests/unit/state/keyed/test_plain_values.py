@@ -45,7 +45,7 @@ def test_a_null_is_never_fresh_by_its_bytes() -> None:
 
 def test_a_map_key_of_another_type_is_refused_even_if_an_equal_one_is_cached() -> None:
     backend = KeyedStateBackend(HeapEngine(), pa.schema([("key", pa.int64())]))
-    counts = backend.map_state(MapStateDescriptor("counts", pa.int64(), pa.int64()))
+    counts = backend.state(MapStateDescriptor("counts", pa.int64(), pa.int64()))
     backend.set_current_key(1, (1,))
     counts.put(1, 10)
     with pytest.raises(SerializationError):
@@ -57,7 +57,7 @@ def test_an_integer_key_has_the_same_stored_form_for_a_record_and_for_a_batch(of
     info = np.iinfo(of_type.to_pandas_dtype())
     keys = [int(info.min), 0, 5, int(info.max)]
     backend = KeyedStateBackend(HeapEngine(), pa.schema([("key", of_type)]))
-    value = backend.value_state(ValueStateDescriptor("value", pa.int64()))
+    value = backend.state(ValueStateDescriptor("value", pa.int64()))
     for key in keys:
         backend.set_current_key(300, (key,))
         value.update(key % 100)

@@ -55,7 +55,7 @@ def blob(key: int, size: int) -> bytes:
 
 
 def update(store: SubtaskStore, keys: Iterable[int], size: int) -> None:
-    state = store.keyed.value_state(BLOB)
+    state = store.keyed.state(BLOB)
     for key in keys:
         store.keyed.set_current_key(group_of(key), (key,))
         state.update(blob(key, size))
@@ -63,14 +63,14 @@ def update(store: SubtaskStore, keys: Iterable[int], size: int) -> None:
 
 def walk(store: SubtaskStore, keys: list[int], size: int) -> int:
     """Reads each key's value as a process function does; returns how many are as they were written."""
-    state, column = store.keyed.value_state(BLOB), pa.array(keys)
+    state, column = store.keyed.state(BLOB), pa.array(keys)
     groups = np.array([group_of(key) for key in keys], np.int32)
     each = store.keyed.each_key(groups, [column], ((key,) for key in keys))
     return sum(state.value() == blob(key, size) for (key,) in each)
 
 
 def read_in_columns(store: SubtaskStore, keys: list[int], size: int) -> int:
-    state, right, first = store.keyed.value_state(BLOB), 0, 0
+    state, right, first = store.keyed.state(BLOB), 0, 0
     while first < len(keys):
         part = keys[first : first + store.keyed.rows_at_once]
         found = state.get_many(np.array([group_of(key) for key in part], np.int32), [pa.array(part)])

@@ -127,7 +127,7 @@ def _large_batch(home: Path, spills: bool) -> Callable[[], object]:
     job = StateJob(LocalObjectStore(home / "store"), home / "local")
     job.start(1)
     store = opened(job)
-    state = store.keyed.value_state(COUNT)
+    state = store.keyed.state(COUNT)
 
     def part(number: int) -> None:
         keys = np.arange(number * KEYS_A_ROUND, (number + 1) * KEYS_A_ROUND)
