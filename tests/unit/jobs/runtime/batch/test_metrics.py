@@ -299,7 +299,8 @@ def test_while_a_sink_is_away_nothing_is_read_and_what_waits_still_waits() -> No
 def test_lost_records_add_up_over_the_queries_of_a_driver_and_are_those_since_it_started() -> None:
     status = DriverStatus()
     for query, lost in (("first", 0), ("first", 5), ("first", 5), ("second", 0), ("second", 2), ("third", 2)):
-        progress = {"runId": query, "sources": [{"latestOffset": {"records_lost": lost}}]}
+        silent: dict[str, object] = {"latestOffset": None}  # a source that reports no offset
+        progress = {"runId": query, "sources": [silent, {"latestOffset": {"records_lost": lost}}]}
         status.sources_have_lost(lost_records(progress), of_query=query)
     metrics = status.heartbeat().metrics
     assert metrics.lost_records == 9

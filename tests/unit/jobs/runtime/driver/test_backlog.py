@@ -50,7 +50,7 @@ class Log(Source):
 
 
 class Clock:
-    now = 0.0
+    now = 50.0
 
     def __call__(self) -> float:
         return self.now
@@ -95,10 +95,10 @@ def test_records_that_arrive_while_a_batch_runs_are_counted(status: DriverStatus
     backlog.look()
     assert waiting(status) == 0
     source.ends["a"] = 5193
-    clock.now = ASK_SECONDS / 2
+    clock.now += ASK_SECONDS / 2
     backlog.look()
     assert (waiting(status), source.asked) == (0, 1), "the source is asked every few seconds"
-    clock.now = ASK_SECONDS
+    clock.now += ASK_SECONDS / 2
     backlog.look()
     assert (waiting(status), source.asked) == (5093, 2)
 
@@ -107,9 +107,9 @@ def test_before_a_driver_has_restored_the_state_the_records_count_from_the_resto
     status: DriverStatus,
 ) -> None:
     first, second = Log(a=415_961), Log(b=30)
-    replanned = {"offsets/7": offsets({"a": (0, 20)}, None), "offsets/8": offsets({"a": (20, 90)}, {"b": (10, 25)})}
+    replanned = {"offsets/7": offsets({"a": (0, 20)}, None), "offsets/8": offsets({"a": (20, 90)}, {"b": (12, 25)})}
     Backlog([first, second], Reached(replanned, 7), status, Clock()).look()
-    assert waiting(status) == 415_941 + 20, "a split that only the planned batch knows counts from its start"
+    assert waiting(status) == 415_941 + 18, "a split that only the planned batch knows counts from its start"
 
 
 def test_before_the_first_batch_the_records_count_from_where_the_job_will_begin(status: DriverStatus) -> None:
@@ -119,7 +119,7 @@ def test_before_the_first_batch_the_records_count_from_where_the_job_will_begin(
     assert waiting(status) == 90
 
 
-def test_while_the_sources_are_away_commits_still_count(status: DriverStatus) -> None:
+def test_while_the_sources_are_away_commits_still_count(status: DriverStatus, caplog: pytest.LogCaptureFixture) -> None:
     clock, source = Clock(), Log(a=100)
     files = {"offsets/0": offsets({"a": (0, 40)}), "offsets/1": offsets({"a": (40, 70)})}
     reached = Reached(files, 0)
@@ -127,15 +127,19 @@ def test_while_the_sources_are_away_commits_still_count(status: DriverStatus) ->
     source.is_away = True
     backlog.look()
     assert waiting(status) is None, "the sources have never answered"
+    clock.now += ASK_SECONDS
+    backlog.look()
+    assert len(caplog.records) == 1, "the log names an outage once"
     source.is_away = False
-    clock.now = ASK_SECONDS
+    clock.now += ASK_SECONDS
     backlog.look()
     assert waiting(status) == 60
     source.is_away = True
     backlog.follow(lambda: Reached(files, 1))
-    clock.now = 2 * ASK_SECONDS
+    clock.now += ASK_SECONDS
     backlog.look()
     assert waiting(status) == 30
+    assert len(caplog.records) == 2
 
 
 def test_a_source_that_leaves_out_its_splits_has_nothing_that_waits(status: DriverStatus) -> None:
@@ -151,7 +155,7 @@ def test_the_count_of_the_records_that_wait_is_above_what_spark_says_of_its_last
     Backlog([Log(a=100)], Reached({"offsets/0": offsets({"a": (0, 60)})}, 0), status, clock).look()
     status.sources_are_behind(3)
     status.waits_for_input(True)
-    clock.now = IDLE_MS / 1000 + 1
+    clock.now += IDLE_MS / 1000 + 1
     assert waiting(status) == 40, "a job with an interval waits although its sources have records"
 
 
@@ -181,6 +185,6 @@ def test_the_count_waits_until_all_sources_have_answered(status: DriverStatus) -
     backlog.look()
     assert waiting(status) is None
     second.is_away = False
-    clock.now = ASK_SECONDS
+    clock.now += ASK_SECONDS
     backlog.look()
     assert waiting(status) == 180
