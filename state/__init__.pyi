@@ -19,13 +19,13 @@ from .identifiers import OperatorUid as OperatorUid
 from .identifiers import SubtaskIndex as SubtaskIndex
 from .inspection.checkpoint_reader import CheckpointReader as CheckpointReader
 from .inspection.summary import summarize as summarize
+from .keyed.aggregating import AggregateFunction as AggregateFunction
+from .keyed.aggregating import ReduceFunction as ReduceFunction
 from .keyed.batch_clock import BatchClock as BatchClock
 from .keyed.batch_clock import TimeDomain as TimeDomain
-from .keyed.descriptors import AggregateFunction as AggregateFunction
 from .keyed.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
 from .keyed.descriptors import ListStateDescriptor as ListStateDescriptor
 from .keyed.descriptors import MapStateDescriptor as MapStateDescriptor
-from .keyed.descriptors import ReduceFunction as ReduceFunction
 from .keyed.descriptors import ReducingStateDescriptor as ReducingStateDescriptor
 from .keyed.descriptors import ValueStateDescriptor as ValueStateDescriptor
 from .keyed.ttl import Cleanup as Cleanup

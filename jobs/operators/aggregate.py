@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.keyed.descriptors import AggregateFunction, ValueStateDescriptor
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.serializers.conversions import column_of
 
 from ..functions.process_function import row_type
@@ -24,6 +24,7 @@ from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from keyscale.state.keyed.aggregating import AggregateFunction
     from keyscale.state.keyed.backend import KeyedStateBackend
     from keyscale.state.keyed.ttl import Ttl
 

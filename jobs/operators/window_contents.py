@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from keyscale.state.keyed.descriptors import AggregateFunction, AggregatingStateDescriptor, ListStateDescriptor
+from keyscale.state.keyed.aggregating import AggregateFunction
+from keyscale.state.keyed.descriptors import AggregatingStateDescriptor, ListStateDescriptor
 
 from ..functions.process_function import row_type
 from ..functions.windows import WINDOW_TYPE

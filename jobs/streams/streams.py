@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from keyscale.state.keyed.descriptors import AggregateFunction, MapStateDescriptor
+    from keyscale.state.keyed.aggregating import AggregateFunction
+    from keyscale.state.keyed.descriptors import MapStateDescriptor
     from keyscale.state.keyed.ttl import Ttl
 
     from ..functions.process_function import (

@@ -58,14 +58,14 @@ from keyscale.state.engine.rocksdb_settings import CompactionStyle as Compaction
 from keyscale.state.engine.rocksdb_settings import Compression as Compression
 from keyscale.state.engine.rocksdb_settings import Profile as Profile
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings as RocksDbSettings
+from keyscale.state.keyed.aggregating import AggregateFunction as AggregateFunction
 from keyscale.state.keyed.aggregating import AggregatingState as AggregatingState
+from keyscale.state.keyed.aggregating import ReduceFunction as ReduceFunction
 from keyscale.state.keyed.aggregating import ReducingState as ReducingState
 from keyscale.state.keyed.batch_clock import TimeDomain as TimeDomain
-from keyscale.state.keyed.descriptors import AggregateFunction as AggregateFunction
 from keyscale.state.keyed.descriptors import AggregatingStateDescriptor as AggregatingStateDescriptor
 from keyscale.state.keyed.descriptors import ListStateDescriptor as ListStateDescriptor
 from keyscale.state.keyed.descriptors import MapStateDescriptor as MapStateDescriptor
-from keyscale.state.keyed.descriptors import ReduceFunction as ReduceFunction
 from keyscale.state.keyed.descriptors import ReducingStateDescriptor as ReducingStateDescriptor
 from keyscale.state.keyed.descriptors import ValueStateDescriptor as ValueStateDescriptor
 from keyscale.state.keyed.list import ListState as ListState

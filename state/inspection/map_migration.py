@@ -25,9 +25,9 @@ from ..documents.state_version import StateVersion
 from ..engine.engine import Mutation
 from ..errors import StateError
 from ..keyed.batch_clock import TimeDomain
-from ..keyed.descriptors import MapStateDescriptor, StateKind, check_name
+from ..keyed.descriptors import MapStateDescriptor, check_name
 from ..keyed.formats import ValueFormats
-from ..keyed.schema import ValueFormat, declare
+from ..keyed.schema import StateKind, ValueFormat
 from ..keyed.stamp import STAMP_MIN_MS
 from ..keys.stored_key import check_key_size
 from ..layout import Layout
@@ -154,7 +154,7 @@ def plan_map_state(schema: KeyedSchema | None, old: StateSchema, name: str) -> S
     if schema is not None and schema.state(name) is not None:
         raise MigrationRefusedError(f"the operator has a state {name!r} already; the map state needs a name of its own")
     key_codec_for(whole.key_type)
-    declared = declare(MapStateDescriptor(name, whole.key_type, whole.item_type))
+    declared = MapStateDescriptor(name, whole.key_type, whole.item_type).stored()
     formats = (ValueFormat(type_to_json(whole.item_type), written.stamps),)
     return msgspec.structs.replace(declared, formats=formats, namespace=old.namespace)
 

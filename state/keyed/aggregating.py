@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .entries import ABSENT, Entries
 from .keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
@@ -13,7 +13,39 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from ..serializers.key_codecs import KeyCodec
-    from .descriptors import AggregateFunction, ReduceFunction
+
+
+@runtime_checkable
+class ReduceFunction(Protocol):
+    """Combines two values into one of the same type; associative."""
+
+    def __call__(self, left: Any, right: Any, /) -> Any: ...
+
+
+class AggregateFunction(Protocol):
+    """Folds inputs into an accumulator with a result, as in Flink."""
+
+    def create_accumulator(self) -> Any:
+        """Returns the accumulator of a key without input."""
+        ...
+
+    def add(self, value: Any, accumulator: Any, /) -> Any:
+        """Returns the accumulator with `value` added.
+
+        It may be the same object, changed.
+        """
+        ...
+
+    def get_result(self, accumulator: Any, /) -> Any:
+        """Returns the result of an accumulator."""
+        ...
+
+    def merge(self, left: Any, right: Any, /) -> Any:
+        """Returns one accumulator for the inputs of two.
+
+        For example when two session windows merge.
+        """
+        ...
 
 
 class _Folding(KeyedState):

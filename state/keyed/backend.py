@@ -20,7 +20,7 @@ from .formats import formats_of
 from .keyed_state import KeyContext, walk_keys
 from .migrating_map import MigratingMapState, check_migration
 from .pending import Pending
-from .schema import KeyedSchema, TimersSchema, check_same_key, register, schema_of_key
+from .schema import KeyedSchema, TimersSchema, check_same_key, evolved, schema_of_key
 from .timer_queue import TimerQueue
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ class KeyedStateBackend:
             state = self._created(descriptor, known[1])
             self._states[descriptor.name] = (descriptor, known[1], state)
             return state
-        schema, write_format = register(self._schema.state(descriptor.name), descriptor)
+        schema, write_format = evolved(self._schema.state(descriptor.name), descriptor.stored())
         formats = formats_of(descriptor.entry_type, schema, write_format)
         removed = self._removals.pop(descriptor.name, None)
         pending = Pending(descriptor.name, self._memory) if removed is None else removed

@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import pyarrow as pa
 
 from ..errors import DescriptorError
 from ..serializers.key_codecs import key_codec_for
-from .aggregating import AggregatingState, ReducingState
+from ..serializers.type_names import type_to_json
+from .aggregating import AggregateFunction, AggregatingState, ReduceFunction, ReducingState
 from .keyed_state import KeyedState
 from .list import ListState
 from .map import MapState
+from .schema import StateKind, StateSchema, ValueFormat
 from .ttl import Ttl, check_ttl
 from .value import ValueState
 
@@ -33,54 +34,6 @@ if TYPE_CHECKING:
 State = TypeVar("State", bound=KeyedState)
 
 _NAME = re.compile(r"[A-Za-z_%][A-Za-z0-9_.%-]{0,127}")
-
-
-class StateKind(StrEnum):
-    """The kinds of keyed state."""
-
-    VALUE = "value"
-    MAP = "map"
-    LIST = "list"
-    REDUCING = "reducing"
-    AGGREGATING = "aggregating"
-
-    @property
-    def is_indexed(self) -> bool:
-        """Whether stored keys end with the number of an entry."""
-        return self is StateKind.LIST
-
-
-@runtime_checkable
-class ReduceFunction(Protocol):
-    """Combines two values into one of the same type; associative."""
-
-    def __call__(self, left: Any, right: Any, /) -> Any: ...
-
-
-class AggregateFunction(Protocol):
-    """Folds inputs into an accumulator with a result, as in Flink."""
-
-    def create_accumulator(self) -> Any:
-        """Returns the accumulator of a key without input."""
-        ...
-
-    def add(self, value: Any, accumulator: Any, /) -> Any:
-        """Returns the accumulator with `value` added.
-
-        It may be the same object, changed.
-        """
-        ...
-
-    def get_result(self, accumulator: Any, /) -> Any:
-        """Returns the result of an accumulator."""
-        ...
-
-    def merge(self, left: Any, right: Any, /) -> Any:
-        """Returns one accumulator for the inputs of two.
-
-        For example when two session windows merge.
-        """
-        ...
 
 
 class StateDescriptor(Generic[State]):
@@ -113,6 +66,18 @@ class StateDescriptor(Generic[State]):
     def without_function(self) -> Self:
         """Returns the descriptor without its function, which is not stored."""
         return self
+
+    def stored(self) -> StateSchema:
+        """Returns the schema of the newly declared state."""
+        ttl, map_key, namespace = self.ttl, self.map_key_type, self.namespace_type
+        stamps = str(ttl.time_domain) if ttl is not None and ttl.enabled else None
+        return StateSchema(
+            name=self.name,
+            kind=self.kind,
+            formats=(ValueFormat(type_to_json(self.entry_type), stamps),),
+            map_key=None if map_key is None else type_to_json(map_key),
+            namespace=None if namespace is None else type_to_json(namespace),
+        )
 
     def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> State:
         """Returns the state over its entries, for the context's current key."""

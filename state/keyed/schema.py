@@ -7,7 +7,8 @@ value's bytes, and values are migrated when they are next written.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -15,16 +16,28 @@ import pyarrow as pa
 from ..errors import StateSchemaMismatchError
 from ..serializers.evolution import can_read
 from ..serializers.type_names import TypeJson, type_from_json, type_text, type_to_json
-from .descriptors import StateKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .batch_clock import TimeDomain
-    from .descriptors import StateDescriptor
 
 MAX_FORMATS = 64
 SCHEMA_VERSION = 1
+
+
+class StateKind(StrEnum):
+    """The kinds of keyed state."""
+
+    VALUE = "value"
+    MAP = "map"
+    LIST = "list"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether stored keys end with the number of an entry."""
+        return self is StateKind.LIST
 
 
 class ValueFormat(msgspec.Struct, frozen=True):
@@ -133,19 +146,6 @@ def check_same_key(stored: KeyedSchema, declared: pa.Schema) -> None:
         raise StateSchemaMismatchError(f"stored keys have the types {before}, the job's keys {now}")
 
 
-def register(stored: StateSchema | None, descriptor: StateDescriptor[Any]) -> tuple[StateSchema, int]:
-    """Returns a state's schema after a declaration, and the write format.
-
-    The format is the number of the format for new values.
-
-    Raises:
-        StateSchemaMismatchError: The kind, or a type in the stored key, differs, or stored values cannot be read as the
-            declared type.
-        UnsupportedTypeError: A type cannot be stored.
-    """
-    return evolved(stored, declare(descriptor))
-
-
 def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSchema, int]:
     """Returns the result of `register` for a declared schema; pure.
 
@@ -168,19 +168,6 @@ def evolved(stored: StateSchema | None, declared: StateSchema) -> tuple[StateSch
     if len(stored.formats) >= MAX_FORMATS:
         raise StateSchemaMismatchError(f"state {stored.name!r} has {MAX_FORMATS} formats already, which is the maximum")
     return msgspec.structs.replace(stored, formats=(*stored.formats, wanted)), len(stored.formats)
-
-
-def declare(descriptor: StateDescriptor[Any]) -> StateSchema:
-    """Returns the schema of a newly declared state."""
-    ttl = descriptor.ttl
-    domain: TimeDomain | None = ttl.time_domain if ttl is not None and ttl.enabled else None
-    return StateSchema(
-        name=descriptor.name,
-        kind=descriptor.kind,
-        formats=(ValueFormat(type_to_json(descriptor.entry_type), None if domain is None else str(domain)),),
-        map_key=None if descriptor.map_key_type is None else type_to_json(descriptor.map_key_type),
-        namespace=None if descriptor.namespace_type is None else type_to_json(descriptor.namespace_type),
-    )
 
 
 def text_of(state: StateSchema, written: ValueFormat | None = None) -> str:

@@ -30,8 +30,8 @@ from keyscale.state.documents.manifest import OperatorDeclaration, write_manifes
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.identifiers import CheckpointId, JobId, OperatorUid
 from keyscale.state.keyed.backend import KeyedStateBackend
-from keyscale.state.keyed.descriptors import StateKind, ValueStateDescriptor
-from keyscale.state.keyed.schema import KeyedSchema, StateSchema, ValueFormat
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.schema import KeyedSchema, StateKind, StateSchema, ValueFormat
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.objects.opening import open_store
 from keyscale.state.restore.program_change import DeclaredOperator

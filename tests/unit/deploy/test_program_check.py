@@ -23,7 +23,7 @@ from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, Program
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.identifiers import OperatorUid
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.schema import KeyedSchema, register
+from keyscale.state.keyed.schema import KeyedSchema
 from keyscale.state.restore.program_change import DeclaredOperator
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ env.execute()
 
 def test_states_sources_and_sinks_of_a_program_are_shown() -> None:
     states = ValueStateDescriptor("count", pa.int64()), MapStateDescriptor("seen", pa.string(), pa.bool_())
-    schema = KeyedSchema((("user", "string"),), tuple(register(None, state)[0] for state in states))
+    schema = KeyedSchema((("user", "string"),), tuple(state.stored() for state in states))
     declared = OperatorDeclaration((("user", "string"),), schema)
     program = ProgramDeclaration(
         operators=(

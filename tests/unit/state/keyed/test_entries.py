@@ -17,7 +17,6 @@ from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.entries import ABSENT, Entries
 from keyscale.state.keyed.formats import formats_of
 from keyscale.state.keyed.pending import Pending
-from keyscale.state.keyed.schema import declare
 from keyscale.state.keyed.ttl import Cleanup, Ttl, UpdateType, Visibility
 from keyscale.state.keys.stored_key import KEY_BYTES_MAX, KeyBatch
 from keyscale.state.serializers.key_columns import EncodedColumn
@@ -45,7 +44,7 @@ class State:
 
     def __init__(self, stored: dict[bytes, str] | None = None, ttl: Ttl | None = None, at_ms: int = 0) -> None:
         descriptor = ValueStateDescriptor("s", pa.string(), ttl=ttl)
-        self.formats = formats_of(pa.string(), declare(descriptor), 0)
+        self.formats = formats_of(pa.string(), descriptor.stored(), 0)
         self.engine, self.clock = CountingEngine(), BatchClock(at_ms)
         self.engine.write(
             [Mutation("s", key, self.formats.pack(value, at_ms)) for key, value in (stored or {}).items()]
@@ -294,7 +293,7 @@ def test_a_value_without_a_stamp_gets_one_when_it_is_read() -> None:
     before = State({b"ka": "a", b"kb": LARGE})
     ttl = Ttl(100, cleanup=NO_SWEEPER)
     descriptor = ValueStateDescriptor("s", pa.string(), ttl=ttl)
-    stored, declared = declare(ValueStateDescriptor("s", pa.string())), declare(descriptor)
+    stored, declared = ValueStateDescriptor("s", pa.string()).stored(), descriptor.stored()
     both = stored.__class__(stored.name, stored.kind, (*stored.formats, *declared.formats))
     formats = formats_of(pa.string(), both, 1)
     for read in (Entries.get, lambda entries, key: entries.raw_many([key])):

@@ -16,7 +16,6 @@ from keyscale.state.errors import CorruptValueError, SerializationError
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.formats import ValueFormats
-from keyscale.state.keyed.schema import register
 from keyscale.state.keyed.stamp import STAMP_MAX_MS, STAMP_MIN_MS
 from keyscale.state.keyed.ttl import Ttl, is_expired
 from keyscale.state.serializers.value_serializer import serializer_for
@@ -31,14 +30,14 @@ TIMES = st.integers(STAMP_MIN_MS, STAMP_MAX_MS)
 def test_the_check_of_bytes_agrees_with_the_stamp_on_whether_a_value_is_fresh(
     stamp_ms: int, now_ms: int, duration_ms: int
 ) -> None:
-    formats = ValueFormats(*register(None, ValueStateDescriptor("value", pa.int64(), Ttl(duration_ms))))
+    formats = ValueFormats(ValueStateDescriptor("value", pa.int64(), Ttl(duration_ms)).stored(), 0)
     first, end = formats.stamped_from(now_ms - duration_ms + 1)
     fresh = first <= formats.pack(7, stamp_ms) < end
     assert fresh == (not is_expired(stamp_ms, duration_ms, now_ms))
 
 
 def test_a_null_is_never_fresh_by_its_bytes() -> None:
-    formats = ValueFormats(*register(None, ValueStateDescriptor("value", pa.int64(), Ttl(1))))
+    formats = ValueFormats(ValueStateDescriptor("value", pa.int64(), Ttl(1)).stored(), 0)
     first, end = formats.stamped_from(STAMP_MIN_MS)
     assert not first <= formats.pack(None, 0) < end
 

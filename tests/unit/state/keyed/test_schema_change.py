@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.schema import TimersSchema, declare, evolved, schema_of_key
+from keyscale.state.keyed.schema import TimersSchema, evolved, schema_of_key
 from keyscale.state.keyed.schema_change import Fate, changes_of, dropped
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.serializers.pickled import Pickled
@@ -18,7 +18,7 @@ KEY = schema_of_key(pa.schema([("user", pa.string())]))
 def schema_with(*descriptors, timers=()):
     schema = KEY
     for descriptor in descriptors:
-        schema = schema.with_state(evolved(schema.state(descriptor.name), declare(descriptor))[0])
+        schema = schema.with_state(evolved(schema.state(descriptor.name), descriptor.stored())[0])
     for each in timers:
         schema = schema.with_timers(each)
     return schema

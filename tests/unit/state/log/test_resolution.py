@@ -21,7 +21,7 @@ from keyscale.state.documents.manifest import (
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keyed.schema import KeyedSchema, declare, schema_of_key
+from keyscale.state.keyed.schema import KeyedSchema, schema_of_key
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.log.resolution import HistoryError, OperatorHistory, ResumePoint, files_after, resolve
 
@@ -33,7 +33,7 @@ KEY = schema_of_key(pa.schema([("id", pa.int64())]))
 def with_states(*names: str) -> KeyedSchema:
     schema = KEY
     for name in names:
-        schema = schema.with_state(declare(ValueStateDescriptor(name, pa.int64())))
+        schema = schema.with_state(ValueStateDescriptor(name, pa.int64()).stored())
     return schema
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from keyscale.state.documents.manifest import OperatorDeclaration, SnapshotHandle
 from keyscale.state.identifiers import BatchId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keyed.schema import declare, schema_of_key
+from keyscale.state.keyed.schema import schema_of_key
 from keyscale.state.keyed.schema_change import Fate
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.program_change import DeclaredOperator, operator_changes
@@ -19,7 +19,7 @@ SNAPSHOT = SnapshotHandle(SubtaskIndex(0), 0, 127, BatchId(1), "", ())
 def declaration(key=KEY, of_type=None):
     schema = schema_of_key(key)
     if of_type is not None:
-        schema = schema.with_state(declare(ValueStateDescriptor("total", of_type)))
+        schema = schema.with_state(ValueStateDescriptor("total", of_type).stored())
     return OperatorDeclaration(tuple((field.name, str(field.type)) for field in key), schema)
 
 
