@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import pytest
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.errors import ChangeNotCancellableError, JobStatusConflictError
+from keyscale.api.errors import (
+    ChangeNotCancellableError,
+    JobStatusConflictError,
+    RescaleInProgressError,
+    TooManyInFlightError,
+    UpgradeInProgressError,
+)
 from keyscale.api.lifecycle import intents
+from keyscale.api.specification import Specification
 from keyscale.db.models import Attempt, Change, Command, Event, Job, Revision
 from keyscale.db.statuses import (
     AttemptStage,
@@ -20,6 +27,7 @@ from keyscale.db.statuses import (
     DesiredState,
     JobStatus,
     Role,
+    UpgradeMode,
 )
 
 if TYPE_CHECKING:
@@ -200,3 +208,140 @@ def test_a_failed_command_keeps_its_failure() -> None:
     intents.settle_command(session(rows), command, status=CommandStatus.FAILED, failure={"code": "X"})
     assert (command.status, command.failure, command.location) == (CommandStatus.FAILED, {"code": "X"}, None)
     assert (rows.one(Event).kind, rows.one(Event).details["failure_code"]) == ("CHECKPOINT_FAILED", "X")
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job `job` has the revisions up to 6, the attempts up to 4, and revision 3 with parallelism 2."""
+    metrics = {"batches": 1, "pending_records": 5}
+    latest = Attempt(job_id="job", number=4, metrics=metrics)
+    current = Revision(job_id="job", number=3, parallelism=2)
+    monkeypatch.setattr(intents.revisions, "next_number", lambda _, job_id: {"job": 7}[job_id])
+    monkeypatch.setattr(intents.revisions, "current", lambda _, of: {"job": current}[of.id])
+    monkeypatch.setattr(intents.attempts, "latest", lambda _, job_id: {"job": latest}.get(job_id))
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_revision_has_the_next_number_and_the_job_keeps_its_present_one() -> None:
+    rows, running = Rows(), job()
+    specification = Specification("program", 6, parameters={"input": "/in"}, secrets=["KEY"])
+    made = intents.revise(session(rows), running, specification, USER, "faster")
+    assert rows.one(Revision) is made
+    assert Specification.of(made) == specification
+    assert (made.job_id, made.number, made.created_at_ms, made.created_by) == ("job", 7, NOW_MS, "ann")
+    assert (made.message, running.revision) == ("faster", 3)
+    event = rows.one(Event)
+    assert (event.kind, event.message, event.job_id) == ("REVISION_CREATED", "revision 7: faster", "job")
+
+
+@pytest.mark.usefixtures("stored")
+@pytest.mark.parametrize(
+    ("kind", "status"), [(ChangeKind.RESCALE, JobStatus.RESCALING), (ChangeKind.ROLLBACK, JobStatus.UPGRADING)]
+)
+def test_a_change_begins_with_what_the_job_is_and_what_it_becomes(kind: ChangeKind, status: JobStatus) -> None:
+    rows, running = Rows(), job()
+    made = intents.change(
+        session(rows),
+        running,
+        USER,
+        "c",
+        Revision(job_id="job", number=6, parallelism=8),
+        kind=kind,
+        mode=UpgradeMode.LAST_STATE,
+        allow_non_restored_state=True,
+        rewind_to="file:///savepoint",
+    )
+    assert rows.one(Change) is made
+    assert (made.id, made.job_id, made.kind, made.upgrade_mode) == ("c", "job", kind, UpgradeMode.LAST_STATE)
+    assert (made.from_revision, made.to_revision) == (3, 6)
+    assert (made.from_parallelism, made.to_parallelism, made.old_attempt) == (2, 8, 4)
+    assert (made.allow_non_restored_state, made.rewind_to) == (True, "file:///savepoint")
+    assert (made.status, made.phase, made.requested_at_ms) == (
+        ChangeStatus.IN_PROGRESS,
+        ChangePhase.REQUESTED,
+        NOW_MS,
+    )
+    assert made.phases == [{"phase": "REQUESTED", "started_at_ms": NOW_MS, "ended_at_ms": None}]
+    assert made.figures_before is not None
+    assert made.figures_before["lag_records"] == 5
+    assert (running.status, running.revision) == (status, 3), "the job has the new revision once it runs it"
+    event = rows.one(Event)
+    assert (event.kind, event.details, event.actor) == (f"{kind}_REQUESTED", {"change_id": "c"}, "ann")
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_change_takes_the_state_through_a_savepoint_and_drops_none_of_it_unless_it_is_asked_to() -> None:
+    to = Revision(job_id="job", number=6, parallelism=8)
+    made = intents.change(session(Rows()), job(), USER, "c", to, kind=ChangeKind.UPGRADE)
+    assert (made.upgrade_mode, made.allow_non_restored_state, made.rewind_to) == (UpgradeMode.SAVEPOINT, False, None)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "mode", "driver", "error"),
+    [
+        (JobStatus.RUNNING, ChangeKind.RESCALE, UpgradeMode.SAVEPOINT, True, None),
+        (JobStatus.RUNNING, ChangeKind.UPGRADE, UpgradeMode.SAVEPOINT, True, None),
+        (JobStatus.RUNNING, ChangeKind.UPGRADE, UpgradeMode.LAST_STATE, False, None),
+        (JobStatus.RESTARTING, ChangeKind.UPGRADE, UpgradeMode.LAST_STATE, False, None),
+        (JobStatus.RESTARTING, ChangeKind.ROLLBACK, UpgradeMode.LAST_STATE, False, None),
+        (JobStatus.RUNNING, ChangeKind.RESCALE, UpgradeMode.SAVEPOINT, False, JobStatusConflictError),
+        (JobStatus.RUNNING, ChangeKind.UPGRADE, UpgradeMode.STATELESS, False, JobStatusConflictError),
+        (JobStatus.RESTARTING, ChangeKind.UPGRADE, UpgradeMode.SAVEPOINT, True, JobStatusConflictError),
+        (JobStatus.RESTARTING, ChangeKind.RESCALE, UpgradeMode.LAST_STATE, True, JobStatusConflictError),
+        (JobStatus.STOPPED, ChangeKind.UPGRADE, UpgradeMode.LAST_STATE, True, JobStatusConflictError),
+    ],
+)
+def test_a_change_needs_a_running_job_with_a_driver_and_one_from_the_last_state_neither(  # noqa: PLR0917 - a table
+    monkeypatch: pytest.MonkeyPatch,
+    status: JobStatus,
+    kind: ChangeKind,
+    mode: UpgradeMode,
+    driver: bool,
+    error: type[Exception] | None,
+) -> None:
+    monkeypatch.setattr(intents.changes, "running", lambda *_: None)
+    rows = Rows(active() if driver else None)
+    if error is None:
+        intents.require_changeable(session(rows), job(status), kind, mode)
+    else:
+        with pytest.raises(error):
+            intents.require_changeable(session(rows), job(status), kind, mode)
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(JobStatus.RESCALING, RescaleInProgressError), (JobStatus.UPGRADING, UpgradeInProgressError)],
+)
+def test_a_job_that_is_being_changed_is_changed_stopped_and_deleted_after_that(
+    monkeypatch: pytest.MonkeyPatch, status: JobStatus, error: type[Exception]
+) -> None:
+    running = Change(id="other", job_id="job")
+    monkeypatch.setattr(intents.changes, "running", lambda _, job_id: {"job": running}[job_id])
+    rows = session(Rows(active()))
+    with pytest.raises(error, match="by other"):
+        intents.require_changeable(rows, job(status), ChangeKind.UPGRADE, UpgradeMode.LAST_STATE)
+    with pytest.raises(error, match="by other"):
+        intents.require_deletable(rows, job(status))
+    with pytest.raises(error, match="by other"):
+        intents.stop(rows, job(status), USER, "end", drain=False)
+    with pytest.raises(JobStatusConflictError):
+        intents.start(rows, job(status), USER)
+
+
+def test_a_job_has_so_many_pending_snapshots_and_not_one_more() -> None:
+    rows = Rows(active(), number=intents.SNAPSHOTS_MAX)
+    with pytest.raises(TooManyInFlightError):
+        intents.snapshot(session(rows), job(), USER, "operation", CommandKind.CHECKPOINT)
+    assert rows.added == []
+
+
+@pytest.mark.parametrize("status", list(JobStatus))
+def test_only_a_job_that_does_not_run_can_be_deleted(status: JobStatus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intents.changes, "running", lambda *_: None)
+    settled = {JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FINISHED, JobStatus.FAILED}
+    try:
+        intents.require_deletable(session(Rows()), job(status))
+    except (JobStatusConflictError, RescaleInProgressError, UpgradeInProgressError):
+        assert status not in settled
+    else:
+        assert status in settled

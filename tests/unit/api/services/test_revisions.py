@@ -1,0 +1,149 @@
+"""A change of a specification is checked against the revision, the request and the job that it is about."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from keyscale.api.errors import (
+    LastStateTooOldError,
+    OperationIdTakenError,
+    RevisionConflictError,
+    RevisionRequiredError,
+)
+from keyscale.api.services import revisions as service
+from keyscale.api.specification import Specification
+from keyscale.db.models import Attempt, Change, Checkpoint, Job, Revision
+from keyscale.db.statuses import ChangeKind, JobStatus, UpgradeMode
+from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+
+SESSION: Any = None
+NOW_MS = 10_000
+SAVEPOINT, LAST_STATE, STATELESS = UpgradeMode.SAVEPOINT, UpgradeMode.LAST_STATE, UpgradeMode.STATELESS
+
+
+@pytest.mark.parametrize(
+    "header", ["*", " * ", '"12"', 'W/"12"', '"11", "12"', 'W/"12", "13"', "12", " 12 ", '"x", "12"']
+)
+def test_a_request_that_names_the_present_revision_is_taken(header: str) -> None:
+    service._require_match(Job(revision=12), header)
+
+
+@pytest.mark.parametrize("header", ["", '"1"', '"2"', '"112"', '"123"', "1 2", "x", '"11", "13"', "11"])
+def test_a_request_that_names_another_revision_is_refused(header: str) -> None:
+    with pytest.raises(RevisionConflictError):
+        service._require_match(Job(revision=12), header)
+
+
+def test_a_request_names_its_revision() -> None:
+    with pytest.raises(RevisionRequiredError):
+        service._require_match(Job(revision=12), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_followed"),
+    [
+        ({"batch_interval_ms": 9}, True),
+        ({"restart": {"type": "none"}}, True),
+        ({"checkpoints": {"interval_ms": 2, "timeout_ms": 3}}, True),
+        ({"checkpoints": {"interval_ms": 2}, "parallelism": 3}, False),
+        ({"parameters": {"input": "/in"}}, False),
+        ({"checkpoints": {"unaligned": True}}, False),
+    ],
+)
+def test_a_running_job_follows_a_change_of_settings_alone(change: dict[str, Any], is_followed: bool) -> None:
+    present = Specification("program", 2, checkpoints={"interval_ms": 1})
+    wanted = Specification(**{**present.columns(), **change})
+    assert service._is_followed(present, wanted) is is_followed
+
+
+def revision(number: int, **columns: Any) -> Revision:
+    specification = Specification(**{"artifact_id": "program", "parallelism": 2, **columns})
+    return Revision(job_id="job", number=number, **specification.columns())
+
+
+@pytest.mark.parametrize(
+    ("columns", "given", "mode", "is_same"),
+    [
+        ({}, {"parallelism": 4}, SAVEPOINT, True),
+        ({}, {"parallelism": 5}, SAVEPOINT, False),
+        ({}, {"parallelism": 4, "artifact_id": "other"}, SAVEPOINT, False),
+        ({}, {"parallelism": 4}, STATELESS, False),
+        ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, SAVEPOINT, True),
+        ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, LAST_STATE, True),
+        ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, STATELESS, False),
+        ({"upgrade_mode": SAVEPOINT}, {"parallelism": 4}, LAST_STATE, False),
+        ({"kind": ChangeKind.ROLLBACK}, {"parallelism": 4}, SAVEPOINT, False),
+        ({"from_revision": 9}, {"parallelism": 4}, SAVEPOINT, False),
+        ({"to_revision": 9}, {"parallelism": 4}, SAVEPOINT, False),
+    ],
+)
+def test_a_repeated_request_is_the_same_change_if_all_of_it_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, columns: dict[str, Any], given: dict[str, Any], mode: UpgradeMode, is_same: bool
+) -> None:
+    known = {("job", 1): revision(1), ("job", 2): revision(2, parallelism=4)}
+    monkeypatch.setattr(service.revisions, "find", lambda _, job_id, number: known.get((job_id, number)))
+    of = {"kind": ChangeKind.UPGRADE, "upgrade_mode": SAVEPOINT, "from_revision": 1, "to_revision": 2}
+    repeated = Change(id="c", job_id="job", **{**of, **columns})
+    if is_same:
+        service._require_same(SESSION, repeated, given, mode)
+    else:
+        with pytest.raises(OperationIdTakenError):
+            service._require_same(SESSION, repeated, given, mode)
+
+
+FAILED = {"last_failure": Failure(code="X", message="no"), "failures": FailureHistory(count=1, times_ms=[100])}
+
+
+@pytest.mark.parametrize(
+    ("job", "metrics", "last_commit_at_ms", "is_failing"),
+    [
+        ({}, {}, None, False),
+        ({}, None, None, False),
+        ({"status": JobStatus.RESTARTING}, {}, 500, True),
+        ({"failure": {"code": "X"}}, {}, 500, True),
+        ({}, {**FAILED, "input_batches": 1}, 99, True),
+        ({}, {**FAILED, "input_batches": 1}, 100, False),
+        ({}, {**FAILED, "input_batches": 0}, 100, True),
+        ({}, {"input_batches": 0}, 100, False),
+    ],
+)
+def test_a_job_fails_until_a_batch_with_input_is_committed(
+    monkeypatch: pytest.MonkeyPatch,
+    job: dict[str, Any],
+    metrics: dict[str, Any] | None,
+    last_commit_at_ms: int | None,
+    is_failing: bool,
+) -> None:
+    reported = None if metrics is None else DriverMetrics(**metrics).model_dump()
+    active = Attempt(job_id="job", metrics=reported, last_commit_at_ms=last_commit_at_ms)
+    monkeypatch.setattr(
+        service.attempts, "of_stage", lambda _, job_id, stage: {("job", "ACTIVE"): active}[job_id, stage]
+    )
+    assert service._is_failing(SESSION, Job(**{"id": "job", "status": JobStatus.RUNNING, **job})) is is_failing
+
+
+@pytest.mark.parametrize(
+    ("ack_ms", "age_ms_max", "is_young"),
+    [(9_000, 1_000, True), (9_000, 999, False), (None, 1_000, False), (0, None, True), (None, None, True)],
+)
+def test_the_last_state_is_at_most_as_old_as_the_request_allows(
+    monkeypatch: pytest.MonkeyPatch, ack_ms: int | None, age_ms_max: int | None, is_young: bool
+) -> None:
+    latest = Checkpoint(checkpoint_id=3, latest_ack_timestamp=ack_ms)
+    monkeypatch.setattr(service.JobTransaction, "latest_completed", lambda _: latest)
+    monkeypatch.setattr(service, "now_ms", lambda: NOW_MS)
+    job = cast("Any", Job(id="job"))
+    if is_young:
+        service._require_young(SESSION, job, age_ms_max)
+    else:
+        with pytest.raises(LastStateTooOldError):
+            service._require_young(SESSION, job, age_ms_max)
+
+
+def test_a_difference_of_a_parameter_that_is_named_like_a_secret_is_masked() -> None:
+    assert "hunter2" not in str(service._masked("parameters.password", "hunter2"))
+    assert service._masked("parameters.input", "/in") == "/in"
+    assert service._masked("password", "hunter2") == "hunter2", "no parameter of a user"
+    assert service._masked("parameters.password", {"secret": "DATABASE"}) == {"secret": "DATABASE"}
