@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from keyscale.db.embedded import EmbeddedPostgres
     from tests.soak.soak_objects import JobObjects
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.faulty_s3_server import FaultyS3Server
@@ -45,8 +47,9 @@ if TYPE_CHECKING:
 
 HOUR_SECONDS = 3600
 DISK_BYTES = 256 << 20
-PROCESS_SECONDS = 180.0
-EFFECT_SECONDS = 300.0
+PROCESS_SECONDS = 600.0  # on a busy host a driver may take minutes to be there again
+EFFECT_SECONDS = 600.0
+CALM_SECONDS = 90.0
 FULL = "No space left on device"
 
 
@@ -139,18 +142,24 @@ class SoakRig:
         job_id: The job.
         objects: The job's objects in the store.
         chance: Chooses among processes.
+        sink_database: The server of the job's sink, if it may be killed.
         fired: How often each fault has had its effect, by name.
+        present: The fault or change that is there at the moment; empty if there is none.
+        undisturbed_since: The end of the last one, as time.monotonic() has it.
     """
 
     control_plane: RunningControlPlane
     s3: FaultyS3Server
     disk: SmallDisk
-    clock: HostClock
+    clock: HostClock | None
     job_id: str
     objects: JobObjects
     chance: random.Random
     broker: Broker | None = None
+    sink_database: EmbeddedPostgres | None = None
     fired: dict[str, int] = field(default_factory=dict)
+    present: str = ""
+    undisturbed_since: float = 0.0
 
     @property
     def job_directory(self) -> Path:
@@ -177,12 +186,17 @@ class SoakRig:
                 "broker killed": partial(self._without_broker, self.broker),
                 "broker stopped": partial(self._stopped, self._broker),
             }
+        if self.sink_database is not None:
+            found |= {
+                "sink's database killed": partial(self._without_sink_database, self.sink_database, signal.SIGKILL),
+                "sink's database restarted": partial(self._without_sink_database, self.sink_database, signal.SIGINT),
+            }
         if self.disk.is_mounted:
             found["disk full"] = self._full_disk
-        if self.clock.is_there:
+        if self.clock is not None and self.clock.is_there:
             found |= {
-                "clock an hour on": partial(self._moved_clock, HOUR_SECONDS),
-                "clock an hour back": partial(self._moved_clock, -HOUR_SECONDS),
+                "clock an hour on": partial(self._moved_clock, self.clock, HOUR_SECONDS),
+                "clock an hour back": partial(self._moved_clock, self.clock, -HOUR_SECONDS),
             }
         return found
 
@@ -198,9 +212,22 @@ class SoakRig:
     @contextlib.contextmanager
     def fault(self, name: str) -> Iterator[None]:
         """Brings a fault about, takes it away at the end, and counts it."""
-        with self.faults()[name]():
+        with self.disturbed(name), self.faults()[name]():
             yield
         self.fired[name] = self.fired.get(name, 0) + 1
+
+    @contextlib.contextmanager
+    def disturbed(self, name: str) -> Iterator[None]:
+        """Says what disturbs the job meanwhile."""
+        before, self.present = self.present, f"{self.present}, {name}" if self.present else name
+        try:
+            yield
+        finally:
+            self.present, self.undisturbed_since = before, time.monotonic()
+
+    def is_calm(self) -> bool:
+        """Whether nothing has disturbed the job for a minute and a half."""
+        return not self.present and time.monotonic() - self.undisturbed_since > CALM_SECONDS
 
     @contextlib.contextmanager
     def _killed(self, which: Processes) -> Iterator[None]:
@@ -261,6 +288,16 @@ class SoakRig:
         broker.control("start")
 
     @contextlib.contextmanager
+    def _without_sink_database(self, database: EmbeddedPostgres, how: signal.Signals) -> Iterator[None]:
+        pid = (database.root / "data" / "postmaster.pid").read_text().partition("\n")[0]
+        first = psutil.Process(int(pid))
+        all_of_it = [first, *first.children(recursive=True)]
+        first.send_signal(how)
+        yield
+        wait_until(lambda: not _running(all_of_it), PROCESS_SECONDS, what="the end of the sink's database")
+        database.start()
+
+    @contextlib.contextmanager
     def _full_disk(self) -> Iterator[None]:
         before = self._complaints()
 
@@ -274,7 +311,7 @@ class SoakRig:
             )
 
     @contextlib.contextmanager
-    def _moved_clock(self, seconds: int) -> Iterator[None]:
+    def _moved_clock(self, clock: HostClock, seconds: int) -> Iterator[None]:
         def is_moved() -> bool:
             entry = self.objects.last_entry()
             moved_ms = 1000 * seconds
@@ -282,7 +319,7 @@ class SoakRig:
                 abs(entry.committed_at_ms - now_ms() - moved_ms) < abs(moved_ms) / 2
             )
 
-        with self.clock.moved(seconds):
+        with clock.moved(seconds):
             yield
             wait_until(is_moved, EFFECT_SECONDS, what="a batch at the moved time", poll=0.5)
 

@@ -17,6 +17,7 @@ from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from keyscale.state.documents.log_entries import LogEntry
@@ -36,7 +37,19 @@ class JobObjects:
         self.store = open_store(store_url)
         self._job_id = JobId(job_id)
         self._layout = Layout(self._job_id)
+        self._history = history
         self._log = CommitLog(LocalObjectStore(history), self._layout)
+
+    def entries_after(self, position: int) -> Iterator[tuple[int, int, LogEntry]]:
+        """Yields the log's entries after a position, each with its position and the time at which it was written.
+
+        Raises:
+            DocumentCorruptError: The newest one is being written.
+        """
+        while (path := self._history / self._layout.log_entry(position + 1)).exists():
+            position += 1
+            written_ms = int(path.stat().st_mtime * 1000)
+            yield position, written_ms, self._log.between(position - 1, position)[0]
 
     def last_entry(self) -> LogEntry | None:
         """Returns the newest entry of the log."""

@@ -3,7 +3,8 @@
 KEYSCALE_SOAK_MINUTES says for how long each job runs (five minutes by default), KEYSCALE_SOAK_SEED which faults come,
 KEYSCALE_SOAK_BUSY how many processes compete with it (one per processor by default; 0 where the host is busy anyway),
 KEYSCALE_SOAK_FAULTS a word that the names of all faults have ("clock"; all faults by default),
-KEYSCALE_SOAK_RECOVERY_SECONDS how long it may take to go on after a fault (five minutes by default).
+KEYSCALE_SOAK_RECOVERY_SECONDS how long it may take to go on after a fault (five minutes by default),
+KEYSCALE_SOAK_TABLE the file of the shop job's observations (a temporary one by default).
 """
 
 from __future__ import annotations
@@ -21,19 +22,24 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+import keyscale.api.cli.process
+from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
-from tests.soak.soak_faults import HostClock, SmallDisk, SoakRig
+from tests.soak.soak_faults import CALM_SECONDS, HostClock, SmallDisk, SoakRig
 from tests.soak.soak_figures import figures_of, grown
 from tests.soak.soak_jobs import FlightsUnderFaults, ViewsUnderFaults
 from tests.soak.soak_objects import JobObjects
+from tests.soak.soak_observer import Observer
+from tests.soak.soak_shop import ShopUnderFaults
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.servers.faulty_s3_server import FaultyS3Server
 from tests.support.servers.kafka_broker import running_broker
+from tests.support.servers.postgres import running_postgres
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.soak.soak_figures import Figures
     from tests.soak.soak_jobs import SoakJob
@@ -44,6 +50,9 @@ FAULTS = os.environ.get("KEYSCALE_SOAK_FAULTS", "")
 BUSY = int(os.environ.get("KEYSCALE_SOAK_BUSY") or os.cpu_count() or 1)
 RECOVERY_SECONDS = float(os.environ.get("KEYSCALE_SOAK_RECOVERY_SECONDS", "300"))  # 180 on a host that is not busy
 HELD_SECONDS = (2.0, 15.0)
+LONG_HELD_SHARE, LONG_HELD_SECONDS = 0.25, 60.0
+RESCALE_SHARE = 0.2
+CALM_SHARE = 0.1
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(60 * MINUTES + 6 * RECOVERY_SECONDS)]
 
@@ -72,7 +81,12 @@ def feed_and_wait(job: SoakJob, what: str) -> None:
     wait_until(lambda: job.records_out() > before, RECOVERY_SECONDS, what=f"output {what}")
 
 
-def run_under_faults(rig: SoakRig, job: SoakJob, scratch: Path) -> None:
+def run_under_faults(rig: SoakRig, job: SoakJob, scratch: Path, check: Callable[[], None] = lambda: None) -> None:
+    """Plays faults until the time is over, and checks the job's output after each, and everything at the end.
+
+    Args:
+        check: Fails if something else has gone wrong.
+    """
     ends = time.monotonic() + 60 * MINUTES
     samples: list[Figures] = []
     chosen = sorted(name for name in rig.faults() if FAULTS in name)
@@ -81,14 +95,20 @@ def run_under_faults(rig: SoakRig, job: SoakJob, scratch: Path) -> None:
         names = names or rig.chance.sample(chosen, k=len(chosen))
         name = names.pop()
         feed_and_wait(job, f"before: {name}")
-        with rig.fault(name):
-            if not name.startswith("broker"):
-                job.feed()
-            time.sleep(rig.chance.uniform(*HELD_SECONDS))  # how long the fault lasts; no condition is waited for
-        feed_and_wait(job, f"after: {name}")
+        with rescaling(rig, job):
+            with rig.fault(name):
+                if not name.startswith("broker"):
+                    job.feed()
+                time.sleep(held_seconds(rig))  # how long the fault lasts; no condition is waited for
+            feed_and_wait(job, f"after: {name}")
         job.check_so_far()
+        check()
         samples.append(figures_of(rig))
         report(f"{len(samples)}. {name}: {job.records_out()} records out, {rig.objects.count()} objects; {samples[-1]}")
+        if isinstance(job, ShopUnderFaults) and rig.chance.random() < CALM_SHARE:
+            wait_until(rig.is_calm, 2 * CALM_SECONDS, what="a time without faults", poll=1)
+            job.check_pause(RECOVERY_SECONDS)
+            report("a pause: all numbers are exactly right")
     job.check_all()
     wait_until(lambda: not spark_processes(rig), 120, what=f"the end of {spark_processes(rig)}")
     job.check_state(rig.objects.savepoint(), scratch)
@@ -102,6 +122,29 @@ def run_under_faults(rig: SoakRig, job: SoakJob, scratch: Path) -> None:
     assert grown(samples) == []
 
 
+def held_seconds(rig: SoakRig) -> float:
+    return LONG_HELD_SECONDS if rig.chance.random() < LONG_HELD_SHARE else rig.chance.uniform(*HELD_SECONDS)
+
+
+@contextlib.contextmanager
+def rescaling(rig: SoakRig, job: SoakJob) -> Iterator[None]:
+    """Has the shop job be rescaled, now and then, while there is a fault."""
+    if not isinstance(job, ShopUnderFaults) or rig.chance.random() > RESCALE_SHARE:
+        yield
+        return
+    try:
+        change = job.rescale()
+    except (RefusedError, ControlPlaneUnreachableError):  # on a busy host it may take longer than a client waits
+        yield
+        return
+    with rig.disturbed("rescale"):
+        yield
+        outcome = job.end_of_change(change, 3 * RECOVERY_SECONDS)
+    assert outcome in {"COMPLETED", "ROLLED_BACK"}, outcome
+    name = f"rescale {outcome}"
+    rig.fired[name] = rig.fired.get(name, 0) + 1
+
+
 def spark_processes(rig: SoakRig) -> list[str]:
     """Returns the command lines of drivers and workers."""
     found = []
@@ -111,36 +154,64 @@ def spark_processes(rig: SoakRig) -> list[str]:
     return [line for line in found if "spark" in line]
 
 
-@pytest.mark.parametrize("name", ["flights", "views"])
+@pytest.mark.parametrize("name", ["flights", "views", "shop"])
 def test_a_job_under_one_fault_after_another_gives_exact_results_and_nothing_grows(
     name: str, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # On a busy host a control plane takes its time to start.
+    monkeypatch.setattr(keyscale.api.cli.process, "START_TIMEOUT_S", RECOVERY_SECONDS)
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-soak-")))
-        clock = HostClock(home / "java", has_kafka=name == "views")
+        # The observer of the shop job compares times.
+        clock = None if name == "shop" else HostClock(home / "java", has_kafka=name == "views")
         s3 = FaultyS3Server(SEED, tmp_path / "history")
         stack.callback(s3.stop)
         for variable, value in s3.server.variables.items():
             monkeypatch.setenv(variable, value)
         store_url = f"s3://{s3.server.new_bucket()}/jobs"
+        sink_database = stack.enter_context(running_postgres()) if name == "shop" else None
+        sink_url = postgres_url if sink_database is None else sink_database.url
         settings = {
-            **clock.variables,
+            **({} if clock is None else clock.variables),
             "KEYSCALE_STORE_URL": store_url,
-            f"{JOB_SECRET_PREFIX}COUNTS": postgres_url,
+            f"{JOB_SECRET_PREFIX}COUNTS": sink_url,
         }
         control_plane = stack.enter_context(running_control_plane(settings))
-        broker = stack.enter_context(running_broker()) if name == "views" else None
-        job: SoakJob = (
-            FlightsUnderFaults(control_plane, MINUTES)
-            if broker is None
-            else ViewsUnderFaults(control_plane, broker, postgres_url, SEED)
-        )
+        job: SoakJob
+        if name == "flights":
+            broker, job = None, FlightsUnderFaults(control_plane, MINUTES)
+        else:
+            broker = stack.enter_context(running_broker())
+            kind = ViewsUnderFaults if name == "views" else ShopUnderFaults
+            job = kind(control_plane, broker, sink_url, SEED)
         job.create()
         disk = SmallDisk(control_plane.home / "runs" / job.id / "state")
         stack.callback(disk.close)
         job.start()
 
         objects = JobObjects(store_url, job.id, tmp_path / "history")
-        rig = SoakRig(control_plane, s3, disk, clock, job.id, objects, random.Random(SEED), broker)
+        chance = random.Random(SEED)
+        rig = SoakRig(control_plane, s3, disk, clock, job.id, objects, chance, broker, sink_database)
         stack.enter_context(busy_host())
-        run_under_faults(rig, job, tmp_path / "dumps")
+        if isinstance(job, ShopUnderFaults):
+            run_observed(rig, job, tmp_path)
+        else:
+            run_under_faults(rig, job, tmp_path / "dumps")
+
+
+def run_observed(rig: SoakRig, job: ShopUnderFaults, scratch: Path) -> None:
+    """Runs the shop job under faults; fails if a number of the API, the series or the page was wrong."""
+    table = Path(os.environ.get("KEYSCALE_SOAK_TABLE") or scratch / "observations.csv")
+    observer = Observer(rig, job, table, report)
+    try:
+        with observer.watching():
+            run_under_faults(rig, job, scratch / "dumps", observer.check)
+    finally:
+        job.orders.end()
+        report(
+            f"{observer.observations} observations, {observer.silent} without an answer, {observer.pages} looks at"
+            f" the page after {observer.sign_ins} openings, {len(observer.wrong)} numbers wrong: {table}"
+        )
+    assert observer.wrong == []
+    assert observer.observations > observer.silent
+    assert observer.pages > 0

@@ -14,6 +14,8 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.opening import open_store
 from tests.soak.soak_figures import grown
 from tests.soak.soak_objects import JobObjects
+from tests.soak.soak_shop import folded
+from tests.soak.soak_truth import COUNTERS, Observation, Truth, judge
 from tests.support.servers.faulty_s3_server import Fault, FaultyS3Server
 from tests.support.state.state_job import JOB, StateJob
 
@@ -145,3 +147,73 @@ def test_what_grows_over_the_samples_is_named() -> None:
     assert grown(swaying) == []
     growing = [{"driver MiB": 200 + 50 * number, "state files": 100 + 100 * number} for number in range(9)]
     assert grown(growing) == ["driver MiB: 250 at first, 550 at last", "state files: 200 at first, 800 at last"]
+
+
+def steady_truth() -> Truth:
+    """Ten records a second for ten minutes, of which the job has committed all but those of the last five seconds."""
+    truth = Truth()
+    for second in range(600):
+        at_ms, reached = 1000 * second, max(0, 10 * (second - 5))
+        truth.ends.add(at_ms, 10 * second)
+        truth.reached.add(at_ms, reached)
+        for name in COUNTERS:
+            truth.counted[name].add(at_ms, reached)
+            truth.visible[name].add(at_ms, reached)
+    return truth
+
+
+def observed(**changed: float | None) -> Observation:
+    """What a right control plane says of the steady job at 400 seconds, with some other numbers."""
+    figures = {**dict.fromkeys(COUNTERS, 3_940), "lag_records": 50, "lag_records_at_ms": 399_000, "input_rate": 10.0}
+    return Observation(400_000, 400_100, True, {**figures, **changed})
+
+
+def test_right_numbers_of_a_job_pass() -> None:
+    assert judge(observed(), steady_truth()) == []
+    assert judge(observed(input_rate=None, lag_records=None, lag_records_at_ms=None), steady_truth()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in COUNTERS for value in (3_700, 3_970)),
+        ("lag_records", 900),
+        ("lag_records_at_ms", 300_000),
+        ("input_rate", 40.0),
+        ("input_rate", 1.0),
+    ],
+)
+def test_a_wrong_number_of_the_api_is_named(name: str, value: float) -> None:
+    wrong = judge(observed(**{name: value}), steady_truth())
+    assert wrong
+    assert all(name.removesuffix("_at_ms") in each for each in wrong)
+
+
+@pytest.mark.parametrize(("name", "value"), [("input_records", 4_200), ("lag_records", 2_000)])
+def test_a_wrong_number_of_the_series_and_of_the_page_is_named(name: str, value: int) -> None:
+    seen = observed()
+    point = (390_000, 10_000, {name: value})
+    of_series = judge(Observation(400_000, 400_100, True, seen.figures, (point,)), steady_truth())
+    of_page = judge(Observation(400_000, 400_100, True, seen.figures, (), {name: value}), steady_truth())
+    assert [each.partition(":")[0] for each in of_series + of_page] == ["series at 390000", "page"]
+
+
+def test_rows_that_a_counter_does_not_have_yet_are_named() -> None:
+    truth = steady_truth()
+    truth.visible["late_records"].add(600_000, 6_000)
+    late = Observation(
+        620_000,
+        620_100,
+        True,
+        {**dict.fromkeys(COUNTERS, 5_940), "lag_records": None, "lag_records_at_ms": None, "input_rate": None},
+    )
+    assert [each.partition(" is ")[0] for each in judge(late, truth)] == ["API: late_records"]
+
+
+def test_the_fold_adds_the_orders_of_a_shop_by_window() -> None:
+    orders = [{"shop": "a", "at": at, "cents": 5} for at in (0, 9_999, 10_000)]
+    assert folded([*orders, {"shop": "b", "at": 0, "cents": 1}]) == {
+        ("a", 0): (2, 10),
+        ("a", 10_000): (1, 5),
+        ("b", 0): (1, 1),
+    }

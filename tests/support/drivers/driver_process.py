@@ -227,11 +227,12 @@ def sink_rows(directory: Path) -> list[dict[str, Any]]:
         row
         for batch in sorted(directory.glob("batch=*"), key=lambda path: int(path.name.removeprefix("batch=")))
         for file in sorted(batch.glob("part-*"))
-        for row in _rows_of(file)
+        for row in rows_of(file)
     ]
 
 
-def _rows_of(file: Path) -> list[dict[str, Any]]:
+def rows_of(file: Path) -> list[dict[str, Any]]:
+    """Returns the rows of a file, Parquet or JSON by line."""
     if file.suffix == ".parquet":
         return cast("list[dict[str, Any]]", pq.ParquetFile(file).read().to_pylist())
     return [json.loads(line) for line in file.read_text().splitlines()]

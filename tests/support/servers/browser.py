@@ -42,6 +42,7 @@ def running_browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=found.stdout.strip(),
+            timeout=5 * 1000 * TIMEOUT_SECONDS,
             args=["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
         try:
