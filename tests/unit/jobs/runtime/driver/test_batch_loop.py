@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -9,23 +10,30 @@ import pytest
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver import batch_loop
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
+from keyscale.jobs.runtime.executor.task import BatchTime
+from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
-from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid
+from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.resolution import resolve
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.restore.opened_shards import StateSource
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-SINK = OperatorUid("sink")
+SINK, COUNTS = OperatorUid("sink"), OperatorUid("counts")
+LATEST_MS, WATERMARK_MS, PROCESSING_MS = 1000, 900, 5000
 LATER = 1e9
 """A deadline that no test reaches, in seconds of the monotonic clock."""
 
@@ -45,7 +53,24 @@ class Runner:
     def run(self, frame: Any, committed: CommittedState, *, is_at_end: bool) -> BatchOutcome:
         self.calls.append(f"run {frame} after {committed.batch_id}" + (" at the end" if is_at_end else ""))
         records = 10 if frame is not None else 0
-        return BatchOutcome({}, {SINK: f"token-{committed.batch_id + 1}"}, records, 3, {}, dead_letters={SINK: 1})
+        report = TaskReport(
+            "run",
+            COUNTS,
+            SubtaskIndex(0),
+            input_records=records,
+            latest_event_ms=LATEST_MS,
+            executor="host",
+            source=StateSource.REBUILT,
+        )
+        return BatchOutcome(
+            {},
+            {SINK: f"token-{committed.batch_id + 1}"},
+            records,
+            3,
+            {COUNTS: (report,)},
+            {COUNTS: BatchTime(PROCESSING_MS, timers_ms=WATERMARK_MS)},
+            dead_letters={SINK: 1},
+        )
 
     def is_due(self, *_: Any, **__: Any) -> bool:
         return self.has_due_timers
@@ -85,10 +110,14 @@ class Job:
 
     def begin(self, number: int) -> None:
         """Runs a batch of Spark."""
-        offsets = self.path / "offsets" / str(number)
-        offsets.parent.mkdir(parents=True, exist_ok=True)
-        offsets.write_text("v1")
+        self.write(f"offsets/{number}", "v1")
         self.loop._run_batch(cast("Any", "frame"), number, 0)
+
+    def write(self, name: str, content: str) -> None:
+        """Writes a file of Spark's checkpoint directory."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
 
     def commits(self) -> list[BatchCommitted]:
         return [entry for _, entry in self.log.read() if isinstance(entry, BatchCommitted)]
@@ -106,6 +135,8 @@ def test_the_commit_record_and_the_status_have_the_numbers_of_the_batch(job: Job
     assert (first.batch_id, first.input_records, first.output_records, first.sinks) == (0, 10, 3, {"sink": "token-0"})
     assert first.counters == JobCounters(input_records=10, output_records=3, dead_letters=1)
     assert second.counters == JobCounters(input_records=20, output_records=6, dead_letters=2)
+    assert [(commit.attempt, commit.time.time_batches) for commit in (first, second)] == [(1, 0), (1, 0)]
+    assert second.time == JobTime({COUNTS: EventTime(LATEST_MS, WATERMARK_MS)}, processing_ms=PROCESSING_MS)
     beat = job.status.heartbeat()
     assert beat.first_commit is not None
     assert beat.last_commit is not None
@@ -121,6 +152,11 @@ def test_the_commit_record_and_the_status_have_the_numbers_of_the_batch(job: Job
         "dead_letters": 2,
     }
     assert [sink.dead_letters for sink in metrics.sinks] == [2]
+    (operator,) = metrics.operators
+    assert (operator.read_records, operator.watermark_ms) == (20, WATERMARK_MS)
+    assert operator.watermark_lag_ms == second.committed_at_ms - WATERMARK_MS
+    assert operator.event_time_lag_ms == second.committed_at_ms - LATEST_MS
+    assert (metrics.subtask_runs, metrics.subtask_runs_rebuilt, metrics.subtask_runs_moved) == (2, 2, 0)
     assert job.runner.calls == ["run frame after -1", "publish token-0", "run frame after 0", "publish token-1"]
 
 
@@ -202,9 +238,7 @@ def test_a_pause_of_a_run_that_has_ended_and_a_pause_during_a_batch_are_refused_
 
 def test_a_plan_has_only_the_additions_of_a_compacted_source_log(job: Job) -> None:
     for number, name, content in ((0, "0", "v1\na"), (1, "1.compact", "v1\na\nb")):
-        path = job.path / "sources" / "0" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
+        job.write(f"sources/0/{name}", content)
         job.begin(number)
     plans = [entry.positions for _, entry in job.log.read() if isinstance(entry, BatchPlanned)]
     assert [sorted(plan) for plan in plans] == [
@@ -212,3 +246,48 @@ def test_a_plan_has_only_the_additions_of_a_compacted_source_log(job: Job) -> No
         ["offsets/1", "sources/0/1.compact.added"],
     ]
     assert plans[1]["sources/0/1.compact.added"] == "v1\nb"
+
+
+class Time:
+    """Stands for the module `time`: its clocks go on only when told."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def pass_before(self, seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a function that takes some seconds longer than `call`."""
+
+        def slow(*arguments: Any, **named: Any) -> Any:
+            self.seconds += seconds
+            return call(*arguments, **named)
+
+        return slow
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    played = Time()
+    clocks = dict.fromkeys(("monotonic", "perf_counter"), lambda: played.seconds)
+    monkeypatch.setattr(batch_loop, "time", SimpleNamespace(**clocks))
+    return played
+
+
+def test_each_part_of_a_batch_is_timed_on_its_own(time: Time, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job.loop, "_plan", time.pass_before(1.0, job.loop._plan))
+    monkeypatch.setattr(job.runner, "run", time.pass_before(2.0, job.runner.run))
+    monkeypatch.setattr(job.loop, "_commit", time.pass_before(4.0, job.loop._commit))
+    monkeypatch.setattr(job.runner, "publish", time.pass_before(8.0, job.runner.publish))
+    job.begin(0)
+    metrics = job.status.heartbeat().metrics
+    assert (metrics.batch_plan_ms, metrics.batch_duration_ms) == (1000, 6000)
+    assert (metrics.batch_append_ms, metrics.batch_publish_ms) == (4000, 8000)
+
+
+def test_a_job_is_idle_when_its_last_batch_with_input_is_long_ago(time: Time, job: Job) -> None:
+    time.seconds += 60.0
+    job.begin(0)
+    time.seconds += 9.0
+    assert not job.loop.fire_timers(10.0)
+    time.seconds += 1.0
+    assert job.loop.fire_timers(10.0)
+    assert job.loop.fire_timers(10.0), "a batch of time alone is no input"
