@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 
 from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
 from keyscale.jobs.kafka_client import client_settings
-from keyscale.jobs.sources.kafka_partition import FIXED, open_partition
+from keyscale.jobs.sources.kafka_partition import FIXED, open_partition, record_batch
 
 if TYPE_CHECKING:
     from keyscale.jobs.sources.kafka_partition import PartitionReader
@@ -113,3 +114,23 @@ def test_a_consumer_that_has_read_others_tells_of_lost_records(cluster: Cluster)
     assert numbers(reader, 0, 2) == [0, 1]
     with pytest.raises(SourceRecordsLostError, match="lost/0"):
         numbers(reader, 90, 91)
+
+
+def message(offset: int, kind: int, headers: list[tuple[str, bytes]] | None) -> Mock:
+    given = {"key": b"k", "value": b"v", "topic": "orders", "partition": 3, "offset": offset, "headers": headers}
+    methods = {f"{name}.return_value": value for name, value in given.items()}
+    return Mock(**methods, **{"timestamp.return_value": (kind, 1_700_000_000_123)})
+
+
+def test_a_record_has_the_columns_of_sparks_connector() -> None:
+    messages = [message(7, 1, [("trace", b"1"), ("trace", b"2")]), message(8, 2, None)]
+    records = record_batch(messages, include_headers=True)
+    assert records.schema.field("timestamp").type == pa.timestamp("ms", "UTC")
+    rows = records.set_column(5, "timestamp", records["timestamp"].cast(pa.int64())).to_pylist()
+    common = {"key": b"k", "value": b"v", "topic": "orders", "partition": 3, "timestamp": 1_700_000_000_123}
+    traces = [{"key": "trace", "value": b"1"}, {"key": "trace", "value": b"2"}]
+    assert rows == [
+        {**common, "offset": 7, "timestampType": 0, "headers": traces},
+        {**common, "offset": 8, "timestampType": 1, "headers": None},
+    ]
+    assert "headers" not in record_batch(messages, include_headers=False).schema.names
