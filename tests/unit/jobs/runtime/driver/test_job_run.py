@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,15 +15,18 @@ from keyscale.jobs.protocol.messages import (
     DriverState,
     FailureHistory,
     FixedDelayRestart,
+    LibraryFile,
     NoRestart,
+    SecretReference,
 )
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
-from keyscale.jobs.runtime.errors import AttemptOverError, RunEndedError
+from keyscale.jobs.runtime.errors import AttemptOverError, JobNotDeclaredError, LibrariesMissingError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from keyscale.jobs.protocol.messages import RestartStrategy
@@ -50,6 +54,7 @@ class Executions:
 
     def __call__(self, context: Any, topology: Any, after: Any) -> Any:
         assert context.assignment.job_id == "job"
+        assert (context.work_dir.name, context.local_root.name) == ("work", "state")
         assert topology == "topology"
         self.after.append(after)
         return SimpleNamespace(run=self._end, has_opened=self._opens)
@@ -77,8 +82,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRun:
         store_url=tmp_path.as_uri(),
         next_checkpoint_id=1,
         failures=FailureHistory(count=1, times_ms=[1]),
+        parameters={"colour": "blue", "password": SecretReference.model_validate({"secret": "PASSWORD"})},
+        libraries=[LibraryFile(filename="lib.whl", sha256="1", kind="WHEEL")],
+        skip_lost_records=True,
     )
-    return JobRun(cast("Any", Spark()), cast("Any", None), assignment, tmp_path, tmp_path)
+    work_dir, local_root = tmp_path / "work", tmp_path / "state"
+    return JobRun(
+        cast("Any", Spark()), cast("Any", "channel"), assignment, work_dir, local_root, libraries=frozenset({"1", "2"})
+    )
 
 
 def play(
@@ -169,3 +180,114 @@ def test_a_script_executes_one_job(run: JobRun, monkeypatch: pytest.MonkeyPatch)
     play(run, monkeypatch, RunOutcome(DriverState.FINISHED))
     with pytest.raises(RunEndedError):
         play(run, monkeypatch, RunOutcome(DriverState.FINISHED))
+
+
+class Reports:
+    """In place of the reporter: notes what the control plane gets to see at which moment."""
+
+    def __init__(self, run: JobRun) -> None:
+        self.seen: list[str] = []
+        self._run = run
+
+    def start(self) -> None:
+        self.seen.append(f"start {self._run._status.state}")
+
+    def nudge(self) -> None:
+        self.seen.append(f"nudge {self._run._status.state}")
+
+    def close(self, seconds: float) -> bool:
+        assert seconds > 0
+        self.seen.append(f"close {self._run._status.state}")
+        return True
+
+
+class Environment:
+    """In place of the environment of the script; while it is provided, the script can execute a job."""
+
+    def __init__(
+        self, spark: Any, parameters: dict[str, str], execute: Callable[[Any], None], *, skip_lost_records: bool
+    ) -> None:
+        assert isinstance(spark, Spark)
+        self.parameters, self.execute, self.skip_lost_records = parameters, execute, skip_lost_records
+        self.restart = NoRestart()
+        self.is_provided = False
+
+    @contextmanager
+    def provided(self) -> Iterator[None]:
+        self.is_provided = True
+        yield
+        self.is_provided = False
+
+
+def run_script(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch, script: Callable[[Environment], None]
+) -> tuple[DriverState, list[str]]:
+    """Runs a whole assignment with a script; returns the state, and what the control plane has seen."""
+    environments: list[Environment] = []
+
+    def environment(*arguments: Any, **named: Any) -> Environment:
+        environments.append(Environment(*arguments, **named))
+        return environments[-1]
+
+    def fetch(channel: str, filename: str, sha256: str, directory: Path) -> Any:
+        assert (channel, filename, sha256) == ("channel", "job.py", "0")
+        assert (directory.name, directory.parent.name, directory.is_dir()) == ("artifact", "work", True)
+
+        def execute(spark: Any) -> None:
+            assert spark is run._spark
+            assert environments[0].is_provided
+            script(environments[0])
+
+        return SimpleNamespace(run=execute)
+
+    started: list[int] = []
+    reports = Reports(run)
+    monkeypatch.setenv("KEYSCALE_JOB_SECRET_PASSWORD", "hidden")
+    monkeypatch.setattr(run, "_reporter", reports)
+    monkeypatch.setattr(job_run, "start_workers", lambda _, parallelism: started.append(parallelism))
+    monkeypatch.setattr(job_run, "Artifact", SimpleNamespace(fetch=fetch))
+    monkeypatch.setattr(job_run, "StreamEnvironment", environment)
+    state = run.run()
+    assert started == [2]
+    return state, reports.seen
+
+
+def test_a_script_gets_its_parameters_with_secrets_and_its_outcome_is_reported_before_its_last_lines(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executions = Executions(run, RunOutcome(DriverState.FINISHED))
+    monkeypatch.setattr(job_run, "Execution", executions)
+
+    def script(environment: Environment) -> None:
+        assert environment.parameters == {"colour": "blue", "password": "hidden"}
+        assert environment.skip_lost_records
+        environment.execute("topology")
+        assert run._status.state is DriverState.FINISHED
+
+    state, seen = run_script(run, monkeypatch, script)
+    assert (state, seen) == (DriverState.FINISHED, ["start RESTORING", "nudge FINISHED", "close FINISHED"])
+    assert len(executions.after) == 1
+    assert run._status.heartbeat().metrics.restart == NoRestart(), "the strategy of the script"
+
+
+def test_a_script_that_raises_fails_the_run(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(_: Environment) -> None:
+        raise ZeroDivisionError
+
+    state, seen = run_script(run, monkeypatch, mistaken)
+    assert (state, seen) == (DriverState.FAILED, ["start RESTORING", "close FAILED"])
+
+
+def test_a_script_that_declares_no_job_fails_the_run(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    state, _ = run_script(run, monkeypatch, lambda _: None)
+    failure = run._status.heartbeat().failure
+    assert failure is not None
+    assert (state, failure.code) == (DriverState.FAILED, JobNotDeclaredError.code)
+
+
+def test_a_script_does_not_run_without_its_libraries(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run._libraries = frozenset({"2"})
+    state, _ = run_script(run, monkeypatch, lambda _: pytest.fail("the script runs"))
+    failure = run._status.heartbeat().failure
+    assert failure is not None
+    assert (state, failure.code) == (DriverState.FAILED, LibrariesMissingError.code)

@@ -45,6 +45,16 @@ class NoneIdle:
         return False
 
 
+@dataclass
+class OneIdle:
+    """One query waits for input."""
+
+    query: Query
+
+    def has(self, query: Query) -> bool:
+        return query is self.query
+
+
 @pytest.fixture
 def status() -> DriverStatus:
     return DriverStatus()
@@ -52,7 +62,7 @@ def status() -> DriverStatus:
 
 def commit(status: DriverStatus) -> None:
     found = Commit(batch_id=status.commits, at_ms=1)
-    status.committed(found, counters=NOTHING_COUNTED, input_records=1, output_records=1, duration_ms=1)
+    status.committed(found, counters=NOTHING_COUNTED, input_records=5, output_records=1, duration_ms=1)
 
 
 def lost(status: DriverStatus) -> int:
@@ -90,3 +100,24 @@ def test_what_a_query_has_told_last_counts_when_another_one_has_taken_over_or_th
     second.tell(3)
     watch.look_a_last_time()
     assert lost(status) == 123
+
+
+def test_without_commits_the_sources_are_looked_at_again_after_some_seconds(status: DriverStatus) -> None:
+    queries = Queries(Query("first"))
+    seconds = [500.0, 505.0, 510.0, 510.5, 520.0, 521.0]
+    passing = iter(seconds)
+    watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: next(passing))  # type: ignore[arg-type]  # as far as it looks
+    looked = []
+    for _ in seconds:
+        watch.look()
+        looked.append(queries.current.looked)
+    assert looked == [1, 1, 1, 2, 2, 3]
+
+
+def test_the_job_waits_for_input_while_its_present_query_does(status: DriverStatus) -> None:
+    first, second = Query("first"), Query("second")
+    queries = Queries(first)
+    watch = ProgressWatch(queries, OneIdle(second), [], status)  # type: ignore[arg-type]  # as far as it looks
+    for queries.current, waits in ((first, False), (second, True), (first, False)):
+        watch.look()
+        assert status.heartbeat().metrics.waits_for_input is waits

@@ -1,14 +1,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import keyscale.jobs.runtime.driver.retention_runner
 from keyscale.clock import now_ms
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
-from keyscale.jobs.runtime.driver.retention_runner import RetentionRunner
+from keyscale.jobs.runtime.driver import retention_runner
+from keyscale.jobs.runtime.driver.retention_runner import FIRST_SECONDS, INTERVAL_SECONDS, RetentionRunner
 from keyscale.state.identifiers import CheckpointId
 from keyscale.state.objects.errors import StoreRefusedError
 from keyscale.state.objects.object_store import TEMPORARY_PREFIX
@@ -69,6 +70,7 @@ def test_a_manifest_that_cannot_be_read_is_told_until_it_is_removed(job: StateJo
     clean_up = status.heartbeat().metrics.clean_up
     assert clean_up.failure is not None
     assert clean_up.failure.code == "STATE_RETENTION_BLOCKED"
+    assert clean_up.failure.advice
     assert job.layout.manifest(CheckpointId(2)) in clean_up.failure.message
     since = clean_up.failing_since_ms
     assert since is not None
@@ -91,7 +93,7 @@ def test_unfinished_writes_are_removed_once_no_upload_can_take_so_long(
     run_retention(job, status=status)
     assert left.exists(), "its writer may be alive"
     later_ms = now_ms() + AGE_FLOOR_MS + 1000
-    monkeypatch.setattr(keyscale.jobs.runtime.driver.retention_runner, "now_ms", lambda: later_ms)
+    monkeypatch.setattr(retention_runner, "now_ms", lambda: later_ms)
     run_retention(job, status=status)
     assert left.exists(), "this host's clock is ahead of the store's"
     listed = type(job.store).list
@@ -117,3 +119,44 @@ def test_a_store_that_refuses_to_list_unfinished_writes_fails_no_pass(
     status = DriverStatus()
     assert run_retention(job, status=status)
     assert (status.heartbeat().metrics.clean_up.passes, status.heartbeat().metrics.clean_up.failure) == (1, None)
+
+
+def test_a_pass_runs_when_it_is_due_and_allowed_and_soon_again_after_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = now = 1000.0
+    is_allowed = True
+    passes: list[float] = []
+    monkeypatch.setattr(retention_runner, "time", SimpleNamespace(monotonic=lambda: now))
+    runner = RetentionRunner(
+        open_store((tmp_path / "store").as_uri()),
+        JOB,
+        RetentionPolicy(1),
+        allowed=lambda: is_allowed,
+        wait_until_rebased=lambda: passes.append(now - began),
+        is_overtaken=lambda: False,
+        status=DriverStatus(),
+    )
+
+    def look(at: float) -> None:
+        nonlocal now
+        now = began + at
+        runner.run_if_due()
+        if runner._thread is not None:
+            runner._thread.join(60)
+
+    def refuse(*_: object) -> None:
+        raise StoreRefusedError("not allowed")
+
+    look(FIRST_SECONDS - 1)
+    is_allowed = False
+    look(FIRST_SECONDS)
+    is_allowed = True
+    look(FIRST_SECONDS)
+    look(INTERVAL_SECONDS)
+    second = FIRST_SECONDS + INTERVAL_SECONDS
+    monkeypatch.setattr(retention_runner, "delete_planned", refuse)
+    look(second)
+    look(second + FIRST_SECONDS - 1)
+    look(second + FIRST_SECONDS)
+    assert passes == [FIRST_SECONDS, second, second + FIRST_SECONDS]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.driver import store_watch
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.driver.store_watch import StoreWatch
 from keyscale.jobs.runtime.retries import Retries, RetryingStore
@@ -17,6 +18,7 @@ from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.state.faulty_store import Fault, FaultyStore
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -124,3 +126,18 @@ def test_the_status_says_since_when_the_store_does_not_answer_until_it_does(tmp_
     store.away = False
     watch.look()
     assert status.heartbeat().metrics.store_away_since_ms is None
+
+
+def test_the_store_is_asked_again_and_again_until_the_watch_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_watch, "_LOOK_SECONDS", 0.0)
+    status, store = DriverStatus(), Silent(tmp_path / "store")
+    watch = StoreWatch(store, "log", status)
+    watch.start()
+    wait_until(lambda: status.heartbeat().metrics.store_away_since_ms is not None)
+    store.away = False
+    wait_until(lambda: status.heartbeat().metrics.store_away_since_ms is None)
+    watch.end()
+    watch._thread.join(60)
+    assert not watch._thread.is_alive()

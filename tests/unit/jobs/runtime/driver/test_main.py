@@ -1,0 +1,257 @@
+"""A driver's program: its environment, the wait for work, and the exit code that says how the run has ended."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from keyscale.jobs.protocol.messages import Assignment, AttachRequest, AttachResponse, DriverState, Heartbeat
+from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
+from keyscale.jobs.runtime.driver import main as driver
+from keyscale.jobs.runtime.driver.main import DriverEnvironment
+from keyscale.jobs.runtime.errors import (
+    AttemptOverError,
+    ControlRefusedError,
+    ControlUnreachableError,
+    DriverEnvironmentError,
+)
+
+VARIABLES = {
+    "KEYSCALE_WORK_DIR": "/work",
+    "KEYSCALE_CONTROL_URL": "http://127.0.0.1:1",
+    "KEYSCALE_ATTEMPT": "job:3",
+    "KEYSCALE_ATTEMPT_TOKEN": "token",
+}
+OF_FILE = {"KEYSCALE_WORK_DIR": "/work", "KEYSCALE_ASSIGNMENT_FILE": "/a.json", "KEYSCALE_ARTIFACT_FILE": "/job.py"}
+ASSIGNMENT = Assignment(
+    job_id="job",
+    job_name="flights",
+    attempt=3,
+    parallelism=2,
+    max_parallelism=8,
+    artifact_filename="job.py",
+    artifact_sha256="0",
+    store_url="file:///store",
+    next_checkpoint_id=1,
+)
+RUN = AttachResponse(decision="run", assignment=ASSIGNMENT)
+WAIT = AttachResponse(decision="wait", retry_after_ms=3000)
+EXIT = AttachResponse(decision="exit")
+
+
+def test_a_driver_of_a_control_plane_reads_where_and_as_whom_it_attaches() -> None:
+    assert DriverEnvironment.read(VARIABLES) == DriverEnvironment(
+        work_dir=Path("/work"),
+        local_root=Path("/work/state"),
+        control_url="http://127.0.0.1:1",
+        attempt_token=VARIABLES["KEYSCALE_ATTEMPT_TOKEN"],
+        attempt="job:3",
+        store_url="",
+        assignment_file=None,
+        artifact_file=None,
+        ca_file=None,
+        libraries=frozenset(),
+    )
+    more = {
+        "KEYSCALE_LOCAL_STATE_DIR": "/disk",
+        "KEYSCALE_JOB_STORE_URL": "file:///store",
+        "KEYSCALE_CA_FILE": "/ca.pem",
+        "KEYSCALE_LIBRARIES": "a,b",
+    }
+    read = DriverEnvironment.read({**VARIABLES, **more})
+    assert (read.work_dir, read.local_root, read.store_url) == (Path("/work"), Path("/disk"), "file:///store")
+    assert (read.ca_file, read.libraries) == ("/ca.pem", {"a", "b"})
+
+
+def test_a_driver_of_an_assignment_file_has_no_control_plane() -> None:
+    read = DriverEnvironment.read({**OF_FILE, "KEYSCALE_LIBRARIES": "a", "KEYSCALE_CA_FILE": "/ca.pem"})
+    assert (read.control_url, read.ca_file, read.libraries) == (None, None, {"a"})
+    assert (read.assignment_file, read.artifact_file) == (Path("/a.json"), Path("/job.py"))
+    with contextlib.closing(read.channel()) as channel:
+        assert isinstance(channel, FileControl)
+
+
+@pytest.mark.parametrize(
+    ("variables", "missing"),
+    [(VARIABLES, name) for name in VARIABLES] + [(OF_FILE, "KEYSCALE_WORK_DIR"), (OF_FILE, "KEYSCALE_ARTIFACT_FILE")],
+)
+def test_a_variable_that_is_missing_or_empty_is_named(variables: dict[str, str], missing: str) -> None:
+    others = {name: value for name, value in variables.items() if name != missing}
+    for left in (others, {**others, missing: ""}):
+        with pytest.raises(DriverEnvironmentError, match=f"{missing} is not set"):
+            DriverEnvironment.read(left)
+
+
+@pytest.mark.parametrize("store_url", ["", "file:///store"])
+def test_a_driver_with_a_store_looks_there_for_another_control_plane(store_url: str) -> None:
+    environment = DriverEnvironment.read({**VARIABLES, "KEYSCALE_JOB_STORE_URL": store_url})
+    with contextlib.closing(environment.channel()) as channel:
+        assert isinstance(channel, HttpControl)
+        assert (channel._search is not None) is bool(store_url)
+
+
+class Control:
+    """A control plane that gives the next answer of a list to each request for work."""
+
+    def __init__(self, *answers: AttachResponse | Exception) -> None:
+        self.answers = list(answers)
+        self.requests: list[AttachRequest] = []
+        self.heartbeats: list[Heartbeat] = []
+
+    def attach(self, request: AttachRequest) -> AttachResponse:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def heartbeat(self, heartbeat: Heartbeat) -> None:
+        self.heartbeats.append(heartbeat)
+        if len(self.heartbeats) == 1:
+            raise ControlUnreachableError("away")
+
+    def close(self) -> None:
+        self.answers.append(EXIT)
+
+
+class WarmUp:
+    """A warm-up that is done when it was started twice."""
+
+    def __init__(self, *_: Any) -> None:
+        self.started = 0
+        self.is_finished = False
+
+    def start(self) -> None:
+        self.started += 1
+
+    @property
+    def done(self) -> bool:
+        return self.started >= 2
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+class Waits:
+    """The waits of a driver between two requests, in place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+SPARK = SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl="http://ui", environment={}))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    played = Waits()
+    monkeypatch.setattr(driver, "time", played)
+    return played
+
+
+@pytest.fixture
+def warm_ups(monkeypatch: pytest.MonkeyPatch) -> list[WarmUp]:
+    made: list[WarmUp] = []
+
+    def warm_up(*arguments: Any) -> WarmUp:
+        made.append(WarmUp(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(driver, "WarmUp", warm_up)
+    return made
+
+
+def test_a_driver_in_reserve_warms_up_and_says_when_it_is_warm(waits: Waits, warm_ups: list[WarmUp]) -> None:
+    control = Control(WAIT, ControlUnreachableError("away"), WAIT, WAIT.model_copy(update={"retry_after_ms": 250}), RUN)
+    assert driver.wait_for_assignment(cast("Any", control), cast("Any", SPARK), Path("/work")) == ASSIGNMENT
+    assert [beat.state for beat in control.heartbeats] == [DriverState.STANDBY] * 2, "an answer is not needed"
+    assert control.requests[0].spark_ui_url == "http://ui"
+    (warm_up,) = warm_ups
+    assert (warm_up.started, warm_up.is_finished) == (3, True)
+    first, retry, second, third = waits.seconds
+    assert retry == 0.5
+    assert first == second == driver.HEARTBEAT_INTERVAL_SECONDS < 3.0
+    assert third == 0.25
+
+
+def test_a_driver_without_work_is_told_so(waits: Waits, warm_ups: list[WarmUp]) -> None:
+    assert driver.wait_for_assignment(cast("Any", Control(EXIT)), cast("Any", SPARK), Path("/work")) is None
+    assert not waits.seconds
+    assert not warm_ups[0].is_finished
+
+
+class Access:
+    """Access to the object store by granted credentials."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def open(self) -> None:
+        self.calls.append("open")
+
+    def renew(self) -> None:
+        self.calls.append("renew")
+        raise ControlUnreachableError("away")
+
+
+@pytest.mark.parametrize(
+    ("answer", "end", "code"),
+    [
+        (RUN, DriverState.STOPPED, 0),
+        (RUN, DriverState.FINISHED, 0),
+        (RUN, DriverState.FAILED, 1),
+        (RUN, DriverState.FENCED, 10),
+        (EXIT, None, 0),
+        (AttemptOverError("over"), None, 10),
+        (ControlRefusedError("unknown"), None, 1),
+    ],
+)
+def test_the_exit_code_says_how_the_run_has_ended(
+    answer: AttachResponse | Exception,
+    end: DriverState | None,
+    code: int,
+    *,
+    waits: Waits,
+    warm_ups: list[WarmUp],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control, access, runs = Control(answer), Access(), []
+
+    def run_of(*arguments: Any, libraries: frozenset[str]) -> Any:
+        runs.append((*arguments[2:], libraries))
+        return SimpleNamespace(run=lambda: end)
+
+    environment = SimpleNamespace(
+        work_dir=tmp_path / "work", local_root=tmp_path / "state", libraries=frozenset({"1"}), channel=lambda: control
+    )
+    monkeypatch.setattr(driver, "DriverEnvironment", SimpleNamespace(read=lambda _: environment))
+    builder = SimpleNamespace(getOrCreate=lambda: SPARK)
+    monkeypatch.setattr(driver, "SparkSession", SimpleNamespace(builder=builder))
+    monkeypatch.setattr(driver, "StoreAccess", SimpleNamespace(of=lambda *_: access))
+    monkeypatch.setattr(driver, "JobRun", run_of)
+    monkeypatch.setattr(driver, "end_with_parent", lambda: None)
+    monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
+    assert driver.main() == code
+    assert control.answers == [EXIT], "the connection is closed"
+    assert not waits.seconds
+    assert len(warm_ups) == 1
+    assert environment.work_dir.is_dir()
+    if end is None:
+        assert (access.calls, runs) == (["open"], [])
+    else:
+        assert access.calls == ["open", "renew"]
+        assert runs == [(ASSIGNMENT, tmp_path / "work", tmp_path / "state", {"1"})]
+
+
+def test_a_wrong_environment_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(driver.os, "environ", {})
+    assert driver.main() == 2
