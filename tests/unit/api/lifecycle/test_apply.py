@@ -1,0 +1,470 @@
+"""Each step changes what it is about of a job, its attempts, its change and its commands, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from keyscale.api.lifecycle import apply as apply_module
+from keyscale.api.lifecycle import intents, job_transaction, steps
+from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.change_phases import CANCELLED
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.db.models import Attempt, Change, Checkpoint, Command, Job, Revision
+from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions, series
+from keyscale.db.statuses import (
+    AttemptStage,
+    ChangeKind,
+    ChangePhase,
+    ChangeStatus,
+    ClaimMode,
+    CommandKind,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    RestoreMode,
+    UpgradeMode,
+)
+from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
+from keyscale.state.documents.job_counters import JobCounters
+
+NOW_MS = 100_000
+FAILURE = {"code": "X", "message": "it broke"}
+SAVEPOINT, LATEST = "file:///store/savepoint.json", "file:///store/latest.json"
+ACTIVE, STANDBY, ENDED = AttemptStage.ACTIVE, AttemptStage.STANDBY, AttemptStage.ENDED
+
+
+class Stored:
+    """The rows of one job, in place of a session and of the queries of the repositories."""
+
+    def __init__(self) -> None:
+        self.job = Job(
+            id="job",
+            name="flights",
+            status=JobStatus.RUNNING,
+            desired=DesiredState.RUNNING,
+            revision=1,
+            restarts=0,
+            consecutive_failures=0,
+            next_start_at_ms=0,
+        )
+        self.attempts: dict[int, Attempt] = {}
+        self.commands: dict[str, Command] = {}
+        self.change: Change | None = None
+        self.latest: dict[int | None, Checkpoint] = {None: Checkpoint(checkpoint_id=9, external_path=LATEST)}
+        self.unfinished = 0
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.points: list[dict[str, Any]] = []
+        self.exceptions: list[tuple[int, str]] = []
+
+    def add(self, row: Attempt | Command) -> None:
+        if isinstance(row, Attempt):
+            self.attempts[row.number] = row
+        else:
+            self.commands[row.id] = row
+
+    def flush(self) -> None:
+        active = [attempt for attempt in self.attempts.values() if attempt.stage is ACTIVE]
+        assert len(active) < 2, "two attempts are never active, and a unique index holds it"
+
+    def get_one(self, kind: type[Revision], key: tuple[str, int]) -> Revision:
+        assert (kind, key[0]) == (Revision, "job")
+        return Revision(job_id="job", number=key[1], parallelism=10 * key[1])
+
+    def attempt(self, number: int, stage: AttemptStage = ACTIVE, **columns: Any) -> Attempt:
+        made = Attempt(job_id="job", number=number, stage=stage, reaped=False, **columns)
+        self.attempts[number] = made
+        return made
+
+    def command(self, command_id: str, kind: CommandKind, attempt: int, **columns: Any) -> Command:
+        status = columns.pop("status", CommandStatus.IN_PROGRESS)
+        made = Command(id=command_id, job_id="job", kind=kind, attempt=attempt, status=status, **columns)
+        self.commands[command_id] = made
+        return made
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.events]
+
+    def begin(self, kind: ChangeKind = ChangeKind.UPGRADE, **columns: Any) -> Change:
+        given = {
+            "status": ChangeStatus.IN_PROGRESS,
+            "phase": ChangePhase.REQUESTED,
+            "phases": [{"phase": "REQUESTED", "started_at_ms": 1, "ended_at_ms": None}],
+            "from_revision": 1,
+            "to_revision": 2,
+            "from_parallelism": 10,
+            "to_parallelism": 20,
+            "upgrade_mode": UpgradeMode.SAVEPOINT,
+            "allow_non_restored_state": False,
+            "old_attempt": 1,
+        }
+        self.change = Change(id="c", job_id="job", kind=kind, **{**given, **columns})
+        return self.change
+
+    def queries(self) -> dict[Any, dict[str, Any]]:
+        """Returns what takes the place of the functions of the repositories, by their modules."""
+        return {
+            attempts: {
+                "find": lambda _, job_id, number: self.attempts.get(number) if job_id == "job" else None,
+                "of_stage": self._of_stage,
+                "next_number": lambda _, job_id: max(self.attempts, default=0) + 1 if job_id == "job" else 0,
+                "find_restored": self._find_restored,
+                "newest_counted": lambda session, job_id: self._counted_before(session, job_id, 1000),
+                "counted_before": self._counted_before,
+                "lock_unended": lambda _, job_id: [job_id],
+            },
+            changes: {"running": lambda _, job_id: self.change if job_id == "job" else None},
+            commands: {"find": lambda _, command_id: self.commands.get(command_id), "pending": self._pending},
+            checkpoints: {"latest_completed": self._latest_completed, "fail_unfinished": self._fail_unfinished},
+            events: {"record": self._note_event},
+            exceptions: {"record": self._note_exception},
+            series: {"store": self._store},
+        }
+
+    def _of_stage(self, _: Any, job_id: str, stage: AttemptStage) -> Attempt | None:
+        return next((each for each in self.attempts.values() if job_id == "job" and each.stage is stage), None)
+
+    def _find_restored(self, _: Any, job_id: str, restore_id: str) -> Attempt | None:
+        done = (each for each in self.attempts.values() if each.restored_at_ms and each.restore_id == restore_id)
+        return next(done, None) if job_id == "job" else None
+
+    def _counted_before(self, _: Any, job_id: str, number: int) -> Attempt | None:
+        counted = [each for each in self.attempts if self.attempts[each].metrics is not None and each < number]
+        return self.attempts[max(counted)] if counted and job_id == "job" else None
+
+    def _pending(self, _: Any, job_id: str, attempt: int) -> list[Command]:
+        found = [each for each in self.commands.values() if (job_id, each.attempt) == ("job", attempt)]
+        return [each for each in found if each.status is CommandStatus.IN_PROGRESS]
+
+    def _latest_completed(self, _: Any, job_id: str, *, since_attempt: int | None) -> Checkpoint | None:
+        return self.latest.get(since_attempt) if job_id == "job" else None
+
+    def _fail_unfinished(self, _: Any, job_id: str, attempt: int, *, at_ms: int, message: str) -> int:
+        assert (job_id, at_ms, f"attempt {attempt} " in message) == ("job", NOW_MS, True)
+        return self.unfinished
+
+    def _note_event(self, _: Any, *, kind: str, **details: Any) -> None:
+        assert (details["job_id"], details["at_ms"]) == ("job", NOW_MS)
+        self.events.append((kind, details))
+
+    def _note_exception(self, _: Any, job_id: str, number: int, at_ms: int, why: dict[str, Any]) -> None:
+        assert (job_id, at_ms) == ("job", NOW_MS)
+        self.exceptions.append((number, why["code"]))
+
+    def _store(self, _: Any, job_id: str, at_ms: int, values: dict[str, Any]) -> None:
+        assert (job_id, at_ms) == ("job", NOW_MS)
+        self.points.append(values)
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
+    rows = Stored()
+    for module, queries in rows.queries().items():
+        for name, query in queries.items():
+            monkeypatch.setattr(module, name, query)
+    for module in (apply_module, job_transaction, intents):
+        monkeypatch.setattr(module, "now_ms", lambda: NOW_MS)
+    return rows
+
+
+def take(rows: Stored, *wanted: steps.Step) -> None:
+    for step in wanted:
+        apply(step, JobTransaction(cast("Any", rows), rows.job))
+        rows.flush()
+
+
+def test_an_attempt_has_the_next_number_the_revisions_parallelism_and_the_latest_checkpoint(stored: Stored) -> None:
+    stored.attempt(1, ENDED, metrics=DriverMetrics(input_records=5).model_dump(), heartbeat_at_ms=7)
+    take(stored, steps.CreateAttempt(2, Cause.RECOVER))
+    made = stored.attempts[2]
+    assert (made.stage, made.cause, made.revision, made.parallelism) == (ACTIVE, Cause.RECOVER, 2, 20)
+    assert (made.restore_mode, made.restore_from, made.restore_id) == (RestoreMode.CONTINUE, LATEST, None)
+    assert (made.claim_mode, made.allow_non_restored_state) == (ClaimMode.NO_CLAIM, False)
+    assert (made.created_at_ms, made.reaped, made.totals_before["input_records"]) == (NOW_MS, False, 5)
+    assert stored.kinds() == ["ATTEMPT_CREATED"]
+
+
+@pytest.mark.parametrize(("after", "number"), [(0, 2), (1, 2), (6, 7)])
+def test_an_attempt_is_newer_than_each_attempt_of_the_database_and_of_the_log(
+    stored: Stored, after: int, number: int
+) -> None:
+    stored.attempt(1, ENDED)
+    take(stored, steps.CreateAttempt(1, Cause.RECOVER, after=after))
+    assert max(stored.attempts) == number
+
+
+def test_a_standby_gets_its_restore_when_it_is_activated_and_the_change_knows_it(stored: Stored) -> None:
+    stored.attempt(1)
+    change = stored.begin(figures_before={"lag_records": 4, "input_rate": 2.0, "batch_duration_ms": 1000.0})
+    take(stored, steps.CreateAttempt(2, Cause.UPGRADE, standby=True))
+    made = stored.attempts[2]
+    assert (made.stage, made.restore_mode, made.restore_from) == (STANDBY, None, None)
+    assert (change.new_attempt, made.lag_before) == (2, 6)
+
+
+def test_the_counters_of_the_log_are_stored_before_the_next_attempt_begins_with_them(stored: Stored) -> None:
+    stored.attempt(1, ENDED, metrics=DriverMetrics(input_records=5).model_dump(), totals_before={"lost_records": 2})
+    counters = JobCounters(input_records=9, output_records=8, late_records=0, dead_letters=0)
+    take(stored, steps.CreateAttempt(1, Cause.RECOVER, counters=counters))
+    assert stored.attempts[2].totals_before["input_records"] == 9
+    [point] = stored.points
+    assert (point["input_records"], point["output_records"], point["lost_records"]) == (9, 8, 2)
+
+
+def test_a_reaped_attempt_is_marked_and_the_log_is_counted(stored: Stored) -> None:
+    stored.attempt(1, ENDED, metrics=DriverMetrics().model_dump())
+    counters = JobCounters(input_records=9, output_records=8, late_records=0, dead_letters=0)
+    take(stored, steps.MarkReaped(1, counters))
+    assert (stored.attempts[1].reaped, stored.points[0]["input_records"]) == (True, 9)
+    take(stored, steps.MarkReaped(1))
+    assert len(stored.points) == 1
+
+
+def test_what_an_attempt_has_begun_fails_with_it_but_a_stop_waits_for_the_next_driver(stored: Stored) -> None:
+    stored.attempt(1)
+    stored.unfinished = 2
+    snapshot = stored.command("s", CommandKind.SAVEPOINT, 1)
+    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    other = stored.command("o", CommandKind.SAVEPOINT, 2)
+    take(stored, steps.EndAttempt(1), steps.EndAttempt(1))
+    ended = stored.attempts[1]
+    assert (ended.stage, ended.ended_at_ms, ended.failure) == (ENDED, NOW_MS, None)
+    assert (snapshot.status, snapshot.failure["code"]) == (CommandStatus.FAILED, "DRIVER_LOST")
+    assert {stop.status, other.status} == {CommandStatus.IN_PROGRESS}
+    assert (stored.points, stored.exceptions) == ([{"checkpoints_failed": 2}], [])
+
+
+@pytest.mark.parametrize(
+    ("backoff_ms", "desired", "status", "next_start", "shown"),
+    [
+        (500, DesiredState.RUNNING, JobStatus.RUNNING, NOW_MS + 500, JobStatus.RESTARTING),
+        (0, DesiredState.RUNNING, JobStatus.RUNNING, 0, JobStatus.RESTARTING),
+        (0, DesiredState.STOPPED, JobStatus.SAVEPOINTING, 0, JobStatus.SAVEPOINTING),
+        (0, DesiredState.RUNNING, JobStatus.UPGRADING, 0, JobStatus.UPGRADING),
+    ],
+)
+def test_a_lost_attempt_is_replaced_after_its_backoff_and_counted_once(  # noqa: PLR0917 - a table
+    stored: Stored, backoff_ms: int, desired: DesiredState, status: JobStatus, next_start: int, shown: JobStatus
+) -> None:
+    stored.attempt(1)
+    job = stored.job
+    job.desired, job.status, job.failures = desired, status, {"count": 1}
+    take(stored, steps.ReplaceAttempt(1, FAILURE, 3, backoff_ms))
+    assert (job.failure, job.consecutive_failures, job.restarts) == (FAILURE, 3, 1)
+    assert (job.next_start_at_ms, job.status, job.failures) == (next_start, shown, {"count": 1})
+    assert (stored.attempts[1].stage, stored.attempts[1].failure) == (ENDED, FAILURE)
+    assert (stored.points, stored.exceptions) == ([{"restarts": 1}], [(1, "X")])
+    assert ("now" in stored.events[-1][1]["message"]) is (backoff_ms == 0)
+
+
+def test_the_history_of_a_restart_strategy_replaces_the_one_before(stored: Stored) -> None:
+    stored.attempt(1)
+    history = FailureHistory(count=2, times_ms=[5])
+    take(stored, steps.ReplaceAttempt(1, FAILURE, 1, 0, history))
+    assert stored.job.failures == history.model_dump()
+
+
+def test_the_failure_that_the_driver_has_told_itself_stays_and_a_cancelled_change_is_none(stored: Stored) -> None:
+    stored.attempt(1, failure={"code": "OWN", "message": "own"})
+    stored.attempt(2, STANDBY)
+    transaction = JobTransaction(cast("Any", stored), stored.job)
+    transaction.end_attempt(1, FAILURE)
+    transaction.end_attempt(2, {"code": CANCELLED, "message": "cancelled"})
+    assert [each.failure["code"] for each in stored.attempts.values()] == ["OWN", CANCELLED]
+    assert stored.exceptions == []
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "failure", "code"),
+    [
+        (steps.FailJob(FAILURE), JobStatus.FAILED, FAILURE, "X"),
+        (steps.SettleJob(JobStatus.STOPPED), JobStatus.STOPPED, None, "JOB_ENDED"),
+    ],
+)
+def test_everything_in_progress_ends_with_the_job(
+    stored: Stored, step: steps.Step, status: JobStatus, failure: Any, code: str
+) -> None:
+    stored.attempt(1)
+    stored.attempt(2, STANDBY)
+    change = stored.begin()
+    own = stored.command("upgrade:c", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    stored.job.stop_operation_id, stored.job.failure = "end", {"code": "EARLIER"}
+    take(stored, step)
+    assert (stored.job.status, stored.job.desired, stored.job.failure) == (status, DesiredState.STOPPED, failure)
+    assert stored.job.ended_at_ms == NOW_MS
+    assert {each.stage for each in stored.attempts.values()} == {ENDED}
+    assert (change.status, change.failure["code"], change.ended_at_ms) == (ChangeStatus.FAILED, code, NOW_MS)
+    assert [each.failure["code"] for each in (own, stop)] == [code, code]
+
+
+def test_a_stop_that_succeeded_stays_completed_when_the_job_is_settled(stored: Stored) -> None:
+    done = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1, status=CommandStatus.COMPLETED)
+    stored.job.stop_operation_id = "end"
+    take(stored, steps.SettleJob(JobStatus.STOPPED))
+    assert (done.status, done.failure) == (CommandStatus.COMPLETED, None)
+
+
+def test_a_job_that_runs_is_shown_with_the_attempt_that_runs_it(stored: Stored) -> None:
+    stored.attempt(3)
+    stored.job.status = JobStatus.RESTARTING
+    take(stored, steps.ShowStatus(JobStatus.RUNNING))
+    assert (stored.job.status, stored.events[0][1]["attempt"]) == (JobStatus.RUNNING, 3)
+    take(stored, steps.ShowStatus(JobStatus.SAVEPOINTING))
+    assert stored.kinds() == ["JOB_RUNNING"]
+
+
+def test_a_recovered_job_forgets_its_failure_and_a_failed_stop_lets_the_job_run(stored: Stored) -> None:
+    stored.job.failure, stored.job.desired = FAILURE, DesiredState.STOPPED
+    take(stored, steps.ForgetFailure(), steps.ResumeJob(FAILURE))
+    assert (stored.job.failure, stored.job.desired) == (None, DesiredState.RUNNING)
+    assert stored.kinds() == ["JOB_RECOVERED", "STOP_FAILED"]
+
+
+def test_a_stop_moves_to_the_attempt_that_replaces_the_old_one(stored: Stored) -> None:
+    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    take(stored, steps.ReassignStop("end", 2), steps.ReassignStop("gone", 3))
+    assert stop.attempt == 2
+
+
+def test_a_change_commands_its_savepoint_once_and_keeps_where_it_is(stored: Stored) -> None:
+    stored.attempt(1)
+    change = stored.begin()
+    take(stored, steps.BeginSavepoint())
+    command = stored.commands["upgrade:c"]
+    assert (command.attempt, command.savepoint_id, command.kind) == (1, "c", CommandKind.STOP_WITH_SAVEPOINT)
+    take(stored, steps.BeginSavepoint())
+    assert stored.commands["upgrade:c"] is command
+    command.location, command.checkpoint_id = SAVEPOINT, 8
+    take(stored, steps.AdvanceChange(ChangePhase.VERIFY))
+    assert change.savepoint_location is None, "it is published when the old driver stops"
+    take(stored, steps.AdvanceChange(ChangePhase.STOP))
+    assert (change.savepoint_location, change.savepoint_checkpoint_id) == (SAVEPOINT, 8)
+    assert change.phase is ChangePhase.STOP
+    assert [phase["ended_at_ms"] for phase in change.phases] == [NOW_MS] * 4 + [None]
+
+
+@pytest.mark.parametrize("standby", [True, False])
+def test_the_new_revision_takes_over_from_the_savepoint_once_the_old_attempt_has_ended(
+    stored: Stored, standby: bool
+) -> None:
+    stored.attempt(1, last_commit_at_ms=NOW_MS - 50)
+    if standby:
+        stored.attempt(2, STANDBY)
+    change = stored.begin(savepoint_location=SAVEPOINT)
+    take(stored, steps.SwitchOver())
+    old, new = stored.attempts[1], stored.attempts[2]
+    assert (old.stage, new.stage, stored.job.revision) == (ENDED, ACTIVE, 2)
+    assert (new.restore_from, new.restore_id, new.restore_mode) == (SAVEPOINT, "c", RestoreMode.CONTINUE)
+    assert (change.phase, change.stopped_at_ms) == (ChangePhase.RESTORE, NOW_MS - 50)
+    if not standby:
+        assert (change.new_attempt, new.cause, new.parallelism) == (2, Cause.UPGRADE, 20)
+
+
+def test_an_upgrade_from_the_last_state_begins_with_the_latest_checkpoint(stored: Stored) -> None:
+    stored.attempt(1)
+    change = stored.begin(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
+    take(stored, steps.SwitchOver())
+    assert (change.savepoint_location, stored.attempts[2].restore_from) == (LATEST, LATEST)
+    assert stored.attempts[2].allow_non_restored_state
+
+
+def test_a_lost_new_driver_is_replaced_by_one_of_the_same_revision(stored: Stored) -> None:
+    stored.attempt(2)
+    change = stored.begin(ChangeKind.RESCALE, phase=ChangePhase.VERIFY, new_attempt=2)
+    stored.job.restore = Restore("c", location=SAVEPOINT).dump()
+    take(stored, steps.RetryRestore(2))
+    made = stored.attempts[3]
+    assert (stored.attempts[2].stage, made.stage, made.restore_from) == (ENDED, ACTIVE, SAVEPOINT)
+    assert (made.revision, made.cause, change.new_attempt) == (2, Cause.RESCALE, 3)
+    assert change.phase is ChangePhase.RESTORE
+    take(stored, steps.RetryRestore(3))
+    assert len(change.phases) == 2, "the phase goes on"
+
+
+@pytest.mark.parametrize("replaced", [None, 1])
+def test_a_change_is_given_up_with_its_new_driver_and_the_job_keeps_its_revision(
+    stored: Stored, replaced: int | None
+) -> None:
+    stored.attempt(1)
+    stored.attempt(2, STANDBY)
+    change = stored.begin()
+    command = stored.command("upgrade:c", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    take(stored, steps.AbandonChange(FAILURE, replaced))
+    assert (change.status, change.failure, stored.job.revision) == (ChangeStatus.ROLLED_BACK, FAILURE, 1)
+    assert (command.status, command.failure) == (CommandStatus.FAILED, FAILURE)
+    assert stored.attempts[2].stage is ENDED
+    assert stored.attempts[1].stage is (ACTIVE if replaced is None else ENDED)
+    assert (stored.job.restarts, stored.points) == ((0, []) if replaced is None else (1, [{"restarts": 1}]))
+
+
+@pytest.mark.parametrize("attempt", [2, None])
+def test_a_change_that_fails_goes_back_to_the_old_revision_and_its_savepoint(
+    stored: Stored, attempt: int | None
+) -> None:
+    stored.attempt(2, ACTIVE if attempt else ENDED)
+    change = stored.begin(savepoint_location=SAVEPOINT, phase=ChangePhase.RESTORE)
+    stored.job.revision, stored.job.restore = 2, Restore("c", location=SAVEPOINT).dump()
+    take(stored, steps.RollBack(attempt, FAILURE))
+    made = stored.attempts[3]
+    assert (stored.job.revision, made.revision, made.cause) == (1, 1, Cause.ROLL_BACK)
+    assert (made.restore_mode, made.restore_from, made.restore_id) == (RestoreMode.REWIND, SAVEPOINT, "c.back")
+    assert (change.phase, change.failure, change.status) == (ChangePhase.ROLL_BACK, FAILURE, ChangeStatus.IN_PROGRESS)
+    assert stored.attempts[2].stage is ENDED
+
+
+@pytest.mark.parametrize(
+    ("rolled_back", "status", "failure"),
+    [(False, ChangeStatus.COMPLETED, None), (True, ChangeStatus.ROLLED_BACK, FAILURE)],
+)
+def test_a_change_ends_with_the_times_of_the_attempt_that_runs_the_job(
+    stored: Stored, rolled_back: bool, status: ChangeStatus, failure: Any
+) -> None:
+    stored.attempt(3, launched_at_ms=1, attached_at_ms=2, restored_at_ms=3, first_commit_at_ms=4)
+    change = stored.begin(failure=failure)
+    take(stored, steps.CompleteChange(rolled_back, 55))
+    assert (change.status, change.failure, change.ended_at_ms) == (status, failure, NOW_MS)
+    assert (change.resumed_at_ms, change.times and change.times["first_commit_at_ms"]) == (55, 4)
+    assert stored.events[-1][1]["ending"] == ("rolled back: X" if rolled_back else "completed")
+
+
+def test_a_restore_that_was_carried_out_is_cleared_and_a_rewind_begins_a_new_history(stored: Stored) -> None:
+    transaction = JobTransaction(cast("Any", stored), stored.job)
+    stored.attempt(4, restore_id="w", restored_at_ms=5)
+    for mode, rewound in ((RestoreMode.CONTINUE, (None, None)), (RestoreMode.REWIND, (4, SAVEPOINT))):
+        stored.job.restore = Restore("w", mode, SAVEPOINT).dump()
+        assert transaction.pending_restore() is None
+        assert stored.job.restore is None
+        assert (stored.job.rewound_by, stored.job.rewound_to) == rewound
+    assert transaction.latest_location() == SAVEPOINT, "no checkpoint is complete since"
+    stored.latest[4] = Checkpoint(checkpoint_id=2, external_path="file:///store/newer.json")
+    assert transaction.latest_location() == "file:///store/newer.json"
+
+
+def test_a_wish_waits_for_an_attempt_and_replaces_the_one_before(stored: Stored) -> None:
+    transaction = JobTransaction(cast("Any", stored), stored.job)
+    stored.attempt(4, restore_id="other", restored_at_ms=5)
+    transaction.wish(Restore("first", RestoreMode.REWIND, SAVEPOINT))
+    wanted = Restore("w", RestoreMode.STATELESS, None, ClaimMode.CLAIM, allow_non_restored_state=True)
+    transaction.wish(wanted)
+    assert transaction.pending_restore() == wanted
+    take(stored, steps.EndAttempt(4), steps.CreateAttempt(1, Cause.START))
+    made = stored.attempts[5]
+    assert (made.restore_mode, made.restore_from, made.restore_id) == (RestoreMode.STATELESS, None, "w")
+    assert (made.claim_mode, made.allow_non_restored_state) == (ClaimMode.CLAIM, True)
+
+
+def test_a_change_that_was_cancelled_ends_as_cancelled(stored: Stored) -> None:
+    stored.attempt(1)
+    stored.begin()
+    take(stored, steps.AbandonChange({"code": CANCELLED, "message": "cancelled"}))
+    assert stored.events[-1][1]["ending"] == "cancelled"
+    assert stored.kinds()[-1] == "UPGRADE_ROLLED_BACK"
+
+
+def test_a_step_with_effects_outside_the_database_is_no_step_of_it(stored: Stored) -> None:
+    with pytest.raises(TypeError, match="Launch"):
+        take(stored, steps.Launch(1))
