@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -27,12 +28,15 @@ from keyscale.jobs.runtime.driver.execution import (
     positions_name,
 )
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
+from keyscale.jobs.runtime.errors import SparkLostError
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.documents.job_time import JobTime
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.resolution import OperatorHistory, ResumePoint
+from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion_plan import RetentionPolicy
 
@@ -337,3 +341,212 @@ def test_a_restarted_execution_counts_its_records_from_the_last_report_on(tmp_pa
     assert again._number == 1
     driver.execution = again
     assert driver.coordinate()._checkpoints.next_id == 40, "a failed checkpoint has used up its number"
+
+
+class Notes(list[str]):
+    """The calls of several stand-ins, in their order."""
+
+    def of(self, name: str, *methods: str, **fields: Any) -> Any:
+        """Returns a stand-in whose methods are noted."""
+
+        def noting(method: str) -> Any:
+            return lambda *arguments: self.append(" ".join([f"{name}.{method}", *map(str, arguments)]))
+
+        return SimpleNamespace(**{method: noting(method) for method in methods}, **fields)
+
+
+FAILED = SinkUnavailableError("away")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "cancels"),
+    [
+        (None, True),
+        (RunOutcome(DriverState.FAILED, FAILED), True),
+        (RunOutcome(DriverState.FENCED, FAILED), True),
+        (RunOutcome(DriverState.STOPPED), True),
+        (RunOutcome(DriverState.FINISHED), False),
+    ],
+)
+def test_a_run_goes_down_between_two_batches_and_cancels_a_batch_that_nothing_waits_for(
+    tmp_path: Path, outcome: RunOutcome | None, cancels: bool
+) -> None:
+    driver, notes = Driver(tmp_path), Notes()
+    if outcome is not None:
+        driver.box.give(outcome)
+    spark = SimpleNamespace(sparkContext=notes.of("spark", "cancelAllJobs"))
+    driver.execution._context = replace(driver.context, spark=cast("Any", spark))
+    driver.execution._go_down(
+        notes.of("loop", "refuse", "halt"), notes.of("query", "stop"), notes.of("coordinator", "close")
+    )
+    cancelled = ["spark.cancelAllJobs"] if cancels else []
+    assert notes == ["loop.refuse", *cancelled, "loop.halt", "query.stop", "coordinator.close 30.0"]
+
+
+@pytest.mark.parametrize(
+    ("given", "failure", "expected"),
+    [
+        (None, FAILED, FAILED.code),
+        (None, None, SparkLostError.code),
+        (StoreUnavailableError("away"), FAILED, StoreUnavailableError.code),
+    ],
+)
+def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_reason(
+    tmp_path: Path, given: Exception | None, failure: Exception | None, expected: str
+) -> None:
+    driver, notes = Driver(tmp_path), Notes()
+    query = SimpleNamespace(ended_by_itself=False, current=SimpleNamespace(exception=lambda: failure))
+
+    class Progress:
+        def look(self) -> None:
+            notes.append("look")
+            if notes.count("look") == 2:
+                query.ended_by_itself = True
+                if given is not None:
+                    driver.box.give(RunOutcome.by(given))
+
+        def look_a_last_time(self) -> None:
+            notes.append("look a last time")
+
+    driver.status.committed(
+        Commit(batch_id=0, at_ms=1), counters=JobCounters(), input_records=1, output_records=0, duration_ms=1
+    )
+    waits: list[float] = []
+    wait = driver.box.wait
+    box = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or wait(0), give=driver.box.give, outcome=None)
+    driver.execution._context = replace(driver.context, outcome_box=cast("Any", box))
+    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()))
+    assert notes == ["look", "look", "look a last time"]
+    assert waits == [1.0] * 3
+    outcome = driver.box.outcome
+    assert outcome is not None
+    assert outcome.error is not None
+    assert (outcome.state, outcome.error.code) == (DriverState.FAILED, expected)
+
+
+def test_the_first_execution_opens_the_attempt_and_the_next_one_opens_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, notes = Driver(tmp_path), Notes()
+    journal = SimpleNamespace(with_retries=lambda retries: ("journal", retries))
+    opened = replace(driver.opened, journal=cast("Any", journal), opened_at_ms=0)
+
+    def open_attempt(*arguments: Any) -> OpenAttempt:
+        notes.append("open")
+        store, given, operators, sources, sinks = arguments
+        assert (store, given) == (driver.store, driver.context.assignment)
+        assert (list(operators), [source.uid for source in sources], sinks) == (["count"], ["source"], ["out"])
+        return opened
+
+    def reopen_attempt(*arguments: Any) -> OpenAttempt:
+        notes.append("reopen")
+        assert arguments == (driver.store, driver.context.assignment, driver.execution._opened)
+        return opened
+
+    monkeypatch.setattr(execution, "JobSources", lambda nodes: SimpleNamespace(declared=lambda: list(nodes)))
+    monkeypatch.setattr(execution, "probe", lambda _, path: notes.append(f"probe {path}"))
+    monkeypatch.setattr(execution, "open_attempt", open_attempt)
+    monkeypatch.setattr(execution, "reopen_attempt", reopen_attempt)
+    assert not driver.execution.has_opened
+    first = driver.execution._open()
+    assert driver.execution.has_opened
+    assert first.journal == ("journal", driver.execution._retries)
+    driver.execution._anchor = notes.of("anchor", "release")
+    again = Execution(driver.context, topology(), driver.execution)
+    assert again._open().journal == ("journal", again._retries)
+    assert again._clock is driver.execution._clock is not None
+    unopened = Execution(driver.context, topology(), Execution(driver.context, topology()))
+    unopened._open()
+    assert notes == [f"probe {LAYOUT.job}", "open", "anchor.release", "reopen", f"probe {LAYOUT.job}", "open"]
+
+
+class Loops:
+    """In place of the loop: keeps what it was made with."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.arguments, self.named = arguments, named
+        self.reached, self.start = "reached", "start"
+
+
+@pytest.mark.parametrize("ends_well", [True, False])
+@pytest.mark.parametrize("has_timers", [True, False])
+def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_well: bool, has_timers: bool
+) -> None:
+    driver, notes = Driver(tmp_path), Notes()
+    run = driver.execution
+    resume = SimpleNamespace(batch_id=BatchId(9), time=JobTime(time_batches=2))
+    opened = replace(driver.opened, resume=cast("Any", resume), positions={"offsets/7": "v1"})
+    loops: list[Loops] = []
+    reached: list[Any] = []
+    backlog = notes.of("backlog", "start", "end", "follow")
+    sources = SimpleNamespace(
+        stream=lambda: "stream",
+        positions=lambda positions: {**positions, "more": ""},
+        nodes=[SimpleNamespace(uid="source")],
+        counting=lambda: "copies",
+    )
+
+    def backlog_of(counting: str, at: Any, status: Any) -> Any:
+        assert (counting, status) == ("copies", driver.status)
+        reached.append(at)
+        return backlog
+
+    def loop_of(*arguments: Any, **named: Any) -> Loops:
+        loops.append(Loops(*arguments, **named))
+        return loops[-1]
+
+    def wait_for_end(*_: Any) -> None:
+        notes.append(f"wait while {driver.status.state}")
+        if not ends_well:
+            raise FAILED
+
+    runner = SimpleNamespace(of_query=lambda frame: f"query of {frame}")
+    parts = {
+        "Shipment": lambda *_: notes.of("shipment", "release"),
+        "Anchor": SimpleNamespace(create=lambda *_: "anchor"),
+        "Backlog": backlog_of,
+        "BatchLoop": loop_of,
+        "IdleQueries": lambda _: notes.of("idle", "close"),
+        "JobQuery": lambda start: f"job query by {start}",
+        "StoreWatch": lambda *_: notes.of("watch", "start", "end"),
+        "Timekeeper": lambda *_: notes.of("timekeeper", "start", "end"),
+        "ProgressWatch": lambda *_: None,
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(execution, name, part)
+    logic = SimpleNamespace(uses_timers=has_timers)
+    monkeypatch.setattr(
+        run, "_topology", SimpleNamespace(operators=[SimpleNamespace(logic=logic)], batch_interval_ms=250)
+    )
+    monkeypatch.setattr(run, "_context", replace(driver.context, spark=cast("Any", SimpleNamespace(sparkContext=None))))
+    monkeypatch.setattr(run, "_open", lambda: opened)
+    monkeypatch.setattr(run, "_resumed", lambda *_: (opened, "committed", runner))
+    monkeypatch.setattr(run, "_sources_of", lambda _: sources)
+    monkeypatch.setattr(run, "_coordinator", lambda *_: notes.of("coordinator", "start"))
+    monkeypatch.setattr(run, "_wait_for_end", wait_for_end)
+    monkeypatch.setattr(run, "_go_down", lambda _, query, __: notes.append(f"go down {query}"))
+    with contextlib.nullcontext() if ends_well else pytest.raises(SinkUnavailableError):
+        run.run()
+    assert notes == [
+        "backlog.start",
+        "backlog.follow reached",
+        "coordinator.start",
+        "watch.start",
+        *(["timekeeper.start"] if has_timers else []),
+        "wait while RUNNING",
+        "timekeeper.end",
+        "watch.end",
+        "go down job query by start",
+        "idle.close",
+        "backlog.end",
+        "shipment.release",
+    ]
+    assert reached == [({"offsets/7": "v1"}, 7)], "Spark's own number of the last batch"
+    (loop,) = loops
+    assert loop.arguments == ("query of stream", runner, opened, "committed")
+    assert (loop.named["directory"], loop.named["batch_interval_ms"]) == (tmp_path / "work" / "positions-3", 250)
+    assert loop.named["positions"] == {"offsets/7": "v1", "more": ""}
+    assert loop.named["status"] is driver.status
+    loop.named["on_failure"](FAILED)
+    assert driver.box.outcome == RunOutcome(DriverState.FAILED, FAILED)
