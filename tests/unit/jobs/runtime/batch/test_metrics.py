@@ -127,19 +127,19 @@ def test_a_subtask_that_waits_for_records_or_for_the_reader_of_its_rows_is_not_b
 
 def test_a_batch_s_plan_commit_and_publishing_are_timed() -> None:
     status = DriverStatus()
-    for _ in range(2):
+    for times, expected in ((1, (20, 30, 40)), (2, (26, 39, 52))):  # a new time has a weight of 0.3
         status.committed(
             COMMIT,
             counters=NOTHING_COUNTED,
             input_records=1,
             output_records=0,
             duration_ms=250,
-            plan_ms=20,
-            append_ms=30,
+            plan_ms=20 * times,
+            append_ms=30 * times,
         )
-        status.published(40)
-    metrics = status.heartbeat().metrics
-    assert (metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms) == (20, 30, 40)
+        status.published(40 * times)
+        metrics = status.heartbeat().metrics
+        assert (metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms) == pytest.approx(expected)
 
 
 def test_the_input_rate_counts_waiting_and_the_processed_rate_does_not() -> None:
@@ -226,6 +226,7 @@ def test_a_job_whose_batches_are_far_apart_is_not_idle_between_them() -> None:
 
 def test_the_input_rate_falls_to_zero_within_a_minute_without_input() -> None:
     clock = Clock()
+    clock.now = began = 100.0
     status = DriverStatus(clock)
     operators = operator_metrics({UID: (report(0),)}, JobTime(), 0)
     status.committed(
@@ -236,11 +237,15 @@ def test_the_input_rate_falls_to_zero_within_a_minute_without_input() -> None:
     metrics = status.heartbeat().metrics
     assert metrics.input_records_per_second > 0
     assert metrics.operators[0].subtasks[0].busy_ratio > 0
-    clock.now = IDLE_MS / 1000 + 1
+    clock.now = began + IDLE_MS / 1000
+    metrics = status.heartbeat().metrics
+    assert metrics.busy_ratio > 0
+    assert metrics.pending_records == 7
+    clock.now = began + IDLE_MS / 1000 + 1
     metrics = status.heartbeat().metrics
     assert (metrics.busy_ratio, metrics.pending_records) == (0, 0)
     assert metrics.input_records_per_second == pytest.approx(50 / 6.25)
-    clock.now = AVERAGED_MS / 1000
+    clock.now = began + AVERAGED_MS / 1000
     metrics = status.heartbeat().metrics
     assert metrics.input_records_per_second == 0
     (operator,) = metrics.operators

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import socket
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -70,6 +71,13 @@ def test_attaching_and_reporting_use_their_routes(server: StandInServer, control
         CheckpointReport(checkpoint_id=1, status=CheckpointStatus.IN_PROGRESS, trigger_timestamp=0)
     )
     assert [request[1] for request in reports(server)] == ["/driver/attach", "/driver/checkpoints"]
+
+
+def test_granted_credentials_are_asked_for_by_the_attempt(server: StandInServer, control: HttpControl) -> None:
+    keys = {"access_key_id": "id", "secret_access_key": "secret", "session_token": "token", "expires_at_ms": 9}
+    server.body = json.dumps(keys).encode()
+    assert control.store_credentials().model_dump() == keys
+    assert reports(server) == [("GET", "/driver/store-credentials", "Bearer salt.secret", b"")]
 
 
 def test_the_artifact_arrives_unchanged(server: StandInServer, control: HttpControl, tmp_path: Path) -> None:

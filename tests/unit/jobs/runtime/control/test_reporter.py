@@ -115,8 +115,10 @@ def test_reports_wait_while_the_control_plane_does_not_answer_and_arrive_in_orde
     running.control.failure = ControlUnreachableError("away")
     for number in range(3):
         running.reporter.report_checkpoint(report(number))
+    assert running.reporter.has_unsent_reports
     running.control.failure = None
     wait_until(lambda: len(running.control.reports) == 3, what="the reports")
+    wait_until(lambda: not running.reporter.has_unsent_reports, what="the end of the waiting")
     assert [sent.checkpoint_id for sent in running.control.reports] == [0, 1, 2]
 
 
@@ -142,9 +144,27 @@ def test_closing_sends_the_last_state(running: Running) -> None:
     assert running.control.heartbeats[-1].state is DriverState.STOPPED
 
 
+def test_closing_tries_again_until_the_last_state_arrives(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "HEARTBEAT_INTERVAL_SECONDS", 0.01)
+    failures, send = [ControlUnreachableError("away")] * 3, running.control.heartbeat
+
+    def sometimes(heartbeat: Heartbeat) -> HeartbeatResponse:
+        if heartbeat.state is DriverState.STOPPED and failures:
+            raise failures.pop()
+        return send(heartbeat)
+
+    monkeypatch.setattr(running.control, "heartbeat", sometimes)
+    running.reporter._closing.set()
+    running.reporter._thread.join(60)
+    running.status.enter(DriverState.STOPPED)
+    assert running.reporter.close(60)
+    assert running.control.heartbeats[-1].state is DriverState.STOPPED
+
+
 def test_closing_ends_without_an_answer_after_its_timeout(running: Running) -> None:
     running.control.failure = ControlUnreachableError("away")
     assert not running.reporter.close(0.3)
+    assert not running.reporter.close(0.0)
 
 
 def test_a_terminal_state_stays() -> None:
