@@ -47,7 +47,7 @@ class Stored:
             status=JobStatus.RUNNING,
             desired=DesiredState.RUNNING,
             revision=1,
-            restarts=0,
+            restarts=5,
             consecutive_failures=0,
             next_start_at_ms=0,
         )
@@ -253,7 +253,7 @@ def test_a_lost_attempt_is_replaced_after_its_backoff_and_counted_once(  # noqa:
     job = stored.job
     job.desired, job.status, job.failures = desired, status, {"count": 1}
     take(stored, steps.ReplaceAttempt(1, FAILURE, 3, backoff_ms))
-    assert (job.failure, job.consecutive_failures, job.restarts) == (FAILURE, 3, 1)
+    assert (job.failure, job.consecutive_failures, job.restarts) == (FAILURE, 3, 6)
     assert (job.next_start_at_ms, job.status, job.failures) == (next_start, shown, {"count": 1})
     assert (stored.attempts[1].stage, stored.attempts[1].failure) == (ENDED, FAILURE)
     assert (stored.points, stored.exceptions) == ([{"restarts": 1}], [(1, "X")])
@@ -322,6 +322,7 @@ def test_a_recovered_job_forgets_its_failure_and_a_failed_stop_lets_the_job_run(
     take(stored, steps.ForgetFailure(), steps.ResumeJob(FAILURE))
     assert (stored.job.failure, stored.job.desired) == (None, DesiredState.RUNNING)
     assert stored.kinds() == ["JOB_RECOVERED", "STOP_FAILED"]
+    assert [details["message"].endswith(" X") for _, details in stored.events] == [True, True]
 
 
 def test_a_stop_moves_to_the_attempt_that_replaces_the_old_one(stored: Stored) -> None:
@@ -398,7 +399,7 @@ def test_a_change_is_given_up_with_its_new_driver_and_the_job_keeps_its_revision
     assert (command.status, command.failure) == (CommandStatus.FAILED, FAILURE)
     assert stored.attempts[2].stage is ENDED
     assert stored.attempts[1].stage is (ACTIVE if replaced is None else ENDED)
-    assert (stored.job.restarts, stored.points) == ((0, []) if replaced is None else (1, [{"restarts": 1}]))
+    assert (stored.job.restarts, stored.points) == ((5, []) if replaced is None else (6, [{"restarts": 1}]))
 
 
 @pytest.mark.parametrize("attempt", [2, None])
@@ -468,3 +469,10 @@ def test_a_change_that_was_cancelled_ends_as_cancelled(stored: Stored) -> None:
 def test_a_step_with_effects_outside_the_database_is_no_step_of_it(stored: Stored) -> None:
     with pytest.raises(TypeError, match="Launch"):
         take(stored, steps.Launch(1))
+
+
+def test_the_first_failure_of_a_change_stays_when_the_job_fails_too(stored: Stored) -> None:
+    change = stored.begin(failure=FAILURE)
+    take(stored, steps.FailJob({"code": "LATER", "message": "it broke, too"}))
+    assert (change.failure, change.status) == (FAILURE, ChangeStatus.FAILED)
+    assert stored.events[0][1]["ending"] == "failed: X"
