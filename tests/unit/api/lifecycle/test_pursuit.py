@@ -1,0 +1,293 @@
+"""Steps with effects outside the database ask the store first, and are written only while they still hold."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
+from keyscale.api.lifecycle import pursuit, steps
+from keyscale.api.lifecycle.pursuit import Pursuit
+from keyscale.api.lifecycle.steps import Cause
+from keyscale.db.models import Attempt, Change, Command, Job, Revision
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, JobStatus, UpgradeMode
+from keyscale.state.documents.job_counters import JobCounters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SAVEPOINT = "file:///store/savepoint.json"
+FAILURE = {"code": "X", "message": "it broke"}
+COUNTERS = JobCounters(input_records=9)
+CREATE = steps.CreateAttempt(2, Cause.RECOVER)
+CHECK = steps.CheckSavepoint("c", steps.FailJob(FAILURE))
+
+
+class Platform:
+    """One job, the steps that are decided for it, and what is asked of its store and its launcher."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = Job(id="job", name="flights", status=JobStatus.RUNNING, store_url="file:///store")
+        self.decided: list[Any] = []
+        self.change: Change | None = None
+        self.command: Command | None = None
+        self.attempt: Attempt | None = None
+        self.newest: Attempt | None = None
+        self.applied: list[Any] = []
+        self.done: list[Any] = []
+        self.is_store_away = False
+        self.is_leading = True
+        self.found: Any = None
+        self.commit_ms: int | None = None
+        self.is_open = False
+        self.store = SimpleNamespace(
+            newest_attempt=self._asked(lambda: 6),
+            counters=self._asked(lambda: COUNTERS),
+            find_savepoint=self._asked(lambda: self.found),
+            first_commit_after=self._asked(lambda: self.commit_ms),
+        )
+        self.launcher = SimpleNamespace(
+            prepare=lambda *attempt: self._do("prepare", *attempt) or "hash",
+            launch=lambda job, revision, attempt, *more: self._do("launch", job.id, revision, attempt, *more),
+            kill=lambda *attempt: self._do("kill", *attempt),
+            clean_up=lambda *attempt: self._do("clean up", *attempt),
+            place="here",
+        )
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        self.is_open = True
+        yield None
+        self.is_open = False
+
+    def require(self) -> None:
+        self.done.append(("required",))
+
+    def _do(self, *what: Any) -> None:
+        assert not self.is_open, "the job is not locked while something slow is done"
+        self.done.append(what)
+
+    def _asked(self, answer: Any) -> Any:
+        def ask(*what: Any, **more: Any) -> Any:
+            self._do("asked", *what, *more.values())
+            if self.is_store_away:
+                raise StoreUnavailableError("away")
+            return answer()
+
+        return ask
+
+    def pursuit(self) -> Pursuit:
+        return Pursuit(leadership=cast("Any", self), launcher=cast("Any", self.launcher), store=cast("Any", self.store))
+
+    def take(self, step: Any) -> bool:
+        return self.pursuit()._take_outside_step("job", step)
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
+    platform = Platform()
+
+    def lock(_: Any, job_id: str) -> Job | None:
+        return platform.job if job_id == "job" else None
+
+    def decide(*_: Any) -> Any:
+        return platform.decided.pop(0) if platform.decided else None
+
+    def apply(step: Any, transaction: Any) -> None:
+        assert platform.is_open
+        assert transaction.job is platform.job
+        platform.applied.append(step)
+
+    monkeypatch.setattr(pursuit, "FactReader", lambda *_: SimpleNamespace(read=lambda *_: None))
+    monkeypatch.setattr(pursuit, "next_step", decide)
+    monkeypatch.setattr(pursuit, "apply", apply)
+    monkeypatch.setattr(pursuit.jobs, "lock", lock)
+    monkeypatch.setattr(pursuit.changes, "running", lambda _, job_id: platform.change if job_id == "job" else None)
+    monkeypatch.setattr(pursuit.commands, "find", lambda _, name, **__: platform.command if name == "c" else None)
+    monkeypatch.setattr(pursuit.attempts, "newest_counted", lambda _, job_id: {"job": platform.newest}[job_id])
+    monkeypatch.setattr(pursuit.attempts, "find", lambda _, *key: {("job", 4): platform.attempt}[key])
+    return platform
+
+
+def test_a_job_is_pursued_step_by_step_until_it_waits(platform: Platform) -> None:
+    platform.decided = [steps.EndAttempt(1), steps.ShowStatus(JobStatus.RESTARTING), steps.Kill(1), steps.EndAttempt(2)]
+    assert platform.pursuit().pursue("job") is False
+    assert platform.applied == [steps.EndAttempt(1), steps.ShowStatus(JobStatus.RESTARTING)]
+    assert platform.done == [("required",), ("kill", "job", 1)], "the leadership is asked before each effect outside"
+    assert platform.decided == [steps.EndAttempt(2)], "the driver takes its time to die"
+
+
+@pytest.mark.parametrize(
+    ("status", "is_resting"), [(JobStatus.RUNNING, True), (JobStatus.RESTARTING, False), (JobStatus.STOPPED, False)]
+)
+def test_a_job_rests_when_it_runs_and_waits_for_nothing(
+    platform: Platform, status: JobStatus, is_resting: bool
+) -> None:
+    assert platform.job is not None
+    platform.job.status = status
+    assert platform.pursuit().pursue("job") is is_resting
+    assert platform.pursuit().pursue("deleted") is False
+
+
+def test_a_new_attempt_is_above_those_of_the_log_and_begins_with_its_counters(platform: Platform) -> None:
+    platform.decided = [CREATE]
+    assert platform.take(CREATE)
+    assert platform.applied == [steps.CreateAttempt(2, Cause.RECOVER, after=6, counters=COUNTERS)]
+    assert [asked[1:3] for asked in platform.done] == [("file:///store", "job")] * 2
+
+
+def test_a_standby_begins_while_another_attempt_still_counts(platform: Platform) -> None:
+    standby = steps.CreateAttempt(2, Cause.UPGRADE, standby=True)
+    platform.decided = [standby]
+    platform.take(standby)
+    assert platform.applied == [steps.CreateAttempt(2, Cause.UPGRADE, standby=True, after=6)]
+
+
+def test_a_job_is_started_again_while_its_store_is_away(platform: Platform) -> None:
+    platform.decided, platform.is_store_away = [CREATE], True
+    assert platform.take(CREATE)
+    assert platform.applied == [CREATE]
+
+
+def test_an_attempt_is_created_only_if_it_is_still_to_be(platform: Platform) -> None:
+    platform.decided = [steps.FailJob(FAILURE)]
+    assert platform.take(CREATE)
+    assert platform.applied == []
+    platform.job = None
+    assert not platform.take(CREATE)
+
+
+@pytest.mark.parametrize(("newest", "counters"), [(4, COUNTERS), (5, None), (None, None)])
+def test_the_log_is_counted_when_the_newest_driver_is_gone(
+    platform: Platform, newest: int | None, counters: JobCounters | None
+) -> None:
+    platform.newest = None if newest is None else Attempt(job_id="job", number=newest)
+    assert platform.take(steps.MarkReaped(4))
+    assert platform.done[0] == ("clean up", "job", 4)
+    assert platform.applied == [steps.MarkReaped(4, counters)]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), PlanTimeoutError("slow")])
+def test_no_step_waits_for_what_the_log_has_counted(platform: Platform, error: Exception) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    platform.newest, platform.store.counters = Attempt(job_id="job", number=4), fail
+    assert platform.take(steps.MarkReaped(4))
+    assert platform.applied == [steps.MarkReaped(4)]
+
+
+def command(**columns: Any) -> Command:
+    given = {"status": CommandStatus.IN_PROGRESS, "savepoint_id": "s", "kind": "SAVEPOINT", **columns}
+    return Command(id="c", job_id="job", attempt=4, **given)
+
+
+def test_a_savepoint_that_its_driver_has_published_before_it_died_counts(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled: list[Any] = []
+    monkeypatch.setattr(pursuit, "settle_command", lambda _, of, **result: settled.append((of, result)))
+    platform.command, platform.found = command(), SimpleNamespace(location=SAVEPOINT, checkpoint_id=8)
+    assert platform.take(CHECK)
+    result = {"status": CommandStatus.COMPLETED, "location": SAVEPOINT, "checkpoint_id": 8}
+    assert settled == [(platform.command, result)]
+    assert platform.applied == []
+    assert platform.done == [("asked", "file:///store", "job", "s")]
+
+
+def test_the_job_goes_on_without_a_savepoint_that_is_not_there(platform: Platform) -> None:
+    platform.command = command()
+    assert platform.take(CHECK)
+    assert platform.applied == [steps.FailJob(FAILURE)]
+
+
+def test_nothing_is_decided_about_a_savepoint_while_the_store_is_away(platform: Platform) -> None:
+    platform.command, platform.is_store_away = command(), True
+    assert not platform.take(CHECK)
+    assert platform.applied == []
+
+
+@pytest.mark.parametrize(
+    ("given", "goes_on"),
+    [(None, False), (command(savepoint_id=None), False), (command(status=CommandStatus.COMPLETED), True)],
+)
+def test_a_command_without_a_savepoint_or_with_a_result_stays(
+    platform: Platform, given: Command | None, goes_on: bool
+) -> None:
+    platform.command = given
+    assert platform.take(CHECK) is goes_on
+    assert platform.applied == []
+
+
+def change(**columns: Any) -> Change:
+    given = {
+        "kind": ChangeKind.UPGRADE,
+        "phase": ChangePhase.RESTORE,
+        "upgrade_mode": UpgradeMode.SAVEPOINT,
+        "allow_non_restored_state": False,
+        "savepoint_location": SAVEPOINT,
+        "old_attempt": 3,
+    }
+    return Change(id="c", job_id="job", **{**given, **columns})
+
+
+ROLL_BACK = steps.RollBack(4, FAILURE)
+
+
+@pytest.mark.parametrize(
+    ("commit_ms", "applied"), [(None, ROLL_BACK), (55, steps.CompleteChange(rolled_back=False, resumed_at_ms=55))]
+)
+def test_a_change_goes_back_unless_its_new_driver_has_committed_a_batch(
+    platform: Platform, commit_ms: int | None, applied: Any
+) -> None:
+    platform.change, platform.commit_ms = change(), commit_ms
+    assert platform.take(ROLL_BACK)
+    assert platform.applied == [applied]
+    assert platform.done == [("asked", "file:///store", "job", SAVEPOINT, 3)]
+
+
+def test_a_change_goes_back_once_the_store_has_said_what_is_committed(platform: Platform) -> None:
+    platform.change, platform.is_store_away = change(), True
+    assert not platform.take(ROLL_BACK)
+    assert platform.applied == []
+
+
+@pytest.mark.parametrize("columns", [{"kind": ChangeKind.RESCALE}, {"savepoint_location": None}])
+def test_a_change_that_keeps_all_state_goes_back_with_all_commits(platform: Platform, columns: dict[str, Any]) -> None:
+    platform.change, platform.is_store_away = change(**columns), True
+    assert platform.take(ROLL_BACK)
+    assert (platform.applied, platform.done) == ([ROLL_BACK], [])
+
+
+def test_a_change_that_has_ended_does_not_go_back(platform: Platform) -> None:
+    assert platform.take(ROLL_BACK)
+    platform.job = None
+    assert platform.take(ROLL_BACK)
+    assert platform.applied == []
+
+
+def test_a_driver_is_recorded_before_it_is_launched(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    revision = Revision(job_id="job", number=2, libraries=["l"])
+    attempt = platform.attempt = Attempt(job_id="job", number=4)
+    monkeypatch.setattr(pursuit.revisions, "of_attempt", lambda _, of: {4: revision}[of.number])
+    monkeypatch.setattr(pursuit, "libraries_of", lambda _, names: ("libraries", names))
+    monkeypatch.setattr(pursuit.attempts, "restored_from", lambda _, job_id: {"job": []}[job_id])
+    monkeypatch.setattr(pursuit, "record_of", lambda *_: "record")
+    monkeypatch.setattr(pursuit, "grant_of", lambda job, restored: ("granted", job.id, restored))
+    monkeypatch.setattr(pursuit, "now_ms", lambda: 70)
+    assert platform.take(steps.Launch(4))
+    assert (attempt.token_sha256, attempt.launched_on, attempt.launched_at_ms) == ("hash", "here", 70)
+    assert platform.done == [
+        ("prepare", "job", 4),
+        ("launch", "job", revision, attempt, ("libraries", ["l"]), ("granted", "job", []), "record"),
+    ]
+    platform.job = None
+    assert not platform.take(steps.Launch(4))
+
+
+def test_a_step_of_the_database_has_no_effect_outside_of_it(platform: Platform) -> None:
+    with pytest.raises(TypeError, match="EndAttempt"):
+        platform.take(steps.EndAttempt(1))
