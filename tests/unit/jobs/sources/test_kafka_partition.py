@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
 from keyscale.jobs.kafka_client import client_settings
@@ -70,6 +70,7 @@ def test_a_consumer_stays_open_and_continues_where_it_stopped(cluster: Cluster) 
     assert cluster.reader("goes-on") is reader
     cluster.send("goes-on", 10, 12)
     assert numbers(reader, 4, 12) == list(range(4, 12))
+    assert reader._seeks == 1
 
 
 @pytest.mark.parametrize("again", [(0, 3), (1, 8), (5, 6)])
@@ -114,6 +115,51 @@ def test_a_consumer_that_has_read_others_tells_of_lost_records(cluster: Cluster)
     assert numbers(reader, 0, 2) == [0, 1]
     with pytest.raises(SourceRecordsLostError, match="lost/0"):
         numbers(reader, 90, 91)
+
+
+class Told:
+    """A consumer that gets these events, and then nothing more."""
+
+    def __init__(self, events: list[Mock], failure: KafkaException | None = None) -> None:
+        self._events, self._failure = events, failure
+
+    def assign(self, partitions: list[Any]) -> None:
+        """Has the events of any partition."""
+
+    def consume(self, messages_max: int, seconds: float) -> list[Mock]:  # noqa: ARG002 - the signature of the client
+        if self._failure is not None:
+            raise self._failure
+        events, self._events = self._events, []
+        return events
+
+
+def test_a_range_ends_with_its_partition_although_its_last_offsets_have_no_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    end = KafkaError(KafkaError._PARTITION_EOF)
+    events = [Mock(**{"error.return_value": None, "offset.return_value": offset}) for offset in (0, 1)]
+    events.append(Mock(**{"error.return_value": end, "offset.return_value": 4}))
+    monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.Consumer", lambda _: Told(events))
+    found = open_partition("gap/0", {}, 0.2).read(0, 4)
+    assert [record.offset() for records in found for record in records] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (KafkaError._AUTO_OFFSET_RESET, SourceRecordsLostError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, SourceUnavailableError),
+    ],
+)
+def test_a_client_that_fails_fails_the_batch_and_is_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    failure = KafkaException(KafkaError(code))
+    monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.Consumer", lambda _: Told([], failure))
+    reader = open_partition(f"failing/{code}", {}, 0.2)
+    with pytest.raises(error, match="failing/"):
+        list(reader.read(0, 4))
+    assert open_partition(f"failing/{code}", {}, 0.2) is not reader
 
 
 def message(offset: int, kind: int, headers: list[tuple[str, bytes]] | None) -> Mock:

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from keyscale.jobs.errors import NotPicklableError, SourceFunctionError, SourcePositionsError
 from keyscale.jobs.operators.failures import CarriedFailure, origin_of, typed_failure
-from keyscale.jobs.sources.positions import BatchPositions, SplitRange, dealt, limited, next_positions
+from keyscale.jobs.sources.positions import BatchPositions, SplitRange, dealt, limited, next_positions, within
 from keyscale.jobs.sources.source import Loss, Source
 from keyscale.jobs.sources.source_reader import RECORDS_LOST, SourceReader, streaming_frame
 
@@ -411,3 +411,10 @@ def test_a_source_that_does_not_say_what_it_still_has_or_has_too_many_splits_is_
     planner = reader(many)
     batch(planner, planner.initialOffset())
     assert (many.asked, planner.reportLatestOffset()) == (0, {"records_behind": 0})
+
+
+def test_a_drain_reads_only_splits_that_the_source_still_has() -> None:
+    def between(start: Position, end: Position) -> int:
+        return int(cast("int", end)) - int(cast("int", start))
+
+    assert within({"a": 7, "b": 3}, {"a": 5, "b": 9, "gone": 4}, between) == {"a": 5, "b": 3}
