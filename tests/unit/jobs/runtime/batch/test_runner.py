@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.errors import IncompleteReportsError, SinkUnavailableError
 from keyscale.jobs.functions.timer_service import NextTimers
 from keyscale.jobs.graph.nodes import Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
+from keyscale.jobs.operators.failures import origin_of, with_origin
 from keyscale.jobs.runtime.batch import runner as runner_module
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
@@ -76,6 +78,13 @@ class NotedSink:
     @property
     def made(self) -> list[str]:
         return [what for what, _ in self.calls]
+
+
+class TakingOver(NotedSink):
+    """A sink that ends what earlier attempts hold."""
+
+    def take_over(self, context: SinkContext) -> None:
+        self._call("take over", context)
 
 
 class Accumulator:
@@ -305,6 +314,93 @@ def test_a_batch_whose_sink_is_away_is_discarded_and_runs_again_as_another_try(
     sink.is_away = 2
     runs.runner.publish({SINK: "token 0"})
     assert sink.made[2:] == ["publish"] * 3
+
+
+def test_a_sink_that_can_take_over_ends_what_earlier_attempts_hold(
+    monkeypatch: pytest.MonkeyPatch, sink: NotedSink
+) -> None:
+    runs_of(monkeypatch, sink).runner.take_over(BatchId(7))
+    assert sink.calls == [], "this sink holds nothing"
+    taking = TakingOver(is_away=1)
+    retries = Retries(60_000, sleep=lambda _: None, awaited=SinkUnavailableError)
+    runs_of(monkeypatch, taking, sink_retries=retries).runner.take_over(BatchId(7))
+    assert [(what, context.batch_id, context.attempt) for what, context in taking.calls] == [("take over", 7, 3)] * 2
+
+
+def test_a_batch_without_the_report_of_each_subtask_is_discarded(runs: Runs, sink: NotedSink) -> None:
+    runs.runner.reported = {"subtask": SubtaskIndex(1)}
+    with pytest.raises(IncompleteReportsError):
+        runs.run(left=1)
+    assert sink.calls[1:] == [("discard", "token 0")]
+    runs.runner.reported = {}
+    runs.run(left=1)
+    assert runs.committed.batch_id == 0
+
+
+def test_records_emitted_to_a_sink_count_as_output(runs: Runs) -> None:
+    runs.runner.reported = {"output_records": 5, "input_records": 7}
+    assert runs.runner.run(cast("Any", "frame"), runs.committed).output_records == 5
+
+
+@pytest.mark.parametrize(("own", "expected"), [(None, SINK), (OPERATOR, OPERATOR)])
+def test_an_error_of_a_sink_names_the_sink_unless_an_operator_before_it_has_failed(
+    runs: Runs, own: OperatorUid | None, expected: OperatorUid
+) -> None:
+    error = SinkUnavailableError("away")
+    (node,) = runs.runner._topology.sinks
+
+    def fail() -> None:
+        raise error if own is None else with_origin(error, msgspec.structs.replace(origin_of(error), operator_uid=own))
+
+    with pytest.raises(SinkUnavailableError) as caught:
+        runner_module._of_sink(node, fail)
+    assert origin_of(caught.value).operator_uid == expected
+
+
+@pytest.mark.parametrize("frame", ["frame", None])
+@pytest.mark.parametrize("carries_no_rows", [True, False])
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_a_batch_is_staged_by_its_subtasks_or_by_the_sink(
+    runs: Runs,
+    sink: NotedSink,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    frame: str | None,
+    carries_no_rows: bool,
+    is_direct: bool,
+) -> None:
+    runner, collected, ran, tokens = runs.runner, [], [], dict[OperatorUid, str]()
+    (operator,), (node,) = runner._topology.operators, runner._topology.sinks
+    rows = SimpleNamespace(collect=lambda: collected.append("rows"))
+    direct_token = "direct token"  # noqa: S105 - no password
+    output = SimpleNamespace(token=direct_token)
+
+    def begin(context: SinkContext) -> Any:
+        assert (context.uid, context.batch_id, context.unique) == (SINK, 0, plan.run)
+        return output
+
+    def frames(given: Any, _: Any) -> Any:
+        assert given == frame
+        return contextlib.nullcontext({node.input: rows})
+
+    edges = [SimpleNamespace(sink=node, operator=operator, staging=SimpleNamespace(begin=begin))]
+    monkeypatch.setattr(runner, "_direct", edges if is_direct else [])
+    monkeypatch.setattr(runner, "_time_carries_no_rows", carries_no_rows)
+    monkeypatch.setattr(runner, "_frames", frames)
+    monkeypatch.setattr(runner_module, "run_per_subtask", lambda *given: ran.append(given[2:]))
+    plan = runner._plan("a run", runs.committed, is_at_end=False)
+    BatchRunner._stage(runner, cast("Any", frame), plan, tokens)
+    if is_direct:
+        assert tokens == {SINK: direct_token}
+        assert plan.outputs == {OPERATOR: output}
+    if frame is None and carries_no_rows:
+        assert [name for name, _ in ran] == ["batch 0"]
+        assert [len(tasks.tasks) for _, tasks in ran] == [is_direct]
+        assert (collected, sink.calls) == ([], [])
+    elif is_direct:
+        assert (collected, sink.calls, ran) == (["rows"], [], [])
+    else:
+        assert (tokens, sink.made, ran) == ({SINK: "token 0"}, ["prepare"], [])
 
 
 def test_tokens_of_sinks_that_the_program_no_longer_has_are_left_out(runs: Runs, sink: NotedSink) -> None:
