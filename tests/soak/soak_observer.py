@@ -21,7 +21,7 @@ from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from tests.soak.soak_shop import PARTITIONS
-from tests.soak.soak_truth import COUNTERS, PUBLISHED_MS, Observation, Truth, judge
+from tests.soak.soak_truth import COUNTERS, PUBLISHED_MS, RATE_MS, Observation, Truth, judge
 from tests.support.servers.browser import Complaints, new_context, running_browser, sign_in
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class Observer:
                             f"batch {entry.batch_id}: {entry.counters.input_records} read, {reached} offsets"
                         )
                     self.truth.reached.add(written_ms, reached)
+                    self.job.orders.received(reached)
                     for name in COUNTERS:
                         self.truth.counted[name].add(written_ms, getattr(entry.counters, name))
 
@@ -239,11 +240,14 @@ class Observer:
             seen, row = self._pending.pop(0)
             wrong = judge(seen, self.truth)
             at_ms = seen.asked_ms
+            reached = self.truth.reached.before(at_ms)
             truth = {
                 "broker_ends": self.truth.ends.before(at_ms),
-                "committed": self.truth.reached.before(at_ms),
-                "waiting": self.truth.ends.before(at_ms) - self.truth.reached.before(at_ms),
-                "true_rate": round(self.truth.rates(at_ms, at_ms)[0], 1),
+                "committed": reached,
+                "waiting": self.truth.ends.before(at_ms) - reached,
+                "true_rate": round(
+                    (self.truth.reached.before(at_ms) - self.truth.reached.before(at_ms - RATE_MS)) * 1000 / RATE_MS, 1
+                ),
                 "sink_rows": self.truth.visible["output_records"].before(at_ms),
                 "late_rows": self.truth.visible["late_records"].before(at_ms),
                 "dead_rows": self.truth.visible["dead_letters"].before(at_ms),

@@ -37,6 +37,8 @@ OUT_OF_ORDER_MS = 3_000
 RATES = (0, 5, 30, 30, 30, 30, 60, 150)
 """Orders per second, of which one is chosen every few seconds."""
 RECENT = 5_000
+WAITING_MAX = 3_000
+"""As long as more orders are on their way no more are sent: a busy host may be slower than they come."""
 DUPLICATES, LATE, BROKEN = 0.15, 0.03, 0.01
 SECONDS = 900.0
 
@@ -63,6 +65,7 @@ class Orders:
         self._ended = threading.Event()
         self.sent = 0
         self.may_be_late = False
+        self._received = 0
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
     def start(self) -> None:
@@ -91,8 +94,9 @@ class Orders:
             if time.monotonic() > until:
                 rate, until = self._chance.choice(RATES), time.monotonic() + self._chance.uniform(1, 10)
             with self._lock:
-                for _ in range((rate + 1) // 2):
-                    self._send()
+                if self.sent - self._received < WAITING_MAX:
+                    for _ in range((rate + 1) // 2):
+                        self._send()
                 self._producer.poll(0)
 
     def _send(self) -> None:
@@ -104,6 +108,10 @@ class Orders:
             del self._recent[:-RECENT]
         self._producer.produce(self._topic, value, partition=partition)
         self.sent += 1
+
+    def received(self, number: int) -> None:
+        """Takes note of how many orders the job has committed."""
+        self._received = number
 
     def _order(self) -> str:
         is_late = self.may_be_late and self._chance.random() < LATE

@@ -21,6 +21,7 @@ ASKED_MS = 15_000
 PUBLISHED_MS = 60_000
 """Within this time readers of the sinks see what was committed, unless there is a fault."""
 RATE_MS = 60_000
+RATE_SPANS_MS = (RATE_MS, 2 * RATE_MS, 4 * RATE_MS)
 RATE_SHARE, RATE_MARGIN = 1.5, 3.0
 
 COUNTERS = ("input_records", "output_records", "late_records", "dead_letters")
@@ -78,10 +79,16 @@ class Truth:
         return max(0, least), self.ends.after(to_ms) - self.reached.before(from_ms)
 
     def rates(self, from_ms: float, to_ms: float) -> tuple[float, float]:
-        """Returns the least and the largest rate over a minute that ends in this time, in records per second."""
-        steps = range(int(from_ms), int(to_ms) + 1, 1000)
-        read = [self.reached.before(at) - self.reached.before(at - RATE_MS) for at in steps]
-        return min(read) * 1000 / RATE_MS, max(read) * 1000 / RATE_MS
+        """Returns the least and the largest rate that a driver may report at this time, in records per second.
+
+        A driver counts over a minute, or over its last batch if that took longer.
+        """
+        rates = [
+            (self.reached.before(at) - self.reached.before(at - length)) * 1000 / length
+            for at in range(int(from_ms), int(to_ms) + 1, 1000)
+            for length in RATE_SPANS_MS
+        ]
+        return min(rates), max(rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,8 @@ def judge(seen: Observation, truth: Truth) -> list[str]:
             most = truth.visible[name].after(seen.answered_ms + PUBLISHED_MS)
             found += _unless(f"API: {name} beyond the sinks'", figures[name], 0, most)
     found += _wrong_waiting(seen, truth)
-    if seen.is_calm and (rate := figures["input_rate"]) is not None:
+    begun = truth.reached.before(seen.asked_ms - RATE_MS - CALM_MS) > 0  # before, a minute has less than a minute's
+    if seen.is_calm and begun and (rate := figures["input_rate"]) is not None:
         least, most = truth.rates(seen.asked_ms - CALM_MS, seen.answered_ms)
         least, most = least / RATE_SHARE - RATE_MARGIN, most * RATE_SHARE + RATE_MARGIN
         found += _unless("API: input_rate", rate, least, most)
