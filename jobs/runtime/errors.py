@@ -40,6 +40,19 @@ class ControlRefusedError(ControlError):
     advice = "The driver and the control plane are of different versions; run both from the same one."
 
 
+class AttemptUnknownError(ControlRefusedError):
+    """A control plane at a known address does not know the attempt.
+
+    It may have another database, so the driver goes on and its reports wait.
+    """
+
+    code = "DRIVER_ATTEMPT_UNKNOWN"
+    advice = (
+        "Start the control plane with the job's database; if the database is lost, rebuild the job with"
+        " `./keyscale recover`."
+    )
+
+
 class AttemptOverError(ControlError):
     """The control plane no longer wants this attempt."""
 

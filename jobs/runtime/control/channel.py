@@ -28,7 +28,7 @@ from ...protocol.messages import (
     Message,
     StoreCredentials,
 )
-from ..errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from ..errors import AttemptOverError, AttemptUnknownError, ControlRefusedError, ControlUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +147,7 @@ class HttpControl:
                 raise AttemptOverError("the control plane's database does not know this attempt") from error
             self._turn_from(client)
             if error.status == httpx.codes.UNAUTHORIZED:
-                raise ControlRefusedError(
+                raise AttemptUnknownError(
                     f"the control plane answered {error.status}: the attempt is unknown"
                 ) from error
             raise ControlUnreachableError(str(error)) from error

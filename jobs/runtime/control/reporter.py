@@ -8,7 +8,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ..errors import AttemptOverError, ControlError, ControlRefusedError
+from ..errors import AttemptOverError, AttemptUnknownError, ControlError, ControlRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,6 +155,8 @@ class Reporter:
         report = self._reports[0]
         try:
             self._channel.report_checkpoint(report)
+        except AttemptUnknownError:  # the job's own control plane may answer later
+            raise
         except ControlRefusedError:
             # The control plane would refuse the report again, and the reports after it would wait.
             logger.exception("the report of checkpoint %d was refused", report.checkpoint_id)

@@ -20,7 +20,12 @@ from keyscale.jobs.protocol.messages import (
     Heartbeat,
 )
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
-from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from keyscale.jobs.runtime.errors import (
+    AttemptOverError,
+    AttemptUnknownError,
+    ControlRefusedError,
+    ControlUnreachableError,
+)
 from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 
 if TYPE_CHECKING:
@@ -141,7 +146,7 @@ def test_a_control_plane_that_does_not_know_the_attempt_refuses_the_driver() -> 
     with stand_in_server() as server:
         server.proof_status = 401
         control = HttpControl(server.url, ATTEMPT, TOKEN)
-        with pytest.raises(ControlRefusedError):
+        with pytest.raises(AttemptUnknownError):
             control.heartbeat(BEAT)
         control.close()
 

@@ -23,7 +23,12 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import Reporter
-from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from keyscale.jobs.runtime.errors import (
+    AttemptOverError,
+    AttemptUnknownError,
+    ControlRefusedError,
+    ControlUnreachableError,
+)
 from keyscale.state.documents.job_counters import JobCounters
 from tests.support.waiting import wait_until
 
@@ -42,6 +47,7 @@ class ScriptedControl:
         self.settings: LiveSettings | None = None
         self.failure: Exception | None = None
         self.report_failure: Exception | None = None
+        self.refusals = 0
 
     def attach(self, request: AttachRequest) -> AttachResponse:
         raise NotImplementedError
@@ -59,6 +65,7 @@ class ScriptedControl:
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         if self.failure or self.report_failure:
+            self.refusals += 1
             raise self.failure or self.report_failure  # type: ignore[misc]  # one of them is set
         self.reports.append(report)
 
@@ -131,6 +138,15 @@ def test_a_refused_report_does_not_delay_those_after_it(running: Running) -> Non
     running.reporter.report_checkpoint(report(2))
     wait_until(lambda: running.control.reports, what="the report")
     assert [sent.checkpoint_id for sent in running.control.reports] == [2]
+
+
+def test_reports_wait_while_a_control_plane_of_another_database_answers(running: Running) -> None:
+    running.control.report_failure = AttemptUnknownError("no")
+    running.reporter.report_checkpoint(report(1))
+    wait_until(lambda: running.control.refusals > 1, what="a second try")
+    running.control.report_failure = None
+    wait_until(lambda: running.control.reports, what="the report")
+    assert [sent.checkpoint_id for sent in running.control.reports] == [1]
 
 
 def test_the_driver_learns_that_its_attempt_is_over(running: Running) -> None:
