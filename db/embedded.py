@@ -124,7 +124,7 @@ class EmbeddedPostgres:
             if user:
                 let_enter(directory.parent)
         if user:
-            _let_read(_programs().parent)
+            _let_read(programs().parent)
 
     def _initialize(self) -> None:
         data = self.root / "data"
@@ -200,7 +200,7 @@ class EmbeddedPostgres:
             statements.write(text.encode())
             statements.seek(0)
             finished = subprocess.run(  # noqa: S603 - a program of a package that we installed, with our own arguments
-                [str(_programs() / program), *arguments],
+                [str(programs() / program), *arguments],
                 check=False,
                 stdin=statements,
                 stdout=output,
@@ -226,7 +226,7 @@ class EmbeddedPostgres:
             return ""
 
 
-def _programs() -> Path:
+def programs() -> Path:
     """Returns the directory of PostgreSQL's programs.
 
     Importing the package would have side effects.

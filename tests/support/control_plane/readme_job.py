@@ -88,7 +88,7 @@ def block(language: str) -> str:
     return found[1]
 
 
-def paste(commands: str, control_plane: RunningControlPlane, directory: Path) -> str:
+def paste(commands: str, control_plane: RunningControlPlane, directory: Path, **variables: str) -> str:
     """Pastes commands whole into a shell whose `./keyscale` talks to the control plane; returns what they print.
 
     They are the shell's input, as in a terminal: a command that reads its input would swallow the rest.
@@ -106,6 +106,7 @@ def paste(commands: str, control_plane: RunningControlPlane, directory: Path) ->
             "PYTHONPATH": str(IMPORT_PATH),
             "KEYSCALE_URL": connection.url,
             "KEYSCALE_TOKEN": connection.token,
+            **variables,
         },
         capture_output=True,
         text=True,
