@@ -31,6 +31,10 @@ _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
 
 @dataclass(frozen=True, slots=True)
+def _usable_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
 class OpenIdSettings:
     """The OpenID Connect issuer of users of the control plane.
 
@@ -84,6 +88,7 @@ class Settings:
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
+        starts_at_once: How many drivers start on this host at once.
         plan_timeout_ms: How long a plan may take to load a program, and to read what its job has stored.
         session_hours: How long a browser stays signed in.
         user_requests_per_second: Requests of one user; 0: without limit.
@@ -125,6 +130,7 @@ class Settings:
     verify_timeout_ms: int = VERIFY_TIMEOUT_MS
     plan_timeout_ms: int = PLAN_TIMEOUT_MS
     session_hours: int = 12
+    starts_at_once: int = field(default_factory=_usable_cores)
     user_requests_per_second: int = 200
     address_requests_per_second: int = 1000
     failures_per_minute: int = 20
@@ -216,6 +222,7 @@ class Settings:
             session_hours=_number(source, "KEYSCALE_SESSION_HOURS", 12, least=1, most=24 * 365),
             user_requests_per_second=_number(source, "KEYSCALE_USER_REQUESTS_PER_SECOND", 200),
             address_requests_per_second=_number(source, "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND", 1000),
+            starts_at_once=_number(source, "KEYSCALE_STARTS_AT_ONCE", _usable_cores(), least=1),
             failures_per_minute=_number(source, "KEYSCALE_FAILURES_PER_MINUTE", 20),
             tls_certificate=certificate,
             tls_key=key,

@@ -214,6 +214,10 @@ class Launcher:
         """
         directory = self._run_directory(job_id, attempt)
         kill_all(processes_of(directory, owner_of(directory / "work")))
+    def is_of_this_host(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt was launched on this host, from any home."""
+        return (attempt.launched_on or "").partition(":")[0] == self.host
+
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """Kills the remaining processes and deletes a run's files except the log.

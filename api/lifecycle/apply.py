@@ -45,6 +45,12 @@ def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
 
 
 @apply.register
+def _(step: steps.AnnounceWait, transaction: JobTransaction) -> None:
+    message = f"attempt {step.attempt} waits for its turn to start, in place {step.place}: other drivers start first"
+    transaction.record("START_WAITS", message, attempt=step.attempt, place=step.place)
+
+
+@apply.register
 def _(step: steps.MarkReaped, transaction: JobTransaction) -> None:
     transaction.attempt(step.attempt).reaped = True
     transaction.note_counters(step.counters)

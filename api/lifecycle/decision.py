@@ -15,6 +15,7 @@ from .change_phases import next_change_step
 from .facts import AttemptFacts, CommandFacts, JobFacts, Timeouts
 from .outcomes import Outcome, failure, is_hung, outcome_of, replace_or_fail
 from .steps import (
+    AnnounceWait,
     Cause,
     CheckSavepoint,
     CreateAttempt,
@@ -112,9 +113,14 @@ def _continue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
 
 
 def _launch(facts: JobFacts) -> Step | None:
+    """Launches an attempt in its turn; announces once that an attempt waits."""
     for attempt in (facts.active, facts.standby):
-        if attempt is not None and attempt.process is ProcessState.UNLAUNCHED:
+        if attempt is None or attempt.process is not ProcessState.UNLAUNCHED:
+            continue
+        if not attempt.waits_for_turn:
             return Launch(attempt.number)
+        if not attempt.turn.is_announced:
+            return AnnounceWait(attempt.number, attempt.turn.place)
     return None
 
 

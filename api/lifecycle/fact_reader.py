@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
@@ -13,6 +14,7 @@ from keyscale.db.statuses import AttemptStage, ChangePhase
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
 from keyscale.jobs.protocol.restart import delay_ms_max
 
+from ..launching.processes import ProcessState
 from .facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
 from .job_transaction import change_command_id
 from .repeated_faults import REPETITIONS_MAX, EarlierRun
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from keyscale.db.models import Attempt, Change, Command, Job, Revision
 
     from ..launching.launcher import Launcher
+    from .start_queue import StartQueue
     from .stopwatch import Stopwatch
 
 _WARM_UPS_MAX = 5  # of the job's last changes
@@ -32,12 +35,22 @@ _STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
 
 
 class FactReader:
-    """Reads a job's facts, in a transaction that locks the job."""
+    """Reads a job's facts, in a transaction that locks the job.
 
-    def __init__(self, launcher: Launcher, stopwatch: Stopwatch, timeouts: Timeouts) -> None:
+    Args:
+        launcher: Inspects the processes of attempts.
+        stopwatch: Measures how long facts stay unchanged.
+        timeouts: The limits that apply.
+        starts: The turns of drivers to start; None: all drivers start at once.
+    """
+
+    def __init__(
+        self, launcher: Launcher, stopwatch: Stopwatch, timeouts: Timeouts, starts: StartQueue | None = None
+    ) -> None:
         self._launcher = launcher
         self._stopwatch = stopwatch
         self._timeouts = timeouts
+        self._starts = starts
 
     def read(self, session: Session, job: Job) -> JobFacts:
         """Returns the current facts of a job."""
@@ -48,7 +61,7 @@ class FactReader:
         now = now_ms()
         restart = restart_of(revision, active)
         longest_ms = self._timeouts.backoff_ms_max if restart is None else delay_ms_max(restart)
-        return JobFacts(
+        facts = JobFacts(
             status=job.status,
             desired=job.desired,
             revision=job.revision,
@@ -59,14 +72,16 @@ class FactReader:
             failures=failures_of(job, active),
             now_ms=now,
             jitter=random.uniform(-1, 1),  # noqa: S311 - spreads the starts of jobs
-            active=self.of_attempt(active) if active else None,
-            standby=self.of_attempt(standby) if standby else None,
+            active=self._in_turn(session, active) if active else None,
+            standby=self._in_turn(session, standby) if standby else None,
             earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
             has_failure=job.failure is not None,
             ended=tuple(self.of_attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
-            change=self._change(session, change) if change else None,
             stop=self._command(stop) if stop else None,
         )
+        if change is None:
+            return facts
+        return replace(facts, change=self._change(session, change, waits_for_turn=facts.waits_for_turn))
 
     def of_attempt(self, attempt: Attempt) -> AttemptFacts:
         """Returns the facts of an attempt and its process."""
@@ -94,6 +109,13 @@ class FactReader:
             exit_code=seen.exit_code,
         )
 
+    def _in_turn(self, session: Session, attempt: Attempt) -> AttemptFacts:
+        """Returns the facts of an attempt, with its turn to start."""
+        facts = self.of_attempt(attempt)
+        if self._starts is None or facts.process is not ProcessState.UNLAUNCHED:
+            return facts
+        return replace(facts, turn=self._starts.ask(session, attempt))
+
     def _command(self, command: Command) -> CommandFacts:
         return CommandFacts(
             id=command.id,
@@ -104,13 +126,14 @@ class FactReader:
             failure=command.failure,
         )
 
-    def _change(self, session: Session, change: Change) -> ChangeFacts:
+    def _change(self, session: Session, change: Change, *, waits_for_turn: bool) -> ChangeFacts:
         command = commands.find(session, change_command_id(change))
         old = attempts.find(session, change.job_id, change.old_attempt)
         revision = revisions.find(session, change.job_id, change.from_revision)
         settings = CheckpointSettings.model_validate(revision.checkpoints if revision else {})
         is_warming = change.phase is ChangePhase.REQUESTED
         earlier_warm_ms = changes.last_warm_ups(session, change.job_id, _WARM_UPS_MAX) if is_warming else ()
+        phase_age_ms = self._stopwatch.elapsed_ms(("change", change.id), (change.phase, waits_for_turn))
         return ChangeFacts(
             phase=change.phase,
             to_revision=change.to_revision,
@@ -118,7 +141,7 @@ class FactReader:
             mode=change.upgrade_mode,
             command=self._command(command) if command else None,
             tries=attempts.count_after(session, change.job_id, change.old_attempt, (Cause.RESCALE, Cause.UPGRADE)),
-            phase_age_ms=self._stopwatch.elapsed_ms(("change", change.id), change.phase),
+            phase_age_ms=0 if waits_for_turn else phase_age_ms,
             checkpoint_timeout_ms=settings.timeout_ms,
             batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),
             is_cancelled=change.cancel_requested_at_ms is not None,

@@ -11,16 +11,33 @@ from typing import TYPE_CHECKING, Any
 from keyscale.db.statuses import ChangeKind, UpgradeMode
 from keyscale.jobs.protocol.messages import FailureHistory
 
+from ..launching.processes import ProcessState
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
     from keyscale.jobs.protocol.messages import DriverState, RestartStrategy
 
-    from ..launching.processes import ProcessState
     from .repeated_faults import EarlierRun
 
 NO_FAILURES = FailureHistory()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An attempt's turn to start.
+
+    Attributes:
+        place: The attempt's place in the line; 0: the attempt may be launched.
+        is_announced: Whether an event tells that the attempt waits.
+    """
+
+    place: int = 0
+    is_announced: bool = False
+
+
+NOW = Turn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +48,13 @@ class Timeouts:
         silence_ms: A driver with a live process is killed after this time without a heartbeat.
         suspended_ms: The same time for a driver that is stopped by a signal.
         attach_ms: From the launch until the driver must ask for work.
+        turn_ms: From the request for work until a driver that does not run yet leaves its turn to start to another one.
         warm_ms: From the request for work until the change goes on with a driver that is not ready, if no earlier
             change of the job tells how long its drivers take.
         warm_ms_min: The shortest such time that earlier changes lead to.
         warm_ms_max: The longest such time that earlier changes lead to.
-        request_ms: From the request for a change until the new driver must ask for work.
+        request_ms: From the request for a change until the new driver must ask for work. The time in which the new
+            driver waits for its turn to start does not count, here and in `restore_ms`.
         savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         exit_ms: From the end of an attempt until its processes are killed.
@@ -49,6 +68,7 @@ class Timeouts:
     silence_ms: int = 60_000
     suspended_ms: int = 20_000
     attach_ms: int = 180_000
+    turn_ms: int = 30_000
     warm_ms: int = 120_000
     warm_ms_min: int = 30_000
     warm_ms_max: int = 300_000
@@ -74,6 +94,7 @@ class AttemptFacts:
         waits_for_input: It has looked for input and found none.
         run_failure: Of its last run, if the driver restarts the job itself after failures.
         has_progressed: It has committed a batch, or ran long enough to count as healthy.
+        turn: Its turn to start, if it is not launched.
     """
 
     number: int
@@ -91,6 +112,12 @@ class AttemptFacts:
     has_progressed: bool = False
     failure: Mapping[str, Any] | None = None
     exit_code: int | None = None
+    turn: Turn = NOW
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether its launch waits until other drivers have started."""
+        return self.process is ProcessState.UNLAUNCHED and self.turn.place > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +139,8 @@ class ChangeFacts:
     Attributes:
         command: The command that stops the old attempt with a savepoint.
         tries: How many drivers of the new revision have been given the state.
-        phase_age_ms: Since the phase began, as observed by this reconciler.
+        phase_age_ms: Since the phase began, as observed by this reconciler. While the new driver waits for its turn to
+            start it is 0, and then it counts from the launch.
         checkpoint_timeout_ms: The job's own limit for checkpoints and savepoints.
         batch_duration_ms: Of the old attempt's last batch.
         is_cancelled: A user has asked to cancel it.
@@ -167,3 +195,8 @@ class JobFacts:
     ended: tuple[AttemptFacts, ...] = ()
     change: ChangeFacts | None = None
     stop: CommandFacts | None = None
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether a driver of the job waits for its turn to start."""
+        return any(attempt is not None and attempt.waits_for_turn for attempt in (self.active, self.standby))

@@ -21,6 +21,7 @@ from .intents import settle_command
 from .job_transaction import JobTransaction
 from .recorded_definition import record_of
 from .restoring import restore_of_roll_back
+from .start_queue import StartQueue
 from .stopwatch import Stopwatch
 from .store_grant import grant_of
 
@@ -64,6 +65,7 @@ class Pursuit:
         store: Answers whether a savepoint exists, and what was committed after it.
         is_closing: Whether to stop after the present step.
         timeouts: The limits that decisions use.
+        starts_at_once: How many drivers start on this host at once; None: without limit.
     """
 
     def __init__(
@@ -74,20 +76,24 @@ class Pursuit:
         store: StoreCheck,
         is_closing: Callable[[], bool] = lambda: False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        starts_at_once: int | None = None,
     ) -> None:
         self._leadership = leadership
         self._launcher = launcher
         self._store = store
         self._is_closing = is_closing
         # A new leader measures every silence from now on: it hears a driver out before it replaces it.
-        self._reader = FactReader(launcher, Stopwatch(), timeouts)
+        stopwatch = Stopwatch()
+        self._starts = None if starts_at_once is None else StartQueue(launcher, starts_at_once, stopwatch, timeouts)
+        self._reader = FactReader(launcher, stopwatch, timeouts, self._starts)
         self._timeouts = timeouts
 
     def pursue(self, job_id: str) -> bool:
         """Takes a job's steps until it must wait.
 
         Returns:
-            Whether the job runs and waits for nothing but news of its driver or its user.
+            Whether the job may rest: it runs and waits for nothing but news of its driver or its user, or its start
+            waits for its turn.
 
         Raises:
             LeadershipLostError: Another replica leads; nothing was written.
@@ -117,14 +123,17 @@ class Pursuit:
             job = jobs.lock(session, job_id)
             if job is None:
                 return None
-            step = next_step(self._reader.read(session, job), self._timeouts)
+            facts = self._reader.read(session, job)
+            step = next_step(facts, self._timeouts)
             if step is None:
-                return _RESTING if job.status is JobStatus.RUNNING else None
+                return _RESTING if job.status is JobStatus.RUNNING or facts.waits_for_turn else None
             logger.info("job %s: %s", job_id, type(step).__name__)
             if isinstance(step, _OUTSIDE):
                 return step
             apply(step, JobTransaction(session, job))
             _reach(step, "decided")
+        if isinstance(step, steps.AnnounceWait) and self._starts is not None:
+            self._starts.note_announced(job_id, step.attempt)
         _reach(step, "taken")
         return _DONE
 
@@ -135,7 +144,7 @@ class Pursuit:
         """
         match step:
             case steps.Launch():
-                return self._launch(job_id, step)
+                return self._launch_in_turn(job_id, step)
             case steps.Kill():
                 self._launcher.kill(job_id, step.attempt)
                 return False
@@ -198,6 +207,12 @@ class Pursuit:
             if job is not None and next_step(self._reader.read(session, job), self._timeouts) == step:
                 apply(replace(step, after=after, counters=counters), JobTransaction(session, job))
         return True
+
+    def _launch_in_turn(self, job_id: str, step: steps.Launch) -> bool:
+        if self._starts is None:
+            return self._launch(job_id, step)
+        with self._starts.turn(job_id, step.attempt) as has_turn:
+            return has_turn and self._launch(job_id, step)
 
     def _launch(self, job_id: str, step: steps.Launch) -> bool:
         launcher = self._launcher
@@ -285,7 +300,7 @@ _DONE = _Done()
 
 
 class _Resting:
-    """A job runs, and no step is to be taken."""
+    """A job may rest: it runs, or waits for its turn."""
 
 
 _RESTING = _Resting()

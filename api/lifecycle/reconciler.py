@@ -92,6 +92,7 @@ class Reconciler:
         pulse: Shows that the reconciler lives.
         url: Where this replica can be reached.
         timeouts: The limits that decisions use.
+        starts_at_once: How many drivers start on this host at once; None: without limit.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Reconciler:
         pulse: ReconcilerPulse,
         url: str = "",
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
+        starts_at_once: int | None = None,
     ) -> None:
         self._engine = open_engine(engine.url, connections=_CONNECTIONS)
         self._launcher = launcher
@@ -112,6 +114,7 @@ class Reconciler:
         self._pulse = pulse
         self._url = url
         self._timeouts = timeouts
+        self._starts_at_once = starts_at_once
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
 
@@ -160,6 +163,7 @@ class Reconciler:
             store=self._store,
             is_closing=lambda: is_over.is_set() or self._closing.is_set(),
             timeouts=self._timeouts,
+            starts_at_once=self._starts_at_once,
         )
         jobs_served = JobsServed(pursuit.pursue, leadership)
         is_rung = True

@@ -56,6 +56,19 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnounceWait:
+    """Tells users that an attempt's launch waits for its turn.
+
+    Attributes:
+        attempt: The attempt.
+        place: Its place in the line.
+    """
+
+    attempt: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """Kills an attempt's remaining processes."""
 
@@ -230,6 +243,7 @@ class CompleteChange:
 Step = (
     CreateAttempt
     | Launch
+    | AnnounceWait
     | Kill
     | MarkReaped
     | EndAttempt

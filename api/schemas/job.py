@@ -323,7 +323,10 @@ class JobSummaryAnswer(Answer):
         description="The last failure, until a batch is committed after it or the job is started by its user."
     )
     health: list[HealthItemAnswer] = Field(
-        description="Faults although the job runs: the object store or a sink is away, or the clean-up fails."
+        description=(
+            "Faults although the job runs: the object store or a sink is away, or the clean-up fails. Also"
+            " `START_WAITS`: a driver of the job waits until other drivers have started."
+        )
     )
 
 

@@ -1,6 +1,6 @@
-"""A job's health: its last failure, and faults that its driver reports.
+"""A job's health: its last failure, faults, and a waiting start.
 
-The faults do not stop the job. Pure.
+The driver reports the faults. The faults do not stop the job. Pure.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from ..schemas.job import HealthItemAnswer
 if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import DriverMetrics, Failure
 
+    from .start_waits import StartWait
+
 
 def unsettled_failure(metrics: DriverMetrics, last_commit_at_ms: int | None) -> Failure | None:
     """Returns the failure that the restarted driver has not yet recovered from.
@@ -24,6 +26,16 @@ def unsettled_failure(metrics: DriverMetrics, last_commit_at_ms: int | None) -> 
         return None
     is_over = last_commit_at_ms is not None and last_commit_at_ms >= metrics.failures.times_ms[-1]
     return None if is_over else metrics.last_failure
+
+
+def waiting_start(wait: StartWait) -> HealthItemAnswer:
+    """Returns the item of a start that waits for its turn."""
+    return HealthItemAnswer(
+        code="START_WAITS",
+        message=f"the start waits for its turn, in place {wait.place} of {wait.count}: other drivers start first",
+        since_ms=wait.since_ms,
+        advice="KEYSCALE_STARTS_AT_ONCE sets how many drivers start at once on a host.",
+    )
 
 
 def health_of(metrics: DriverMetrics) -> list[HealthItemAnswer]:

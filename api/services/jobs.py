@@ -60,9 +60,10 @@ from ..schemas.job import (
 from ..specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
 from .cursors import write_cursor
 from .figures import figures_of, reports_now
-from .job_health import health_of, unsettled_failure
+from .job_health import health_of, unsettled_failure, waiting_start
 from .restore_sources import Restorer, find_source, require_kept
 from .secret_labels import require_covered
+from .start_waits import waits_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .cursors import Listing
     from .restore_sources import FoundSource
+    from .start_waits import StartWait
 
 logger = logging.getLogger(__name__)
 
@@ -346,8 +348,10 @@ def list_all(context: Context, user: Principal, listing: Listing) -> JobList:
     with context.reads() as session:
         found = jobs.list_page(session, listing.page(int, str), user.scope)
         shown = overviews.of_jobs(session, found.rows)
+        waits = waits_of(session, shown.values())
     at_ms = shared_now_ms()
-    summaries = [_summary(shown[job_id], at_ms) for job_id in found.rows if job_id in shown]  # else deleted meanwhile
+    known = [job_id for job_id in found.rows if job_id in shown]  # the others were deleted meanwhile
+    summaries = [_summary(shown[job_id], at_ms, waits.get(job_id)) for job_id in known]
     return JobList(jobs=summaries, next=write_cursor(found.next))
 
 
@@ -358,7 +362,7 @@ def show(context: Context, reference: str) -> JobAnswer:
         JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
-        return _answer(overviews.find(session, reference))
+        return _answer(session, overviews.find(session, reference))
 
 
 def id_of(context: Context, reference: str) -> str:
@@ -448,27 +452,32 @@ def job_answer(session: Session, job: Job) -> JobAnswer:
     Raises:
         JobNotFoundError: It was deleted a moment ago.
     """
-    return _answer(overviews.find(session, job.id))
+    return _answer(session, overviews.find(session, job.id))
 
 
-def _answer(overview: JobOverview | None) -> JobAnswer:
+def _answer(session: Session, overview: JobOverview | None) -> JobAnswer:
     if overview is None:
         raise JobNotFoundError("no job has this id or name")
     attempt = None if overview.attempt is None else AttemptAnswer.model_validate(overview.attempt)
     metrics = None if attempt is None else attempt.metrics
-    return JobAnswer.model_validate(_fields(overview, attempt, metrics, shared_now_ms()))
+    wait = waits_of(session, [overview]).get(overview.job["id"])
+    return JobAnswer.model_validate(_fields(overview, attempt, metrics, shared_now_ms(), wait))
 
 
-def _summary(overview: JobOverview, at_ms: int) -> JobSummaryAnswer:
+def _summary(overview: JobOverview, at_ms: int, wait: StartWait | None) -> JobSummaryAnswer:
     columns = overview.attempt or {}
     attempt = AttemptSummaryAnswer.model_validate(columns) if columns else None
     reported = columns.get("metrics")
     metrics = None if reported is None else DriverMetrics.model_validate(reported)
-    return JobSummaryAnswer.model_validate(_fields(overview, attempt, metrics, at_ms))
+    return JobSummaryAnswer.model_validate(_fields(overview, attempt, metrics, at_ms, wait))
 
 
 def _fields(
-    overview: JobOverview, attempt: AttemptSummaryAnswer | None, metrics: DriverMetrics | None, at_ms: int
+    overview: JobOverview,
+    attempt: AttemptSummaryAnswer | None,
+    metrics: DriverMetrics | None,
+    at_ms: int,
+    wait: StartWait | None,
 ) -> dict[str, Any]:
     """Returns the fields of an answer, with the given `attempt`."""
     job, columns = overview.job, overview.attempt or {}
@@ -487,7 +496,10 @@ def _fields(
             "attempt": attempt,
             "restore": _restore(job["restore"], columns),
             "failure": job["failure"] or (_unsettled_failure(attempt, metrics) if is_active else None),
-            "health": health_of(metrics) if is_active and metrics is not None else [],
+            "health": [
+                *([] if wait is None else [waiting_start(wait)]),
+                *(health_of(metrics) if is_active and metrics is not None else []),
+            ],
             "running_since_ms": attempt.running_at_ms
             if attempt and is_active and job["status"] not in SETTLED
             else None,

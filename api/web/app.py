@@ -152,6 +152,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         snapshots = SnapshotRemoval(context.sessions, context.pulse)
         context.news.start()
         if reconcile:
+            starts_at_once=context.settings.starts_at_once,
             context.programs.sweep()
             reconciler.start()
             removal.start()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, exists, func, select
+from sqlalchemy import bindparam, exists, func, or_, select
 from sqlalchemy.orm import lazyload
 
-from ..models import Attempt, Change, LastHeartbeat
+from ..models import Attempt, Change, Job, LastHeartbeat
 from ..statuses import AttemptStage
 from .pages import Page, PageRequest, read_page
 
@@ -143,6 +143,36 @@ def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | No
         .where(Attempt.job_id == job_id, Attempt.stage == stage)
         .execution_options(populate_existing=True)
     ).first()
+
+
+def list_unstarted(session: Session, states: Collection[str]) -> Sequence[tuple[Attempt, int]]:
+    """Returns the attempts that have not ended and do not run yet.
+
+    Each comes with the time at which its job was created.
+
+    Args:
+        session: The transaction.
+        states: What a driver reports before it runs the job; a driver that has reported nothing counts, too.
+    """
+    unstarted = or_(Attempt.driver_state.is_(None), Attempt.driver_state.in_(states))
+    return session.execute(
+        select(Attempt, Job.created_at_ms)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Attempt.stage != AttemptStage.ENDED, unstarted)
+        .options(lazyload(Attempt.heartbeat))
+    ).all()
+
+
+def list_unlaunched(session: Session) -> Sequence[tuple[str, int, AttemptStage, int, int]]:
+    """Returns the attempts that have not ended and were never launched.
+
+    Each with its job, number, stage, and the times at which it and its job were created.
+    """
+    columns = (Attempt.job_id, Attempt.number, Attempt.stage, Attempt.created_at_ms, Job.created_at_ms)
+    unlaunched = (Attempt.launched_at_ms.is_(None), Attempt.driver_state.is_(None))
+    return session.execute(
+        select(*columns).join(Job, Job.id == Attempt.job_id).where(Attempt.stage != AttemptStage.ENDED, *unlaunched)
+    ).all()
 
 
 def unreaped(session: Session, job_id: str) -> Sequence[Attempt]:

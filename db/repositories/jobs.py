@@ -81,12 +81,12 @@ def stores_in_use(session: Session) -> Sequence[str]:
 def ids_to_reconcile(session: Session) -> Sequence[str]:
     """Returns the jobs that need the reconciler.
 
-    They run, should run, should stop, or still have processes.
+    They run, should run, should stop, or still have processes. The oldest job comes first.
     """
     unfinished = select(Attempt.job_id).where(or_(Attempt.stage != AttemptStage.ENDED, Attempt.reaped.is_(False)))
     settled = (JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED)
     return session.scalars(
         select(Job.id)
         .where(or_(Job.desired == DesiredState.RUNNING, Job.status.not_in(settled), Job.id.in_(unfinished)))
-        .order_by(Job.id)
+        .order_by(Job.created_at_ms, Job.id)
     ).all()

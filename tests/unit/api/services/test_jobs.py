@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -25,9 +25,13 @@ from keyscale.api.services.jobs import check_parallelism, check_specification, j
 from keyscale.api.specification import SPECIFICATION_FIELDS, Specification
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Job
+from keyscale.db.repositories import attempts
 from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
 from keyscale.db.statuses import AttemptStage, ChangeKind, ClaimMode, JobStatus, RestoreMode, Role
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NOW_MS = 1_000_000
 FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "no"}
@@ -92,10 +96,12 @@ def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **fa
 def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(jobs, "shared_now_ms", lambda: NOW_MS)
 
-    def show(found: JobOverview | None) -> Any:
+    def show(found: JobOverview | None, unlaunched: Sequence[Any] = ()) -> Any:
         monkeypatch.setattr(jobs.overviews, "find", lambda _, reference: found if reference == "job" else None)
+        monkeypatch.setattr(attempts, "list_unlaunched", lambda _: unlaunched)
         answer = job_answer(cast("Any", None), Job(id="job"))
-        assert jobs._summary(cast("Any", found), NOW_MS).model_dump() == {
+        wait = jobs.waits_of(cast("Any", None), [cast("Any", found)]).get("job")
+        assert jobs._summary(cast("Any", found), NOW_MS, wait).model_dump() == {
             **answer.model_dump(include=set(jobs.JobSummaryAnswer.model_fields)),
             "attempt": answer.attempt and answer.attempt.model_dump(exclude={"metrics"}),
         }
@@ -115,6 +121,25 @@ def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:
     assert (answer.artifact_name, answer.artifact_version, answer.revision) == ("program", 9, 2)
     assert (answer.restore.mode, answer.restore.claim_mode) == (RestoreMode.REWIND, ClaimMode.NO_CLAIM)
     assert (answer.figures.input_records, answer.figures.state_size) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "changed", "places"),
+    [
+        ({"driver_state": None}, {}, ["in place 2 of 3"]),
+        ({"driver_state": None, "launched_at_ms": 5}, {}, []),
+        ({}, {}, []),
+        ({}, {"change_id": "c", "change_kind": ChangeKind.RESCALE}, ["in place 2 of 3"]),
+    ],
+)
+def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
+    shown: Any, columns: dict[str, Any], changed: dict[str, Any], places: list[str]
+) -> None:
+    stage = AttemptStage.STANDBY if changed else AttemptStage.ACTIVE
+    unlaunched = [("younger", 1, stage, 100, 9), ("job", 4, stage, 100, 8), ("older", 1, stage, 100, 7)]
+    health = shown(overview(attempt(**columns), **changed), unlaunched).health
+    assert [(item.code, item.since_ms) for item in health] == [("START_WAITS", 100)] * len(places)
+    assert all(place in item.message for place, item in zip(places, health, strict=True))
 
 
 @pytest.mark.parametrize(

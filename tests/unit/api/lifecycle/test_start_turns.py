@@ -1,0 +1,58 @@
+"""A job whose driver waits for its turn to start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.facts import AttemptFacts, Turn
+from keyscale.api.lifecycle.steps import AbandonChange, AnnounceWait, EndAttempt, Launch, RollBack
+from keyscale.db.statuses import ChangePhase, DesiredState, JobStatus
+from tests.support.control_plane.job_facts import attempt, job, rescaling, step_of
+
+LONG_MS = 1_000_000
+TOLD = Turn(3, is_announced=True)
+
+
+def unlaunched(number: int = 1, turn: Turn = TOLD, **facts: Any) -> AttemptFacts:
+    given = {"driver_state": None, "is_attached": False, "process": ProcessState.UNLAUNCHED, "turn": turn, **facts}
+    return attempt(number, **given)
+
+
+@pytest.mark.parametrize("status", [JobStatus.SUBMITTING, JobStatus.RESTARTING])
+def test_a_driver_is_launched_when_its_turn_comes_and_its_wait_is_announced_once(status: JobStatus) -> None:
+    restarts = int(status is JobStatus.RESTARTING)
+    steps = [
+        step_of(job(status=status, restarts=restarts, active=unlaunched(turn=turn)))
+        for turn in (Turn(3), TOLD, Turn(0, is_announced=True), Turn())
+    ]
+    assert steps == [AnnounceWait(1, 3), None, Launch(1), Launch(1)]
+
+
+def test_a_driver_that_waits_for_its_turn_is_not_killed_as_one_that_does_not_ask_for_work() -> None:
+    waiting = unlaunched(state_age_ms=LONG_MS, silent_ms=LONG_MS)
+    assert step_of(job(status=JobStatus.SUBMITTING, active=waiting)) is None
+
+
+def test_a_new_driver_whose_turn_has_come_is_launched_although_the_job_itself_waits() -> None:
+    facts = job(status=JobStatus.RESTARTING, restarts=1, active=unlaunched(), standby=unlaunched(2, Turn()))
+    assert step_of(facts) == Launch(2)
+
+
+def test_a_user_can_cancel_a_job_that_waits_for_its_turn() -> None:
+    facts = job(status=JobStatus.STOPPING, desired=DesiredState.CANCELLED, active=unlaunched())
+    assert step_of(facts) == EndAttempt(1)
+
+
+def test_a_change_whose_driver_waits_for_its_turn_ends_when_its_user_cancels_it_or_the_old_driver_is_lost() -> None:
+    waiting = unlaunched(2)
+    assert step_of(rescaling(ChangePhase.REQUESTED, standby=waiting)) is None
+    for facts in (
+        rescaling(ChangePhase.REQUESTED, standby=waiting, change_is_cancelled=True),
+        rescaling(ChangePhase.REQUESTED, standby=waiting, active=attempt(process=ProcessState.DEAD)),
+    ):
+        assert isinstance(step_of(facts), AbandonChange)
+    restoring = rescaling(ChangePhase.RESTORE, active=waiting, change_is_cancelled=True)
+    assert isinstance(step_of(restoring), RollBack)
