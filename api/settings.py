@@ -16,6 +16,7 @@ from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 
 from .errors import SettingInvalidError
 from .job_limits import JobLimits
+from .job_quota import JobQuota
 from .job_secrets import JobSecrets
 from .libraries.jar_rules import JarRules
 
@@ -30,11 +31,11 @@ _DURATION_MS_MAX = 7 * 24 * 3600 * 1000
 _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
 
-@dataclass(frozen=True, slots=True)
 def _usable_cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@dataclass(frozen=True, slots=True)
 class OpenIdSettings:
     """The OpenID Connect issuer of users of the control plane.
 
@@ -80,15 +81,17 @@ class Settings:
             configuration.
         job_secrets: The secrets that jobs may name.
         job_limits: The limits of a job.
+        job_quota: The most that one driver of a job may take of its host.
+        job_cgroup: The cgroup (version 2) below which drivers have theirs; None: the means are chosen by the host.
         jar_rules: The jars that jobs may have.
         spark_conf_allowed: Further Spark settings that jobs may choose; `prefix.*` allows all settings below.
         spark_secret: Shared by all processes of a Spark cluster, which then prove to each other that they know it.
         job_users: Range of users for jobs, or `off`; None: a default range, where jobs can have users of their own.
         job_group: A group of all these users, for files that jobs share.
+        starts_at_once: How many drivers start on this host at once.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
-        starts_at_once: How many drivers start on this host at once.
         plan_timeout_ms: How long a plan may take to load a program, and to read what its job has stored.
         session_hours: How long a browser stays signed in.
         user_requests_per_second: Requests of one user; 0: without limit.
@@ -120,17 +123,19 @@ class Settings:
     store_token_endpoint: str | None = None
     job_secrets: JobSecrets = field(default_factory=JobSecrets)
     job_limits: JobLimits = field(default_factory=JobLimits)
+    job_quota: JobQuota = field(default_factory=JobQuota)
+    job_cgroup: Path | None = None
     jar_rules: JarRules = field(default_factory=JarRules)
     spark_conf_allowed: frozenset[str] = frozenset()
     spark_secret: str = field(default="", repr=False)
     job_users: str | None = None
     job_group: int | None = None
+    starts_at_once: int = field(default_factory=_usable_cores)
     driver_memory: str = "1g"
     restore_timeout_ms: int = RESTORE_TIMEOUT_MS
     verify_timeout_ms: int = VERIFY_TIMEOUT_MS
     plan_timeout_ms: int = PLAN_TIMEOUT_MS
     session_hours: int = 12
-    starts_at_once: int = field(default_factory=_usable_cores)
     user_requests_per_second: int = 200
     address_requests_per_second: int = 1000
     failures_per_minute: int = 20
@@ -207,6 +212,8 @@ class Settings:
                 _directory(source, "KEYSCALE_JOB_SECRETS_DIRECTORY"),
             ),
             job_limits=JobLimits.from_environment(source),
+            job_quota=JobQuota.from_environment(source),
+            job_cgroup=_directory(source, "KEYSCALE_JOB_CGROUP"),
             jar_rules=JarRules(
                 _words(source, "KEYSCALE_JARS_ALLOWED") or frozenset({"*"}),
                 _directory(source, "KEYSCALE_SPARK_JARS"),
@@ -215,6 +222,7 @@ class Settings:
             spark_secret=source.get("KEYSCALE_SPARK_SECRET") or "",
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
+            starts_at_once=_number(source, "KEYSCALE_STARTS_AT_ONCE", _usable_cores(), least=1),
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
             restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
             verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
@@ -222,7 +230,6 @@ class Settings:
             session_hours=_number(source, "KEYSCALE_SESSION_HOURS", 12, least=1, most=24 * 365),
             user_requests_per_second=_number(source, "KEYSCALE_USER_REQUESTS_PER_SECOND", 200),
             address_requests_per_second=_number(source, "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND", 1000),
-            starts_at_once=_number(source, "KEYSCALE_STARTS_AT_ONCE", _usable_cores(), least=1),
             failures_per_minute=_number(source, "KEYSCALE_FAILURES_PER_MINUTE", 20),
             tls_certificate=certificate,
             tls_key=key,

@@ -68,7 +68,8 @@ def health(session: Session) -> None:
     """
     with session.control_plane() as control_plane:
         answer = control_plane.get("/health")
-    shown = {**answer, "leader": answer["leader"]["url"]}
+    quotas = ", ".join(f"{name} {limit}" for name, limit in answer["quotas"].items())
+    shown = {**answer, "leader": answer["leader"]["url"], "quotas": quotas}
     session.output.say("\n".join(f"{name}: {value}" for name, value in shown.items()), answer)
 
 

@@ -25,6 +25,7 @@ from ..errors import JobUserError
 from ..libraries.library_cache import LibraryCache, PlacedLibraries
 from .driver_command import driver_command, driver_environment
 from .driver_log import open_log
+from .enclosures import NO_ENCLOSURES, Enclosures
 from .isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
 from .job_records import keep_record
 from .processes import (
@@ -78,6 +79,7 @@ class Launcher:
     Args:
         settings: The control plane's settings.
         isolation: The users of jobs; None: jobs run as the control plane's user.
+        enclosures: What holds the quotas of jobs.
         read_artifact: Yields the bytes of the artifact with a SHA-256; None: no jobs are launched.
         read_key: Returns the key of the replicas of the database; None: there are no replicas.
     """
@@ -88,11 +90,13 @@ class Launcher:
         isolation: Isolation | None = None,
         read_artifact: Callable[[str], Iterable[bytes]] | None = None,
         read_key: Callable[[], str] | None = None,
+        enclosures: Enclosures = NO_ENCLOSURES,
     ) -> None:
         self._settings = settings
         self._read_artifact = read_artifact or (lambda _: ())
         self.libraries = LibraryCache(settings.home / "libraries", self._read_artifact)
         self._read_key = read_key or (lambda: "")
+        self.enclosures = enclosures
         self.isolation = isolation or Isolation(why_not="it was not asked for")
         self.host = platform.node()
         # Replicas on the same host have separate homes, and see only the runs under their home.
@@ -144,6 +148,7 @@ class Launcher:
         Raises:
             StoreUnavailableError: The record cannot be stored.
             JobUserError: The job cannot have its own user, or its user may not read the snapshot to restore.
+            OSError: The driver's cgroup cannot be made.
             LibraryUnavailableError: A library cannot be copied to this host.
             LibraryInvalidError: A package of jars is gone.
         """
@@ -171,8 +176,10 @@ class Launcher:
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
         process: subprocess.Popen[bytes] | None = None
+        run = _run_name(job.id, attempt.number)
+        environment |= self.enclosures.variables(run)
         try:
-            process = start_supervised(directory, command, environment)
+            process = start_supervised(directory, command, environment, self.enclosures.command(run))
         except OSError:
             logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
         self._launched[job.id, attempt.number] = (time.monotonic(), process)
@@ -207,6 +214,10 @@ class Launcher:
             return Seen(driver_state(attempt.pid, supervisor.pid))
         return Seen(ProcessState.ALIVE)
 
+    def is_of_this_host(self, attempt: Attempt) -> bool:
+        """Returns whether an attempt was launched on this host, from any home."""
+        return (attempt.launched_on or "").partition(":")[0] == self.host
+
     def kill(self, job_id: str, attempt: int) -> None:
         """Kills every process of an attempt.
 
@@ -214,10 +225,6 @@ class Launcher:
         """
         directory = self._run_directory(job_id, attempt)
         kill_all(processes_of(directory, owner_of(directory / "work")))
-    def is_of_this_host(self, attempt: Attempt) -> bool:
-        """Returns whether an attempt was launched on this host, from any home."""
-        return (attempt.launched_on or "").partition(":")[0] == self.host
-
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """Kills the remaining processes and deletes a run's files except the log.
@@ -225,6 +232,7 @@ class Launcher:
         It deletes as much as it can.
         """
         self._end(job_id, attempt)
+        self.enclosures.remove(_run_name(job_id, attempt))
         directory = self._run_directory(job_id, attempt)
         for name in ("token", _LIBRARIES):
             (directory / name).unlink(missing_ok=True)
@@ -371,6 +379,10 @@ class Launcher:
         _, process = self._launched.get((attempt.job_id, attempt.number), (0.0, None))
         if process is not None:
             process.poll()
+
+
+def _run_name(job_id: str, attempt: int) -> str:
+    return f"{job_id}-{attempt}"
 
 
 def _attempts_in(directory: Path) -> list[int]:

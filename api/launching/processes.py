@@ -71,7 +71,7 @@ class SupervisorProcess:
 
 
 def start_supervised(
-    directory: Path, command: Sequence[str], environment: Mapping[str, str]
+    directory: Path, command: Sequence[str], environment: Mapping[str, str], inside: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     """Starts a run's supervisor, which starts the command.
 
@@ -81,12 +81,13 @@ def start_supervised(
         directory: The run's directory.
         command: What the supervisor starts.
         environment: The environment variables of both.
+        inside: A command that becomes the command after it, inside of an enclosure.
 
     Raises:
         OSError: The supervisor cannot be started.
     """
     return subprocess.Popen(  # noqa: S603 - a command of the control plane; a job's settings are on an allow-list
-        [sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
+        [*inside, sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -146,7 +146,9 @@ class ProgramLoading:
     def _run(
         self, directory: Path, command: list[str], environment: dict[str, str], user: JobUser | None
     ) -> ProgramAnswer:
-        process = start_supervised(directory, command, environment)
+        enclosures, run = self._launcher.enclosures, f"plan-{directory.name}"
+        environment |= enclosures.variables(run)
+        process = start_supervised(directory, command, environment, enclosures.command(run))
         try:
             process.wait(self._settings.plan_timeout_ms / 1000)
         except subprocess.TimeoutExpired:
@@ -157,6 +159,7 @@ class ProgramLoading:
             kill_all(processes_of(directory, None if user is None else user.uid))
             if user is not None:
                 kill_all(strays_of(user.uid))
+            enclosures.remove(run)
         return _answer(directory)
 
     @contextmanager

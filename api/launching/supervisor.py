@@ -16,6 +16,7 @@ It imports only the log and the mask of Keyscale, so that it starts fast.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -27,6 +28,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import psutil
 
@@ -34,12 +36,18 @@ sys.path.insert(0, str(Path(__file__).parents[3]))  # it is started by its path,
 from keyscale.api.launching.driver_log import LogWriter
 from keyscale.jobs.protocol.redaction import Mask
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 EXIT_SUPERVISED_ALREADY = 0
 EXIT_CANNOT_RUN = 127
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
-PROCESSES_MAX = 8192
-"""Maximum number of processes and threads of all attempts of a job with its own user."""
+DRIVER_QUOTA_VARIABLE = "KEYSCALE_DRIVER_QUOTA"
+"""The driver's quota as JSON: `processes` of the job's own user, `file_bytes`, and `cgroup`, the directory to join."""
+OOM_SCORE_MORE = 500
+"""When memory ends, the kernel ends a job's process before a control plane or a database with twice the memory."""
+OOM_SCORE_MAX = 1000
 _PR_SET_NO_NEW_PRIVS = 38
 _CHUNK_BYTES = 1 << 16
 _CUT_CHARACTER = re.compile(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z")
@@ -90,19 +98,22 @@ def run(directory: Path, command: list[str]) -> int:
     output, of_driver = os.pipe()
     mask = Mask(os.environ)
     user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
+    quota = json.loads(os.environ.pop(DRIVER_QUOTA_VARIABLE, "{}"))
     if user:
         give_up_privileges()
     try:
-        driver = subprocess.Popen(  # noqa: S603 - the launcher made the command
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=of_driver,
-            stderr=subprocess.STDOUT,
-            cwd=directory,
-            user=user[0] if user else None,
-            group=user[1] if user else None,
-            extra_groups=user[2:] if user else None,
-        )
+        accept_quota(quota, has_user=bool(user))
+        with ended_first_without_memory():
+            driver = subprocess.Popen(  # noqa: S603 - the launcher made the command
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=of_driver,
+                stderr=subprocess.STDOUT,
+                cwd=directory,
+                user=user[0] if user else None,
+                group=user[1] if user else None,
+                extra_groups=user[2:] if user else None,
+            )
     except OSError as error:
         log.write(f"the driver cannot be started: {error}\n".encode())
         return EXIT_CANNOT_RUN
@@ -118,13 +129,51 @@ def run(directory: Path, command: list[str]) -> int:
 def give_up_privileges() -> None:
     """Keeps this process and its children from getting more rights.
 
-    A setuid program, for example, gives no rights.
-
-    Crashes write no memory to disk, and a job cannot fill the host with processes.
+    A setuid program, for example, gives no rights. Crashes write no memory to disk.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES_MAX, PROCESSES_MAX))
+
+
+def accept_quota(quota: Mapping[str, Any], *, has_user: bool) -> None:
+    """Puts this process and its children under the job's quota.
+
+    Args:
+        quota: The quota, as in the variable.
+        has_user: Whether the driver gets a user of its own, whose processes the kernel then counts.
+
+    Raises:
+        OSError: A limit cannot be set: the driver must not start without.
+    """
+    if (cgroup := quota.get("cgroup")) is not None:
+        (Path(cgroup) / "cgroup.procs").write_text(str(os.getpid()))
+    limits = {
+        resource.RLIMIT_NPROC: quota.get("processes") if has_user else None,
+        resource.RLIMIT_FSIZE: quota.get("file_bytes"),
+    }
+    for limit, most in limits.items():
+        if most is not None:
+            resource.setrlimit(limit, (most, most))
+
+
+@contextlib.contextmanager
+def ended_first_without_memory() -> Iterator[None]:
+    """Makes processes the kernel's first choice when memory ends.
+
+    The processes are those that are started meanwhile. A user without further rights cannot take this back.
+    """
+    file = Path("/proc/self/oom_score_adj")
+    try:
+        score = int(file.read_text())
+        file.write_text(str(min(OOM_SCORE_MAX, score + OOM_SCORE_MORE)))
+    except OSError:  # no such system
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            file.write_text(str(score))
 
 
 def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:

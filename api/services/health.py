@@ -54,6 +54,7 @@ def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
         "reconciler": _state(ReconcilerDownError.code in codes),
         "leader": leader,
         "isolation": context.launcher.isolation.why_not or "ok",
+        "quotas": context.launcher.enclosures.means.statement,
     }, found
 
 

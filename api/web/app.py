@@ -18,6 +18,7 @@ from ..access.identities import User  # noqa: TC001 - FastAPI reads the annotati
 from ..access.openid import Issuer
 from ..access.rates import Rates
 from ..dashboard import router as dashboard
+from ..launching.enclosures import NO_ENCLOSURES, Enclosures
 from ..launching.launcher import Launcher
 from ..launching.program_loading import ProgramLoading
 from ..lifecycle.facts import Timeouts
@@ -73,7 +74,12 @@ Times are milliseconds since the epoch, durations are milliseconds, sizes are by
 `Authorization: Bearer <token>`."""
 
 
-def make_context(settings: Settings, engine: Engine | None = None, isolation: Isolation | None = None) -> Context:
+def make_context(
+    settings: Settings,
+    engine: Engine | None = None,
+    isolation: Isolation | None = None,
+    enclosures: Enclosures = NO_ENCLOSURES,
+) -> Context:
     """Returns a control plane's parts.
 
     Its database must have been migrated.
@@ -82,6 +88,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         settings: Its settings.
         engine: Its database; None: the database of the settings.
         isolation: The users of jobs; None: jobs run as the control plane's user.
+        enclosures: What holds the quotas of jobs.
     """
     engine = engine or open_engine(settings.database_url or "")
     sessions, reads = session_factory(engine), reading_session_factory(engine)
@@ -94,7 +101,7 @@ def make_context(settings: Settings, engine: Engine | None = None, isolation: Is
         with reads() as session:
             return replica_rows.shared_key(session)
 
-    launcher = Launcher(settings, isolation, read_artifact, read_key)
+    launcher = Launcher(settings, isolation, read_artifact, read_key, enclosures)
     return Context(
         settings=settings,
         engine=engine,
@@ -145,6 +152,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             timeouts=Timeouts(
                 restore_ms=context.settings.restore_timeout_ms, verify_ms=context.settings.verify_timeout_ms
             ),
+            starts_at_once=context.settings.starts_at_once,
         )
         removal = ObjectRemoval(context.sessions, context.pulse)
         retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
@@ -152,7 +160,6 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         snapshots = SnapshotRemoval(context.sessions, context.pulse)
         context.news.start()
         if reconcile:
-            starts_at_once=context.settings.starts_at_once,
             context.programs.sweep()
             reconciler.start()
             removal.start()

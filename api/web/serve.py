@@ -32,6 +32,7 @@ from ..access.tokens import new_token, token_sha256
 from ..database_clock import follow_database_clock
 from ..errors import ApiError, SettingInvalidError
 from ..launching.driver_command import stays_on_loopback
+from ..launching.enclosures import enclosures_here
 from ..launching.isolation import isolation_here, make_directory
 from ..settings import Settings
 from .app import create_app, make_context
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
+    from ..launching.enclosures import Enclosures
     from ..launching.isolation import Isolation
     from ..services.news import News
 
@@ -86,6 +88,8 @@ def serve(settings: Settings) -> int:
     """
     raise_open_files()
     isolation = prepare_home(settings)
+    enclosures = enclosures_here(settings, isolation)
+    logger.info("quotas of jobs: %s", enclosures.means.statement)
     embedded = EmbeddedPostgres(settings.home / "postgres") if settings.database_url is None else None
     with alone_in(settings.home), listen(settings) as listener:
         settings = replace(settings, port=listener.getsockname()[1])
@@ -100,7 +104,7 @@ def serve(settings: Settings) -> int:
             write_privately(settings.home / "address", settings.control_url)
             sys.stdout.write(f"Keyscale is at {settings.control_url}\nToken: {token} (in {settings.token_file})\n")
             sys.stdout.flush()
-            run(settings, engine, listener, isolation)
+            run(settings, engine, listener, isolation, enclosures)
         finally:
             for number in _ENDING_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # the database must be stopped completely
@@ -149,9 +153,11 @@ def prepare_home(settings: Settings) -> Isolation:
     return isolation
 
 
-def run(settings: Settings, engine: Engine, listener: socket.socket, isolation: Isolation) -> None:
+def run(
+    settings: Settings, engine: Engine, listener: socket.socket, isolation: Isolation, enclosures: Enclosures
+) -> None:
     """Serves requests until a signal arrives."""
-    app = create_app(make_context(settings, engine, isolation))
+    app = create_app(make_context(settings, engine, isolation, enclosures))
     # All that has been imported and made stays: without this the garbage collection walks through it again and again,
     # which stops all requests for a tenth of a second each time.
     gc.collect()

@@ -72,6 +72,7 @@ function showParts(health) {
     ["Leader", health.leader?.url ?? NONE, health.leader && `in epoch ${number(health.leader.epoch)}`],
     ["This replica", health.role ? words(health.role) : NONE],
     ["Users of jobs", health.isolation === "ok" ? "One per job" : health.isolation],
+    ["Quotas of jobs", Object.entries(health.quotas ?? {}).map(([name, limit]) => `${words(name)}: ${limit}`).join("; ") || NONE],
   ]));
 }
 
