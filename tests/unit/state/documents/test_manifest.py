@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import (
+    OPERATORS_MAX,
+    UID_CHARACTERS_MAX,
     FileHandle,
     Manifest,
     ManifestTakenError,
@@ -85,6 +88,35 @@ def test_a_file_that_two_subtasks_read_counts_once_in_the_size_of_the_state() ->
     rescaled = msgspec.structs.replace(operator, subtasks=halves)
     assert msgspec.structs.replace(manifest, operators=(rescaled,)).state_size_bytes == 1016
     assert distinct_bytes(halves) == [1016, 0]
+
+
+def test_the_files_of_a_manifest_are_its_states_files_and_its_positions() -> None:
+    state = ["job/shared/aa-1", "job/chk-7/count/0-u/0/CURRENT"]
+    assert [file.path for file in example().files()] == [*state, "job/chk-7/positions-u.json"]
+    assert [file.path for file in msgspec.structs.replace(example(), positions=None).files()] == state
+
+
+@pytest.mark.parametrize(
+    ("operators", "characters", "is_read"),
+    [
+        (1, UID_CHARACTERS_MAX, True),
+        (1, UID_CHARACTERS_MAX + 1, False),
+        (OPERATORS_MAX, 5, True),
+        (OPERATORS_MAX + 1, 5, False),
+    ],
+)
+def test_a_process_that_reads_the_manifests_of_others_accepts_only_so_many_operators_and_so_long_uids(
+    tmp_path: Path, operators: int, characters: int, is_read: bool
+) -> None:
+    (operator,) = example().operators
+    uids = [OperatorUid(f"{number:0{characters}d}") for number in range(operators)]
+    found = [msgspec.structs.replace(operator, uid=uid, subtasks=()) for uid in uids]
+    store = LocalObjectStore(tmp_path)
+    store.put("manifest", encode_manifest(msgspec.structs.replace(example(), operators=tuple(found))))
+    assert len(read_manifest(store, "manifest").operators) == operators
+    limited = LocalObjectStore(tmp_path, get_bytes_max=1 << 30)
+    with contextlib.nullcontext() if is_read else pytest.raises(DocumentCorruptError, match="operators"):
+        read_manifest(limited, "manifest")
 
 
 def test_todays_reader_reads_last_years_manifest() -> None:

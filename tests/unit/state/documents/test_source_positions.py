@@ -50,9 +50,10 @@ def test_positions_come_back_or_are_refused(tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path)
     handle = written(store)
     assert read_positions(store, handle) == POSITIONS
-    store.put(handle.path, b"{}")
-    with pytest.raises(ObjectCorruptError):
-        read_positions(store, handle)
+    for damaged in (b"{}", store.get(handle.path).replace(b"kept", b"lost")):
+        store.put(handle.path, damaged)
+        with pytest.raises(ObjectCorruptError):
+            read_positions(store, handle)
 
 
 def test_the_golden_document_is_read_and_written_as_it_is(tmp_path: Path) -> None:
