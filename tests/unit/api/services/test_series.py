@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.api.errors import RequestInvalidError
 from keyscale.api.schemas.series import SeriesName
 from keyscale.api.services import series
 from keyscale.api.services.series import SAMPLE_MS, choose_step, is_sample_due, merged
-from keyscale.db.models import Attempt, SeriesPoint
+from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS
-from keyscale.jobs.protocol.messages import DriverState, Heartbeat
+from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.messages import DriverMetrics, DriverState, Heartbeat
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 100 * DAY_MS
@@ -114,3 +118,196 @@ def test_the_first_report_of_each_step_and_of_each_state_is_a_sample(
 ) -> None:
     attempt = Attempt(driver_state="RUNNING", heartbeat_at_ms=last_ms, metrics=metrics)
     assert is_sample_due(attempt, Heartbeat(state=DriverState(state)), at_ms) is is_due
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, dict[str, Any]]]:
+    """The values that were stored, with their job and time."""
+    values: list[tuple[str, int, dict[str, Any]]] = []
+    monkeypatch.setattr(series.series, "store", lambda _, job_id, at_ms, given: values.append((job_id, at_ms, given)))
+    return values
+
+
+def test_the_values_of_a_checkpoint_are_stored_as_themselves(stored: list[Any]) -> None:
+    session: Any = None
+    taken = Checkpoint(job_id="job", state_size=1, checkpointed_size=2, end_to_end_duration=3)
+    series.note_checkpoint(session, taken, 50)
+    series.note_failed_checkpoint(session, "job", 60)
+    series.take_back_failed_checkpoint(session, "job", 60)
+    series.note_restart(session, "job", 70)
+    assert stored == [
+        (
+            "job",
+            50,
+            {
+                "state_size": 1,
+                "checkpointed_size": 2,
+                "checkpointed_bytes": 2,
+                "checkpoint_duration_ms": 3,
+                "checkpoint_duration_min_ms": 3,
+                "checkpoint_duration_sum_ms": 3,
+                "checkpoints_completed": 1,
+            },
+        ),
+        ("job", 60, {"checkpoints_failed": 1}),
+        ("job", 60, {"checkpoints_failed": -1}),
+        ("job", 70, {"restarts": 1}),
+    ]
+    assert set(stored[0][2]) <= set(COLUMNS)
+
+
+@pytest.mark.parametrize(("state", "rate"), [("RUNNING", 4.0), ("RESTORING", None)])
+def test_a_sample_has_the_jobs_counters_and_the_gauges_of_a_running_driver(
+    stored: list[Any], state: str, rate: float | None
+) -> None:
+    session: Any = None
+    attempt = Attempt(
+        job_id="job",
+        stage=AttemptStage.ACTIVE,
+        driver_state=state,
+        heartbeat_at_ms=1_000_000,
+        totals_before={"input_records": 10, "lag_records": 6, "lag_records_at_ms": 1},
+    )
+    series.sample(session, attempt, DriverMetrics(batches=1, input_records=5, processed_records_per_second=4.0), 77)
+    [(job_id, at_ms, values)] = stored
+    assert (job_id, at_ms, values["input_records"], values["processed_rate"]) == ("job", 77, 15, rate)
+    assert values["lag_records"] is None, "an earlier driver's number is not of this time"
+    assert set(values) <= set(COLUMNS), "the size of the state comes from checkpoints, and rates from counters"
+    series.sample(session, attempt, DriverMetrics(pending_records=9), 78)
+    assert stored[1][2]["lag_records"] == 9
+
+
+def test_a_job_counts_on_from_what_was_known_before_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = None
+    monkeypatch.setattr(series, "known_before", lambda _, job_id, number: {"job": {"input_records": number}}[job_id])
+    attempt = Attempt(job_id="job", number=4, totals_before={})
+    series.begin_counting(session, attempt)
+    assert attempt.totals_before == {"input_records": 4}
+    attempt.metrics, attempt.number = {}, 5
+    series.begin_counting(session, attempt)
+    assert attempt.totals_before == {"input_records": 4}
+
+
+class Shown:
+    """The series of one job, as the service shows them, and what it reads."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rows: list[SeriesPoint] = []
+        self.events: list[Event] = []
+        self.failed: list[Checkpoint] = []
+        self.read: list[Any] = []
+        monkeypatch.setattr(series, "now_ms", lambda: NOW_MS)
+        monkeypatch.setattr(series, "require_job_id", lambda _, name: {"flights": "job"}[name])
+        monkeypatch.setattr(series.series, "read", self._read)
+        monkeypatch.setattr(
+            series.events, "between", lambda _, *key, **more: self._note("events", *key, more) or self.events
+        )
+        monkeypatch.setattr(
+            series.checkpoints, "failed_between", lambda _, *key, **__: self._note("failed", *key) or self.failed
+        )
+
+    def _read(self, _: Any, job_id: str, ring: Any, from_ms: int, to_ms: int) -> list[SeriesPoint]:
+        self._note("points", job_id, ring.step_ms, from_ms, to_ms)
+        return self.rows
+
+    def _note(self, *what: Any) -> None:
+        self.read.append(what)
+
+    def show(self, names: Any = (), **span: Any) -> Any:
+        context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+        return series.show(context, "flights", series.Span(**span), names)
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    return Shown(monkeypatch)
+
+
+def test_the_last_hour_is_shown_with_the_step_before_it_for_its_first_rate(shown: Shown) -> None:
+    begin = NOW_MS - HOUR_MS
+    shown.rows = [
+        point(begin - 10_000, step_ms=10_000, input_records=5),
+        point(begin, step_ms=10_000, input_records=25),
+    ]
+    answer = shown.show()
+    assert (answer.from_ms, answer.to_ms, answer.step_ms) == (begin, NOW_MS, 10_000)
+    assert (answer.at_ms[0], answer.at_ms[-1], len(answer.at_ms)) == (begin, NOW_MS, 361)
+    assert shown.read[0] == ("points", "job", 10_000, begin - 10_000, NOW_MS)
+    assert shown.read[1][:4] == ("events", "job", begin, NOW_MS)
+    assert shown.read[2] == ("failed", "job", begin, NOW_MS)
+    assert set(answer.series) == set(SeriesName)
+    assert answer.series[SeriesName.INPUT_RATE][:2] == [2.0, None]
+    assert answer.series[SeriesName.INPUT_RECORDS][:2] == [25, None]
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        ({"to_ms": NOW_MS + DAY_MS}, (NOW_MS - HOUR_MS, NOW_MS)),
+        ({"to_ms": NOW_MS - DAY_MS}, (NOW_MS - DAY_MS - HOUR_MS, NOW_MS - DAY_MS)),
+        ({"to_ms": HOUR_MS // 2}, (0, HOUR_MS // 2)),
+        ({"from_ms": NOW_MS}, (NOW_MS, NOW_MS)),
+        ({"from_ms": 0}, (0, NOW_MS)),
+    ],
+)
+def test_a_span_ends_now_at_the_latest(shown: Shown, span: dict[str, int], expected: tuple[int, int]) -> None:
+    answer = shown.show(**span)
+    assert (answer.from_ms, answer.to_ms) == expected
+
+
+def test_a_span_begins_when_the_retention_does(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000 * DAY_MS
+    monkeypatch.setattr(series, "now_ms", lambda: now)
+    assert shown.show(from_ms=0).from_ms == now - RINGS[-1].span_ms
+    assert (shown.show(from_ms=0, to_ms=DAY_MS).from_ms, shown.show(from_ms=0, to_ms=DAY_MS).to_ms) == (DAY_MS, DAY_MS)
+
+
+def test_a_span_that_ends_before_it_begins_is_refused(shown: Shown) -> None:
+    for span in ({"from_ms": 2, "to_ms": 1}, {"from_ms": NOW_MS + 1}):
+        with pytest.raises(RequestInvalidError):
+            shown.show(**span)
+
+
+def test_a_step_begins_at_a_multiple_of_its_length_and_the_chosen_series_are_in_their_order(shown: Shown) -> None:
+    answer = shown.show(
+        [SeriesName.STATE_SIZE, SeriesName.INPUT_RECORDS, SeriesName.STATE_SIZE], from_ms=NOW_MS - 25_000
+    )
+    assert answer.at_ms == [NOW_MS - 30_000, NOW_MS - 20_000, NOW_MS - 10_000, NOW_MS]
+    assert list(answer.series) == sorted({SeriesName.INPUT_RECORDS, SeriesName.STATE_SIZE}, key=list(SeriesName).index)
+
+
+def test_marks_are_in_the_order_of_time_and_name_what_they_are_of(shown: Shown) -> None:
+    def event(at_ms: int, kind: str, **details: Any) -> Event:
+        return Event(at_ms=at_ms, kind=kind, message=kind.lower(), details=details)
+
+    shown.events = [
+        event(30, "RESCALE_ROLLED_BACK", change_id="c", ending="cancelled"),
+        event(10, "UPGRADE_ROLLED_BACK", change_id="d", ending="rolled back"),
+        event(50, "JOB_FAILED"),
+    ]
+    shown.failed = [
+        Checkpoint(checkpoint_id=7, is_savepoint=True, trigger_timestamp=40),
+        Checkpoint(checkpoint_id=8, is_savepoint=False, trigger_timestamp=20),
+    ]
+    assert [(mark.at_ms, mark.kind, mark.text, mark.id) for mark in shown.show().marks] == [
+        (10, "ROLLBACK", "upgrade_rolled_back", "d"),
+        (20, "CHECKPOINT_FAILED", "checkpoint 8 failed", "8"),
+        (30, "RESCALE", "rescale_rolled_back", "c"),
+        (40, "CHECKPOINT_FAILED", "savepoint 7 failed", "7"),
+        (50, "FAILURE", "job_failed", None),
+    ]
+    shown.failed = [
+        Checkpoint(checkpoint_id=each, is_savepoint=False, trigger_timestamp=each) for each in range(series.MARKS_MAX)
+    ]
+    marks = shown.show().marks
+    assert (len(marks), marks[0].id, marks[-1].id) == (series.MARKS_MAX, "3", str(series.MARKS_MAX - 1))
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [((0, 10), 2.0), ((0, 0), None), ((10, 0), None)])
+def test_a_rate_needs_two_samples_of_different_times(seconds: tuple[int, int], expected: float | None) -> None:
+    steps = {0: {"input_records": 5}, 10_000: {"input_records": 25}}
+    counted = {0: seconds[0] * 1000, 10_000: seconds[1] * 1000}
+    rates = series._values(steps, [0, 10_000], 10_000, counted, SeriesName.INPUT_RATE)
+    assert rates == [None, expected]
+    fewer = {0: {"input_records": 25}, 10_000: {"input_records": 5}}
+    assert series._values(fewer, [10_000], 10_000, {0: 0, 10_000: 9}, SeriesName.INPUT_RATE) == [0.0]
