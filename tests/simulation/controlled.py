@@ -82,6 +82,7 @@ class ControlledEnvironment(Environment):
         self.requests = 0
         self._context: Context | None = None
         self._planes_started = 0
+        self._must_roll_back = False
 
     def begin(self) -> None:
         """Starts the control planes, and creates and starts the job."""
@@ -132,6 +133,10 @@ class ControlledEnvironment(Environment):
         given = RollbackRequest(revision=revision, state=state, plan_first=False, change_id=self._id())
         self._ask("roll back", lambda context: revisions.roll_back(context, USER, NAME, given))
 
+    def on_must_roll_back(self) -> None:
+        """Says that a change of this history brings a program that fails, and so must be rolled back."""
+        self._must_roll_back = True
+
     def on_cancel_change(self) -> None:
         in_progress = select(Change).where(Change.status == ChangeStatus.IN_PROGRESS)
         with self.database.sessions() as session:
@@ -150,10 +155,11 @@ class ControlledEnvironment(Environment):
         given = StartRequest(parallelism=parallelism)
         self._ask("start", lambda context: jobs.start(context, USER, NAME, given))
 
-    def on_run_from(self, which: str, *, claim: bool) -> None:
+    def on_run_from(self, which: str, *, claim: bool, parallelism: int | None = None) -> None:
         """Goes back to the latest snapshot, by stopping and starting from it."""
         source = RestoreSource(latest=True) if which == "latest" else RestoreSource(savepoint_id=which)
-        given = StartRequest(restore_from=source, claim_mode=ClaimMode.CLAIM if claim else ClaimMode.NO_CLAIM)
+        mode = ClaimMode.CLAIM if claim else ClaimMode.NO_CLAIM
+        given = StartRequest(restore_from=source, claim_mode=mode, parallelism=parallelism)
         self._ask("start from", lambda context: jobs.start(context, USER, NAME, given))
 
     def on_command(self, what: str) -> None:
@@ -180,10 +186,16 @@ class ControlledEnvironment(Environment):
 
         return delete
 
-    def on_clone(self, parallelism: int) -> None:
+    def on_clone(self, parallelism: int, *, claim: bool = False) -> None:
         if sum(name.startswith("clone") for name in self._job_names()) >= 1:
             return
-        given = CloneRequest(name=f"clone-{self._id()}", parallelism=parallelism, start=True)
+        given = CloneRequest(
+            name=f"clone-{self._id()}",
+            parallelism=parallelism,
+            start=True,
+            restore_from=RestoreSource(latest=True),
+            claim_mode=ClaimMode.CLAIM if claim else ClaimMode.NO_CLAIM,
+        )
         self._ask("clone", lambda context: clones.clone(context, USER, NAME, given))
 
     def on_delete_clone(self) -> None:
@@ -240,7 +252,10 @@ class ControlledEnvironment(Environment):
             (ChangeStatus.COMPLETED, ChangeKind.ROLLBACK): "a change went back to an earlier revision",
         }
         with self.database.sessions() as session:
-            for change in session.scalars(select(Change).order_by(Change.id)).all():
+            made = session.scalars(select(Change).order_by(Change.id)).all()
+            if self._must_roll_back and all(change.status != ChangeStatus.ROLLED_BACK for change in made):
+                self.auditor.find("a change to a program that fails was not rolled back")
+            for change in made:
                 code = (change.failure or {}).get("code")
                 if code == "CHANGE_CANCELLED":
                     self.world.reach("a change was cancelled")
@@ -360,11 +375,13 @@ class ControlledEnvironment(Environment):
             return not session.scalars(select(DeletedJob)).all()
 
     def _check_data(self) -> None:
+        with self.database.sessions() as session:
+            running = set(session.scalars(select(Job.id).where(Job.status == JobStatus.RUNNING)).all())
         for job_id in self._job_ids():
             self.auditor.check_log(job_id)
             if job_id in self.sinks:
-                first = self._first_record_of(job_id)
-                self.auditor.check_rows(job_id, self.sinks[job_id], self.source.records, first)
+                first, is_complete = self._first_record_of(job_id), job_id in running
+                self.auditor.check_rows(job_id, self.sinks[job_id], self.source.records, first, is_complete=is_complete)
 
     def _check_one_driver_each(self) -> None:
         """The job runs as its row says: one driver, of its revision and parallelism."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState
+from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import NothingUsableError
@@ -84,6 +85,7 @@ class Armed:
     freezes: bool
     away_seconds: float = 0.0
     cuts_off: bool = False
+    of_newest: bool = False
 
 
 class Environment:
@@ -222,8 +224,8 @@ class Environment:
     def on_kill_at(self, moment: str, nth: int) -> None:
         self._armed.append(Armed(moment, nth, freezes=False))
 
-    def on_freeze_at(self, moment: str, nth: int) -> None:
-        self._armed.append(Armed(moment, nth, freezes=True))
+    def on_freeze_at(self, moment: str, nth: int, *, of_newest: bool = False) -> None:
+        self._armed.append(Armed(moment, nth, freezes=True, of_newest=of_newest))
 
     def on_lose_host_at(self, moment: str, nth: int) -> None:
         """At a moment the host of a driver is lost; other systems do not see that the driver has died."""
@@ -241,6 +243,12 @@ class Environment:
         name = f"command-{self.commands}"
         command = Command(id=name, kind=kind, savepoint_id=name if takes else None, drain=drain)
         self.control.commands.setdefault((JOB, self.attempt), []).append(command)
+
+    def on_command_again(self) -> None:
+        """Gives the newest attempt the last command of the job, if no attempt has answered it."""
+        given = [command for commands in self.control.commands.values() for command in commands]
+        if given and given[-1].id not in self.control.results:
+            self.control.commands.setdefault((JOB, self.attempt), []).append(given[-1])
 
     def on_store_faults(
         self, not_applied: float, answer_lost: float, applied_late: float, slow: float, damaged: float = 0.0
@@ -290,6 +298,13 @@ class Environment:
             for idle in list(lost._idle.values()):
                 idle.store.abandon()
 
+    def on_close_idle_stores(self, which: int) -> None:
+        """An executor closes its open stores, as it does when they have been idle for long."""
+        driver = self._chosen(which)
+        stores: WarmStores | None = driver and driver.process.resources.get("warm stores")
+        if driver is not None and stores is not None:
+            self.world.spawn(driver.process, "warm stores", stores.close)
+
     def on_lose_disk(self, host: str) -> None:
         """A host is replaced by a new one of the same name."""
         for driver in self.drivers:
@@ -307,8 +322,8 @@ class Environment:
         for name, share in shares.items():
             setattr(self.commit_faults, name, share)
 
-    def on_rewind(self, parallelism: int, host: str, which: int, *, claim: bool) -> None:
-        """Goes back to a savepoint, after whatever runs has been ended."""
+    def on_rewind(self, parallelism: int, host: str, which: int, *, claim: bool, kills: bool = True) -> None:
+        """Goes back to a savepoint, after whatever runs has been ended, or beside it."""
         savepoints = [
             path
             for path in self._snapshots(SnapshotKind.SAVEPOINT)
@@ -316,7 +331,7 @@ class Environment:
         ]
         if not savepoints:
             return
-        for driver in self._alive():
+        for driver in self._alive() if kills else []:
             driver.process.kill()
         chosen = self.auditor.manifests[savepoints[which % len(savepoints)]]
         self._rewinds.append((self.attempt, chosen.log_position))
@@ -349,12 +364,24 @@ class Environment:
             or all(location_of(URL, path) != given.restore_from for given in self.control.assignments.values())
         ]
         if savepoints:
-            path = savepoints[which % len(savepoints)]
-            directory = path.rpartition("/")[0] + "/"
-            if f"{directory}claim.json" not in self.store.objects:
-                self.store.delete(path)
-                for each in [each for each in self.store.objects if each.startswith(directory)]:
-                    self.store.delete(each)
+            self._delete_savepoint(savepoints[which % len(savepoints)])
+
+    def on_delete_wanted_savepoint(self) -> None:
+        """A user deletes the savepoint that a driver is about to go back to for the first time."""
+        wanted, driver = self._rewinding, self.drivers[-1] if self.drivers else None
+        if not self._wish or wanted is None or driver is None or driver.assignment is not None:
+            return
+        earlier = [given for (_, attempt), given in self.control.assignments.items() if attempt < self.attempt]
+        path = wanted.removeprefix(f"{URL}/")
+        if path in self.auditor.manifests and all(given.restore_from != wanted for given in earlier):
+            self._delete_savepoint(path)
+
+    def _delete_savepoint(self, path: str) -> None:
+        directory = path.rpartition("/")[0] + "/"
+        if f"{directory}claim.json" not in self.store.objects:
+            self.store.delete(path)
+            for each in [each for each in self.store.objects if each.startswith(directory)]:
+                self.store.delete(each)
 
     def on_damage(self, which: int, how: str) -> None:
         """An object of the newest checkpoint is damaged, if an older one is there to go back to."""
@@ -561,6 +588,9 @@ class Environment:
 
     def _hint(self, hint: str) -> str | None:
         """Returns what a control plane would say of the job's own history: its latest report, an older one, nothing."""
+        if self._wish and self.drivers[-1].failure == RestoreRefusedError.code:
+            self._wish, self._rewinding = {}, None  # the user has read why, and wishes no longer
+            self._rewinds.pop()
         wish = self._rewinding if self._wish else None
         known = [
             location
@@ -601,7 +631,7 @@ class Environment:
             if self._crash is not None and self._crash[0] == len(self._durable) - 1:
                 self._crash_now(process, name)
         for armed in self._armed:
-            if armed.moment != name:
+            if armed.moment != name or (armed.of_newest and process is not self.drivers[-1].process):
                 continue
             armed.nth -= 1
             if armed.nth > 0:

@@ -69,6 +69,7 @@ START_MOMENTS = (
     "message.report.before",
     "message.report.delivered",
 )
+COMMITTING_MOMENTS = ("log.appended", "batch.committed")
 GOING_BACK_MOMENTS = ("run.fenced", "sink.recovered", "run.restored", "log.appended", "batch.published")
 MOMENTS = (*BATCH_MOMENTS, *CHECKPOINT_MOMENTS, *START_MOMENTS)
 
@@ -104,7 +105,7 @@ def _at_effects(seed: int, events: Sequence[Event]) -> list[Event]:
     if not any(event.given.get("kind") in TRANSACTIONAL_SINKS for event in events):
         return []
     chance = random.Random(f"effects {seed}")
-    scene = chance.choice((_sleeper, _crash, _overlap, _lose_host))
+    scene = chance.choice((_sleeper, _crash, _overlap, _lose_host, _lose_host))
     return [_records(chance, 2.0), *scene(chance, (SINK_MOMENT,)), _records(chance, 1.0)]
 
 
@@ -168,6 +169,9 @@ def control_plane_history(seed: int) -> History:
     ]
     for _ in range(chance.randint(4, 16)):
         kind = chance.choices(kinds, weights)[0]
+        if kind in _CONTROLLED_SCENES:
+            events += _CONTROLLED_SCENES[kind](chance)
+            continue
         given = _GIVEN_CONTROLLED.get(kind) or _GIVEN.get(kind, _nothing)
         events.append(Event(kind, round(_pause(chance) * 2, 3), given(chance)))
     return History(seed, tuple(events), has_control_plane=True)
@@ -421,6 +425,65 @@ def _set_back(chance: random.Random, _: Sequence[str]) -> list[Event]:
     ]
 
 
+def _left_behind(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver sleeps with a committed batch, the job goes back behind it, and the sleeper wakes."""
+    rewind = {"parallelism": chance.choice(PARALLELISMS), "host": "b", "which": 0, "claim": False, "kills": False}
+    return [
+        Event("command", 0.5, {"what": "SAVEPOINT"}),
+        _records(chance, 4.0),
+        Event("freeze_at", 0.0, {"moment": chance.choice(COMMITTING_MOMENTS), "nth": 1}),
+        _records(chance),
+        Event("rewind", 4.0, rewind),
+        Event("kill_at", 0.0, {"moment": "run.restored", "nth": 1}),
+        Event("thaw", round(chance.choice((5.0, 6.0)), 3), {"which": 0}),
+    ]
+
+
+def _refused(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A user deletes a savepoint while a driver starts that shall go back to it."""
+    return [
+        Event("command", 0.5, {"what": "SAVEPOINT"}),
+        _records(chance, 4.0),
+        Event("rewind", 1.0, {"parallelism": 2, "host": "c", "which": 0, "claim": chance.random() < 0.5}),
+        Event("delete_wanted_savepoint", 0.5),
+        Event("start", 8.0, _start(chance)),
+    ]
+
+
+def _asked_again(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver dies after a savepoint that it has not told of, and the next one is asked for it again."""
+    return [
+        Event("command", _pause(chance), {"what": chance.choice(("SAVEPOINT", "STOP_WITH_SAVEPOINT", "drain"))}),
+        Event("kill_at", 0.0, {"moment": "checkpoint.published", "nth": 1}),
+        Event("start", 6.0, {**_start(chance), "kills": True}),
+        Event("command_again", 0.5),
+        _records(chance, 6.0),
+    ]
+
+
+def _overslept(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """A driver has chosen its base and sleeps, and wakes when the log since that base is deleted."""
+    return [
+        Event("retained", 0.0, {"count": 1}),
+        Event("start", 0.0, {**_start(chance), "kills": True}),
+        _records(chance, 1.0),
+        Event("start", 16.0, {**_start(chance), "kills": False}),
+        Event("freeze_at", 0.0, {"moment": "reading.list", "nth": 3, "of_newest": True}),
+        *(_records(chance, 12.0) for _ in range(5)),
+        Event("thaw", 12.0, {"which": 0}),
+    ]
+
+
+def _closed_stores(chance: random.Random, _: Sequence[str]) -> list[Event]:
+    """Executors close their stores between batches, and open them again."""
+    return [
+        _records(chance),
+        Event("close_idle_stores", round(chance.choice((0.1, 2.0)), 3), {"which": 0}),
+        _records(chance, round(chance.choice((0.0, 2.0)), 3)),
+        Event("close_idle_stores", 2.0, {"which": 0}),
+    ]
+
+
 def _steady(chance: random.Random, _: Sequence[str]) -> list[Event]:
     """Records come all the time, over some checkpoints."""
     return [_records(chance, round(chance.uniform(0.5, 2.5), 3)) for _ in range(14)]
@@ -447,6 +510,11 @@ _SCENES: dict[str, Callable[[random.Random, Sequence[str]], list[Event]]] = {
     "steady": _steady,
     "crash twice": _crash_twice,
     "lose host": _lose_host,
+    "left behind": _left_behind,
+    "refused": _refused,
+    "asked again": _asked_again,
+    "overslept": _overslept,
+    "closed stores": _closed_stores,
 }
 
 
@@ -476,6 +544,11 @@ _DATA_PLANE: dict[str, float] = {
     "unanswered commit": 0.3,
     "steady": 0.3,
     "crash twice": 0.5,
+    "left behind": 0.5,
+    "refused": 0.4,
+    "asked again": 0.4,
+    "overslept": 0.2,
+    "closed stores": 0.4,
     "records": 10,
     "start": 6,
     "kill": 2,
@@ -575,12 +648,38 @@ CONTROL_MOMENTS = (
     "deleted_job.objects_deleted",
 )
 
+
+def _regret(chance: random.Random) -> list[Event]:
+    """A user changes the job, and cancels the change before its first batch."""
+    change = chance.choice(("rescale", "upgrade"))
+    return [
+        Event(change, _pause(chance), {**_GIVEN_CONTROLLED[change](chance), "twice": False}),
+        Event("cancel_change", round(chance.choice((0.3, 2.0, 4.0)), 3)),
+    ]
+
+
+def _go_back_to_revision(chance: random.Random) -> list[Event]:
+    """The job is upgraded, and goes back to the revision from before."""
+    return [
+        Event("upgrade", _pause(chance), {"fails": False, "mode": "savepoint"}),
+        Event("roll_back", 25.0, {"revision": 1, "state": chance.choice(("savepoint", "current"))}),
+        _records(chance),
+    ]
+
+
+_CONTROLLED_SCENES: dict[str, Callable[[random.Random], list[Event]]] = {
+    "regret": _regret,
+    "go back to revision": _go_back_to_revision,
+}
+
 _CONTROLLED: dict[str, float] = {
+    "regret": 2,
+    "go back to revision": 1,
     "records": 10,
     "rescale": 6,
     "upgrade": 5,
-    "roll_back": 2,
-    "cancel_change": 1,
+    "roll_back": 1,
+    "cancel_change": 0.5,
     "stop": 2.5,
     "cancel": 1,
     "run": 4,

@@ -465,7 +465,6 @@ WITHOUT_CONTROL = {
     ),
     "A store that failed in a batch is not used again.": "Its task has abandoned the store with the exception.",
     "A checkpoint whose files are missing is passed over.": "The restore finds the missing file and falls back.",
-    "A savepoint that another job has claimed is refused.": "These histories have one job.",
     "Changelogs are compared with the hash in the log.": "A changelog has a checksum of its own.",
     "The log decides which checkpoint is the newest.": (
         "From an older base the log leads to the same state, and it is kept since the oldest retained checkpoint."

@@ -174,6 +174,7 @@ class StoreClient:
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)
+        self._world.moment("reading.list")
         self._request("list", prefix)
         before = self._listed(prefix, start_after)
         self._world.sleep(self._latency())

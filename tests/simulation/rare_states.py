@@ -47,7 +47,6 @@ OF_DATA_PLANE = (
     "a claimed savepoint was deleted",
     "an object came or went while it was listed",
     "a batch was published that was visible already",
-    "a sink refused an older attempt's batch",
     "a sink took rows back",
     "the commit of a sink was refused",
     "the commit of a sink was lost",

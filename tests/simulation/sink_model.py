@@ -74,7 +74,6 @@ class PlayedSink:
         model = self.model
         match next_step(model.marker, attempt, batch_id):
             case Step.REFUSE:
-                model.world.reach("a sink refused an older attempt's batch")
                 raise SinkOccupiedError(f"batch {batch_id} of attempt {attempt} is refused by {model.marker}")
             case Step.DONE:
                 model.world.reach("a batch was published that was visible already")

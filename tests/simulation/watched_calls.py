@@ -11,6 +11,7 @@ from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointsFailingError, CheckpointTimeoutError
+from keyscale.jobs.sinks import kafka_output, postgres
 from keyscale.jobs.sinks.kafka_output import KafkaOutput
 from keyscale.jobs.sinks.postgres import PostgresSink
 from keyscale.jobs.sinks.published import Step
@@ -25,6 +26,7 @@ from keyscale.state.operator_state import operator_files
 from keyscale.state.retention.deletion_plan import RetentionError
 from keyscale.state.subtask import store
 from keyscale.state.subtask.store import SubtaskStore
+from tests.simulation import sink_model
 from tests.simulation.object_store import StoreClient
 from tests.support.rehearsal.rehearsal import RehearsedRunner
 
@@ -151,6 +153,10 @@ WATCHED = (
         KafkaOutput,
         "step",
         lambda result, given: result is Step.DONE and given[0]._share is not None,
+    ),
+    *(
+        Watched("a sink refused an older attempt's batch", module, "next_step", lambda result, _: result is Step.REFUSE)
+        for module in (sink_model, postgres, kafka_output)
     ),
     Watched("staged rows were moved to a table again", PostgresSink, "_publish_staged", not_raised),
     Watched("rows were taken back from a table", PostgresSink, "_take_back", not_raised),
