@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from keyscale.jobs.runtime.batch import watermarks
+from keyscale.jobs.runtime.batch import runner, watermarks
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.runner import BatchRunner
 from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume_plan, retention_runner
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
@@ -27,12 +28,11 @@ from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.retention import deletion_plan
 from keyscale.state.retention.deletion import Deleted
 from keyscale.state.retention.deletion_plan import RetentionFacts, RetentionPolicy
-from tests.simulation import sink_model, spark
+from tests.simulation import sink_model
 from tests.simulation.environment import play
 from tests.simulation.generator import data_plane_history, data_plane_scenes
 from tests.simulation.history import Event, History
 from tests.simulation.object_store import StoreClient, StoreModel
-from tests.support.rehearsal import rehearsal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -331,7 +331,7 @@ DATA_PLANE = (
     ),
     Guard(
         "A starting attempt has its sinks drop what is not committed.",
-        ((spark.PlayedRunner, "recover", lambda *_: None),),
+        ((BatchRunner, "recover", lambda *_: None),),
         "are left staged|" + WRONG_ROWS,
         0,
         history=data_plane_scenes("crash", moments=("sink.prepared", "batch.ran")),
@@ -352,7 +352,7 @@ DATA_PLANE = (
     ),
     Guard(
         "A batch's processing time does not go back.",
-        ((watermarks, "batch_times", _times_by_this_clock), (rehearsal, "batch_times", _times_by_this_clock)),
+        ((watermarks, "batch_times", _times_by_this_clock), (runner, "batch_times", _times_by_this_clock)),
         "processing time",
         1,
         history=data_plane_scenes("set back"),

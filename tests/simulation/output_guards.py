@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from keyscale.jobs.runtime.batch.runner import BatchRunner
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.sinks import kafka_output, postgres
 from keyscale.jobs.sinks.kafka import KafkaSink
@@ -19,7 +20,6 @@ from keyscale.state.subtask import store
 from tests.simulation.generator import SINK_MOMENT, data_plane_scenes
 from tests.simulation.guards import WRONG_ROWS, Guard, publish_and_commit
 from tests.simulation.history import Event, History
-from tests.support.rehearsal.rehearsal import RehearsedRunner
 
 DOUBTFUL = {"refused": 0.1, "lost": 0.1, "unanswered": 0.2, "late": 0.1}
 TABLES = ("appended table", "upserted table")
@@ -82,7 +82,7 @@ OUTPUT = (
     ),
     Guard(
         "An overtaken driver discards what it cannot commit.",
-        ((RehearsedRunner, "discard", lambda *_: None),),
+        ((BatchRunner, "discard", lambda *_: None),),
         "are left staged",
         2,
         history=data_plane_scenes("overlap", "late", "crash", sinks=("files",), is_timed=True),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from tests.simulation.job import table_of
-from tests.support.rehearsal.rehearsal import RehearsedRunner
-from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedContext
+from tests.support.rehearsal.rehearsed_spark import RehearsedContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tests.simulation.job import Record
     from tests.simulation.world import World
@@ -51,46 +50,10 @@ class PlayedSession:
 
 
 class PlayedContext(RehearsedContext):
-    """A SparkContext."""
+    """A SparkContext whose jobs can be cancelled."""
 
     def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
         return
-
-
-class PlayedAnchor(RehearsedAnchor):
-    """Rows of subtasks."""
-
-    @classmethod
-    def create(cls, _spark: Any, parallelism: int) -> Self:
-        return cls(parallelism)
-
-    def release(self) -> None:
-        return
-
-
-class PlayedSources:
-    """In the place of `JobSources`, for a job with one source."""
-
-    def __init__(self, nodes: Sequence[Any]) -> None:
-        self.nodes = tuple(nodes)
-
-    @classmethod
-    def ordered(cls, nodes: Sequence[Any], _uids: Sequence[str]) -> Self:
-        return cls(nodes)
-
-    def declared(self) -> list[Any]:
-        from keyscale.jobs.runtime.batch.source_order import DeclaredSource  # noqa: PLC0415
-
-        return [DeclaredSource(node.uid) for node in self.nodes]
-
-    def stream(self) -> Any:
-        return self.nodes[0].frame
-
-    def positions(self, recorded: dict[str, str]) -> dict[str, str]:
-        return dict(recorded)
-
-    def counting(self) -> list[Any]:
-        return []  # as of a source that only Spark can ask
 
 
 class PlayedIdleQueries:
@@ -106,41 +69,6 @@ class PlayedIdleQueries:
         return
 
     look_a_last_time = look
-
-
-class PlayedRunner(RehearsedRunner):
-    """In the place of `BatchRunner`, as the execution makes it."""
-
-    def __init__(self, _spark: Any, topology: Any, info: Any, _anchor: Any, specs: Any, **parts: Any) -> None:
-        super().__init__(topology, info, specs, _no_transform, parts["shipment"])
-        self._sink_retries = parts["sink_retries"]
-        self._clock = parts["clock"]
-
-    def of_query(self, frame: Any) -> Any:
-        return frame
-
-    def publish(self, tokens: Any) -> None:
-        self._sink_retries.run(lambda: super(PlayedRunner, self).publish(tokens))
-
-    def take_over(self, committed: Any) -> None:
-        self._sink_retries.run(lambda: super(PlayedRunner, self).take_over(committed))
-
-    def recover(self, committed: Any, forked_from: Any = None) -> None:
-        self.forked_from = forked_from
-        self._sink_retries.run(lambda: super(PlayedRunner, self).recover(committed))
-
-    def rehearse(self) -> None:
-        return
-
-    def _now_ms(self) -> int:
-        now_ms: int = self._clock.now_ms()
-        return now_ms
-
-    __slots__ = ("_clock", "_sink_retries", "forked_from")
-
-
-def _no_transform(_node: Any, table: Any) -> Any:
-    return table
 
 
 class PlayedQuery:

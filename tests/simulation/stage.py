@@ -23,6 +23,7 @@ from tests.simulation import file_sink, interposition, kafka_sink, postgres_sink
 from tests.simulation.descriptors import HOLDERS, Descriptors
 from tests.simulation.local_engine import LocalEngine
 from tests.simulation.object_store import StoreClient
+from tests.support.rehearsal.rehearsal import parts_without_spark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,9 +104,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         snapshot.link_snapshot(directory, shards)
 
     execution_parts: list[tuple[Any, str, object]] = [
-        (execution, "Anchor", spark.PlayedAnchor),
-        (execution, "BatchRunner", spark.PlayedRunner),
-        (execution, "JobSources", spark.PlayedSources),
+        *parts_without_spark(),
         (execution, "IdleQueries", spark.PlayedIdleQueries),
         (execution, "ProgressWatch", spark.PlayedIdleQueries),
         (job_run, "start_workers", lambda *_: None),

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from tests.simulation.descriptors import Descriptors
 from tests.simulation.environment import play
-from tests.simulation.generator import data_plane_history
+from tests.simulation.generator import data_plane_scenes
 from tests.simulation.trace import Trace
 from tests.simulation.world import Host, Process, World
 
 if TYPE_CHECKING:
     import pytest
 
-SEED = 4
+HISTORY = data_plane_scenes("crash", moments=("checkpoint.uploaded",))(0)
 
 
 def open_descriptors() -> set[int]:
@@ -24,17 +24,17 @@ def open_descriptors() -> set[int]:
 
 
 def test_a_history_with_killed_drivers_leaves_no_descriptor() -> None:
-    play(data_plane_history(SEED))
+    play(HISTORY)
     before = open_descriptors()
-    assert play(data_plane_history(SEED)).reached["a driver was lost in the middle of a checkpoint"]
+    assert play(HISTORY).reached["a driver was lost in the middle of a checkpoint"]
     assert open_descriptors() == before
 
 
 def test_a_history_leaves_descriptors_if_the_world_closes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    play(data_plane_history(SEED))
+    play(HISTORY)
     before = open_descriptors()
     monkeypatch.setattr(Descriptors, "_close_of", lambda *_: None)
-    play(data_plane_history(SEED))
+    play(HISTORY)
     left = open_descriptors() - before
     for descriptor in left:
         os.close(descriptor)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
+from keyscale.jobs.runtime.batch.runner import BatchRunner
 from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume_plan, retention_runner
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
@@ -28,7 +29,6 @@ from keyscale.state.subtask import store
 from keyscale.state.subtask.store import SubtaskStore
 from tests.simulation import sink_model
 from tests.simulation.object_store import StoreClient
-from tests.support.rehearsal.rehearsal import RehearsedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -147,7 +147,7 @@ WATCHED = (
         "fire_timers",
         lambda result, given: result is True and given[0]._status.commits == 1,
     ),
-    Watched("an overtaken driver discarded its output", RehearsedRunner, "discard", not_raised),
+    Watched("an overtaken driver discarded its output", BatchRunner, "discard", not_raised),
     Watched(
         "a share was found written already",
         KafkaOutput,

@@ -7,14 +7,17 @@ and transforms are applied by whoever rehearses. A rehearsal of many jobs at man
 from __future__ import annotations
 
 import hashlib
-import uuid
+import queue
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.clock import now_ms
 from keyscale.jobs.graph.nodes import (
     OperatorNode,
     SideOutputNode,
@@ -25,191 +28,93 @@ from keyscale.jobs.graph.nodes import (
     UnionNode,
 )
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
-from keyscale.jobs.protocol.messages import Assignment
-from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
-from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings
+from keyscale.jobs.runtime.batch import runner
+from keyscale.jobs.runtime.batch.runner import BatchRunner
 from keyscale.jobs.runtime.batch.shipment import Shipment
-from keyscale.jobs.runtime.batch.watermarks import batch_times, due_subtasks
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
-from keyscale.jobs.runtime.driver.attempt import open_attempt
+from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
+from keyscale.jobs.runtime.driver import execution
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
-from keyscale.jobs.runtime.driver.checkpoints import Checkpoints, SnapshotContext
-from keyscale.jobs.runtime.driver.execution import (
-    existing_checkpoints,
-    next_checkpoint_id,
-    operator_declarations,
-    with_schemas,
-)
-from keyscale.jobs.runtime.executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces
-from keyscale.jobs.runtime.executor.task import OperatorTask, subtask_info
-from keyscale.jobs.runtime.executor.task_reports import TaskReport, complete_reports
+from keyscale.jobs.runtime.driver.execution import Execution, RunContext
+from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
 from keyscale.jobs.runtime.executor.worker import warm_stores
-from keyscale.jobs.sinks.sink import SinkContext, Takeover
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
-from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
-from keyscale.state.keys.hashing import HashId, hash_codes
+from keyscale.state.identifiers import JobId, SubtaskIndex
+from keyscale.state.keys.hashing import hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_groups, subtask_for_key_group
-from keyscale.state.layout import Layout
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.rehearsal.rehearsed_sink import RehearsedSink
-from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedContext, RehearsedQuery
+from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedQuery, RehearsedSession, RehearsedSources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from keyscale.jobs.functions.timer_service import NextTimers
     from keyscale.jobs.graph.nodes import NodeId
     from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
+    from keyscale.jobs.runtime.executor.task import OperatorTask
     from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.documents.job_time import JobTime
-    from keyscale.state.local.subtask_spec import SubtaskSpec
+    from keyscale.state.identifiers import OperatorUid
 
 JOB = JobId("rehearsed")
 MAX_PARALLELISM = 16
+Transform: TypeAlias = "Callable[[TransformNode, pa.Table], pa.Table]"
 
 
-class _Reports:
-    """A Spark accumulator of task reports."""
-
-    def __init__(self) -> None:
-        self.value: list[TaskReport] = []
-
-    def add(self, reports: list[TaskReport]) -> None:
-        self.value.extend(reports)
+def _unchanged(_node: TransformNode, table: pa.Table) -> pa.Table:
+    return table
 
 
-@dataclass(slots=True)
-class RehearsedRunner:
-    """Plays `BatchRunner`, on tables: the same plan, tasks and outcome.
+class RehearsedRunner(BatchRunner):
+    """A `BatchRunner` whose batches are tables: tasks run here and now, one after the other.
 
-    Attributes:
-        topology: With RehearsedSinks.
-        info: Of the run.
-        specs: The subtasks of each operator.
+    Args:
+        given: As of `BatchRunner`.
         transform: Applies a stateless step to a table.
-        shipment: The parts of the run that are shipped once.
+        parts: As of `BatchRunner`.
     """
 
-    topology: Topology
-    info: RunInfo
-    specs: Mapping[OperatorUid, Sequence[SubtaskSpec]]
-    transform: Callable[[TransformNode, pa.Table], pa.Table]
-    shipment: Shipment
-    _processing_time_ms: int = 0
+    def __init__(self, *given: Any, transform: Transform, **parts: Any) -> None:
+        super().__init__(*given, **parts)
+        self._transform = transform
 
-    def run(
-        self,
-        frame: pa.Table | None,
-        committed: CommittedState,
-        *,
-        is_at_end: bool = False,
-    ) -> BatchOutcome:
-        batch_id = BatchId(committed.batch_id + 1)
-        (source,) = self.topology.sources
-        frame = source.schema.empty_table() if frame is None else frame
-        times = batch_times(self.topology, committed.time, self._now_ms(), is_at_end=is_at_end)
-        reports, run = _Reports(), uuid.uuid4().hex
+    def of_query(self, stream: Any) -> Any:
+        return stream
+
+    def rehearse(self) -> None:
+        return
+
+    def _stage(self, frame: Any, plan: Any, tokens: dict[OperatorUid, str]) -> None:
+        (source,) = self._topology.sources
         tables: dict[NodeId, pa.Table] = {}
         sides: dict[tuple[NodeId, str], pa.Table] = {}
-        tokens: dict[OperatorUid, str] = {}
-        for node in self.topology.nodes:
+        for node in self._topology.nodes:
             if isinstance(node, SourceNode):
-                tables[node.id] = frame
+                tables[node.id] = source.schema.empty_table() if frame is None else frame
             elif isinstance(node, TransformNode):
-                tables[node.id] = self.transform(node, tables[node.input]).cast(node.schema)
+                tables[node.id] = self._transform(node, tables[node.input]).cast(node.schema)
             elif isinstance(node, TimestampsNode | UnionNode):
                 tables[node.id] = pa.concat_tables(tables[each] for each in node.inputs)
             elif isinstance(node, SideOutputNode):
                 tables[node.id] = sides[node.input, node.tag]
             elif isinstance(node, OperatorNode):
-                task = self._task(node, run, committed, reports)
-                due = self._due(node, times[node.uid], committed.timers)
-                due = tuple(is_due or task.starts.must_all_run for is_due in due)
-                task = replace(task, time=times[node.uid], due=due)
-                outputs = self._run_operator(node, task, tables[node.input])
+                outputs = self._run_operator(node, self._task(plan, node, b""), tables[node.input])
                 tables[node.id] = outputs[""]
                 sides |= {(node.id, tag): outputs[tag] for tag in node.side_outputs}
             else:
-                tokens[node.uid] = node.sink.prepare(cast("Any", tables[node.input]), self._sink(node.uid, batch_id))
-        uids = [node.uid for node in self.topology.operators]
-        complete = complete_reports(reports.value, uids, self.info.parallelism)
-        return BatchOutcome(
-            changelogs={uid: tuple(report.changelog for report in found) for uid, found in complete.items()},
-            sinks=tokens,
-            input_records=frame.num_rows,
-            output_records=0,
-            reports=complete,
-            times=times,
-        )
-
-    def is_due(
-        self, time: JobTime, timers: Mapping[OperatorUid, Sequence[NextTimers | None]], *, is_at_end: bool = False
-    ) -> bool:
-        times = batch_times(self.topology, time, self._now_ms(), is_at_end=is_at_end)
-        return any(any(self._due(node, times[node.uid], timers)) for node in self.topology.operators)
-
-    def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
-        for node in self.topology.sinks:
-            if node.uid in tokens:
-                node.sink.publish(tokens[node.uid])
-
-    def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
-        for node in self.topology.sinks:
-            if node.uid in tokens:
-                node.sink.discard(tokens[node.uid])
-
-    def take_over(self, committed: BatchId) -> None:
-        for node in self.topology.sinks:
-            if isinstance(node.sink, Takeover):
-                node.sink.take_over(self._sink(node.uid, committed))
-
-    def recover(self, committed: BatchId) -> None:
-        for node in self.topology.sinks:
-            node.sink.recover(self._sink(node.uid, committed))
-
-    def _due(
-        self, node: OperatorNode, time: Any, timers: Mapping[OperatorUid, Sequence[NextTimers | None]]
-    ) -> tuple[bool, ...]:
-        return due_subtasks(node, time, timers.get(node.uid, (None,) * self.info.parallelism))
-
-    def _now_ms(self) -> int:
-        self._processing_time_ms = max(self._processing_time_ms, now_ms())
-        return self._processing_time_ms
-
-    def _sink(self, uid: OperatorUid, batch_id: BatchId) -> SinkContext:
-        return SinkContext(JOB, uid, batch_id, self.info.attempt, uuid.uuid4().hex)
-
-    def _task(
-        self,
-        node: OperatorNode,
-        run: str,
-        committed: CommittedState,
-        reports: _Reports,
-    ) -> OperatorTask:
-        spec = self.specs[node.uid][0]
-        return OperatorTask(
-            run=run,
-            batch_id=BatchId(committed.batch_id + 1),
-            spec=spec,
-            starts=self.shipment.starts(committed)[node.uid],
-            logic=self.shipment.logic[node.uid],
-            info=subtask_info(node, spec),
-            store_url=self.info.store_url,
-            local_root=str(self.info.local_root),
-            time=cast("Any", None),
-            due=(),
-            reports=cast("Any", reports),
-        )
+                context = self._sink_context(node, plan.batch_id, plan.run)
+                tokens[node.uid] = node.sink.prepare(cast("Any", tables[node.input]), context)
 
     def _run_operator(self, node: OperatorNode, task: OperatorTask, table: pa.Table) -> dict[str, pa.Table]:
         """Routes the records, runs all subtasks, and sorts the emitted records by output; "" is the main one."""
-        parallelism, max_parallelism = self.info.parallelism, self.info.max_parallelism
+        parallelism, max_parallelism = self._info.parallelism, self._info.max_parallelism
         batches: list[pa.RecordBatch] = []
         if table.num_rows:
             (records,) = table.combine_chunks().to_batches()
-            codes = hash_codes([records.column(name) for name in node.key_columns], self.info.hash_id)
+            codes = hash_codes([records.column(name) for name in node.key_columns], self._info.hash_id)
             groups = assign_to_key_groups(codes, max_parallelism)
             subtasks = [subtask_for_key_group(group, max_parallelism, parallelism) for group in groups.tolist()]
             routed = records.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
@@ -249,7 +154,7 @@ class Rehearsal:
     directory: Path
     topology: Topology
     batches: Sequence[pa.Table]
-    transform: Callable[[TransformNode, pa.Table], pa.Table]
+    transform: Transform
     attempt: int = 0
     _query: RehearsedQuery = field(init=False)
     _loop: BatchLoop = field(init=False)
@@ -291,57 +196,45 @@ class Rehearsal:
             store_url=store.url,
             restore_from=restore_from,
             time_reset_after=time_reset_after,
+            checkpoints=CheckpointSettings(retained_count=3, timeout_ms=60_000),
         )
-        local_root = self.directory / local
-        info = RunInfo(JOB, Attempt(self.attempt), parallelism, MAX_PARALLELISM, HashId.SPARK, store.url, local_root)
-        operators = operator_declarations(self.topology)
-        sinks = [node.uid for node in self.topology.sinks]
-        opened = open_attempt(store, assignment, operators, sinks=sinks)
-        specs = {node.uid: subtask_specs(node, info) for node in self.topology.operators}
-        places = with_schemas(SubtaskPlaces(specs, store.url, str(local_root)), opened.resume)
-        committed = CommittedState.resumed(opened.resume, places.specs, opened.positions, opened.journal.last_position)
-        shipment = Shipment(cast("Any", _RehearsedSession.sparkContext), self.topology)
-        runner = RehearsedRunner(self.topology, info, places.specs, self.transform, shipment)
-        runner.take_over(committed.batch_id)
-        runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
-        runner.recover(committed.batch_id)
-        for index in range(parallelism):
-            RestoreSubtasks(places, shipment.starts(committed))(SubtaskIndex(index))
+        session, status = cast("Any", RehearsedSession()), DriverStatus()
+        context = RunContext(
+            spark=session,
+            assignment=assignment,
+            store=store,
+            status=status,
+            settings=FollowedSettings(assignment, status),
+            outcome_box=RunOutcomeBox(),
+            commands=queue.SimpleQueue(),
+            reporter=cast("Any", SimpleNamespace(report_checkpoint=lambda _: None, nudge=lambda: None)),
+            work_dir=self.directory / f"work-{self.attempt}",
+            local_root=self.directory / local,
+        )
+        with ExitStack() as stack:
+            for owner, name, part in parts_without_spark(self.transform):
+                stack.enter_context(patch.object(owner, name, part))
+            self._run(Execution(context, self.topology), context)
+
+    def _run(self, execution: Execution, context: RunContext) -> None:
+        """Begins an attempt as the execution does, up to its query."""
+        anchor = cast("Any", RehearsedAnchor(context.assignment.parallelism))
+        shipment = Shipment(context.spark.sparkContext, self.topology)
+        opened, committed, runner = execution._resumed(execution._open(), anchor, shipment)
         warm_stores().close()  # this process also played the dead one, whose files must stay as it left them
         self._query = RehearsedQuery(self.batches)
         self._loop = BatchLoop(
             cast("Any", self._query),
-            cast("Any", runner),
+            runner,
             opened,
             committed,
-            directory=self.directory / f"positions-{self.attempt}",
-            status=DriverStatus(),
+            directory=context.work_dir / "positions",
+            status=context.status,
             on_failure=lambda _: None,
         )
         self._loop.start()
-        layout = Layout(JOB)
-        context = SnapshotContext(
-            spark=cast("Any", _RehearsedSession()),
-            anchor=cast("Any", RehearsedAnchor(parallelism)),
-            shipment=shipment,
-            info=info,
-            operators=operators,
-            places=places,
-            store=store,
-            layout=layout,
-            timeout_ms=60_000,
-        )
-        existing = existing_checkpoints(store, layout)
-        self._checkpoints = Checkpoints(
-            context=context,
-            loop=self._loop,
-            report=lambda _: None,
-            next_id=next_checkpoint_id(assignment, opened.manifest, existing),
-            retained_ids=existing,
-            retained_count=3,
-            base=opened.manifest,
-            input_records=lambda: 0,
-        )
+        query = cast("Any", SimpleNamespace(read_on=lambda: None))
+        self._checkpoints = execution._coordinator(opened, anchor, shipment, self._loop, query)._checkpoints
 
     @property
     def is_at_end(self) -> bool:
@@ -389,5 +282,11 @@ class Rehearsal:
         return sink.rows()
 
 
-class _RehearsedSession:
-    sparkContext = RehearsedContext()  # noqa: N815 - Spark's name
+def parts_without_spark(transform: Transform = _unchanged) -> list[tuple[Any, str, object]]:
+    """Returns what is put in the places of the parts of an execution that need Spark: owner, name, and part."""
+    return [
+        (execution, "Anchor", RehearsedAnchor),
+        (execution, "BatchRunner", partial(RehearsedRunner, transform=transform)),
+        (execution, "JobSources", RehearsedSources),
+        (runner, "KeyedRecords", lambda *_, **__: None),
+    ]

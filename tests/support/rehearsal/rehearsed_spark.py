@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
+
+from keyscale.jobs.runtime.batch.source_order import DeclaredSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,8 +27,21 @@ class RehearsedBroadcast:
         del self.value
 
 
+class RehearsedAccumulator:
+    """An accumulator of lists."""
+
+    def __init__(self, value: list[Any]) -> None:
+        self.value = value
+
+    def add(self, items: list[Any]) -> None:
+        self.value.extend(items)
+
+
 class RehearsedContext:
     """A SparkContext's broadcast variables, and its labels and tags, which nobody reads here."""
+
+    def accumulator(self, value: list[Any], _: object) -> RehearsedAccumulator:
+        return RehearsedAccumulator(value)
 
     def broadcast(self, value: bytes) -> RehearsedBroadcast:
         return RehearsedBroadcast(value)
@@ -44,11 +59,48 @@ class RehearsedContext:
         return
 
 
+class RehearsedSession:
+    """A SparkSession without Spark."""
+
+    def __init__(self) -> None:
+        self.sparkContext = RehearsedContext()
+
+
+class RehearsedSources:
+    """In the place of `JobSources`, for a job with one source whose frame does not matter."""
+
+    def __init__(self, nodes: Sequence[Any]) -> None:
+        self.nodes = tuple(nodes)
+
+    @classmethod
+    def ordered(cls, nodes: Sequence[Any], _uids: Sequence[str]) -> Self:
+        return cls(nodes)
+
+    def declared(self) -> list[DeclaredSource]:
+        return [DeclaredSource(node.uid) for node in self.nodes]
+
+    def stream(self) -> Any:
+        return self.nodes[0].frame
+
+    def positions(self, recorded: dict[str, str]) -> dict[str, str]:
+        return dict(recorded)
+
+    def counting(self) -> list[Any]:
+        return []  # as of a source that only Spark can ask
+
+
 class RehearsedAnchor:
     """One row per subtask; a function over them runs here and now."""
 
     def __init__(self, parallelism: int) -> None:
         self.parallelism = parallelism
+
+    @classmethod
+    def create(cls, _spark: Any, parallelism: int) -> Self:
+        return cls(parallelism)
+
+    def release(self) -> None:
+        return
 
     @property
     def subtasks(self) -> RehearsedAnchor:
