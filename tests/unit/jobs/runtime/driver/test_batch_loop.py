@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -234,6 +235,19 @@ def test_a_pause_of_a_run_that_has_ended_and_a_pause_during_a_batch_are_refused_
     job.loop.halt()
     with pytest.raises(RunEndedError), job.loop.paused(LATER):
         raise AssertionError("nothing is committed any more")
+
+
+def test_a_newer_attempt_is_seen_between_batches_and_no_look_waits_for_a_batch(job: Job) -> None:
+    job.begin(0)
+    found = [job.loop.is_overtaken()]
+    another = CommitLog(LocalObjectStore(job.path.parent / "store"), Layout(JobId("job")))
+    another.append(another.read()[-1][0] + 1, opened(2))
+    looking = threading.Thread(target=lambda: found.append(job.loop.is_overtaken()), daemon=True)
+    with job.loop.paused(LATER):
+        looking.start()
+        looking.join(60)
+        assert found == [False, False]
+    assert job.loop.is_overtaken()
 
 
 def test_a_plan_has_only_the_additions_of_a_compacted_source_log(job: Job) -> None:

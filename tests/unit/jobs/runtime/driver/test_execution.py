@@ -36,7 +36,7 @@ from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, Op
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.resolution import OperatorHistory, ResumePoint
-from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion_plan import RetentionPolicy
 
@@ -290,16 +290,12 @@ class Runner:
         self.calls.append(f"recover after {batch_id} of {forked_from}")
 
 
-def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_its_state(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = Driver(tmp_path, manifest(6, job_id=JobId("other")))
-    uid, schema = OperatorUid("count"), cast("Any", "the schema of all state")
-    resume = ResumePoint(
+def resume_point(schema: Any = None) -> ResumePoint:
+    return ResumePoint(
         batch_id=BatchId(4),
         planned=None,
         positions={},
-        operators={uid: OperatorHistory(schema=schema)},
+        operators={OperatorUid("count"): OperatorHistory(schema=schema)},
         next_position=9,
         attempt=Attempt(3),
         sinks={"out": "token"},
@@ -307,6 +303,44 @@ def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_it
         hash_id=HashId.SPARK,
         counters=JobCounters(input_records=5),
     )
+
+
+@pytest.mark.parametrize("error", [ObjectCorruptError("damaged"), ObjectNotFoundError("gone")])
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_damaged_checkpoint_is_left_for_an_older_one_and_damaged_changelogs_alone_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, *, has_checkpoint: bool
+) -> None:
+    driver = Driver(tmp_path, manifest(6) if has_checkpoint else None)
+    journal = cast("Any", SimpleNamespace(last_position=8))
+    opened = replace(driver.opened, resume=resume_point(), journal=journal)
+    older = replace(opened, manifest=manifest(5))
+    failures = [error]
+
+    def restore(*_: Any) -> None:
+        if failures:
+            raise failures.pop()
+
+    def fall_back(store: Any, given: Any, damaged: OpenAttempt) -> OpenAttempt:
+        assert (store, given, damaged) == (driver.store, driver.context.assignment, opened)
+        return older
+
+    monkeypatch.setattr(execution, "BatchRunner", Runner)
+    monkeypatch.setattr(execution, "fall_back", fall_back)
+    monkeypatch.setattr(driver.execution, "_restore", restore)
+    if has_checkpoint:
+        resumed, _, _ = driver.execution._resumed(opened, cast("Any", None), cast("Any", None))
+        assert resumed is older
+    else:
+        with pytest.raises(type(error)):
+            driver.execution._resumed(opened, cast("Any", None), cast("Any", None))
+
+
+def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_its_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver(tmp_path, manifest(6, job_id=JobId("other")))
+    uid, schema = OperatorUid("count"), cast("Any", "the schema of all state")
+    resume = resume_point(schema)
     opened = replace(driver.opened, resume=resume, journal=cast("Any", SimpleNamespace(last_position=8)))
     driver.execution._clock = cast("Any", "the clock")
     monkeypatch.setattr(execution, "BatchRunner", Runner)
