@@ -8,18 +8,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.job_quota import JobQuota
-from keyscale.api.launching import enclosures, supervisor
+from keyscale.api.launching import enclosures, launcher, supervisor
 from keyscale.api.launching.driver_log import LOG_FILE
 from keyscale.api.launching.enclosures import NO_ENCLOSURES, Enclosures, cgroup_of_jobs, enclosures_here, own_cgroup
 from keyscale.api.launching.isolation import Isolation
 from keyscale.api.launching.quota_means import Means, QuotaMeans
+from keyscale.api.libraries.job_libraries import NO_JOB_LIBRARIES
 from keyscale.api.settings import Settings
+from keyscale.db.models import Attempt, Job, Revision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,6 +68,27 @@ def test_a_driver_has_a_cgroup_with_its_quota_until_it_is_cleaned_up(group: Path
     made.remove("job-1")
     assert list(jobs.glob("job-*")) == []
     made.remove("job-1")
+
+
+def test_the_launcher_starts_a_driver_in_its_enclosure_and_removes_that_with_the_run(
+    group: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(launcher, "start_supervised", lambda *given: started.append(given))
+    monkeypatch.setattr(launcher, "driver_command", lambda *_, **__: ["the-driver"])
+    monkeypatch.setattr(launcher, "keep_record", lambda *_: None)
+    settings = Settings(home=tmp_path, store_url=(tmp_path / "store").as_uri())
+    made = launcher.Launcher(settings, enclosures=Enclosures(QuotaMeans(QUOTA, Means.CGROUP), group))
+    made.prepare("job", 1)
+    job, revision, attempt = Job(id="job", store_url=settings.store_url), Revision(secrets=[]), Attempt(number=1)
+    made.launch(job, revision, attempt, NO_JOB_LIBRARIES, cast("Any", None), cast("Any", None))
+    [(_, command, environment, inside)] = started
+    assert (command, inside) == (["the-driver"], [])
+    assert json.loads(environment[supervisor.DRIVER_QUOTA_VARIABLE])["cgroup"] == str(group / "job-1")
+    for file in (group / "job-1").iterdir():
+        file.unlink()  # the kernel deletes a cgroup together with its files
+    made.clean_up("job", 1)
+    assert not (group / "job-1").exists()
 
 
 def test_only_quotas_that_are_set_are_written(group: Path) -> None:
@@ -202,5 +225,7 @@ def test_the_kernel_counts_the_processes_of_a_jobs_own_user(tmp_path: Path) -> N
 
 def test_when_memory_ends_a_driver_is_ended_before_its_supervisor_and_the_control_plane(tmp_path: Path) -> None:
     mine = int(Path("/proc/self/oom_score_adj").read_text())
-    _, log = supervised(tmp_path, "cat /proc/self/oom_score_adj /proc/$PPID/oom_score_adj")
+    # The supervisor goes back to its own score right after it has started the driver.
+    wait = f"i=0; until grep -qx {mine} $S || [ $i = 999 ]; do sleep 0.01; i=$((i + 1)); done"
+    _, log = supervised(tmp_path, f"S=/proc/$PPID/oom_score_adj; {wait}; cat /proc/self/oom_score_adj $S")
     assert [int(score) for score in log.split()] == [min(1000, mine + 500), mine]

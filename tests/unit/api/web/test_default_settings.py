@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +61,19 @@ class ReconcilerMadeError(Exception):
 
 
 @pytest.mark.parametrize(
-    ("chosen", "expected_ms"),
-    [({}, (600_000, 120_000)), ({"restore_timeout_ms": 5000, "verify_timeout_ms": 7000}, (5000, 7000))],
+    ("chosen", "expected"),
+    [
+        ({}, (600_000, 120_000, len(os.sched_getaffinity(0)))),
+        ({"restore_timeout_ms": 5000, "verify_timeout_ms": 7000, "starts_at_once": 3}, (5000, 7000, 3)),
+    ],
 )
-def test_a_new_driver_has_its_time_to_restore_and_to_commit(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, int], expected_ms: tuple[int, int]
+def test_a_new_driver_has_its_turn_and_its_time_to_restore_and_to_commit(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, chosen: dict[str, int], expected: tuple[int, int, int]
 ) -> None:
-    given: list[Timeouts] = []
+    given: list[tuple[int, int, int]] = []
 
-    def reconciler(*, timeouts: Timeouts, **_: Any) -> None:
-        given.append(timeouts)
+    def reconciler(*, timeouts: Timeouts, starts_at_once: int, **_: Any) -> None:
+        given.append((timeouts.restore_ms, timeouts.verify_ms, starts_at_once))
         raise ReconcilerMadeError
 
     async def start() -> None:
@@ -80,7 +84,7 @@ def test_a_new_driver_has_its_time_to_restore_and_to_commit(
     monkeypatch.setattr(web_app, "Reconciler", reconciler)
     with pytest.raises(ReconcilerMadeError):
         run_coroutine(start())
-    assert [(each.restore_ms, each.verify_ms) for each in given] == [expected_ms]
+    assert given == [expected]
 
 
 def test_an_upload_may_have_256_mebibytes(settings: Settings) -> None:
