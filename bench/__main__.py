@@ -20,6 +20,7 @@ from bench.machine import describe
 from bench.machine_load import MachineLoad
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.pages import PageSizes, run_pages
+from bench.running_jobs import RunningJobSizes, run_running_jobs
 from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
 from bench.timers import TimerSizes, run_timers
@@ -241,6 +242,23 @@ def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 def api(report: Report, /, **sizes: int) -> None:
     """Measure reads of the REST API with a long history."""
     report.show(run_api(ApiSizes(**sizes), _say), sizes["cores"])
+
+
+@main.command("control-plane")
+@click.option(
+    "--jobs",
+    multiple=True,
+    type=int,
+    default=(100, 300, 1000),
+    show_default=True,
+    help="Idle running jobs; may be repeated.",
+)
+@click.option("--seconds", default=30, show_default=True, help="How long the load is measured.")
+@cores_option
+@click.pass_obj
+def control_plane(report: Report, /, *, jobs: Sequence[int], **sizes: int) -> None:
+    """Measure what running jobs cost the control plane while nothing happens."""
+    report.show(run_running_jobs(jobs, RunningJobSizes(**sizes), _say), sizes["cores"])
 
 
 @main.command()

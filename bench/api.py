@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import httpx
-import psutil
 
-from bench.control_plane import fill_database, started
+from bench.control_plane import cpu_seconds, fill_database, started
 from bench.measure import ContenderFailedError
 from bench.table import Table, count, decimal
 from keyscale.db.embedded import EmbeddedPostgres
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from keyscale.api.cli.connection import Connection
-    from keyscale.api.cli.process import ControlPlaneProcess
 
 SENDERS = 32
 WARM_UP_S = 10
@@ -85,24 +83,10 @@ def run_api(sizes: ApiSizes, say: Callable[[str], None]) -> list[Table]:
             connections, replace(sizes, seconds=WARM_UP_S)
         )  # the first requests open connections, and plan statements
         say(f"{sizes.rate} requests per second for {sizes.seconds} s")
-        before = _cpu_seconds(members)
+        before = cpu_seconds(members)
         took = _send(connections, sizes)
-        cpu = {name: seconds - before[name] for name, seconds in _cpu_seconds(members).items()}
+        cpu = {name: seconds - before[name] for name, seconds in cpu_seconds(members).items()}
         return [_table(took, cpu, sizes)]
-
-
-def _cpu_seconds(members: Sequence[ControlPlaneProcess]) -> dict[str, float]:
-    """Returns the CPU seconds so far, by side.
-
-    Ended processes count.
-    """
-    server = psutil.Process(int((members[0].home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
-    sides = {
-        "the control planes": [psutil.Process(member.pid) for member in members],
-        "PostgreSQL": [server, *server.children(recursive=True)],
-        "the sender": [psutil.Process()],
-    }
-    return {name: sum(sum(each.cpu_times()[:4]) for each in processes) for name, processes in sides.items()}
 
 
 def _send(connections: Sequence[Connection], sizes: ApiSizes) -> dict[str, list[float]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from hashlib import md5
 from typing import TYPE_CHECKING
 
+import psutil
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
@@ -17,7 +18,7 @@ from keyscale.db.repositories import series
 from keyscale.db.repositories.series import RINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -28,6 +29,20 @@ def started(home: Path, settings: Mapping[str, str], running: ExitStack) -> Cont
     process.start()
     running.callback(process.stop)
     return process
+
+
+def cpu_seconds(members: Sequence[ControlPlaneProcess]) -> dict[str, float]:
+    """Returns the CPU seconds so far, by side.
+
+    Ended processes count.
+    """
+    server = psutil.Process(int((members[0].home / "postgres" / "data" / "postmaster.pid").read_text().split()[0]))
+    sides = {
+        "the control planes": [psutil.Process(member.pid) for member in members],
+        "PostgreSQL": [server, *server.children(recursive=True)],
+        "the sender": [psutil.Process()],
+    }
+    return {name: sum(sum(each.cpu_times()[:4]) for each in processes) for name, processes in sides.items()}
 
 
 def fill_database(home: Path, *, jobs: int, checkpoints: int) -> None:

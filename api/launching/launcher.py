@@ -15,6 +15,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import psutil
+
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.storable_text import is_storable
@@ -65,10 +67,17 @@ _LIBRARIES = "libraries"  # a run's file with the SHA-256 of each of its librari
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An attempt's processes at one moment."""
+    """An attempt's processes at one moment.
+
+    Attributes:
+        state: Their state.
+        exit_code: The exit code of its driver.
+        pids: The processes whose end must be noticed; None if unknown.
+    """
 
     state: ProcessState
     exit_code: int | None = None
+    pids: frozenset[int] | None = None
 
 
 class Launcher:
@@ -201,7 +210,7 @@ class Launcher:
         if attempt.launched_on is None:
             return Seen(ProcessState.UNLAUNCHED)
         if attempt.launched_on != self.place:
-            return Seen(ProcessState.UNKNOWN)
+            return Seen(ProcessState.UNKNOWN, pids=frozenset())
         directory = self._run_directory(attempt.job_id, attempt.number)
         supervisor = read_supervisor(directory)
         if supervisor is None:
@@ -211,12 +220,23 @@ class Launcher:
         if exit_code is not None or not supervisor.is_alive():
             return Seen(ProcessState.DEAD, exit_code)
         if attempt.pid is not None and attempt.host == self.host:
-            return Seen(driver_state(attempt.pid, supervisor.pid))
+            state = driver_state(attempt.pid, supervisor.pid)
+            return Seen(state, pids=frozenset({supervisor.pid, attempt.pid}))
         return Seen(ProcessState.ALIVE)
 
     def is_of_this_host(self, attempt: Attempt) -> bool:
         """Returns whether an attempt was launched on this host, from any home."""
         return (attempt.launched_on or "").partition(":")[0] == self.host
+
+    def living(self) -> frozenset[int]:
+        """Returns the ids of all processes of this host.
+
+        Supervisors that have ended are collected first, so that they leave no zombies.
+        """
+        for _, process in tuple(self._launched.values()):
+            if process is not None:
+                process.poll()
+        return frozenset(psutil.pids())
 
     def kill(self, job_id: str, attempt: int) -> None:
         """Kills every process of an attempt.

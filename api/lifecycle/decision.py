@@ -48,6 +48,16 @@ def next_step(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | 
     return _kill_hung(facts, timeouts) or _pursue(facts, timeouts) or _show(facts) or _clean_up(facts, timeouts)
 
 
+def waits_for_news(facts: JobFacts) -> bool:
+    """Returns whether a job without a next step waits for nothing but news.
+
+    News is the end or the silence of its driver, or what its driver or its user writes into the database. No time that
+    the job's status has lasted matters.
+    """
+    is_settled = facts.status is JobStatus.RUNNING and facts.desired is DesiredState.RUNNING and facts.change is None
+    return is_settled and facts.active is not None and facts.standby is None and not facts.ended
+
+
 def status_of(facts: JobFacts) -> JobStatus:
     """Returns the status that the job's user should see."""
     if facts.desired is DesiredState.CANCELLED:

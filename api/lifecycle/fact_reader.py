@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Attempt, Change, Command, Job, Revision
+    from keyscale.db.repositories.job_signs import JobSign
 
     from ..launching.launcher import Launcher
     from .start_queue import StartQueue
@@ -83,6 +84,15 @@ class FactReader:
             return facts
         return replace(facts, change=self._change(session, change, waits_for_turn=facts.waits_for_turn))
 
+    def silent_ms(self, sign: JobSign) -> int:
+        """Returns how long a job's active driver has given no sign of life.
+
+        Called more often than `read`, so that each silence is measured from its begin.
+        """
+        if sign.attempt is None:
+            return 0
+        return self._silent_ms(sign.id, sign.attempt, sign.heartbeat_at_ms, sign.attached_at_ms)
+
     def of_attempt(self, attempt: Attempt) -> AttemptFacts:
         """Returns the facts of an attempt and its process."""
         key = (attempt.job_id, attempt.number)
@@ -93,9 +103,7 @@ class FactReader:
             process=seen.state,
             driver_state=_driver_state(attempt.driver_state),
             is_attached=attempt.attached_at_ms is not None,
-            silent_ms=self._stopwatch.elapsed_ms(
-                (*key, "heartbeat"), (attempt.heartbeat_at_ms, attempt.attached_at_ms)
-            ),
+            silent_ms=self._silent_ms(*key, attempt.heartbeat_at_ms, attempt.attached_at_ms),
             state_age_ms=self._stopwatch.elapsed_ms((*key, "stage"), (attempt.stage, attempt.launched_at_ms)),
             attached_age_ms=self._stopwatch.elapsed_ms((*key, "attached"), attempt.attached_at_ms),
             restored_at_ms=attempt.restored_at_ms,
@@ -107,6 +115,7 @@ class FactReader:
             or (attempt.running_at_ms is not None and running_ms > self._timeouts.healthy_ms),
             failure=attempt.failure,
             exit_code=seen.exit_code,
+            pids=seen.pids,
         )
 
     def _in_turn(self, session: Session, attempt: Attempt) -> AttemptFacts:
@@ -115,6 +124,9 @@ class FactReader:
         if self._starts is None or facts.process is not ProcessState.UNLAUNCHED:
             return facts
         return replace(facts, turn=self._starts.ask(session, attempt))
+
+    def _silent_ms(self, job_id: str, attempt: int, heartbeat_at_ms: int | None, attached_at_ms: int | None) -> int:
+        return self._stopwatch.elapsed_ms((job_id, attempt, "heartbeat"), (heartbeat_at_ms, attached_at_ms))
 
     def _command(self, command: Command) -> CommandFacts:
         return CommandFacts(

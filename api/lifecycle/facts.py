@@ -95,6 +95,7 @@ class AttemptFacts:
         run_failure: Of its last run, if the driver restarts the job itself after failures.
         has_progressed: It has committed a batch, or ran long enough to count as healthy.
         turn: Its turn to start, if it is not launched.
+        pids: Its processes whose end must be noticed; None if unknown.
     """
 
     number: int
@@ -118,6 +119,8 @@ class AttemptFacts:
     def waits_for_turn(self) -> bool:
         """Whether its launch waits until other drivers have started."""
         return self.process is ProcessState.UNLAUNCHED and self.turn.place > 0
+
+    pids: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from keyscale.db.repositories import jobs, leaders
+from keyscale.db.repositories import job_signs, leaders
 
 from ..errors import LeadershipLostError
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
     from sqlalchemy.orm import sessionmaker
+
+    from keyscale.db.repositories.job_signs import JobSign
 
 _LEADER_LOCK = 0x6C656164
 IDLE_TIMEOUT_S = 15
@@ -61,8 +63,8 @@ class Candidacy:
                 return None
             return leaders.begin_epoch(session, self._url)
 
-    def beat(self, epoch: int) -> Sequence[str]:
-        """Notes that this replica leads; returns the jobs to look after.
+    def beat(self, epoch: int) -> Sequence[JobSign]:
+        """Notes that this replica leads; returns the signs of the jobs to look after.
 
         Raises:
             LeadershipLostError: Another replica leads.
@@ -70,7 +72,7 @@ class Candidacy:
         with Session(self._connection) as session, session.begin():
             if not leaders.beat(session, epoch):
                 raise LeadershipLostError(f"epoch {epoch} is over")
-            return jobs.ids_to_reconcile(session)
+            return job_signs.to_reconcile(session)
 
     def close(self) -> None:
         self._connection.close()

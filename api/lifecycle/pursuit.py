@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, changes, commands, jobs, revisions
-from keyscale.db.statuses import CommandStatus, JobStatus, RestoreMode
+from keyscale.db.statuses import CommandStatus, RestoreMode
 from keyscale.state import syncpoint
 
 from ..errors import PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of
 from . import steps
 from .apply import apply
-from .decision import DEFAULT_TIMEOUTS, next_step
+from .decision import DEFAULT_TIMEOUTS, next_step, waits_for_news
 from .fact_reader import FactReader
 from .intents import settle_command
 from .job_transaction import JobTransaction
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keyscale.db.models import Job
+    from keyscale.db.repositories.job_signs import JobSign
     from keyscale.state.documents.job_counters import JobCounters
 
     from ..launching.launcher import Launcher
@@ -50,6 +51,17 @@ _OUTSIDE = (
 _STEPS_MAX = 20  # so that no job keeps a thread to itself
 _COUNTERS_LIMIT_MS = 3_000
 """The longest time to read a job's counters in its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job that waits for nothing but news, or for its turn to start.
+
+    Attributes:
+        pids: The processes whose end is news; None if unknown.
+    """
+
+    pids: frozenset[int] | None = None
 
 
 class Pursuit:
@@ -88,22 +100,25 @@ class Pursuit:
         self._reader = FactReader(launcher, stopwatch, timeouts, self._starts)
         self._timeouts = timeouts
 
-    def pursue(self, job_id: str) -> bool:
+    def silent_ms(self, sign: JobSign) -> int:
+        """Returns how long a job's active driver has given no sign of life."""
+        return self._reader.silent_ms(sign)
+
+    def pursue(self, job_id: str) -> Waiting | None:
         """Takes a job's steps until it must wait.
 
         Returns:
-            Whether the job may rest: it runs and waits for nothing but news of its driver or its user, or its start
-            waits for its turn.
+            What the job waits for, if it runs and waits for nothing but news, or if its start waits for its turn.
 
         Raises:
             LeadershipLostError: Another replica leads; nothing was written.
         """
         for _ in range(_STEPS_MAX):
             if self._is_closing():
-                return False
+                return None
             outside = self._take_database_step(job_id)
-            if outside is None or isinstance(outside, _Resting):
-                return outside is not None
+            if outside is None or isinstance(outside, Waiting):
+                return outside
             if isinstance(outside, _Done):
                 continue
             _reach(outside, "decided")
@@ -111,10 +126,10 @@ class Pursuit:
             goes_on = self._take_outside_step(job_id, outside)
             _reach(outside, "taken")
             if not goes_on:
-                return False
-        return False
+                return None
+        return None
 
-    def _take_database_step(self, job_id: str) -> Step | _Done | _Resting | None:
+    def _take_database_step(self, job_id: str) -> Step | _Done | Waiting | None:
         """Decides, and applies a step of the database.
 
         Returns a step with effects outside the database, to be taken later; None if the job must wait.
@@ -126,7 +141,9 @@ class Pursuit:
             facts = self._reader.read(session, job)
             step = next_step(facts, self._timeouts)
             if step is None:
-                return _RESTING if job.status is JobStatus.RUNNING or facts.waits_for_turn else None
+                if facts.waits_for_turn:
+                    return Waiting()
+                return Waiting(facts.active.pids) if facts.active is not None and waits_for_news(facts) else None
             logger.info("job %s: %s", job_id, type(step).__name__)
             if isinstance(step, _OUTSIDE):
                 return step
@@ -297,13 +314,6 @@ class _Done:
 
 
 _DONE = _Done()
-
-
-class _Resting:
-    """A job may rest: it runs, or waits for its turn."""
-
-
-_RESTING = _Resting()
 
 
 def _reach(step: Step, moment: str) -> None:

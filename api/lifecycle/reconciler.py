@@ -22,18 +22,26 @@ from .pursuit import Pursuit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
 
     from sqlalchemy import Engine
+
+    from keyscale.db.repositories.job_signs import JobSign
 
     from ..launching.launcher import Launcher
     from ..store_check import StoreCheck
     from .facts import Timeouts
+    from .pursuit import Waiting
 
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.2
-REST_S_MAX = 1.0
-"""A running job is looked at this rarely while nothing happens. A request or a driver's news ends the rest."""
+REST_S_MAX = 60.0
+"""A job that waits for news is looked at this rarely while there is none."""
+UNCERTAIN_S = 1.0
+"""It is looked at this often while its driver is silent, or if its processes are unknown."""
+SILENT_MS = 12_000
+"""A driver reports at least every nine seconds."""
 _ELECTION_S = 1.0
 SERVED_AT_ONCE_MAX = 32
 _CONNECTIONS = 8  # a job has a connection only while it reads or writes, not while its drivers are started or killed
@@ -50,17 +58,13 @@ class Wakeup:
     def ring(self) -> None:
         self._event.set()
 
-    def wait(self, timeout_s: float) -> bool:
+    def wait(self, timeout_s: float) -> None:
         """Returns when rung or after the timeout.
 
         A ring before this call also counts.
-
-        Returns:
-            Whether it was rung.
         """
-        is_rung = self._event.wait(timeout_s)
+        self._event.wait(timeout_s)
         self._event.clear()
-        return is_rung
 
 
 @dataclass(slots=True)
@@ -165,13 +169,12 @@ class Reconciler:
             timeouts=self._timeouts,
             starts_at_once=self._starts_at_once,
         )
-        jobs_served = JobsServed(pursuit.pursue, leadership)
-        is_rung = True
+        jobs_served = JobsServed(pursuit, leadership)
         try:
             while not self._closing.is_set():
-                jobs_served.serve(candidacy.beat(leadership.epoch), is_rung=is_rung)
+                jobs_served.serve(candidacy.beat(leadership.epoch), self._launcher.living())
                 self._pulse.beat("leader", leadership.epoch)
-                is_rung = self._wakeup.wait(ROUND_S)
+                self._wakeup.wait(ROUND_S)
         finally:
             is_over.set()
             candidacy.close()  # before the last steps end: another replica can lead, and they write nothing
@@ -195,15 +198,31 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """A job that waits for nothing.
+    """A job that waits for news.
 
     Attributes:
-        pause_s: How long it rests.
-        until_s: Monotonic time at which it is looked at again.
+        waiting: What it waits for.
+        mark: Its mark when it was looked at.
+        since_s: Monotonic time at which it was looked at.
     """
 
-    pause_s: float
-    until_s: float
+    waiting: Waiting
+    mark: str
+    since_s: float
+
+    def is_over(self, sign: JobSign, living: AbstractSet[int], *, silent_ms: int, now_s: float) -> bool:
+        """Returns whether the job must be looked at.
+
+        Args:
+            sign: The job's present sign.
+            living: All processes of this host.
+            silent_ms: How long the job's driver has given no sign of life.
+            now_s: Monotonic time.
+        """
+        pids, rested_s = self.waiting.pids, now_s - self.since_s
+        has_news = sign.mark != self.mark or (pids is not None and not pids <= living)
+        is_certain = pids is not None and silent_ms < SILENT_MS
+        return has_news or rested_s >= (REST_S_MAX if is_certain else UNCERTAIN_S)
 
 
 class JobsServed:
@@ -212,21 +231,22 @@ class JobsServed:
     A slow launch or kill does not delay other jobs, nor does a failing job.
 
     A job with failing steps is quarantined, and tried again after a pause that doubles with each failure. A job that
-    waits for nothing rests: it is looked at after a pause that doubles up to a second.
+    waits for news rests: it is looked at when its sign shows a change, when its processes have ended, or when its
+    driver is silent.
 
     Args:
-        pursue: Takes a job's steps; returns whether the job may rest.
+        pursuit: Takes the steps of jobs.
         leadership: The right to record events.
         monotonic: A clock in seconds.
     """
 
     def __init__(
         self,
-        pursue: Callable[[str], bool],
+        pursuit: Pursuit,
         leadership: Leadership,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pursue = pursue
+        self._pursuit = pursuit
         self._leadership = leadership
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -235,50 +255,49 @@ class JobsServed:
         self._rests: dict[str, Rest] = {}
         self._threads = ThreadPoolExecutor(SERVED_AT_ONCE_MAX, thread_name_prefix="job")
 
-    def serve(self, job_ids: Sequence[str], *, is_rung: bool = True) -> None:
+    def serve(self, signs: Sequence[JobSign], living: AbstractSet[int]) -> None:
         """Begins to serve all jobs that are not served, quarantined or resting.
 
         Args:
-            job_ids: The jobs.
-            is_rung: Whether something has happened, which ends all rests.
+            signs: The signs of the jobs.
+            living: All processes of this host.
         """
         now_s = self._monotonic()
         with self._lock:
-            known = set(job_ids)
-            self._rests = {} if is_rung else {job: rest for job, rest in self._rests.items() if job in known}
-            for job_id in job_ids:
-                pauses = (self._troubles.get(job_id), self._rests.get(job_id))
-                if job_id in self._busy or any(pause is not None and now_s < pause.until_s for pause in pauses):
+            rests, self._rests = self._rests, {}
+            for sign in signs:
+                silent_ms = self._pursuit.silent_ms(sign)
+                trouble, rest = self._troubles.get(sign.id), rests.get(sign.id)
+                if trouble is not None and now_s < trouble.until_s:
                     continue
-                self._busy.add(job_id)
-                self._threads.submit(self._serve_one, job_id)
+                is_served = sign.id in self._busy
+                if rest is not None and (is_served or not rest.is_over(sign, living, silent_ms=silent_ms, now_s=now_s)):
+                    self._rests[sign.id] = rest
+                elif not is_served:
+                    self._busy.add(sign.id)
+                    self._threads.submit(self._serve_one, sign)
 
     def close(self) -> None:
         """Waits for the steps that are being taken."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _serve_one(self, job_id: str) -> None:
-        begun_s = self._monotonic()
+    def _serve_one(self, sign: JobSign) -> None:
+        job_id, begun_s = sign.id, self._monotonic()
         try:
-            may_rest = self._pursue(job_id)
+            waiting = self._pursuit.pursue(job_id)
         except LeadershipLostError:
             logger.info("job %s: another replica leads", job_id)
         except Exception as error:  # noqa: BLE001 - a failure of one job must not reach other jobs
             self._set_aside(job_id, error)
         else:
-            self._rest(job_id, begun_s, may_rest=may_rest)
+            if waiting is not None:
+                with self._lock:
+                    self._rests[job_id] = Rest(waiting, sign.mark, begun_s)
             if self._troubles.pop(job_id, None) is not None:
                 self._record(job_id, "JOB_TAKEN_UP", "the job's steps succeed again")
         finally:
             with self._lock:
                 self._busy.discard(job_id)
-
-    def _rest(self, job_id: str, begun_s: float, *, may_rest: bool) -> None:
-        with self._lock:
-            before = self._rests.pop(job_id, None)
-            if may_rest:
-                pause_s = ROUND_S if before is None else min(2 * before.pause_s, REST_S_MAX)
-                self._rests[job_id] = Rest(pause_s, begun_s + pause_s)
 
     def _set_aside(self, job_id: str, error: Exception) -> None:
         before = self._troubles.get(job_id)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import bindparam, or_, select
 
 from ..job_scope import EVERYTHING, JobScope
-from ..models import Attempt, Change, Command, Job
-from ..statuses import AttemptStage, DesiredState, JobStatus
+from ..models import Change, Command, Job
+from ..statuses import DesiredState
 from .pages import Page, PageRequest, read_keys
 
 if TYPE_CHECKING:
@@ -76,17 +76,3 @@ def id_of_operation(session: Session, operation_id: str) -> str | None:
 def stores_in_use(session: Session) -> Sequence[str]:
     """Returns the stores of all jobs that should run."""
     return session.scalars(select(Job.store_url).where(Job.desired == DesiredState.RUNNING).distinct()).all()
-
-
-def ids_to_reconcile(session: Session) -> Sequence[str]:
-    """Returns the jobs that need the reconciler.
-
-    They run, should run, should stop, or still have processes. The oldest job comes first.
-    """
-    unfinished = select(Attempt.job_id).where(or_(Attempt.stage != AttemptStage.ENDED, Attempt.reaped.is_(False)))
-    settled = (JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED)
-    return session.scalars(
-        select(Job.id)
-        .where(or_(Job.desired == DesiredState.RUNNING, Job.status.not_in(settled), Job.id.in_(unfinished)))
-        .order_by(Job.created_at_ms, Job.id)
-    ).all()

@@ -16,7 +16,7 @@ from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import JobsServed
 from keyscale.api.reports import drivers
 from keyscale.api.upkeep.object_removal import ObjectRemoval
-from keyscale.db.repositories import attempts, jobs, leaders
+from keyscale.db.repositories import attempts, job_signs, leaders
 from keyscale.db.statuses import AttemptStage, Role
 from keyscale.errors import KeyscaleError
 from tests.simulation.network import AttemptEndedError, MessageRefusedError
@@ -225,14 +225,14 @@ class PlayedControlPlane:
         pursuit = Pursuit(
             leadership=leadership, launcher=cast("Any", self._launcher), store=self.context.store, timeouts=TIMEOUTS
         )
-        served = JobsServed(pursuit.pursue, leadership)
+        served = JobsServed(pursuit, leadership)
         self.troubles = served._troubles
         removal = ObjectRemoval(self.context.sessions, self.context.pulse)
         while True:
             self._election.beat()
             with leadership.transaction() as session:
-                wanted = jobs.ids_to_reconcile(session)
-            served.serve(wanted)
+                signs = job_signs.to_reconcile(session)
+            served.serve(signs, frozenset())
             removal.run_due(leadership)
             self.context.wakeup.wait(self.round_seconds)
             self.world.sleep(PAUSE_SECONDS)

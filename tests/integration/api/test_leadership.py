@@ -16,7 +16,7 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
-from keyscale.db.repositories import jobs, leaders, replicas, revisions
+from keyscale.db.repositories import job_signs, jobs, leaders, replicas, revisions
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_a_query_that_fails_does_not_lock_a_replica_out_of_leadership(
         failed.set()
         session.execute(text("SELECT nonsense"))
 
-    monkeypatch.setattr(jobs, "ids_to_reconcile", look)
+    monkeypatch.setattr(job_signs, "to_reconcile", look)
     assert failed.wait(10)
     with ExitStack() as requests:  # they take every connection that the pool has free
         for _ in range(10):
@@ -167,6 +167,9 @@ class HeldDrivers:
     def inspect(self, attempt: Any) -> Seen:
         launched = attempt.launched_on is not None
         return Seen(ProcessState.STARTING if launched else ProcessState.UNLAUNCHED)
+
+    def living(self) -> frozenset[int]:
+        return frozenset()
 
     def prepare(self, job_id: str, attempt: int) -> str:
         return f"{job_id}-{attempt}"

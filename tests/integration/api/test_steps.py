@@ -17,7 +17,7 @@ from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.specification import Specification, changed
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Change, Checkpoint, Command, Job
-from keyscale.db.repositories import attempts, commands, jobs, revisions
+from keyscale.db.repositories import attempts, commands, job_signs, jobs, revisions
 from keyscale.db.statuses import (
     AttemptStage,
     ChangeKind,
@@ -257,7 +257,7 @@ def test_a_settled_job_is_looked_after_until_its_processes_are_gone(
 ) -> None:
     def looked_after() -> bool:
         with context.sessions() as session:
-            return job["id"] in jobs.ids_to_reconcile(session)
+            return job["id"] in [sign.id for sign in job_signs.to_reconcile(session)]
 
     assert looked_after()
     take(steps.CreateAttempt(1, steps.Cause.START), steps.SettleJob(JobStatus.STOPPED))

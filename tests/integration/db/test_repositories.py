@@ -38,6 +38,7 @@ from keyscale.db.repositories import (
     events,
     exceptions,
     history,
+    job_signs,
     jobs,
     overviews,
     replicas,
@@ -609,18 +610,44 @@ class TestSnapshotNeeds:
         assert snapshot_needs.newest_checkpoints(rows.session, "mine", 2) == [3, 2]
 
 
-class TestJobs:
+class TestJobSigns:
     def test_the_reconciler_gets_jobs_that_run_should_run_or_have_processes(self, rows: Rows) -> None:
-        assert jobs.ids_to_reconcile(rows.session) == []
+        assert _to_reconcile(rows) == []
         rows.set_job(desired=DesiredState.RUNNING)
-        assert jobs.ids_to_reconcile(rows.session) == ["mine"]
+        assert _to_reconcile(rows) == ["mine"]
         rows.set_job(desired=DesiredState.CANCELLED, status=JobStatus.STOPPING)
-        assert jobs.ids_to_reconcile(rows.session) == ["mine"]
+        assert _to_reconcile(rows) == ["mine"]
         rows.set_job(desired=DesiredState.STOPPED, status=JobStatus.FAILED)
-        assert jobs.ids_to_reconcile(rows.session) == []
+        assert _to_reconcile(rows) == []
         rows.attempt(1)
-        assert jobs.ids_to_reconcile(rows.session) == ["mine"]
+        assert _to_reconcile(rows) == ["mine"]
 
+    def test_a_sign_has_the_last_signs_of_life_of_the_active_attempt(self, rows: Rows) -> None:
+        rows.set_job(desired=DesiredState.RUNNING)
+        rows.attempt(1, reaped=False, attached_at_ms=5, heartbeat_at_ms=6)
+        rows.attempt(2, stage=AttemptStage.ACTIVE, attached_at_ms=7, heartbeat_at_ms=8)
+        rows.attempt(3, stage=AttemptStage.STANDBY, attached_at_ms=9, heartbeat_at_ms=10)
+        (sign,) = job_signs.to_reconcile(rows.session)
+        assert sign[2:] == (2, 8, 7)
+
+    def test_a_mark_differs_after_each_change_except_a_repeated_heartbeat(self, rows: Rows) -> None:
+        rows.set_job(desired=DesiredState.RUNNING)
+        active = rows.attempt(1, stage=AttemptStage.ACTIVE, heartbeat_at_ms=1)
+        marks = [job_signs.to_reconcile(rows.session)[0].mark]
+        for change in (
+            lambda: rows.set_job(desired=DesiredState.CANCELLED),
+            lambda: setattr(active, "driver_state", "RUNNING"),
+            lambda: rows.change("rescale", status=ChangeStatus.IN_PROGRESS),
+            lambda: setattr(active, "heartbeat_at_ms", 2),
+        ):
+            with rows.session.begin_nested():  # which has a number of its own, like a transaction
+                change()
+            marks.append(job_signs.to_reconcile(rows.session)[0].mark)
+        assert len(set(marks)) == 4, marks
+        assert marks[3] == marks[4], "the heartbeat"
+
+
+class TestJobs:
     def test_stores_in_use_are_of_jobs_that_should_run(self, rows: Rows) -> None:
         rows.set_job(desired=DesiredState.RUNNING)
         assert jobs.stores_in_use(rows.session) == ["file:///mine"]
@@ -893,3 +920,7 @@ class TestReplicas:
             )
         replicas.announce(rows.session, "here", "http://here")
         assert [replica.url for replica in replicas.list_all(rows.session)] == ["http://here", "http://silent"]
+
+
+def _to_reconcile(rows: Rows) -> list[str]:
+    return [sign.id for sign in job_signs.to_reconcile(rows.session)]

@@ -1,4 +1,4 @@
-"""A job that waits for nothing is looked at rarely, until something happens."""
+"""A job that waits for news is looked at when there is news, and rarely otherwise."""
 
 from __future__ import annotations
 
@@ -6,31 +6,56 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, JobsServed
+from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.decision import waits_for_news
+from keyscale.api.lifecycle.fact_reader import FactReader
+from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
+from keyscale.api.lifecycle.pursuit import Waiting
+from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, SILENT_MS, UNCERTAIN_S, JobsServed
+from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.db.repositories.job_signs import JobSign
+from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+DRIVER, SUPERVISOR = 7, 6
+
 
 class Rounds:
-    """Rounds of a reconciler over one job, on a clock of the test."""
+    """Rounds of a reconciler over one job, on a clock of the test.
+
+    It is the pursuit, too. The job's driver reports in each round, unless it is silent.
+    """
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.may_rest = True
+        self.waiting: Waiting | None = Waiting(frozenset({DRIVER, SUPERVISOR}))
+        self.living = frozenset({1, SUPERVISOR, DRIVER})
+        self.mark = "1"
+        self.is_silent = False
         self.looks: list[float] = []
-        self.served = JobsServed(self._pursue, cast("Any", None), lambda: self.now_s)
+        self._heartbeat_at_ms = 0
+        self._reader = FactReader(cast("Any", None), Stopwatch(lambda: self.now_s), Timeouts())
+        self.served = JobsServed(cast("Any", self), cast("Any", None), lambda: self.now_s)
 
-    def _pursue(self, _job_id: str) -> bool:
+    def silent_ms(self, sign: JobSign) -> int:
+        return self._reader.silent_ms(sign)
+
+    def pursue(self, _job_id: str) -> Waiting | None:
         self.looks.append(round(self.now_s, 3))
-        return self.may_rest
+        return self.waiting
 
-    def play(self, count: int, *, is_rung: bool = False) -> None:
-        for number in range(count):
-            self.served.serve(["job"], is_rung=is_rung and number == 0)
+    def play(self, seconds: float) -> list[float]:
+        """Plays rounds; returns the times of the looks in them, from their begin."""
+        before, begun_s = len(self.looks), self.now_s
+        for _ in range(round(seconds / ROUND_S)):
+            self._heartbeat_at_ms += not self.is_silent
+            self.served.serve([JobSign("job", self.mark, 1, self._heartbeat_at_ms, 1)], self.living)
             wait_until(lambda: not self.served._busy, what="the end of the look")
-            self.now_s += ROUND_S + 1e-6  # sums of fractions are not exact
+            self.now_s += ROUND_S
+        return [round(at_s - begun_s, 3) for at_s in self.looks[before:]]
 
 
 @pytest.fixture
@@ -40,21 +65,71 @@ def rounds() -> Iterator[Rounds]:
     rounds.served.close()
 
 
-def test_a_job_that_may_rest_is_looked_at_after_longer_and_longer_pauses(rounds: Rounds) -> None:
-    rounds.play(21)
-    pauses = [round(later - sooner, 3) for sooner, later in zip(rounds.looks, rounds.looks[1:], strict=False)]
-    assert pauses[:3] == [ROUND_S, 2 * ROUND_S, 4 * ROUND_S]
-    assert set(pauses[3:]) == {REST_S_MAX}
+def test_a_job_that_waits_for_news_is_looked_at_once_a_minute(rounds: Rounds) -> None:
+    assert rounds.play(2 * REST_S_MAX) == pytest.approx([0, REST_S_MAX], abs=2 * ROUND_S)
 
 
-def test_whatever_happens_ends_the_rest(rounds: Rounds) -> None:
-    rounds.play(10)
-    before, rung_at_s = len(rounds.looks), round(rounds.now_s, 3)
-    rounds.play(2, is_rung=True)
-    assert rounds.looks[before:] == [rung_at_s, round(rung_at_s + ROUND_S, 3)]
+def test_a_change_of_a_row_ends_the_rest_in_the_same_round(rounds: Rounds) -> None:
+    rounds.play(5)
+    rounds.mark = "2"
+    assert rounds.play(5) == [0]
+
+
+def test_the_end_of_a_process_ends_the_rest_in_the_same_round(rounds: Rounds) -> None:
+    rounds.play(5)
+    rounds.living = frozenset({1, SUPERVISOR})
+    rounds.waiting = None  # the job has a next step from then on
+    assert rounds.play(1)[0] == 0
+
+
+def test_a_job_with_a_silent_driver_is_looked_at_every_second(rounds: Rounds) -> None:
+    rounds.play(5)
+    rounds.is_silent = True
+    looks = rounds.play(20)
+    assert looks[0] == pytest.approx(SILENT_MS / 1000, abs=2 * ROUND_S)
+    assert len(looks) == pytest.approx((20 - SILENT_MS / 1000) / UNCERTAIN_S, abs=2)
+
+
+def test_a_silence_is_measured_from_its_begin_however_rare_the_looks_are(rounds: Rounds) -> None:
+    rounds.play(30)
+    rounds.is_silent = True
+    rounds.play(20)
+    last = JobSign("job", rounds.mark, 1, rounds._heartbeat_at_ms, 1)
+    assert rounds.silent_ms(last) == pytest.approx(20_000, abs=2000 * ROUND_S)
+
+
+def test_a_job_with_unknown_processes_is_looked_at_every_second(rounds: Rounds) -> None:
+    rounds.waiting = Waiting()
+    assert len(rounds.play(10)) == pytest.approx(10 / UNCERTAIN_S, abs=2)
 
 
 def test_a_job_that_waits_for_something_is_looked_at_in_each_round(rounds: Rounds) -> None:
-    rounds.may_rest = False
-    rounds.play(10)
-    assert len(rounds.looks) == 10
+    rounds.waiting = None
+    assert len(rounds.play(2)) == round(2 / ROUND_S)
+
+
+def test_a_job_that_does_no_longer_rest_is_looked_at_in_each_round(rounds: Rounds) -> None:
+    rounds.play(5)
+    rounds.mark, rounds.waiting = "2", None
+    assert len(rounds.play(2)) == round(2 / ROUND_S)
+
+
+RUNNING = AttemptFacts(2, ProcessState.ALIVE)
+
+
+@pytest.mark.parametrize(
+    ("expected", "changed"),
+    [
+        (True, {}),
+        (False, {"status": JobStatus.SUBMITTING}),
+        (False, {"active": None}),
+        (False, {"standby": RUNNING}),
+        (False, {"ended": (RUNNING,)}),
+        (False, {"change": ChangeFacts(ChangePhase.REQUESTED, 2)}),
+        (False, {"desired": DesiredState.STOPPED}),
+        (True, {"stop": CommandFacts("failed", CommandStatus.FAILED, 2)}),
+    ],
+)
+def test_a_job_whose_next_step_may_depend_on_a_time_does_not_rest(expected: bool, changed: dict[str, Any]) -> None:
+    facts = {"status": JobStatus.RUNNING, "desired": DesiredState.RUNNING, "revision": 1, "active": RUNNING}
+    assert waits_for_news(JobFacts(**{**facts, **changed})) is expected
