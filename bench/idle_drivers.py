@@ -23,7 +23,7 @@ from keyscale.jobs.protocol.messages import (
     SubtaskMetrics,
 )
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
-from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS
+from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS, QUIET_SECONDS, WAIT_SECONDS
 from keyscale.state.documents.job_counters import JobCounters
 
 ATTEMPT = 1
@@ -62,16 +62,14 @@ def idle_heartbeat() -> Heartbeat:
     return status.heartbeat()
 
 
-async def _drive(url: str, job: str, begin_s: float) -> None:
-    """Sends one driver's heartbeats without end."""
-    netloc = urlsplit(url).netloc
-    host, port = netloc.rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
-    heartbeat = _request("POST", "/driver/heartbeat", netloc, job, idle_heartbeat().model_dump_json())
+async def _repeat(url: str, request: bytes, begin_s: float, pause_s: float) -> None:
+    """Sends a request of one driver again and again, on a connection of its own, until its attempt is over."""
     await asyncio.sleep(begin_s)
-    while True:
-        await _answer(reader, writer, heartbeat)
-        await asyncio.sleep(HEARTBEAT_INTERVAL_SECONDS)
+    host, port = urlsplit(url).netloc.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    while await _is_answered(reader, writer, request):
+        await asyncio.sleep(pause_s)
+    writer.close()
 
 
 def _request(method: str, path: str, netloc: str, job: str, body: str = "") -> bytes:
@@ -83,22 +81,32 @@ def _request(method: str, path: str, netloc: str, job: str, body: str = "") -> b
     return (head + body).encode()
 
 
-async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+async def _is_answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bool:
+    """Sends a request; returns False if the attempt is over.
+
+    Raises:
+        ConnectionError: The control plane refuses the request.
+    """
     writer.write(request)
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     lengths = [line.partition(":")[2] for line in head.split("\r\n") if line.lower().startswith("content-length")]
     body = await reader.readexactly(int(lengths[0])) if lengths else b""
-    if not head.startswith("HTTP/1.1 2"):
+    if not head.startswith(("HTTP/1.1 2", "HTTP/1.1 410")):
         raise ConnectionError(f"{head.splitlines()[0]}: {body.decode()}")
-    return body
+    return head.startswith("HTTP/1.1 2")
 
 
 async def main(url: str, jobs: int) -> None:
     """Drives jobs until the process is ended; their heartbeats are spread evenly."""
-    spread_s = 10.0
+    netloc, heartbeat = urlsplit(url).netloc, idle_heartbeat()
+    body, call = heartbeat.model_dump_json(), f"/driver/call?revision={heartbeat.revision}&seconds={WAIT_SECONDS}"
     async with asyncio.TaskGroup() as drivers:
         for number in range(jobs):
-            drivers.create_task(_drive(url, job_id(number + 1), spread_s * number / jobs))
+            job, share = job_id(number + 1), number / jobs
+            reports = _request("POST", "/driver/heartbeat", netloc, job, body)
+            waits = _request("GET", call, netloc, job)
+            drivers.create_task(_repeat(url, reports, QUIET_SECONDS * share, QUIET_SECONDS))
+            drivers.create_task(_repeat(url, waits, QUIET_SECONDS * (1 + share), HEARTBEAT_INTERVAL_SECONDS))
 
 
 if __name__ == "__main__":

@@ -13,17 +13,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Annotated, TypeVar
 
-from fastapi import APIRouter, Depends, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from keyscale.address_proof import prove
+from keyscale.db.repositories.commands import Listening
 from keyscale.jobs.protocol.control_address import UNKNOWN, Proof
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     AttachResponse,
+    Call,
     CheckpointReport,
     Heartbeat,
     HeartbeatResponse,
@@ -33,10 +35,12 @@ from keyscale.jobs.protocol.messages import (
 
 from ..access.identities import Driver, LostAttempt, ProvableAttempt
 from ..reports import drivers
+from ..schemas.base import NUMBER_MAX
 from .dependencies import Control
 from .guarded_route import ReportRoute
 
 Report = TypeVar("Report", bound=Message)
+WAIT_S_MAX = 60.0
 
 
 async def _body(request: Request) -> bytes:
@@ -119,6 +123,18 @@ def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse
     """Takes a driver's state, and answers with its commands."""
     with _charged(control, driver):
         return drivers.heartbeat(control, driver, _read(control, Heartbeat, body))
+
+
+@router.get("/call")
+async def wait_for_call(
+    control: Control,
+    driver: Driver,
+    revision: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
+    seconds: Annotated[float, Query(ge=0, le=WAIT_S_MAX)],
+) -> Call:
+    """Waits until the control plane wants a heartbeat of the driver."""
+    listening = Listening(driver.job_id, driver.attempt, revision)
+    return Call(is_called=driver.over or await control.calls.wait(listening, seconds))
 
 
 @router.post("/checkpoints", status_code=204)

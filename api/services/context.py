@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..access.rates import Rates
     from ..launching.launcher import Launcher
     from ..launching.program_loading import ProgramLoading
+    from ..reports.calls import Calls
     from ..settings import Settings
     from ..store_check import StoreCheck
     from ..upkeep.announcer import Announcer
@@ -59,6 +60,7 @@ class Context:
     programs: ProgramLoading
     news: News
     verifier: Verifier
+    calls: Calls
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
     reports: InFlight = field(default_factory=lambda: InFlight("large reports", REPORTS_MAX, 1))

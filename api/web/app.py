@@ -23,6 +23,7 @@ from ..launching.launcher import Launcher
 from ..launching.program_loading import ProgramLoading
 from ..lifecycle.facts import Timeouts
 from ..lifecycle.reconciler import Reconciler
+from ..reports.calls import Calls
 from ..routers import (
     access_tokens,
     artifacts,
@@ -111,6 +112,7 @@ def make_context(
         programs=ProgramLoading(settings, launcher),
         news=News(reads, operations_service.answers),
         verifier=Verifier(sessions, why_not_own),
+        calls=Calls(reads),
         store=StoreCheck(settings.store_url),
         rates=Rates(
             per_user=settings.user_requests_per_second,
@@ -159,6 +161,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         runs = RunRemoval(context.sessions, context.launcher)
         snapshots = SnapshotRemoval(context.sessions, context.pulse)
         context.news.start()
+        context.calls.start()
         if reconcile:
             context.programs.sweep()
             reconciler.start()
@@ -168,6 +171,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             snapshots.start()
             context.announcer.start()
         yield
+        context.calls.close()
         context.news.close()
         context.verifier.close()
         if reconcile:

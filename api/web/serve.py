@@ -48,13 +48,14 @@ if TYPE_CHECKING:
 
     from ..launching.enclosures import Enclosures
     from ..launching.isolation import Isolation
-    from ..services.news import News
+    from ..services.context import Context
 
 logger = logging.getLogger(__name__)
 
 UNREAD_MS_MAX = 120_000
 """How long a client may leave its answer unread, such as an event stream, before its connection is closed."""
 _GRACE_S = 5
+_KEEP_ALIVE_S = 30  # longer than drivers keep a connection without requests
 _ADMIN = "admin"
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -174,6 +175,7 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
+        timeout_keep_alive=_KEEP_ALIVE_S,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
         proxy_headers=bool(settings.trusted_proxies),
@@ -182,17 +184,18 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Ends event streams before it waits for open requests to end.
+    """Ends event streams and calls drivers before it waits for open requests to end.
 
-    Event streams would not end by themselves.
+    These requests would not end by themselves.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._news: News = app.state.context.news
+        self._context: Context = app.state.context
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._news.end_all()
+        self._context.news.end_all()
+        self._context.calls.end_all()
         await super().shutdown(sockets)
 
 

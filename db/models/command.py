@@ -22,6 +22,7 @@ class Command(Base):
     __table_args__ = (
         Index("ix_commands_created_at_ms", "job_id", "created_at_ms", "id"),
         Index("ix_commands_savepoint_id", "job_id", "savepoint_id", postgresql_where=text("savepoint_id IS NOT NULL")),
+        Index("ix_commands_in_progress", "job_id", "attempt", postgresql_where=text("status = 'IN_PROGRESS'")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)

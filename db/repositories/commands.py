@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import func, not_, select, text
 
@@ -45,6 +45,43 @@ def pending(session: Session, job_id: str, attempt: int) -> Sequence[Command]:
         .where(Command.job_id == job_id, Command.attempt == attempt, Command.status == CommandStatus.IN_PROGRESS)
         .order_by(Command.created_at_ms, Command.id)
     ).all()
+
+
+class Listening(NamedTuple):
+    """A driver that waits until it is wanted.
+
+    Attributes:
+        job_id: Its job.
+        attempt: The number of its attempt.
+        revision: The revision that it takes its settings from.
+    """
+
+    job_id: str
+    attempt: int
+    revision: int
+
+
+_WANTED = text(
+    """
+SELECT w.job_id, w.attempt, w.revision
+FROM unnest(CAST(:job_ids AS text[]), CAST(:attempts AS bigint[]), CAST(:revisions AS bigint[]))
+    AS w(job_id, attempt, revision)
+LEFT JOIN attempts a ON a.job_id = w.job_id AND a.number = w.attempt
+WHERE a.stage IS DISTINCT FROM 'ACTIVE' OR a.revision <> w.revision OR EXISTS (
+    SELECT FROM commands c WHERE c.job_id = w.job_id AND c.attempt = w.attempt AND c.status = 'IN_PROGRESS'
+)
+"""
+)
+
+
+def wanted(session: Session, drivers: Collection[Listening]) -> set[Listening]:
+    """Returns the drivers that must report.
+
+    A command waits for them, their settings have changed, or another attempt runs the job.
+    """
+    job_ids, numbers, known = zip(*drivers, strict=True)
+    given = {"job_ids": list(job_ids), "attempts": list(numbers), "revisions": list(known)}
+    return {Listening(*row) for row in session.execute(_WANTED, given)}
 
 
 def count_pending(session: Session, job_id: str) -> int:

@@ -661,7 +661,10 @@ class DriverMetrics(Message):
 
 
 class Heartbeat(Message):
-    """The state of a driver, sent at every poll interval (250 ms)."""
+    """The state of a driver.
+
+    It is sent when it has changed, at most every 250 ms, and every 9 s otherwise.
+    """
 
     state: DriverState
     revision: Whole | None = Field(
@@ -685,6 +688,12 @@ class HeartbeatResponse(Message):
     control_urls: Items[str] = Field(
         default_factory=list, description="Addresses of the control plane's replicas that are alive."
     )
+
+
+class Call(Message):
+    """The answer to a driver that waits."""
+
+    is_called: bool = Field(description="Whether to send a heartbeat now; otherwise the time to wait is over.")
 
 
 class SubtaskCheckpointReport(Message):

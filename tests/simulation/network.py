@@ -83,6 +83,11 @@ class PlayedChannel:
         )
         return answer
 
+    can_call = False
+
+    def wait_for_call(self, revision: int, seconds: float) -> bool:
+        raise NotImplementedError
+
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._send("report", lambda control: control.report_checkpoint(self.job_id, self.attempt, report))
 

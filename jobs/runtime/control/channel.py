@@ -21,6 +21,7 @@ from ...protocol.messages import (
     Assignment,
     AttachRequest,
     AttachResponse,
+    Call,
     CheckpointReport,
     Command,
     Heartbeat,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer", bound=Message)
 
 _TIMEOUT_SECONDS = 10.0
+_KEPT_SECONDS = 20.0  # a connection without requests; a driver with nothing to report sends one every nine seconds
 _CHUNK_BYTES = 1 << 20
 _FILE_RETRY_MS = 50
 
@@ -49,7 +51,12 @@ class ControlChannel(Protocol):
     Every method raises `ControlUnreachableError` without an answer (try again), `ControlRefusedError` if the control
     plane refuses the message (a fault of the driver), and `AttemptOverError` if the control plane no longer wants this
     attempt. All messages may be sent again. Methods may be called from several threads.
+
+    Attributes:
+        can_call: Whether the control plane can call the driver; else the driver has to ask for commands.
     """
+
+    can_call: bool
 
     def attach(self, request: AttachRequest) -> AttachResponse: ...
 
@@ -60,6 +67,10 @@ class ControlChannel(Protocol):
     def store_credentials(self) -> StoreCredentials: ...
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse: ...
+
+    def wait_for_call(self, revision: int, seconds: float) -> bool:
+        """Waits until the control plane wants a heartbeat; returns False if the time is over first."""
+        ...
 
     def report_checkpoint(self, report: CheckpointReport) -> None: ...
 
@@ -81,6 +92,8 @@ class HttpControl:
         search: Finds another control plane.
         ca_file: PEM file with further certificate authorities to trust.
     """
+
+    can_call = True
 
     def __init__(
         self, url: str, attempt: str, token: str, search: ControlSearch | None = None, ca_file: str | None = None
@@ -110,6 +123,11 @@ class HttpControl:
             self._search.remember(response.control_urls)
         return response
 
+    def wait_for_call(self, revision: int, seconds: float) -> bool:
+        path = f"/driver/call?revision={revision}&seconds={seconds:g}"
+        answer = self._parsed(self._send("GET", path, timeout_seconds=seconds + _TIMEOUT_SECONDS), Call)
+        return answer.is_called
+
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._post("/driver/checkpoints", report)
 
@@ -123,7 +141,9 @@ class HttpControl:
             timeout=_TIMEOUT_SECONDS,
             transport=ProvenTransport(
                 attempt_challenge(url, self._attempt, self._token),
-                httpx.HTTPTransport(verify=self._trusted, trust_env=False),
+                httpx.HTTPTransport(
+                    verify=self._trusted, trust_env=False, limits=httpx.Limits(keepalive_expiry=_KEPT_SECONDS)
+                ),
             ),
             trust_env=False,
         )
@@ -131,9 +151,12 @@ class HttpControl:
     def _post(self, path: str, message: Message) -> httpx.Response:
         return self._send("POST", path, message.model_dump_json())
 
-    def _send(self, method: str, path: str, content: str | None = None) -> httpx.Response:
+    def _send(
+        self, method: str, path: str, content: str | None = None, *, timeout_seconds: float = _TIMEOUT_SECONDS
+    ) -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
         with self._reached() as client:
-            response = client.request(method, path, content=content, headers={"Content-Type": "application/json"})
+            response = client.request(method, path, content=content, headers=headers, timeout=timeout_seconds)
             self._check(client, response)
             return response
 
@@ -215,6 +238,8 @@ class FileControl:
     `checkpoints/<checkpoint id>.json` the last `CheckpointReport` of each checkpoint.
     """
 
+    can_call = False
+
     def __init__(self, assignment_file: Path, artifact_file: Path) -> None:
         self._assignment_file = assignment_file
         self._artifact_file = artifact_file
@@ -245,6 +270,9 @@ class FileControl:
         )
         answered = {path.stem for path in (self._directory / "results").glob("*.json")}
         return HeartbeatResponse(commands=[command for command in commands if command.id not in answered])
+
+    def wait_for_call(self, revision: int, seconds: float) -> bool:  # noqa: ARG002 - a file calls nobody
+        raise ControlRefusedError("without a control plane the driver has to look for commands")
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)

@@ -325,6 +325,7 @@ class DriverStatus:
             if metrics.waits_for_input and not self._are_counted:
                 quiet["pending_records"] = 0
         quiet_ms = 1000 * (now - (self._committed_at if self._rated_until is None else self._rated_until))
+        quiet_ms -= quiet_ms % 1000  # so that a heartbeat is new once a second at most, until the rates are zero
         # A job whose batches are far apart is quiet only when the next batch is late.
         if quiet_ms > max(IDLE_MS, min(self._rated_ms, AVERAGED_MS)):
             span = self._read_time.without_records(quiet_ms)

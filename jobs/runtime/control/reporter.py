@@ -8,19 +8,27 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from ...protocol.messages import DriverState
 from ..errors import AttemptOverError, AttemptUnknownError, ControlError, ControlRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...protocol.messages import CheckpointReport, Command, LiveSettings
+    from ...protocol.messages import CheckpointReport, Command, Heartbeat, LiveSettings
     from .channel import ControlChannel
     from .driver_status import DriverStatus
 
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.25
-_QUIET_SECONDS = 60.0  # during an outage, one line per minute is logged
+QUIET_SECONDS = 9.0
+"""Between the heartbeats of a driver that nothing happens to: series have a value for each 10 seconds.
+
+The control plane also measures silences of drivers from these heartbeats.
+"""
+WAIT_SECONDS = 30.0
+_REFUSED_SECONDS = 60.0  # a control plane of an earlier version calls no drivers
+_UNLOGGED_SECONDS = 60.0  # during an outage, one line per minute is logged
 REPORTS_MAX = 5000
 REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a minute is replaced
 
@@ -28,7 +36,9 @@ REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a m
 class Reporter:
     """A thread that sends heartbeats and checkpoint reports.
 
-    It sends a heartbeat every interval, and checkpoint reports in order, each until it has arrived.
+    It sends checkpoint reports in order, each until it has arrived. It sends a heartbeat when the status has changed,
+    at most one per interval, and otherwise every nine seconds: a second thread waits until the control plane calls.
+    While that thread has no connection, or a command has no result yet, a heartbeat is sent every interval.
 
     If the control plane does not answer, reports wait here and the batches continue.
 
@@ -59,10 +69,17 @@ class Reporter:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._last_logged = float("-inf")
+        self._delivered: Heartbeat | None = None
+        self._delivered_at = float("-inf")
+        self._listens = False
+        self._is_unwanted = threading.Event()  # the control plane wanted nothing when it answered last
         self._thread = threading.Thread(target=self._run, name="reporter", daemon=True)
+        self._listener = threading.Thread(target=self._listen, name="listener", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        if self._channel.can_call:
+            self._listener.start()
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         """Sends a report as soon as possible, after earlier reports.
@@ -104,13 +121,45 @@ class Reporter:
         return delivered
 
     def _run(self) -> None:
+        is_woken = True
         while not self._closing.is_set():
-            self._exchange()
-            self._wake.wait(HEARTBEAT_INTERVAL_SECONDS)
+            if is_woken or self._is_due():
+                self._exchange()
+            is_woken = self._wake.wait(HEARTBEAT_INTERVAL_SECONDS)
             self._wake.clear()
+
+    def _is_due(self) -> bool:
+        is_called_if_wanted = self._listens and self._is_unwanted.is_set()
+        is_old = time.monotonic() - self._delivered_at >= QUIET_SECONDS
+        return not is_called_if_wanted or is_old or self._status.heartbeat() != self._delivered
+
+    def _listen(self) -> None:
+        """Waits for calls of the control plane, and has a heartbeat sent at each.
+
+        The first answer comes at once, and shows that the control plane can call.
+        """
+        while not self._closing.is_set():
+            delivered = self._delivered
+            if not self._is_unwanted.wait(HEARTBEAT_INTERVAL_SECONDS) or delivered is None or not delivered.revision:
+                continue
+            pause_seconds = HEARTBEAT_INTERVAL_SECONDS
+            try:
+                if self._channel.wait_for_call(delivered.revision, WAIT_SECONDS if self._listens else 0.0):
+                    self._is_unwanted.clear()
+                    self._wake.set()
+                self._listens = True
+            except ControlRefusedError:
+                self._listens, pause_seconds = False, _REFUSED_SECONDS
+            except ControlError:  # the next heartbeat shows it, too
+                self._listens = False
+            except Exception:
+                if not self._closing.is_set():  # the channel is closed while this thread waits
+                    raise
+            self._closing.wait(pause_seconds)
 
     def _exchange(self) -> bool:
         """Sends everything once; returns whether all was sent."""
+        self._is_unwanted.clear()
         try:
             all_sent = self._send_reports()
             heartbeat = self._status.heartbeat()
@@ -123,6 +172,9 @@ class Reporter:
         except ControlError as error:
             self._log_sparsely(error)
             return False
+        self._delivered, self._delivered_at = heartbeat, time.monotonic()
+        if heartbeat.state is DriverState.RUNNING and not response.commands and response.settings is None:
+            self._is_unwanted.set()
         self._status.acknowledge(heartbeat.results, (command.id for command in response.commands))
         if response.settings is not None:
             self._on_settings(response.settings)
@@ -165,6 +217,6 @@ class Reporter:
 
     def _log_sparsely(self, error: ControlError) -> None:
         now = time.monotonic()
-        if now - self._last_logged >= _QUIET_SECONDS:
+        if now - self._last_logged >= _UNLOGGED_SECONDS:
             self._last_logged = now
             logger.warning("the control plane cannot be reached (%s); the job continues, reports wait", error)

@@ -85,6 +85,13 @@ def test_granted_credentials_are_asked_for_by_the_attempt(server: StandInServer,
     assert reports(server) == [("GET", "/driver/store-credentials", "Bearer salt.secret", b"")]
 
 
+def test_a_wait_for_a_call_uses_its_route(server: StandInServer, control: HttpControl) -> None:
+    for is_called in (True, False):
+        server.body = b'{"is_called": %s}' % str(is_called).lower().encode()
+        assert control.wait_for_call(3, 30.0) is is_called
+    assert [request[:2] for request in reports(server)] == [("GET", "/driver/call")] * 2
+
+
 def test_the_artifact_arrives_unchanged(server: StandInServer, control: HttpControl, tmp_path: Path) -> None:
     server.body = bytes(range(256)) * 9000
     control.fetch_artifact(tmp_path / "artifact")

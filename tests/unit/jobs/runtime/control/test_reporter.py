@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -33,7 +35,7 @@ from keyscale.state.documents.job_counters import JobCounters
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -48,6 +50,10 @@ class ScriptedControl:
         self.failure: Exception | None = None
         self.report_failure: Exception | None = None
         self.refusals = 0
+        self.can_call = False
+        self.call_failure: Exception | None = None
+        self.waits: list[tuple[int, float]] = []
+        self.is_wanted = threading.Event()
 
     def attach(self, request: AttachRequest) -> AttachResponse:
         raise NotImplementedError
@@ -62,6 +68,15 @@ class ScriptedControl:
         answered = {result.command_id for result in heartbeat.results}
         commands = [command for command in self.commands if command.id not in answered]
         return HeartbeatResponse(commands=commands, settings=self.settings)
+
+    def wait_for_call(self, revision: int, seconds: float) -> bool:
+        self.waits.append((revision, seconds))
+        if self.call_failure:
+            raise self.call_failure
+        if not self.is_wanted.wait(seconds):
+            return False
+        self.is_wanted.clear()
+        return True
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         if self.failure or self.report_failure:
@@ -94,10 +109,107 @@ def running() -> Iterator[Running]:
     running.reporter.close(5)
 
 
+@pytest.fixture
+def quiet() -> Iterator[Running]:
+    """A running driver that the control plane can call, and that has nothing to report."""
+    running = Running()
+    running.control.can_call = True
+    running.status.follows(3)
+    running.status.enter(DriverState.RUNNING)
+    running.reporter.start()
+    wait_until(lambda: (3, reporter.WAIT_SECONDS) in running.control.waits, what="the wait for a call")
+    yield running
+    running.control.is_wanted.set()
+    running.reporter.close(5)
+
+
+@pytest.fixture
+def intervals(quiet: Running, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets some intervals of the reporter pass, which are very short."""
+    looks: list[None] = []
+    is_due = quiet.reporter._is_due
+
+    def look() -> bool:
+        looks.append(None)
+        return is_due()
+
+    monkeypatch.setattr(reporter, "HEARTBEAT_INTERVAL_SECONDS", 0.005)
+    monkeypatch.setattr(quiet.reporter, "_is_due", look)
+
+    def pass_by(count: int) -> None:
+        until = len(looks) + count
+        wait_until(lambda: len(looks) >= until, what="the intervals")
+
+    return pass_by
+
+
 def report(
     checkpoint_id: int, status: CheckpointStatus = CheckpointStatus.COMPLETED, *, is_savepoint: bool = False
 ) -> CheckpointReport:
     return CheckpointReport(checkpoint_id=checkpoint_id, status=status, trigger_timestamp=0, is_savepoint=is_savepoint)
+
+
+def test_a_driver_that_nothing_happens_to_sends_no_heartbeats(quiet: Running, intervals: Callable[[int], None]) -> None:
+    intervals(2)
+    before = len(quiet.control.heartbeats)
+    intervals(20)
+    assert len(quiet.control.heartbeats) == before
+
+
+def test_a_quiet_driver_reports_each_nine_seconds(
+    quiet: Running, intervals: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intervals(2)
+    before = len(quiet.control.heartbeats)
+    monkeypatch.setattr(quiet.reporter, "_delivered_at", time.monotonic() - reporter.QUIET_SECONDS)
+    intervals(20)
+    assert len(quiet.control.heartbeats) == before + 1
+
+
+def test_whatever_changes_is_reported_in_the_next_interval(quiet: Running, intervals: Callable[[int], None]) -> None:
+    quiet.status.records_wait(7)
+    intervals(2)
+    assert quiet.control.heartbeats[-1].metrics.pending_records == 7
+    before = len(quiet.control.heartbeats)
+    quiet.status.records_wait(7)
+    intervals(20)
+    assert len(quiet.control.heartbeats) == before, "it is no change"
+
+
+def test_a_call_has_a_heartbeat_sent_and_its_command_is_executed(quiet: Running) -> None:
+    quiet.control.commands = [Command(id="c1", kind=CommandKind.CHECKPOINT)]
+    before = len(quiet.control.heartbeats)
+    quiet.control.is_wanted.set()
+    wait_until(lambda: quiet.commands, what="the command")
+    wait_until(lambda: len(quiet.control.heartbeats) >= before + 3, what="heartbeats until there is a result")
+
+
+def test_a_driver_that_cannot_be_called_sends_a_heartbeat_each_interval(quiet: Running) -> None:
+    quiet.control.call_failure = ControlUnreachableError("away")
+    quiet.control.is_wanted.set()
+    wait_until(lambda: not quiet.reporter._listens, what="the end of the calls")
+    before = len(quiet.control.heartbeats)
+    wait_until(lambda: len(quiet.control.heartbeats) >= before + 3, what="three heartbeats")
+    quiet.control.call_failure = None
+    wait_until(lambda: quiet.control.waits[-1] == (3, reporter.WAIT_SECONDS), what="another wait")
+    assert (3, 0.0) in quiet.control.waits[1:], "the first answer must come at once"
+
+
+def test_a_control_plane_that_calls_nobody_is_asked_once_a_minute(quiet: Running) -> None:
+    quiet.control.call_failure = ControlRefusedError("no such route")
+    quiet.control.is_wanted.set()
+    wait_until(lambda: not quiet.reporter._listens, what="the end of the calls")
+    before, waits = len(quiet.control.heartbeats), len(quiet.control.waits)
+    wait_until(lambda: len(quiet.control.heartbeats) >= before + 4, what="four heartbeats")
+    assert len(quiet.control.waits) == waits
+
+
+def test_a_driver_that_does_not_run_yet_sends_a_heartbeat_each_interval(running: Running) -> None:
+    running.control.can_call = True
+    running.status.follows(3)
+    running.status.enter(DriverState.RESTORING)
+    wait_until(lambda: len(running.control.heartbeats) >= 3, what="three heartbeats")
+    assert running.control.waits == []
 
 
 def test_a_command_is_executed_once_however_often_it_is_delivered(running: Running) -> None:
