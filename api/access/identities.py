@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
     from starlette.requests import HTTPConnection
 
+    from keyscale.db.models import Attempt
+    from keyscale.db.repositories.attempts import TokenHolder
+
     from .rates import Rates
 
 _ATTEMPT_NUMBER = re.compile(r"[0-9]{1,12}")
@@ -129,7 +132,7 @@ def require_known_attempt(request: Request) -> str:
     job_id, _, number = request.query_params.get("attempt", "").partition(":")
     with _reads(request)() as session:
         if job_id and is_storable(job_id) and _ATTEMPT_NUMBER.fullmatch(number):
-            found = attempts.find(session, job_id, int(number))
+            found: Attempt | TokenHolder | None = attempts.find(session, job_id, int(number))
         else:
             token = bearer_token(request)[:TOKEN_CHARACTERS_MAX]
             found = attempts.find_by_token(session, token_sha256(token)) if token else None

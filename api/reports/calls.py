@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.25
+LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
+from functools import cache
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -56,7 +57,7 @@ from .report_validity import (
 from .stored_reports import store_checkpoint, store_heartbeat, subtask_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from sqlalchemy.orm import Session
 
@@ -162,19 +163,17 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         ReportInvalidError: The report cannot be true.
     """
     with context.sessions.begin() as session:
-        if message.results:
-            jobs.lock(session, driver.job_id)  # before attempts and commands, as the reconciler does: no deadlock
+        # The job is locked before attempts and commands, as the reconciler does: no deadlock.
+        job = jobs.lock(session, driver.job_id) if message.results else None
         attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
-        job = jobs.find(session, driver.job_id)
-        if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
+        if attempt is None or attempt.stage is AttemptStage.ENDED:
             raise AttemptOverError("another attempt runs the job, or none")
-        reporter = _reporter(session, job, attempt)
-        _refuse(why_not_heartbeat(message, reporter))
-        message = masked_heartbeat(message, Mask(_secrets(context, session, job, attempt)))
+        _refuse(why_not_heartbeat(message, attempt.stage))
+        message = masked_heartbeat(message, _mask(context, session, attempt))
         at_ms = now_ms()
         _note_restart(session, attempt, message)
         if message.failure is not None and attempt.failure is None:
-            exceptions.record(session, job.id, attempt.number, at_ms, message.failure.model_dump())
+            exceptions.record(session, attempt.job_id, attempt.number, at_ms, message.failure.model_dump())
         heard_at_ms = shared_now_ms()
         is_sample_due = series.is_sample_due(attempt, message, heard_at_ms)
         series.begin_counting(session, attempt)
@@ -182,8 +181,10 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
             series.sample(session, attempt, message.metrics, at_ms)
-        for result in message.results:
-            is_news |= _store_result(session, reporter, result)
+        if job is not None:
+            reporter = _reporter(session, job, attempt)
+            for result in message.results:
+                is_news |= _store_result(session, reporter, result)
         waiting = commands.pending(session, attempt.job_id, attempt.number)
         without_result = [
             Command(
@@ -198,7 +199,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
     if has_progressed:  # in a separate transaction: other transactions lock a change before an attempt
         with context.sessions.begin() as session:
             settled = figures_of_change(attempt.metrics) if attempt.settled_at_ms is not None else None
-            changes.note_progress(session, job.id, attempt.number, attempt.caught_up_at_ms, settled)
+            changes.note_progress(session, attempt.job_id, attempt.number, attempt.caught_up_at_ms, settled)
     if is_news:
         context.wakeup.ring()
     return HeartbeatResponse(
@@ -309,6 +310,23 @@ def _secrets(context: Context, session: Session, job: Job, attempt: Attempt) -> 
     return context.launcher.secrets_of(job.id, attempt.number, used)
 
 
+def _mask(context: Context, session: Session, attempt: Attempt) -> Callable[[str], str]:
+    """Returns what masks the secrets of an attempt's job.
+
+    The secrets are read for the first text: most heartbeats have none.
+    """
+
+    @cache
+    def mask() -> Mask:
+        job = jobs.find(session, attempt.job_id)
+        return Mask({} if job is None else _secrets(context, session, job, attempt))
+
+    def masked(text: str) -> str:
+        return mask()(text)
+
+    return masked
+
+
 def _stream(context: Context, sha256: str) -> Iterator[bytes]:
     with context.reads() as session:
         yield from artifacts.read_bytes(session, sha256)
@@ -352,7 +370,6 @@ def _reporter(session: Session, job: Job, attempt: Attempt) -> Reporter:
         job_id=job.id,
         store_url=job.store_url,
         number=attempt.number,
-        stage=attempt.stage,
         parallelism=attempt.parallelism,
         max_parallelism=job.max_parallelism,
         newest_checkpoint_id=checkpoints.next_id(session, job.id) - 1,

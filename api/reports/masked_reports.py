@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keyscale.jobs.protocol.messages import CheckpointReport, Failure, Heartbeat, TopicPosition
-    from keyscale.jobs.protocol.redaction import Mask
 
 
-def masked_heartbeat(message: Heartbeat, mask: Mask) -> Heartbeat:
+def masked_heartbeat(message: Heartbeat, mask: Callable[[str], str]) -> Heartbeat:
     """Masks secrets in each text that a job can choose."""
     metrics = message.metrics
     outage, clean_up = metrics.sink_outage, metrics.clean_up
@@ -44,16 +45,16 @@ def masked_heartbeat(message: Heartbeat, mask: Mask) -> Heartbeat:
     )
 
 
-def masked_checkpoint(report: CheckpointReport, mask: Mask) -> CheckpointReport:
+def masked_checkpoint(report: CheckpointReport, mask: Callable[[str], str]) -> CheckpointReport:
     """Returns a checkpoint's report with secrets masked in its failure."""
     return report.model_copy(update={"failure_message": report.failure_message and mask(report.failure_message)})
 
 
-def _masked_position(position: int | TopicPosition, mask: Mask) -> int | TopicPosition:
+def _masked_position(position: int | TopicPosition, mask: Callable[[str], str]) -> int | TopicPosition:
     return position if isinstance(position, int) else position.model_copy(update={"topic_id": mask(position.topic_id)})
 
 
-def _masked(failure: Failure | None, mask: Mask) -> Failure | None:
+def _masked(failure: Failure | None, mask: Callable[[str], str]) -> Failure | None:
     if failure is None:
         return None
     return failure.model_copy(

@@ -42,7 +42,6 @@ class Reporter:
         job_id: Its job.
         store_url: The root of the job's snapshots.
         number: Its number.
-        stage: Its stage.
         parallelism: Its parallelism.
         max_parallelism: The number of the job's key groups.
         newest_checkpoint_id: The highest number of a checkpoint that the job's drivers have reported; 0: none.
@@ -51,7 +50,6 @@ class Reporter:
     job_id: str
     store_url: str
     number: int
-    stage: AttemptStage
     parallelism: int
     max_parallelism: int
     newest_checkpoint_id: int = 0
@@ -90,11 +88,11 @@ def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
     return next((reason for holds, reason in rules if not holds), None)
 
 
-def why_not_heartbeat(message: Heartbeat, by: Reporter) -> str | None:
-    """Returns why a heartbeat cannot be true, if so."""
-    if by.stage is AttemptStage.STANDBY and message.state not in _AS_STANDBY:
+def why_not_heartbeat(message: Heartbeat, stage: AttemptStage) -> str | None:
+    """Returns why a heartbeat of an attempt in a stage cannot be true, if so."""
+    if stage is AttemptStage.STANDBY and message.state not in _AS_STANDBY:
         return f"a standby has no assignment and cannot be {message.state}"
-    if by.stage is AttemptStage.STANDBY and (message.first_commit or message.last_commit or message.results):
+    if stage is AttemptStage.STANDBY and (message.first_commit or message.last_commit or message.results):
         return "a standby commits nothing and has no commands"
     for commit in (message.first_commit, message.last_commit):
         if commit is not None and not 0 <= commit.batch_id <= _BATCH_ID_MAX:

@@ -201,6 +201,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     app.add_middleware(RequestOrigin, rates=context.rates)  # the outermost middleware: it sees every request
     add_handlers(app)
     for router in (
+        driver,  # first, as drivers send most requests
         artifacts,
         jobs,
         recovered_jobs,
@@ -215,7 +216,6 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         events,
         access_tokens,
         secret_labels,
-        driver,
         proofs,
         replicas,
         health,

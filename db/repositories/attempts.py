@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import bindparam, exists, func, or_, select
 from sqlalchemy.orm import lazyload
@@ -128,9 +128,24 @@ def lock_unended(session: Session, job_id: str) -> None:
     session.execute(select(Attempt.number).where(*unended).order_by(Attempt.number).with_for_update())
 
 
-def find_by_token(session: Session, token_sha256: str) -> Attempt | None:
+class TokenHolder(NamedTuple):
+    """The attempt whose driver has a token."""
+
+    job_id: str
+    number: int
+    stage: AttemptStage
+    token_sha256: str | None
+
+
+_TOKEN_HOLDER = select(Attempt.job_id, Attempt.number, Attempt.stage, Attempt.token_sha256).where(
+    Attempt.token_sha256 == bindparam("token_sha256")
+)
+
+
+def find_by_token(session: Session, token_sha256: str) -> TokenHolder | None:
     """Returns the attempt with a driver's token, given by its hash."""
-    return session.scalars(select(Attempt).where(Attempt.token_sha256 == token_sha256)).first()
+    row = session.connection().execute(_TOKEN_HOLDER, {"token_sha256": token_sha256}).first()
+    return None if row is None else TokenHolder._make(row)
 
 
 def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | None:

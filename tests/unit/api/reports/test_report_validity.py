@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from keyscale.jobs.protocol.messages import (
     SubtaskCheckpointReport,
 )
 
-BY = Reporter("job", "file:///store", 3, AttemptStage.ACTIVE, parallelism=2, max_parallelism=8, newest_checkpoint_id=5)
+BY = Reporter("job", "file:///store", 3, parallelism=2, max_parallelism=8, newest_checkpoint_id=5)
 ID_MAX = 5 + CHECKPOINT_ID_STEP_MAX
 
 
@@ -88,14 +87,13 @@ def test_a_report_of_a_checkpoint_beyond_its_bounds_is_refused(report: Checkpoin
 
 @pytest.mark.parametrize("state", DriverState)
 def test_a_standby_warms_up_or_ends_and_commits_nothing(state: DriverState) -> None:
-    standby = replace(BY, stage=AttemptStage.STANDBY)
     may_be = state in {DriverState.STANDBY, DriverState.FAILED, DriverState.FENCED}
-    assert (why_not_heartbeat(Heartbeat(state=state), standby) is None) is may_be
-    assert why_not_heartbeat(Heartbeat(state=state), BY) is None
+    assert (why_not_heartbeat(Heartbeat(state=state), AttemptStage.STANDBY) is None) is may_be
+    assert why_not_heartbeat(Heartbeat(state=state), AttemptStage.ACTIVE) is None
     commit = Commit(batch_id=0, at_ms=1)
     for name in ("first_commit", "last_commit"):
-        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), standby) is not None
-        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), BY) is None
+        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), AttemptStage.STANDBY) is not None
+        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), AttemptStage.ACTIVE) is None
 
 
 @pytest.mark.parametrize(
