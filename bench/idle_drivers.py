@@ -67,7 +67,7 @@ async def _repeat(url: str, request: bytes, begin_s: float, pause_s: float) -> N
     await asyncio.sleep(begin_s)
     host, port = urlsplit(url).netloc.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
-    while await _is_answered(reader, writer, request):
+    while await _is_answered(reader, writer, request):  # noqa: ASYNC110 - it waits for no event
         await asyncio.sleep(pause_s)
     writer.close()
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROUND_S = 0.2
-REST_S_MAX = 60.0
+RESTING_ROUND_S = 0.5
+"""Between two rounds if all jobs rest. A request to this replica or a driver's news begins the next one at once."""
+REST_S_MAX = 300.0
 """A job that waits for news is looked at this rarely while there is none."""
 UNCERTAIN_S = 1.0
-"""It is looked at this often while its driver is silent, or if its processes are unknown."""
-SILENT_MS = 12_000
-"""A driver reports at least every nine seconds."""
+"""It is looked at this often if its processes are unknown, or its driver has been silent for too long."""
 _ELECTION_S = 1.0
 SERVED_AT_ONCE_MAX = 32
 _CONNECTIONS = 8  # a job has a connection only while it reads or writes, not while its drivers are started or killed
@@ -169,12 +169,12 @@ class Reconciler:
             timeouts=self._timeouts,
             starts_at_once=self._starts_at_once,
         )
-        jobs_served = JobsServed(pursuit, leadership)
+        jobs_served = JobsServed(pursuit, leadership, self._timeouts)
         try:
             while not self._closing.is_set():
                 jobs_served.serve(candidacy.beat(leadership.epoch), self._launcher.living())
                 self._pulse.beat("leader", leadership.epoch)
-                self._wakeup.wait(ROUND_S)
+                self._wakeup.wait(RESTING_ROUND_S if jobs_served.all_rest else ROUND_S)
         finally:
             is_over.set()
             candidacy.close()  # before the last steps end: another replica can lead, and they write nothing
@@ -210,7 +210,9 @@ class Rest:
     mark: str
     since_s: float
 
-    def is_over(self, sign: JobSign, living: AbstractSet[int], *, silent_ms: int, now_s: float) -> bool:
+    def is_over(
+        self, sign: JobSign, living: AbstractSet[int], silent_ms: int, now_s: float, timeouts: Timeouts
+    ) -> bool:
         """Returns whether the job must be looked at.
 
         Args:
@@ -218,11 +220,14 @@ class Rest:
             living: All processes of this host.
             silent_ms: How long the job's driver has given no sign of life.
             now_s: Monotonic time.
+            timeouts: A silence matters when it exceeds one of these limits.
         """
         pids, rested_s = self.waiting.pids, now_s - self.since_s
+        before_ms = silent_ms - 1000 * rested_s
         has_news = sign.mark != self.mark or (pids is not None and not pids <= living)
-        is_certain = pids is not None and silent_ms < SILENT_MS
-        return has_news or rested_s >= (REST_S_MAX if is_certain else UNCERTAIN_S)
+        is_suspended_too_long = before_ms <= timeouts.suspended_ms < silent_ms
+        is_certain = pids is not None and silent_ms <= timeouts.silence_ms
+        return has_news or is_suspended_too_long or rested_s >= (REST_S_MAX if is_certain else UNCERTAIN_S)
 
 
 class JobsServed:
@@ -232,11 +237,12 @@ class JobsServed:
 
     A job with failing steps is quarantined, and tried again after a pause that doubles with each failure. A job that
     waits for news rests: it is looked at when its sign shows a change, when its processes have ended, or when its
-    driver is silent.
+    driver has been silent for too long.
 
     Args:
         pursuit: Takes the steps of jobs.
         leadership: The right to record events.
+        timeouts: The limits of silence.
         monotonic: A clock in seconds.
     """
 
@@ -244,15 +250,18 @@ class JobsServed:
         self,
         pursuit: Pursuit,
         leadership: Leadership,
+        timeouts: Timeouts = DEFAULT_TIMEOUTS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pursuit = pursuit
         self._leadership = leadership
+        self._timeouts = timeouts
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._busy: set[str] = set()
         self._troubles: dict[str, Trouble] = {}
         self._rests: dict[str, Rest] = {}
+        self._jobs = 0
         self._threads = ThreadPoolExecutor(SERVED_AT_ONCE_MAX, thread_name_prefix="job")
 
     def serve(self, signs: Sequence[JobSign], living: AbstractSet[int]) -> None:
@@ -264,18 +273,24 @@ class JobsServed:
         """
         now_s = self._monotonic()
         with self._lock:
-            rests, self._rests = self._rests, {}
+            rests, self._rests, self._jobs = self._rests, {}, len(signs)
             for sign in signs:
                 silent_ms = self._pursuit.silent_ms(sign)
                 trouble, rest = self._troubles.get(sign.id), rests.get(sign.id)
                 if trouble is not None and now_s < trouble.until_s:
                     continue
                 is_served = sign.id in self._busy
-                if rest is not None and (is_served or not rest.is_over(sign, living, silent_ms=silent_ms, now_s=now_s)):
+                is_over = rest is None or rest.is_over(sign, living, silent_ms, now_s, self._timeouts)
+                if rest is not None and (is_served or not is_over):
                     self._rests[sign.id] = rest
                 elif not is_served:
                     self._busy.add(sign.id)
                     self._threads.submit(self._serve_one, sign)
+
+    @property
+    def all_rest(self) -> bool:
+        """Whether every job of the last round waits for news."""
+        return len(self._rests) == self._jobs
 
     def close(self) -> None:
         """Waits for the steps that are being taken."""

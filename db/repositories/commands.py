@@ -81,7 +81,7 @@ def wanted(session: Session, drivers: Collection[Listening]) -> set[Listening]:
     """
     job_ids, numbers, known = zip(*drivers, strict=True)
     given = {"job_ids": list(job_ids), "attempts": list(numbers), "revisions": list(known)}
-    return {Listening(*row) for row in session.execute(_WANTED, given)}
+    return {Listening(*row) for row in session.connection().execute(_WANTED, given)}
 
 
 def count_pending(session: Session, job_id: str) -> int:

@@ -56,4 +56,4 @@ def to_reconcile(session: Session) -> Sequence[JobSign]:
 
     They run, should run, should stop, or still have processes. The oldest job comes first.
     """
-    return [JobSign(*row) for row in session.execute(_TO_RECONCILE)]
+    return list(map(JobSign._make, session.connection().execute(_TO_RECONCILE)))

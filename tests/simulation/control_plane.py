@@ -225,7 +225,7 @@ class PlayedControlPlane:
         pursuit = Pursuit(
             leadership=leadership, launcher=cast("Any", self._launcher), store=self.context.store, timeouts=TIMEOUTS
         )
-        served = JobsServed(pursuit, leadership)
+        served = JobsServed(pursuit, leadership, TIMEOUTS)
         self.troubles = served._troubles
         removal = ObjectRemoval(self.context.sessions, self.context.pulse)
         while True:

@@ -26,7 +26,7 @@ QUIET_SECONDS = 9.0
 
 The control plane also measures silences of drivers from these heartbeats.
 """
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 50.0  # proxies end a request without an answer after a minute
 _REFUSED_SECONDS = 60.0  # a control plane of an earlier version calls no drivers
 _UNLOGGED_SECONDS = 60.0  # during an outage, one line per minute is logged
 REPORTS_MAX = 5000

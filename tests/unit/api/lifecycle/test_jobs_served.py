@@ -11,7 +11,7 @@ from keyscale.api.lifecycle.decision import waits_for_news
 from keyscale.api.lifecycle.fact_reader import FactReader
 from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
 from keyscale.api.lifecycle.pursuit import Waiting
-from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, SILENT_MS, UNCERTAIN_S, JobsServed
+from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, UNCERTAIN_S, JobsServed
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.repositories.job_signs import JobSign
 from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DRIVER, SUPERVISOR = 7, 6
+TIMEOUTS = Timeouts(suspended_ms=20_000, silence_ms=60_000)
 
 
 class Rounds:
@@ -36,15 +37,18 @@ class Rounds:
         self.mark = "1"
         self.is_silent = False
         self.looks: list[float] = []
+        self.silences: list[int] = []
         self._heartbeat_at_ms = 0
-        self._reader = FactReader(cast("Any", None), Stopwatch(lambda: self.now_s), Timeouts())
-        self.served = JobsServed(cast("Any", self), cast("Any", None), lambda: self.now_s)
+        self._reader = FactReader(cast("Any", None), Stopwatch(lambda: self.now_s), TIMEOUTS)
+        self.served = JobsServed(cast("Any", self), cast("Any", None), TIMEOUTS, lambda: self.now_s)
 
     def silent_ms(self, sign: JobSign) -> int:
         return self._reader.silent_ms(sign)
 
     def pursue(self, _job_id: str) -> Waiting | None:
         self.looks.append(round(self.now_s, 3))
+        if self.is_silent:
+            self.silences.append(self.silent_ms(JobSign("job", self.mark, 1, self._heartbeat_at_ms, 1)))
         return self.waiting
 
     def play(self, seconds: float) -> list[float]:
@@ -65,8 +69,11 @@ def rounds() -> Iterator[Rounds]:
     rounds.served.close()
 
 
-def test_a_job_that_waits_for_news_is_looked_at_once_a_minute(rounds: Rounds) -> None:
-    assert rounds.play(2 * REST_S_MAX) == pytest.approx([0, REST_S_MAX], abs=2 * ROUND_S)
+def test_a_job_that_waits_for_news_is_looked_at_rarely(rounds: Rounds) -> None:
+    assert rounds.play(30) == [0]
+    assert rounds.served.all_rest
+    rounds.now_s += REST_S_MAX
+    assert rounds.play(1) == [0]
 
 
 def test_a_change_of_a_row_ends_the_rest_in_the_same_round(rounds: Rounds) -> None:
@@ -82,20 +89,14 @@ def test_the_end_of_a_process_ends_the_rest_in_the_same_round(rounds: Rounds) ->
     assert rounds.play(1)[0] == 0
 
 
-def test_a_job_with_a_silent_driver_is_looked_at_every_second(rounds: Rounds) -> None:
+def test_a_job_with_a_silent_driver_is_looked_at_when_a_limit_is_over(rounds: Rounds) -> None:
     rounds.play(5)
     rounds.is_silent = True
-    looks = rounds.play(20)
-    assert looks[0] == pytest.approx(SILENT_MS / 1000, abs=2 * ROUND_S)
-    assert len(looks) == pytest.approx((20 - SILENT_MS / 1000) / UNCERTAIN_S, abs=2)
-
-
-def test_a_silence_is_measured_from_its_begin_however_rare_the_looks_are(rounds: Rounds) -> None:
-    rounds.play(30)
-    rounds.is_silent = True
-    rounds.play(20)
-    last = JobSign("job", rounds.mark, 1, rounds._heartbeat_at_ms, 1)
-    assert rounds.silent_ms(last) == pytest.approx(20_000, abs=2000 * ROUND_S)
+    looks = rounds.play(64)
+    assert looks[:2] == pytest.approx([20, 60], abs=2 * ROUND_S)
+    assert len(looks[2:]) == pytest.approx(4 / UNCERTAIN_S, abs=2)
+    assert rounds.silences[0] > TIMEOUTS.suspended_ms
+    assert rounds.silences[1] > TIMEOUTS.silence_ms
 
 
 def test_a_job_with_unknown_processes_is_looked_at_every_second(rounds: Rounds) -> None:
@@ -106,6 +107,7 @@ def test_a_job_with_unknown_processes_is_looked_at_every_second(rounds: Rounds) 
 def test_a_job_that_waits_for_something_is_looked_at_in_each_round(rounds: Rounds) -> None:
     rounds.waiting = None
     assert len(rounds.play(2)) == round(2 / ROUND_S)
+    assert not rounds.served.all_rest
 
 
 def test_a_job_that_does_no_longer_rest_is_looked_at_in_each_round(rounds: Rounds) -> None:
