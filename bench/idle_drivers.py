@@ -41,7 +41,7 @@ def token(job: str) -> str:
 
 
 def idle_heartbeat() -> Heartbeat:
-    """Returns what the driver of a job with two operators reports while it is idle."""
+    """Returns the report of an idle driver with two operators."""
     status, at_ms = DriverStatus(), now_ms()
     uids = ("parsed", "totals")
     nodes = [("events", "SOURCE"), *((uid, "OPERATOR") for uid in uids), ("files", "SINK")]
@@ -63,7 +63,7 @@ def idle_heartbeat() -> Heartbeat:
 
 
 async def _repeat(url: str, request: bytes, begin_s: float, pause_s: float) -> None:
-    """Sends a request of one driver again and again, on a connection of its own, until its attempt is over."""
+    """Repeats a request of one driver until its attempt is over."""
     await asyncio.sleep(begin_s)
     host, port = urlsplit(url).netloc.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -68,7 +68,7 @@ class RunningJobSizes:
 
 
 def run_running_jobs(numbers: Sequence[int], sizes: RunningJobSizes, say: Callable[[str], None]) -> Iterator[Table]:
-    """Runs a control plane with each number of idle jobs, whose drivers are stand-ins."""
+    """Measures a control plane with each number of idle jobs."""
     table = Table(
         "idle running jobs on one control plane",
         ("jobs", "control plane cores", "PostgreSQL cores", "CPU ms per read", "cancel p50 ms", "cancel worst ms"),
@@ -115,9 +115,9 @@ def _row(number: int, sizes: RunningJobSizes, say: Callable[[str], None]) -> lis
 
 @contextmanager
 def _waiting_drivers(url: str, number: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts the process of the stand-ins, which waits for a line on its input.
+    """Starts the process of the stand-ins for drivers.
 
-    It leads a session, as the supervisor of a run does.
+    It waits for a line on its input. It leads a session, as the supervisor of a run does.
     """
     path = os.pathsep.join([str(CHECKOUT / "src"), str(CHECKOUT)])
     process = subprocess.Popen(  # noqa: S603 - our own module
@@ -159,7 +159,7 @@ def _begin_jobs(home: Path, number: int, pid: int) -> None:
 
 
 def _cores(control_plane: ControlPlaneProcess, action: Callable[[], None]) -> Mapping[str, float]:
-    """Returns the processor seconds per second of each side while something is done."""
+    """Returns the processor seconds per second of each side during an action."""
     before, began_s = cpu_seconds([control_plane]), time.monotonic()
     action()
     after, took_s = cpu_seconds([control_plane]), time.monotonic() - began_s
@@ -167,7 +167,7 @@ def _cores(control_plane: ControlPlaneProcess, action: Callable[[], None]) -> Ma
 
 
 def _read(control_plane: ControlPlaneProcess, number: int, seconds: int) -> None:
-    """Reads one job after the other, at a steady rate."""
+    """Reads the jobs in turn, at a steady rate."""
     with _client(control_plane) as client:
         begin_s = time.monotonic()
         for each in range(READS_PER_S * seconds):

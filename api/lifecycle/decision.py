@@ -49,7 +49,7 @@ def next_step(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | 
 
 
 def waits_for_news(facts: JobFacts) -> bool:
-    """Returns whether a job without a next step waits for nothing but news.
+    """Returns whether a job without a next step waits only for news.
 
     News is the end or the silence of its driver, or what its driver or its user writes into the database. No time that
     the job's status has lasted matters.

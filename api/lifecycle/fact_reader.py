@@ -85,7 +85,7 @@ class FactReader:
         return replace(facts, change=self._change(session, change, waits_for_turn=facts.waits_for_turn))
 
     def silent_ms(self, sign: JobSign) -> int:
-        """Returns how long a job's active driver has given no sign of life.
+        """Returns how long a job's active driver has been silent.
 
         Called more often than `read`, so that each silence is measured from its begin.
         """

@@ -64,7 +64,7 @@ class Candidacy:
             return leaders.begin_epoch(session, self._url)
 
     def beat(self, epoch: int) -> Sequence[JobSign]:
-        """Notes that this replica leads; returns the signs of the jobs to look after.
+        """Notes that this replica leads; returns the jobs to look after.
 
         Raises:
             LeadershipLostError: Another replica leads.

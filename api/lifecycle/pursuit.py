@@ -101,7 +101,7 @@ class Pursuit:
         self._timeouts = timeouts
 
     def silent_ms(self, sign: JobSign) -> int:
-        """Returns how long a job's active driver has given no sign of life."""
+        """Returns how long a job's active driver has been silent."""
         return self._reader.silent_ms(sign)
 
     def pursue(self, job_id: str) -> Waiting | None:

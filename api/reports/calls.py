@@ -70,7 +70,10 @@ class Calls:
             self._thread.join()
 
     async def wait(self, driver: Listening, seconds: float) -> bool:
-        """Waits until a driver is called; returns False if the time is over first."""
+        """Waits until a driver is called.
+
+        Returns False if the time is over first.
+        """
         waiter = _Waiter(driver, asyncio.get_running_loop(), asyncio.Event())
         with self._lock:
             self._waiters.add(waiter)

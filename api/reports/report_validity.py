@@ -89,7 +89,7 @@ def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
 
 
 def why_not_heartbeat(message: Heartbeat, stage: AttemptStage) -> str | None:
-    """Returns why a heartbeat of an attempt in a stage cannot be true, if so."""
+    """Returns why a heartbeat cannot be true in a stage, if so."""
     if stage is AttemptStage.STANDBY and message.state not in _AS_STANDBY:
         return f"a standby has no assignment and cannot be {message.state}"
     if stage is AttemptStage.STANDBY and (message.first_commit or message.last_commit or message.results):

@@ -184,9 +184,9 @@ def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Ends event streams and calls drivers before it waits for open requests to end.
+    """Ends streams and waiting requests before it waits for open requests.
 
-    These requests would not end by themselves.
+    Event streams and the requests of waiting drivers would not end by themselves.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:

@@ -69,7 +69,10 @@ class ControlChannel(Protocol):
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatResponse: ...
 
     def wait_for_call(self, revision: int, seconds: float) -> bool:
-        """Waits until the control plane wants a heartbeat; returns False if the time is over first."""
+        """Waits until the control plane wants a heartbeat.
+
+        Returns False if the time is over first.
+        """
         ...
 
     def report_checkpoint(self, report: CheckpointReport) -> None: ...

@@ -134,7 +134,7 @@ class Reporter:
         return not is_called_if_wanted or is_old or self._status.heartbeat() != self._delivered
 
     def _listen(self) -> None:
-        """Waits for calls of the control plane, and has a heartbeat sent at each.
+        """Waits for calls of the control plane, and answers with heartbeats.
 
         The first answer comes at once, and shows that the control plane can call.
         """
