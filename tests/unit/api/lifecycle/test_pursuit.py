@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
+from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import pursuit, steps
-from keyscale.api.lifecycle.pursuit import Pursuit
+from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
+from keyscale.api.lifecycle.pursuit import Pursuit, Waiting
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import Attempt, Change, Command, Job, Revision
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, JobStatus, UpgradeMode
+from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus, UpgradeMode
 from keyscale.state.documents.job_counters import JobCounters
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ SAVEPOINT = "file:///store/savepoint.json"
 FAILURE = {"code": "X", "message": "it broke"}
 COUNTERS = JobCounters(input_records=9)
 CREATE = steps.CreateAttempt(2, Cause.RECOVER)
+PIDS = frozenset({6, 7})
 CHECK = steps.CheckSavepoint("c", steps.FailJob(FAILURE))
 
 
@@ -101,7 +104,11 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
         assert transaction.job is platform.job
         platform.applied.append(step)
 
-    monkeypatch.setattr(pursuit, "FactReader", lambda *_: SimpleNamespace(read=lambda *_: None))
+    def read(_: Any, job: Job) -> JobFacts:
+        active = AttemptFacts(1, ProcessState.ALIVE, pids=PIDS)
+        return JobFacts(status=job.status, desired=DesiredState.RUNNING, revision=1, active=active)
+
+    monkeypatch.setattr(pursuit, "FactReader", lambda *_: SimpleNamespace(read=read))
     monkeypatch.setattr(pursuit, "next_step", decide)
     monkeypatch.setattr(pursuit, "apply", apply)
     monkeypatch.setattr(pursuit.jobs, "lock", lock)
@@ -114,22 +121,23 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
 
 def test_a_job_is_pursued_step_by_step_until_it_waits(platform: Platform) -> None:
     platform.decided = [steps.EndAttempt(1), steps.ShowStatus(JobStatus.RESTARTING), steps.Kill(1), steps.EndAttempt(2)]
-    assert platform.pursuit().pursue("job") is False
+    assert platform.pursuit().pursue("job") is None
     assert platform.applied == [steps.EndAttempt(1), steps.ShowStatus(JobStatus.RESTARTING)]
     assert platform.done == [("required",), ("kill", "job", 1)], "the leadership is asked before each effect outside"
     assert platform.decided == [steps.EndAttempt(2)], "the driver takes its time to die"
 
 
 @pytest.mark.parametrize(
-    ("status", "is_resting"), [(JobStatus.RUNNING, True), (JobStatus.RESTARTING, False), (JobStatus.STOPPED, False)]
+    ("status", "waiting"),
+    [(JobStatus.RUNNING, Waiting(PIDS)), (JobStatus.RESTARTING, None), (JobStatus.STOPPED, None)],
 )
-def test_a_job_rests_when_it_runs_and_waits_for_nothing(
-    platform: Platform, status: JobStatus, is_resting: bool
+def test_a_job_that_runs_waits_for_news_and_for_the_end_of_its_processes(
+    platform: Platform, status: JobStatus, waiting: Waiting | None
 ) -> None:
     assert platform.job is not None
     platform.job.status = status
-    assert platform.pursuit().pursue("job") is is_resting
-    assert platform.pursuit().pursue("deleted") is False
+    assert platform.pursuit().pursue("job") == waiting
+    assert platform.pursuit().pursue("deleted") is None
 
 
 def test_a_new_attempt_is_above_those_of_the_log_and_begins_with_its_counters(platform: Platform) -> None:
