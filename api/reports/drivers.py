@@ -162,6 +162,8 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         AttemptOverError: The attempt is over: the driver must end.
         ReportInvalidError: The report cannot be true.
     """
+    if _is_repetition(context, driver, message):
+        return HeartbeatResponse(control_urls=context.announcer.urls)
     with context.sessions.begin() as session:
         # The job is locked before attempts and commands, as the reconciler does: no deadlock.
         job = jobs.lock(session, driver.job_id) if message.results else None
@@ -180,7 +182,9 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         is_news = store_heartbeat(attempt, message, at_ms, heard_at_ms)
         has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
-            series.sample(session, attempt, message.metrics, at_ms)
+            is_current = attempt.stage is AttemptStage.ACTIVE and message.state is DriverState.RUNNING
+            before = attempt.totals_before
+            series.sample(session, attempt.job_id, message.metrics, before, is_current=is_current, at_ms=at_ms)
         if job is not None:
             reporter = _reporter(session, job, attempt)
             for result in message.results:
@@ -207,6 +211,32 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         settings=settings,
         control_urls=context.announcer.urls,
     )
+
+
+def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat) -> bool:
+    """Stores the heartbeat of an idle driver to which nothing has happened.
+
+    One statement does so. Returns False, and stores nothing, for any other heartbeat.
+    """
+    is_idle = message.state is DriverState.RUNNING and message.metrics.waits_for_input
+    if not is_idle or message.results or message.failure is not None:
+        return False
+    heard_at_ms = shared_now_ms()
+    with context.sessions.begin() as session:
+        repeated = attempts.repeat_heartbeat(
+            session,
+            driver.job_id,
+            driver.attempt,
+            metrics_json=message.metrics.model_dump_json(),
+            last_batch_id=None if message.last_commit is None else message.last_commit.batch_id,
+            revision=message.revision,
+            restored_at_ms=message.restored_at_ms,
+            at_ms=heard_at_ms,
+        )
+        if repeated is not None and series.begins_step(repeated.heartbeat_at_ms, heard_at_ms):
+            before = repeated.totals_before
+            series.sample(session, driver.job_id, message.metrics, before, is_current=True, at_ms=now_ms())
+    return repeated is not None
 
 
 def report_checkpoint(context: Context, driver: DriverIdentity, report: CheckpointReport) -> None:

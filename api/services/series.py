@@ -13,11 +13,11 @@ from keyscale.db.repositories.series import AVERAGED, COLUMNS, LARGEST, LATEST, 
 from ..errors import RequestInvalidError
 from ..lifecycle.job_totals import known_before, waiting_records
 from ..schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
-from .figures import figures_of, reports_now
+from .figures import figures_of
 from .jobs import require_job_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -55,9 +55,13 @@ def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
 
     They are if it is the first heartbeat of a step, of its attempt or of another state.
     """
-    last_ms = attempt.heartbeat_at_ms
-    is_first = attempt.metrics is None or last_ms is None or last_ms // SAMPLE_MS != at_ms // SAMPLE_MS
+    is_first = attempt.metrics is None or begins_step(attempt.heartbeat_at_ms, at_ms)
     return is_first or attempt.driver_state != message.state
+
+
+def begins_step(last_ms: int | None, at_ms: int) -> bool:
+    """Returns whether a heartbeat is the first heartbeat of a step."""
+    return last_ms is None or last_ms // SAMPLE_MS != at_ms // SAMPLE_MS
 
 
 def begin_counting(session: Session, attempt: Attempt) -> None:
@@ -69,13 +73,29 @@ def begin_counting(session: Session, attempt: Attempt) -> None:
         attempt.totals_before = known_before(session, attempt.job_id, attempt.number)
 
 
-def sample(session: Session, attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> None:
-    """Stores the metrics that an attempt has just reported."""
-    is_current = reports_now(attempt, now_ms=attempt.heartbeat_at_ms or 0)
-    figures = figures_of(metrics, attempt.totals_before, None, is_current=is_current, at_ms=at_ms)
+def sample(
+    session: Session,
+    job_id: str,
+    metrics: DriverMetrics,
+    before: Mapping[str, Any] | None,
+    *,
+    is_current: bool,
+    at_ms: int,
+) -> None:
+    """Stores the metrics that an attempt has just reported.
+
+    Args:
+        session: The transaction.
+        job_id: The job.
+        metrics: The metrics.
+        before: The job's counters before the attempt.
+        is_current: Whether the attempt runs the job.
+        at_ms: The time of the report.
+    """
+    figures = figures_of(metrics, before, None, is_current=is_current, at_ms=at_ms)
     kept = figures.model_dump(exclude={"state_size", "input_rate", "lag_records", "lag_records_at_ms"})
     kept["lag_records"] = waiting_records(None, metrics, at_ms).get("lag_records")
-    series.store(session, attempt.job_id, at_ms, kept)
+    series.store(session, job_id, at_ms, kept)
 
 
 def note_checkpoint(session: Session, checkpoint: Checkpoint, at_ms: int) -> None:

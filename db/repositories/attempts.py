@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, or_, select
+from sqlalchemy import bindparam, exists, func, or_, select, text
 from sqlalchemy.orm import lazyload
 
 from ..models import Attempt, Change, Job, LastHeartbeat
@@ -120,6 +120,61 @@ def find(session: Session, job_id: str, number: int, *, lock: bool = False) -> A
     # The heartbeat is read while the lock is held: in one statement it could be older than the attempt.
     later = lazyload(Attempt.heartbeat)
     return session.get(Attempt, (job_id, number), options=[later], with_for_update=True, populate_existing=True)
+
+
+class Repeated(NamedTuple):
+    """An attempt that has reported the same once more.
+
+    Attributes:
+        heartbeat_at_ms: The time of its heartbeat before.
+        totals_before: The job's counters before the attempt.
+    """
+
+    heartbeat_at_ms: int | None
+    totals_before: dict[str, Any] | None
+
+
+_REPEAT = text(
+    """
+UPDATE heartbeats h SET at_ms = :at_ms
+FROM attempts a, (SELECT at_ms FROM heartbeats WHERE job_id = :job_id AND attempt = :attempt FOR UPDATE) AS earlier
+WHERE h.job_id = :job_id AND h.attempt = :attempt AND a.job_id = :job_id AND a.number = :attempt
+    AND h.metrics = CAST(:metrics AS jsonb) AND h.last_commit_batch_id IS NOT DISTINCT FROM :last_batch_id
+    AND a.stage = 'ACTIVE' AND a.driver_state = 'RUNNING' AND a.revision = :revision
+    AND a.restored_at_ms IS NOT DISTINCT FROM :restored_at_ms
+    AND a.caught_up_at_ms IS NOT NULL AND a.settled_at_ms IS NOT NULL
+    AND NOT EXISTS (SELECT FROM commands WHERE job_id = :job_id AND attempt = :attempt AND status = 'IN_PROGRESS')
+RETURNING earlier.at_ms, a.totals_before
+"""
+)
+
+
+def repeat_heartbeat(
+    session: Session,
+    job_id: str,
+    number: int,
+    *,
+    metrics_json: str,
+    last_batch_id: int | None,
+    revision: int | None,
+    restored_at_ms: int | None,
+    at_ms: int,
+) -> Repeated | None:
+    """Stores the time of a heartbeat that differs in nothing else from the last one.
+
+    Returns None, and stores nothing, unless the attempt runs its job, has caught up, and has no command to carry out.
+    """
+    given = {
+        "job_id": job_id,
+        "attempt": number,
+        "metrics": metrics_json,
+        "last_batch_id": last_batch_id,
+        "revision": revision,
+        "restored_at_ms": restored_at_ms,
+        "at_ms": at_ms,
+    }
+    row = session.connection().execute(_REPEAT, given).first()
+    return None if row is None else Repeated._make(row)
 
 
 def lock_unended(session: Session, job_id: str) -> None:

@@ -148,6 +148,8 @@ class Reporter:
                     self._is_unwanted.clear()
                     self._wake.set()
                 self._listens = True
+            except AttemptUnknownError:  # the job's own control plane may answer later
+                self._listens = False
             except ControlRefusedError:
                 self._listens, pause_seconds = False, _REFUSED_SECONDS
             except ControlError:  # the next heartbeat shows it, too

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from sqlalchemy import text
@@ -25,6 +25,7 @@ from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_mani
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.objects.opening import open_store
+from tests.integration.api.test_reads import statements
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -885,3 +886,102 @@ def test_a_limited_number_of_failures_is_kept(
     assert client.delete("/jobs/flights").status_code == 204
     with context.sessions() as session:
         assert exceptions.list_page(session, job["id"], PageRequest(10)).rows == []
+
+
+class TestRepetitions:
+    """Heartbeats of an idle driver to which nothing has happened."""
+
+    IDLE: ClassVar[dict[str, Any]] = {
+        "state": "RUNNING",
+        "revision": 1,
+        "restored_at_ms": 5,
+        "last_commit": {"batch_id": 3, "at_ms": 6},
+        "metrics": {"waits_for_input": True, "batches": 4, "input_records": 9, "busy_ratio": 0.25},
+    }
+
+    @pytest.fixture
+    def number(self, attempt: Callable[..., int], driver: Driver, context: Context, job: dict[str, Any]) -> int:
+        """An attempt that has caught up and settled, with its first heartbeat."""
+        number = attempt()
+        assert driver(number, "heartbeat", **self.IDLE).status_code == 200
+        with context.sessions.begin() as session:
+            found = attempts.find(session, job["id"], number)
+            assert found is not None
+            found.settled_at_ms = 1
+        return number
+
+    @pytest.fixture
+    def seen(self, context: Context, job: dict[str, Any]) -> Callable[[int], Any]:
+        """Reads an attempt of the job."""
+
+        def look(number: int) -> Any:
+            with context.sessions() as session:
+                found = attempts.find(session, job["id"], number)
+                assert found is not None
+                return found
+
+        return look
+
+    def test_a_repetition_is_one_statement_that_stores_its_time(
+        self, context: Context, driver: Driver, number: int, seen: Callable[[int], Any]
+    ) -> None:
+        driver(number, "heartbeat", **self.IDLE)  # the first of its step is a sample, too
+        before = seen(number)
+        with statements(context) as sent:
+            assert driver(number, "heartbeat", **self.IDLE).json() == {
+                "commands": [],
+                "settings": None,
+                "control_urls": [],
+            }
+        sent = [statement for statement in sent if "series_points" not in statement]  # perhaps another step has begun
+        assert [statement.split()[0] for statement in sent] == ["SELECT", "UPDATE"], "the token, the time"
+        after = seen(number)
+        assert after.heartbeat_at_ms >= before.heartbeat_at_ms
+        assert after.metrics == before.metrics
+
+    def test_the_first_repetition_of_a_step_is_a_sample(self, context: Context, driver: Driver, number: int) -> None:
+        with context.sessions.begin() as session:
+            session.execute(text("UPDATE heartbeats SET at_ms = at_ms - 20000"))
+            session.execute(text("DELETE FROM series_points"))
+        driver(number, "heartbeat", **self.IDLE)
+        with context.sessions() as session:
+            sampled = session.execute(text("SELECT input_records, busy_ratio FROM series_points")).all()
+        assert set(sampled) == {(9, 0.25)}
+
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            {"state": "FAILED", "failure": {"code": "X", "message": "it failed"}},
+            {"last_commit": {"batch_id": 4, "at_ms": 7}},
+            {"restored_at_ms": 8},
+            {"metrics": {**IDLE["metrics"], "input_records": 10}},
+            {"metrics": {**IDLE["metrics"], "waits_for_input": False}},
+        ],
+    )
+    def test_whatever_differs_is_stored(
+        self, driver: Driver, number: int, seen: Callable[[int], Any], changed: dict[str, Any]
+    ) -> None:
+        assert driver(number, "heartbeat", **{**self.IDLE, **changed}).status_code == 200
+        found, told = seen(number), {**self.IDLE, **changed}
+        assert (found.driver_state, found.restored_at_ms) == (told["state"], told["restored_at_ms"])
+        assert found.last_commit_batch_id == told["last_commit"]["batch_id"]
+        assert told["metrics"].items() <= found.metrics.items()
+
+    def test_a_repetition_brings_a_new_command(
+        self, client: httpx.Client, job: dict[str, Any], driver: Driver, number: int, context: Context
+    ) -> None:
+        with context.sessions.begin() as session:
+            found = jobs.lock(session, job["id"])
+            assert found is not None
+            found.status = JobStatus.RUNNING
+        assert client.post("/jobs/flights/savepoints", json={}).is_success
+        assert len(driver(number, "heartbeat", **self.IDLE).json()["commands"]) == 1
+
+    def test_a_repetition_of_other_settings_brings_the_settings(self, driver: Driver, number: int) -> None:
+        assert driver(number, "heartbeat", **{**self.IDLE, "revision": 7}).json()["settings"]["revision"] == 1
+
+    def test_an_attempt_that_is_over_repeats_nothing(
+        self, driver: Driver, number: int, end: Callable[[int], None]
+    ) -> None:
+        end(number)
+        assert driver(number, "heartbeat", **self.IDLE).status_code == 410

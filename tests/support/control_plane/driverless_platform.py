@@ -109,7 +109,8 @@ class Platform:
             attempt.reaped, attempt.totals_before = True, {"late_records": 100}
             for steps_ago, report in enumerate(reversed(reports)):
                 metrics = DriverMetrics.model_validate(report)
-                series.sample(session, attempt, metrics, now_ms() - steps_ago * series.SAMPLE_MS)
+                at_ms = now_ms() - steps_ago * series.SAMPLE_MS
+                series.sample(session, attempt.job_id, metrics, attempt.totals_before, is_current=False, at_ms=at_ms)
             attempt.metrics = DriverMetrics.model_validate(reports[-1]).model_dump(mode="json")
 
     def lead(self) -> Leadership:
