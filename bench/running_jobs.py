@@ -47,7 +47,8 @@ _CHECKPOINTS = 20
 _RUN = (
     "UPDATE revisions SET restart = NULL",
     """UPDATE attempts SET stage = 'ACTIVE', reaped = false, ended_at_ms = NULL, revision = 3, attached_at_ms = :now,
-           assigned_at_ms = :now, running_at_ms = :now, launched_at_ms = :now, launched_on = :place, pid = :pid,
+           assigned_at_ms = :now, running_at_ms = :now, launched_at_ms = :now,
+           caught_up_at_ms = :now, settled_at_ms = :now, launched_on = :place, pid = :pid,
            host = :host, token_sha256 = encode(sha256(convert_to('driver-' || job_id, 'UTF8')), 'hex')""",
     """UPDATE jobs SET desired = 'RUNNING', status = 'RUNNING', revision = 3, started_at_ms = :now""",
     "DELETE FROM heartbeats",

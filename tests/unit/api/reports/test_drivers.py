@@ -109,7 +109,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
     replaced = {
         service.jobs: {"find": of_job(lambda: rows.job), "lock": of_job(lambda: rows.job)},
-        service.attempts: {"find": find_attempt},
+        service.attempts: {"find": find_attempt, "repeat_heartbeat": lambda *_, **__: None},
         service.checkpoints: {
             "find": of_job(lambda: rows.checkpoint),
             "next_id": of_job(lambda: 8),
@@ -252,7 +252,7 @@ class TestHeartbeat:
         assert answer.control_urls == ["https://here"]
         assert rows.noted == [
             ("begin counting", rows.attempt),
-            ("sample", rows.attempt, DriverMetrics(input_records=3), NOW_MS),
+            ("sample", "job", DriverMetrics(input_records=3), None, True, NOW_MS),
         ]
 
     @pytest.mark.parametrize(("state", "names"), [(DriverState.RUNNING, ["own"]), (DriverState.RESTORING, [])])
