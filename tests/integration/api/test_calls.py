@@ -15,8 +15,10 @@ from keyscale.api.lifecycle.steps import Cause, CreateAttempt, EndAttempt, ShowS
 from keyscale.api.reports import calls
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import Command, CommandResult, DriverState, Heartbeat
 from keyscale.jobs.runtime.control.channel import HttpControl
+from keyscale.jobs.runtime.control.driver_status import DriverStatus
+from keyscale.jobs.runtime.control.reporter import Reporter
 from tests.integration.api.test_reads import statements
 from tests.support.waiting import wait_until
 
@@ -81,6 +83,24 @@ def test_a_command_calls_the_driver_that_waits_for_it(client: httpx.Client, driv
     assert is_called()
     assert driver.control.heartbeat(Heartbeat(state=DriverState.RUNNING, revision=1)).commands
     assert driver.wait(15)(), "a command without a result calls again"
+
+
+def test_a_quiet_driver_gets_its_command_by_a_call(client: httpx.Client, driver: Driver) -> None:
+    status, got = DriverStatus(), list[Command]()
+    status.follows(1)
+    status.enter(DriverState.RUNNING)
+    reporter = Reporter(driver.control, status, got.append, lambda _: None)
+    reporter.start()
+    try:
+        wait_until(lambda: reporter._listens and driver.context.calls._waiters, what="the wait for a call")
+        assert client.post("/jobs/flights/savepoints", json={}).is_success
+        wait_until(lambda: got, what="the command")
+        status.answer(CommandResult(command_id=got[0].id, status="FAILED"))
+        wait_until(reporter._is_unwanted.is_set, what="the end of the command")
+        assert len(got) == 1
+    finally:
+        driver.context.calls.end_all()
+        reporter.close(5)
 
 
 def test_new_settings_call_the_driver(client: httpx.Client, driver: Driver) -> None:
