@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
     from keyscale.api.cli.process import ControlPlaneProcess
 
-WARM_UP_S = 25
+WARM_UP_S = 20
+WARM_UP_S_PER_JOB = 0.05  # a new leader looks at each job once
 TIMEOUT_S = 60.0
 CANCELS = 10
 READS_PER_S = 50
@@ -96,7 +97,7 @@ def _row(number: int, sizes: RunningJobSizes, say: Callable[[str], None]) -> lis
         drivers = running.enter_context(_waiting_drivers(control_plane.url, number))
         _begin_jobs(home, number, drivers.pid)
         _go(drivers)
-        time.sleep(WARM_UP_S)
+        time.sleep(WARM_UP_S + WARM_UP_S_PER_JOB * number)
         idle = _cores(control_plane, lambda: time.sleep(sizes.seconds))
         say(f"  {idle}")
         reading = _cores(control_plane, lambda: _read(control_plane, number, sizes.seconds))

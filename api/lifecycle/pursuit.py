@@ -55,7 +55,7 @@ _COUNTERS_LIMIT_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job that waits for nothing but news, or for its turn to start.
+    """A job that waits for news, or for its turn to start.
 
     Attributes:
         pids: The processes whose end is news; None if unknown.

@@ -160,7 +160,7 @@ def repeat_heartbeat(
     restored_at_ms: int | None,
     at_ms: int,
 ) -> Repeated | None:
-    """Stores the time of a heartbeat that differs in nothing else from the last one.
+    """Stores the time of a heartbeat that repeats the last one.
 
     Returns None, and stores nothing, unless the attempt runs its job, has caught up, and has no command to carry out.
     """
