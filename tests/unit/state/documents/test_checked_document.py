@@ -12,9 +12,14 @@ from keyscale.state.documents.checked_document import (
     STRUCTURES_MAX,
     VALUES_MAX,
     DocumentCorruptError,
+    FormatTooNewError,
+    decode_document,
     document_bytes,
+    encode_document,
     is_cheap,
 )
+from keyscale.state.documents.claim import Claim
+from keyscale.state.identifiers import JobId
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:
@@ -43,3 +48,15 @@ def test_a_driver_reads_its_own_documents_of_any_size(tmp_path: Path) -> None:
     for limit in (DOCUMENT_BYTES_MAX, 10):
         with pytest.raises(DocumentCorruptError, match="too large for a manifest"):
             document_bytes(LocalObjectStore(tmp_path, get_bytes_max=limit), "a", "manifest")
+
+
+def test_a_document_is_read_only_as_what_it_is_and_as_it_was_written() -> None:
+    body = Claim(JobId("job"))
+    data = encode_document("claim", 2, body)
+    assert decode_document(data, "claim", 2, Claim, "here") == body
+    with pytest.raises(DocumentCorruptError, match="here is a claim, not a pledge"):
+        decode_document(data, "pledge", 2, Claim, "here")
+    with pytest.raises(FormatTooNewError, match="here has format 2; this version reads up to 1"):
+        decode_document(data, "claim", 1, Claim, "here")
+    with pytest.raises(DocumentCorruptError, match="the checksum of here is wrong"):
+        decode_document(data.replace(b'"job"', b'"jab"'), "claim", 2, Claim, "here")

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.state.documents.checked_document import encode_document
-from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, ClaimRefusedError, read_claim
+from keyscale.state.documents.claim import (
+    FORMAT_VERSION,
+    KIND,
+    Claim,
+    ClaimRefusedError,
+    claim_path,
+    read_claim,
+    take_claim,
+)
 from keyscale.state.identifiers import JobId
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -170,8 +178,10 @@ def test_of_two_jobs_that_claim_a_savepoint_one_is_refused(
     assert first.dump() == KEYS
 
 
-def test_another_jobs_checkpoint_cannot_be_claimed(owner: StateJob, tmp_path: Path) -> None:
+def test_another_jobs_checkpoint_cannot_be_claimed_and_ones_own_needs_no_claim(owner: StateJob, tmp_path: Path) -> None:
     checkpoint, _ = owner.checkpoint()
+    take_claim(owner.store, checkpoint, checkpoint.job_id)
+    assert read_claim(owner.store, claim_path(checkpoint.path)) is None
     with pytest.raises(ClaimRefusedError, match="shares files"):
         another(owner, tmp_path).start(2, checkpoint.path, claims=True)
 
