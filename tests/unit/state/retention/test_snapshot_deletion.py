@@ -73,6 +73,8 @@ def test_a_claimed_savepoint_stays_as_checkpoints_of_its_own_job_name_its_files(
     with pytest.raises(RetentionError, match="claimed"):
         delete_snapshot(job.store, JOB, savepoint.path)
     assert paths(job) == before
+    delete_snapshot(job.store, JOB, newest.path)
+    assert missing_files(job.store, savepoint) == [], "a checkpoint goes without the savepoint's files that it names"
 
 
 def test_a_savepoint_goes_with_all_of_its_files_and_no_others(job: StateJob) -> None:
