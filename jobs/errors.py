@@ -227,6 +227,20 @@ class SinkOccupiedError(JobError):
     )
 
 
+class SinkForbiddenError(JobError):
+    """The job lacks a right on the target of a sink.
+
+    The message names the user, the target and the right.
+    """
+
+    code = "SINK_FORBIDDEN"
+    domain = "user"
+    advice = (
+        "Give the user the right that the message names (for a directory, for example, `chown -R USER DIRECTORY`), or "
+        "give the sink another target. Then start the job if it has FAILED (`./keyscale jobs start JOB --wait`)."
+    )
+
+
 class SinkPublishError(JobError):
     """A prepared batch could not be made visible."""
 

@@ -33,6 +33,14 @@ _AWAY = frozenset(
     }
 )
 """Errors that the client reports while it retries by itself."""
+_FORBIDDEN = frozenset(
+    {
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 
 
 def client_settings(
@@ -135,6 +143,11 @@ def _give(answer: Future[_Answer], call: Callable[[], _Answer]) -> None:
 def is_away(error: KafkaError) -> bool:
     """Returns whether no broker answers."""
     return error.code() in _AWAY
+
+
+def is_forbidden(error: KafkaError) -> bool:
+    """Returns whether the brokers refuse for want of a right."""
+    return error.code() in _FORBIDDEN
 
 
 def is_passing(error: KafkaError) -> bool:

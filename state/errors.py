@@ -148,6 +148,16 @@ class DiskReadOnlyError(StateError):
     advice = "Give the job's user write access to the local state directory, or choose another one."
 
 
+class DiskForbiddenError(DiskReadOnlyError):
+    """The job's user lacks a right on a local directory."""
+
+    code = "STATE_DISK_FORBIDDEN"
+    advice = (
+        "Give the user the right that the message names, for example with `chown -R USER DIRECTORY`, or choose another "
+        "local state directory. Then start the job if it has FAILED (`./keyscale jobs start JOB --wait`)."
+    )
+
+
 class StoreIOError(StateError):
     """The local store failed for another reason."""
 

@@ -47,17 +47,20 @@ FATAL_CODES = frozenset(
         "JOB_UID_DUPLICATE",
         "JOB_UID_INVALID",
         "JOB_UID_MISSING",
+        "SINK_FORBIDDEN",
         "SINK_TARGET_OCCUPIED",
         "STATE_CLAIM_REFUSED",
         "STATE_DESCRIPTOR_INVALID",
+        "STATE_DISK_FORBIDDEN",
         "STATE_FORMAT_TOO_NEW",
         "STATE_LOCATION_INVALID",
         "STATE_SCHEMA_MISMATCH",
+        "STATE_STORE_FORBIDDEN",
         "STATE_TYPE_UNSUPPORTED",
     }
 )
 """Codes of errors that a restart cannot fix: in the script, its graph, its declarations, its settings, the columns of
-its results or the format of its state."""
+its results, the format of its state or the rights of its user."""
 
 CODE_FAULTS = frozenset(
     {

@@ -9,7 +9,10 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
+
 from ..errors import SinkRowsRefusedError
+from .sink import CheckedSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -52,6 +55,15 @@ class DeadLetters:
             raise SinkRowsRefusedError(f"rows of batch {context.batch_id} would be refused: {described}")
         logger.warning("batch %d: dead letters of sink %s: %s", context.batch_id, context.uid, described)
         return self.sink.prepare(rows, _of_letters(context))
+
+    def check(self, schema: pa.Schema, context: SinkContext) -> None:
+        """Checks the dead letter sink, as a sink is checked.
+
+        `schema` is the schema of refused rows, without the column `error`.
+        """
+        sink: object = self.sink
+        if isinstance(sink, CheckedSink):
+            sink.check(schema.append(pa.field("error", pa.string())), _of_letters(context))
 
     def publish(self, token: str | None) -> None:
         if self.sink is not None and token is not None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from ..errors import SinkOccupiedError, SinkPublishError, SinkUnavailableError
-from ..spark_internals.hadoop_files import HadoopDirectory, hadoop_settings
-from .parquet_output import PARQUET, ParquetForm, ParquetOutput, file_failures
+from ..errors import SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkUnavailableError
+from ..spark_internals.hadoop_files import HadoopDirectory, file_failures, hadoop_settings
+from .parquet_output import PARQUET, ParquetForm, ParquetOutput
 from .published import Published, Step, decoded_token, is_rewound, next_step
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 _STAGING = "_staging"  # readers of Hadoop files ignore names that begin with an underscore
 _PUBLISHED = "_published"
+_CHECK = "_check-"  # prefix of the directory by which a sink finds out whether it can write
 _MARKER = "_keyscale"  # without an extension, so that globs for data files do not match
 _SUCCESS = "_SUCCESS"  # as Spark's own writer creates
 _PARTS = "-parts"  # suffix of a staging directory while subtasks write to it
@@ -89,10 +90,37 @@ class FileSink:
             frame.write.format(self._format).options(**self._options).save(staging.path)
             staging.write_text(_MARKER, token)
         except Exception:
+            staging.require_right()  # Spark says only that it could not make a directory
             with contextlib.suppress(SinkPublishError):  # report the first failure, or the outage
                 staging.delete()
             raise
         return token
+
+    def check(self, schema: pa.Schema, context: SinkContext) -> None:  # noqa: ARG002 - files may have any columns
+        """Stages a marker, moves it beside the output, and removes it.
+
+        Raises:
+            SinkForbiddenError: The process's user may not write there.
+            SinkOccupiedError: Another job writes here.
+            SinkPublishError: The file system refuses.
+            SinkUnavailableError: The file system failed.
+        """
+        root = HadoopDirectory(SparkSession.active(), self._path)
+        markers = self._marker_directory(context.job_id, context.uid)
+        if not markers.names():
+            _refuse_a_shared_directory(root, context)
+        key = _FileToken.of(context, self._path)
+        staging, moved = _staging(self._path, key), root.child(f"{_CHECK}{key.unique}")
+        for place in (root, root.child(_STAGING).child(key.job_id).child(key.uid), markers):
+            place.require_right()
+        try:
+            staging.write_text(_MARKER, key.text())
+            if not staging.move_to(moved):
+                raise SinkPublishError(f"{staging.path} could not be moved to {moved.path}")
+        finally:
+            with contextlib.suppress(SinkForbiddenError, SinkPublishError, SinkUnavailableError):
+                staging.delete()
+                moved.delete()
 
     def direct(self, schema: pa.Schema) -> DirectStaging | None:
         if self._format.lower() != "parquet":

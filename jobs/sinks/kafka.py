@@ -24,22 +24,25 @@ from keyscale.state.syncpoint import reach
 
 from ..errors import (
     InvalidTopologyError,
+    SinkForbiddenError,
     SinkOccupiedError,
     SinkPublishError,
     SinkRowsRefusedError,
     SinkUnavailableError,
 )
-from ..kafka_client import client_settings, error_of
+from ..kafka_client import client_settings
 from ..operators.failures import typed_failure
 from ..spark_internals.hadoop_files import HadoopDirectory
 from .dead_letters import DeadLetters
-from .kafka_output import WRITTEN, KafkaOutput, WriteShare
+from .kafka_output import WRITTEN, KafkaOutput, WriteShare, output_error
 from .kafka_topics import RECORD_BYTES_MAX, Refusal, TopicDirectory, TopicLimits, payload_bytes
+from .kafka_transactions import check_transactions
 from .published import Published, Step, decoded_token
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    import pyarrow as pa
     from pyspark.sql import Column
 
     from ..secret import Secret
@@ -51,6 +54,7 @@ logger = logging.getLogger(__name__)
 _COLUMNS = {"key", "value", "topic", "partition", "headers"}
 _PAYLOAD = ("key", "value", "headers")
 _TYPES = {"key": "binary", "partition": "int", "headers": "array<struct<key: string, value: binary>>"}
+_CHECK = "_check"  # the name of a file by which the sink finds out whether it can stage
 _BYTES = "_keyscale_bytes"
 _CHUNK = re.compile(r"-c(\d+)\.")  # in the name of a file that Spark writes: its number among its task's files
 _TRIES = 2
@@ -147,15 +151,9 @@ class KafkaSink:
             SinkUnavailableError: The brokers do not answer.
         """
         columns = set(frame.columns)
-        if "value" not in columns or not columns <= _COLUMNS or (self._topic is None and "topic" not in columns):
-            raise SinkRowsRefusedError(
-                "a Kafka sink takes value, key, topic, partition and headers;"
-                f" the stream has {', '.join(frame.columns)}"
-            )
+        self._refuse_columns(frame.columns)
         binary: dict[str, Column] = {name: F.col(name).cast("binary") for name in ("key", "value") if name in columns}
-        limits = {} if self._topic is None else self._limits({self._topic})  # before the records are computed
-        if self._topic is not None and not limits:
-            raise SinkRowsRefusedError(f"the topic {self._topic} does not exist")
+        limits = self._limits_of_topic(context.uid)  # before the records are computed
         records = frame.withColumns(binary)
         records = records.withColumn(_BYTES, payload_bytes(*(_column(records, name) for name in _PAYLOAD)))
         columns_json = records.schema.json()
@@ -168,10 +166,56 @@ class KafkaSink:
             token = with_shares(token, _data_files(staging), self._writers or _task_slots())
             token = self._checked(token, context, limits)
         except Exception:
+            staging.require_right()  # Spark says only that it could not make a directory
             with contextlib.suppress(SinkPublishError):  # report the first failure, or the outage
                 staging.delete()
             raise
         return msgspec.json.encode(token).decode()
+
+    def check(self, schema: pa.Schema, context: SinkContext) -> None:
+        """Tries the staging directory, a transaction and the right to write.
+
+        Writes no record: readers with another isolation level would see it, though its transaction is aborted.
+
+        Raises:
+            SinkForbiddenError: A right is missing.
+            SinkPublishError: The file system of the staging directory refuses.
+            SinkRowsRefusedError: The columns do not fit, or the topic does not exist.
+            SinkUnavailableError: The brokers or the file system do not answer.
+        """
+        self._refuse_columns(schema.names)
+        self._limits_of_topic(context.uid)
+        try:
+            if self._topic is not None and self._directory is not None and not self._directory.may_write(self._topic):
+                raise SinkForbiddenError(f"the user of sink {context.uid} may not write to topic {self._topic}")
+            check_transactions(self._settings, _name(context), self._timeout_ms)
+        except KafkaException as failure:
+            raise output_error(context.uid, failure) from None
+        staging = self._staged(context.job_id, context.uid).child(f"0-{context.attempt}-{context.unique}")
+        staging.require_right()
+        try:
+            staging.write_text(_CHECK, "")
+        finally:
+            with contextlib.suppress(SinkForbiddenError, SinkPublishError, SinkUnavailableError):
+                staging.delete()
+        self._dead_letters.check(schema, context)
+
+    def _refuse_columns(self, names: Sequence[str]) -> None:
+        columns = set(names)
+        if "value" not in columns or not columns <= _COLUMNS or (self._topic is None and "topic" not in columns):
+            raise SinkRowsRefusedError(
+                f"a Kafka sink takes value, key, topic, partition and headers; the stream has {', '.join(names)}"
+            )
+
+    def _limits_of_topic(self, uid: str) -> dict[str, TopicLimits]:
+        """Returns the limits of the sink's topic.
+
+        Returns none if the records name their topics.
+        """
+        limits = {} if self._topic is None else self._limits({self._topic}, uid)
+        if self._topic is not None and not limits:
+            raise SinkRowsRefusedError(f"the topic {self._topic} does not exist")
+        return limits
 
     def _checked(self, token: _Token, context: SinkContext, limits: dict[str, TopicLimits]) -> _Token:
         """Stages records that the brokers would refuse as dead letters.
@@ -180,7 +224,9 @@ class KafkaSink:
         """
         staged = _staged_records([self._staging(token).path], token)
         if "topic" in staged.columns:
-            limits = limits | self._limits({row.topic for row in staged.select("topic").distinct().collect()} - {None})
+            limits = limits | self._limits(
+                {row.topic for row in staged.select("topic").distinct().collect()} - {None}, token.uid
+            )
         refusal = Refusal(limits, int(self._settings.get("message.max.bytes", RECORD_BYTES_MAX)))
         refused = staged.withColumn("error", _reason(staged, self._topic, refusal)).where("error IS NOT NULL")
         reasons = {row.error: row["count"] for row in refused.groupBy("error").count().collect()}
@@ -191,14 +237,14 @@ class KafkaSink:
         count = sum(reasons.values())
         return msgspec.structs.replace(token, refusal=refusal, dead_letters=letters, dead_letter_rows=count)
 
-    def _limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
+    def _limits(self, names: Collection[str], uid: str) -> dict[str, TopicLimits]:
         """Returns the limits of the existing topics."""
         try:
             self._directory = self._directory or TopicDirectory(self._settings)
             return self._directory.limits(names)
         except KafkaException as failure:
             self._directory = None
-            raise SinkUnavailableError(f"Kafka does not describe its topics: {error_of(failure).name()}") from None
+            raise output_error(uid, failure) from None
 
     def publish(self, token: str) -> None:
         """Makes a batch visible in its topic, unless it is visible already.

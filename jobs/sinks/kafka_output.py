@@ -18,8 +18,8 @@ from confluent_kafka import KafkaException
 from keyscale.errors import KeyscaleError
 from keyscale.state.syncpoint import reach
 
-from ..errors import SinkOccupiedError, SinkTooSlowError, SinkUnavailableError
-from ..kafka_client import error_of, is_away
+from ..errors import SinkForbiddenError, SinkOccupiedError, SinkTooSlowError, SinkUnavailableError
+from ..kafka_client import error_of, is_away, is_forbidden
 from ..operators.failures import CarriedFailure, TaskOrigin
 from .kafka_transactions import TransactionalTopic, last_markers
 from .published import Published, Step, is_rewound, next_step
@@ -116,8 +116,8 @@ class KafkaOutput:
                 act(self.opened())
             except KafkaException as failure:
                 self.close()
-                if not left or is_away(error_of(failure)):
-                    raise _unavailable(self._uid, failure) from None
+                if not left or is_away(error_of(failure)) or is_forbidden(error_of(failure)):
+                    raise output_error(self._uid, failure) from None
             except BaseException:
                 self.close()  # a transaction may be open
                 raise
@@ -291,8 +291,8 @@ class WriteShare:
 
         The brokers abort a transaction that takes longer than its time limit, whatever their answer is called.
         """
-        if took_ms < self.timeout_ms or is_away(error_of(failure)):
-            return _unavailable(self.uid, failure)
+        if took_ms < self.timeout_ms or is_away(error_of(failure)) or is_forbidden(error_of(failure)):
+            return output_error(self.uid, failure)
         return SinkTooSlowError(
             f"share {self.share} of batch {self.published.batch_id} of sink {self.uid} took {took_ms} ms to write; its"
             f" timeout_ms is {self.timeout_ms}"
@@ -369,5 +369,13 @@ def _decoded(marker: bytes) -> OutputMarker | None:
         return None
 
 
-def _unavailable(uid: str, failure: KafkaException) -> SinkUnavailableError:
-    return SinkUnavailableError(f"Kafka does not accept the output of sink {uid}: {error_of(failure).name()}")
+def output_error(uid: str, failure: KafkaException) -> KeyscaleError:
+    """Returns the error of a sink whose output Kafka does not accept."""
+    error = error_of(failure)
+    if is_forbidden(error):
+        return SinkForbiddenError(
+            f"Kafka refuses the output of sink {uid}: {error.name()} ({error.str()}). The user needs the rights to"
+            " describe and write the topic, to create, read, write and add partitions to the topics"
+            " keyscale-published-*, and to use transactional ids that begin with keyscale-"
+        )
+    return SinkUnavailableError(f"Kafka does not accept the output of sink {uid}: {error.name()}")

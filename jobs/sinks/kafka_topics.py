@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, but not in __all__
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]  # exported, but not in __all__
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
 from ..kafka_client import Held, answered, error_of, within
@@ -86,6 +86,17 @@ class TopicDirectory:
             partitions |= self._partitions(missing)
         self._absent = set(wanted) - partitions.keys()  # later calls do not wait for these topics again
         return {name: self._limits(count, config) for name, count, config in self._with_configs(partitions)}
+
+    def may_write(self, name: str) -> bool:
+        """Returns whether the client's user may write to an existing topic.
+
+        Brokers that do not say which rights the user has count as willing.
+        """
+        asked = self._admin.client.describe_topics(
+            TopicCollection([name]), include_authorized_operations=True, request_timeout=_SECONDS
+        )
+        operations = answered(asked[name], _SECONDS).authorized_operations
+        return not operations or bool({AclOperation.WRITE, AclOperation.ALL} & set(operations))
 
     def _ask_for(self, name: str) -> None:
         within(_SECONDS, lambda: self._admin.client.list_topics(name, _SECONDS))

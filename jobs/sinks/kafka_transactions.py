@@ -72,6 +72,18 @@ def _transactional_id(name: str, share: int | None, claimed: str | None) -> str:
     return f"keyscale-{name}" if share is None else f"keyscale-share-{share}-{name}"
 
 
+def check_transactions(settings: Mapping[str, Any], name: str, timeout_ms: int) -> None:
+    """Opens a transactional producer that fences no other producer.
+
+    It has an id of its own.
+
+    May raise KafkaException, if the user may not use such ids or the brokers allow no transaction of that length.
+    """
+    own = {"transactional.id": f"keyscale-check-{name}", "transaction.timeout.ms": timeout_ms}
+    producer = Held(Producer({**settings, **own}))
+    within(_SECONDS, lambda: producer.client.init_transactions(_SECONDS))
+
+
 class TransactionalTopic:
     """A transactional producer that fences its predecessors.
 

@@ -5,7 +5,6 @@ To readers they look like files of Spark's own writer.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from dataclasses import dataclass
 from itertools import chain
@@ -16,10 +15,9 @@ import pyarrow.parquet as pq
 
 from keyscale.state.identifiers import SubtaskIndex
 
-from ..errors import SinkPublishError, SinkUnavailableError
 from ..operators.column_values import grouped
 from ..spark_internals.arrow_schemas import spark_schema_of
-from ..spark_internals.hadoop_files import LOCAL_REFUSALS
+from ..spark_internals.hadoop_files import file_failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -147,6 +145,7 @@ class ParquetOutput:
         """Writes the file of a subtask, a row group at a time.
 
         Raises:
+            SinkForbiddenError: The process's user may not write there.
             SinkPublishError: The directory is gone.
             SinkUnavailableError: The file system failed.
         """
@@ -173,21 +172,6 @@ class ParquetOutput:
             with file_failures(self.directory):
                 writer.close()
         return name
-
-
-@contextlib.contextmanager
-def file_failures(path: str) -> Iterator[None]:
-    """Converts file system errors below a path to Keyscale errors.
-
-    Raises:
-        SinkPublishError: The file system refuses; waiting would not help.
-        SinkUnavailableError: The file system failed, for example because it is full.
-    """
-    try:
-        yield
-    except OSError as failure:
-        kind = SinkPublishError if isinstance(failure, LOCAL_REFUSALS) else SinkUnavailableError
-        raise kind(f"the file system of {path} failed: {failure.strerror or type(failure).__name__}") from failure
 
 
 def _is_written_alike(kind: pa.DataType) -> bool:

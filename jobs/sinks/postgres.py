@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import msgspec
+import pyarrow as pa
 from psycopg import sql
 from pyspark.sql import SparkSession
 
@@ -24,6 +25,7 @@ from ..errors import (
     SinkUnavailableError,
 )
 from ..secret import Secret, revealed
+from ..spark_internals.arrow_schemas import spark_schema_of
 from .dead_letters import DeadLetters, refused
 from .postgres_columns import columns_that_lose
 from .postgres_connection import OURS, transaction
@@ -53,6 +55,11 @@ _NAME_OF = sql.SQL(
     "(SELECT relnamespace::regnamespace || '.' || relname FROM pg_class WHERE oid = to_regclass(%(target)s))"
 )
 _HAS_TARGET = "SELECT 1 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'target' AND NOT attisdropped"
+
+_EXPLAIN_MARKER = (
+    "EXPLAIN INSERT INTO {} (job_id, uid, attempt, batch_id) VALUES ('', '', 0, 0)"
+    " ON CONFLICT (job_id, uid) DO UPDATE SET attempt = 0"
+)
 
 _SHAPE = """
 SELECT md5(string_agg(part, E'\\n' ORDER BY part)) FROM (
@@ -137,6 +144,36 @@ class PostgresSink:
         self._has_markers = False
         self._stages: dict[str, str] = {}  # this run's staging tables, with their shapes
         self._free_stage: str | None = None  # the empty staging table
+
+    def check(self, schema: pa.Schema, context: SinkContext) -> None:
+        """Stages and moves no rows in a transaction that is taken back.
+
+        PostgreSQL checks the rights of all statements.
+
+        Raises:
+            SinkForbiddenError: The database user lacks a right.
+            SinkOccupiedError: Another job writes to the table.
+            SinkRowsRefusedError: The target refuses the columns.
+            SinkUnavailableError: The database cannot be reached.
+        """
+        columns = tuple(schema.names)
+        stage = f"{_stage_prefix(context.job_id, context.uid)}{context.attempt}_check_{context.unique[:8]}"
+        token = _Token(context.job_id, context.uid, context.batch_id, context.attempt, stage, columns, ())
+        with self._connection(context) as connection:
+            types = {field.name: field.dataType.simpleString() for field in spark_schema_of(schema)}
+            _refuse_columns(self._table, _columns_of(connection, self._target), self._needed_columns(columns), types)
+            connection.execute(_create_stage(self._sibling(stage), self._target))
+            connection.execute(sql.SQL("EXPLAIN ") + self._move(token))
+            self._ensure_markers(connection)
+            connection.execute(sql.SQL(_EXPLAIN_MARKER).format(self._sibling(MARKERS)))
+            if self._batch_column is not None:
+                column = sql.Identifier(self._batch_column)
+                connection.execute(sql.SQL("EXPLAIN DELETE FROM {} WHERE {} > 0").format(self._target, column))
+            if not self._shared:
+                self._refuse_a_shared_table(connection, context)
+            connection.rollback()
+        row = pa.schema([("row", pa.string())])
+        self._dead_letters.check(row, context)
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
         """Copies the batch to a staging table, then to the target uncommitted.
@@ -475,6 +512,12 @@ class PostgresSink:
         """Creates the table of markers, and commits."""
         if self._has_markers:
             return
+        self._ensure_markers(connection)
+        connection.commit()
+        self._has_markers = True
+
+    def _ensure_markers(self, connection: psycopg.Connection[Any]) -> None:
+        """Creates the table of markers in the open transaction."""
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
         connection.execute(
             sql.SQL(
@@ -485,8 +528,6 @@ class PostgresSink:
         )
         if not connection.execute(_HAS_TARGET, (self._sibling(MARKERS).as_string(),)).fetchone():
             connection.execute(sql.SQL("ALTER TABLE {} ADD COLUMN target text").format(self._sibling(MARKERS)))
-        connection.commit()
-        self._has_markers = True
 
     def _locked_marker(self, connection: psycopg.Connection[Any], job_id: str, uid: str) -> Published | None:
         """Returns the sink's marker, locked until the transaction ends."""

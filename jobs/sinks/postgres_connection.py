@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from ..errors import SinkRowsRefusedError, SinkUnavailableError
+from ..errors import SinkForbiddenError, SinkRowsRefusedError, SinkUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +20,9 @@ _AWAY = ("08", "25006", "25P03", "28", "40", "53", "55P03", "57", "58")
 """Failures that may pass with time, by SQLSTATE or its class: connection, read-only server, idle for too long,
 authorization, rolled back by another transaction, resources, locked, shutdown, system.
 """
+
+_FORBIDDEN = "42501"
+"""The SQLSTATE of a missing right. Its text names the object and holds no data."""
 
 _OF_ROWS = ("22", "23", "44", "P0001")
 """Failures due to a row: its values, a constraint, the check of a view, a trigger that raises."""
@@ -54,20 +57,25 @@ def transaction(url: str, session: str) -> Iterator[psycopg.Connection[Any]]:
     Its session has the given name. The transaction is committed at the end.
 
     Raises:
+        SinkForbiddenError: The database user lacks a right.
         SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
         SinkRowsRefusedError: PostgreSQL refuses a statement or its rows.
     """
-    with errors_without_data(), connected(url, application_name=session) as connection:
+    with errors_without_data(url), connected(url, application_name=session) as connection:
         yield connection
 
 
 @contextmanager
-def errors_without_data() -> Iterator[None]:
+def errors_without_data(url: str) -> Iterator[None]:
     """Converts PostgreSQL's errors to errors without data.
 
     PostgreSQL's texts quote rows; the converted errors name table, column and constraint.
 
+    Args:
+        url: The address of the database, which names the user.
+
     Raises:
+        SinkForbiddenError: The database user lacks a right.
         SinkUnavailableError: PostgreSQL does not answer, or refuses the connection.
         SinkRowsRefusedError: PostgreSQL refuses the statement or its rows.
     """
@@ -76,6 +84,10 @@ def errors_without_data() -> Iterator[None]:
     except psycopg.Error as error:
         if _is_outage(error):
             raise SinkUnavailableError(f"PostgreSQL cannot be used: {_kind(error)}") from None
+        if error.sqlstate == _FORBIDDEN:
+            user = conninfo_to_dict(url).get("user", "of the environment")
+            reason = error.diag.message_primary or described(error)
+            raise SinkForbiddenError(f"PostgreSQL refuses user {user}: {reason}") from None
         raise SinkRowsRefusedError(f"PostgreSQL refuses: {described(error)}") from None
 
 

@@ -48,6 +48,7 @@ class OpenMoves:
     _of_jobs: ClassVar[dict[tuple[str, str], OpenMoves]] = {}
 
     def __init__(self, url: str, context: SinkContext) -> None:
+        self._url = url
         self._unique = context.unique
         self._finish: dict[str, Callable[[psycopg.Connection[Any]], bool]] = {}
         self._connection = connected(url, application_name=session_name(context.job_id, context.attempt))
@@ -66,7 +67,7 @@ class OpenMoves:
         found = cls._of_jobs.get((url, context.job_id))
         if found is None or found._unique != context.unique:
             cls.close(url, context.job_id)
-            with errors_without_data():
+            with errors_without_data(url):
                 found = cls._of_jobs[url, context.job_id] = cls(url, context)
         return found
 
@@ -95,7 +96,7 @@ class OpenMoves:
             if found is None or stage not in found._finish:
                 return False
             del cls._of_jobs[url, job_id]
-        with errors_without_data(), contextlib.closing(found._connection) as connection:
+        with errors_without_data(url), contextlib.closing(found._connection) as connection:
             if not all(finish(connection) for finish in found._finish.values()):
                 return False
             connection.commit()
@@ -112,7 +113,7 @@ class OpenMoves:
             SinkRowsRefusedError: The statement is refused, whatever the rows.
             SinkUnavailableError: The database cannot be reached.
         """
-        with errors_without_data():
+        with errors_without_data(self._url):
             try:
                 with self._connection.transaction():
                     self._connection.execute(statement, values)

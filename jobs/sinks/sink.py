@@ -8,7 +8,8 @@ Without an answer from its system, a sink raises SinkUnavailableError. `publish`
 and a batch in preparation is discarded and runs again, until the job's `store_outage_max_ms` has passed.
 
 A sink may also let subtasks write to it directly (`DirectSink`), so that rows do not pass through Spark. A sink that
-diverts invalid rows reports their number (`RefusingSink`), and the job's metrics count them.
+diverts invalid rows reports their number (`RefusingSink`), and the job's metrics count them. A sink that can be tried
+without rows (`CheckedSink`) is tried before each attempt, and before a change stops the job.
 """
 
 from __future__ import annotations
@@ -107,6 +108,26 @@ class Takeover(Protocol):
         Examples are the locks of a sleeping driver.
 
         Called once per run, before the last committed batch is published. It changes no output.
+        """
+        ...
+
+
+@runtime_checkable
+class CheckedSink(Protocol):
+    """A sink that can check its target before the first batch."""
+
+    def check(self, schema: pa.Schema, context: SinkContext) -> None:
+        """Writes to the target, invisible to readers, and takes it back.
+
+        Called before the attempt begins, while an earlier attempt may still run: it fences none of its work.
+
+        Args:
+            schema: The schema of the rows.
+            context: The attempt, with the id of this check as `unique`; its batch has no meaning.
+
+        Raises:
+            SinkForbiddenError: A right is missing. The message names the user, the place and the right.
+            KeyscaleError: The target cannot be written to for another reason.
         """
         ...
 

@@ -11,6 +11,7 @@ It has no switch: the file sink and the Kafka sink stage their output with it.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it publishes no types
 from pyspark.errors.exceptions.captured import CapturedException
 
-from ..errors import SinkPublishError, SinkUnavailableError
+from keyscale.file_rights import missing_right
+
+from ..errors import SinkForbiddenError, SinkPublishError, SinkUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,16 +33,40 @@ _FAILURE = "java.io.IOException"
 _REFUSALS = frozenset(
     {
         "java.io.FileNotFoundException",
-        "java.nio.file.AccessDeniedException",
         "org.apache.hadoop.fs.FileAlreadyExistsException",
         "org.apache.hadoop.fs.ParentNotDirectoryException",
         "org.apache.hadoop.fs.UnsupportedFileSystemException",
-        "org.apache.hadoop.security.AccessControlException",
     }
 )
 """Permanent failures."""
-LOCAL_REFUSALS = (FileNotFoundError, NotADirectoryError, PermissionError)
-"""Permanent failures of the operating system."""
+_FORBIDDEN = frozenset(
+    {
+        "java.nio.file.AccessDeniedException",
+        "org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException",
+        "org.apache.hadoop.security.AccessControlException",
+    }
+)
+"""Failures for want of a right."""
+_LOCAL_REFUSALS = (FileNotFoundError, NotADirectoryError)
+
+
+@contextlib.contextmanager
+def file_failures(path: str) -> Iterator[None]:
+    """Converts the operating system's errors below a path to Keyscale errors.
+
+    Raises:
+        SinkForbiddenError: The process's user lacks a right.
+        SinkPublishError: The file system refuses; waiting would not help.
+        SinkUnavailableError: The file system failed, for example because it is full.
+    """
+    try:
+        yield
+    except PermissionError as failure:
+        reason = missing_right(failure.filename or path) or f"{failure.filename or path}: {failure.strerror}"
+        raise SinkForbiddenError(reason) from failure
+    except OSError as failure:
+        kind = SinkPublishError if isinstance(failure, _LOCAL_REFUSALS) else SinkUnavailableError
+        raise kind(f"the file system of {path} failed: {failure.strerror or type(failure).__name__}") from failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +75,8 @@ class HadoopDirectory:
 
     The directory may or may not exist.
 
-    Every method raises SinkUnavailableError if the file system fails, and SinkPublishError if the file system refuses.
+    Every method raises SinkUnavailableError if the file system fails, SinkPublishError if the file system refuses, and
+    SinkForbiddenError if it refuses for want of a right.
     """
 
     spark: SparkSession
@@ -102,12 +130,18 @@ class HadoopDirectory:
             child._call(lambda files, path: files.create(path, True).close())
             return
         # Hadoop would start a process to set permissions.
-        try:
+        with file_failures(self.path):
             Path(local).mkdir(parents=True, exist_ok=True)
             Path(local, name).touch()
-        except OSError as failure:
-            kind = SinkPublishError if isinstance(failure, LOCAL_REFUSALS) else SinkUnavailableError
-            raise kind(f"the file system of {self.path} failed: {failure.strerror}") from failure
+
+    def require_right(self) -> None:
+        """Refuses a local directory that the process's user may not write to.
+
+        Hadoop says only that it failed there. Other file systems name a missing right themselves.
+        """
+        local = self.local_path()
+        if local is not None and (reason := missing_right(local)) is not None:
+            raise SinkForbiddenError(reason)
 
     def _read(self, files: Any, path: Any) -> str:
         stream = files.open(path)
@@ -126,6 +160,8 @@ class HadoopDirectory:
             kinds = set(_kinds(failure.java_exception))
             is_refusal = _FAILURE not in kinds or kinds & _REFUSALS
             described = f"the file system of {self.path} failed: {failure.java_exception.toString()}"
+            if kinds & _FORBIDDEN:
+                raise SinkForbiddenError(described) from failure
             raise (SinkPublishError if is_refusal else SinkUnavailableError)(described) from failure
 
     def _hadoop_path(self) -> Any:

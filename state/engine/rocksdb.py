@@ -26,6 +26,7 @@ from rocksdict import (
 )
 
 from ..errors import (
+    DiskForbiddenError,
     DiskFullError,
     DiskReadOnlyError,
     StateError,
@@ -414,7 +415,8 @@ def _translated(error: Exception, where: Path) -> StateError:
     kinds: tuple[tuple[type[StateError], tuple[str, ...]], ...] = (
         (StoreLockedError, ("lock hold by current process", "While lock file")),
         (DiskFullError, ("No space left on device", "Disk quota exceeded")),
-        (DiskReadOnlyError, ("Read-only file system", "Permission denied")),
+        (DiskReadOnlyError, ("Read-only file system",)),
+        (DiskForbiddenError, ("Permission denied",)),
         (StoreCorruptError, ("Corruption", "No such file or directory")),
     )
     for kind, marks in kinds:

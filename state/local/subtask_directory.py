@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.file_rights import missing_right
+
 from ..decoding import json_decoder
-from ..errors import DiskFullError, DiskReadOnlyError, StateError, StoreIOError
+from ..errors import DiskForbiddenError, DiskFullError, DiskReadOnlyError, StateError, StoreIOError
 from ..identifiers import BatchId
 from ..keyed.schema import KeyedSchema
 from ..keyed.ttl import Ttl
@@ -302,8 +304,10 @@ def local_failures(where: Path) -> Iterator[None]:
         message = f"{where}: {error.strerror or type(error).__name__}"
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise DiskFullError(message) from error
-        if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        if error.errno == errno.EROFS:
             raise DiskReadOnlyError(message) from error
+        if isinstance(error, PermissionError):
+            raise DiskForbiddenError(missing_right(error.filename or where) or message) from error
         raise StoreIOError(message) from error
 
 

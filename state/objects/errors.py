@@ -55,6 +55,16 @@ class StoreRefusedError(ObjectStoreError):
     )
 
 
+class StoreForbiddenError(StoreRefusedError):
+    """The process's user lacks a right on the local store."""
+
+    code = "STATE_STORE_FORBIDDEN"
+    advice = (
+        "Give the user the right that the message names, for example with `chown -R USER DIRECTORY`. Then start the "
+        "job if it has FAILED (`./keyscale jobs start JOB --wait`)."
+    )
+
+
 class StoreFullError(ObjectStoreError):
     """The disk of the store or download is full or read-only."""
 

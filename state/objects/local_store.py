@@ -24,12 +24,14 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from keyscale.directory_tree import remove_tree
+from keyscale.file_rights import user_name
 
 from .errors import (
     InvalidObjectPathError,
     ObjectCorruptError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StoreForbiddenError,
     StoreFullError,
     StoreUnavailableError,
 )
@@ -390,6 +392,9 @@ def _failures(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise StoreFullError(f"cannot write {path}: {error.strerror}") from error
+        if isinstance(error, PermissionError):
+            user = user_name(os.geteuid())
+            raise StoreForbiddenError(f"user {user} may not use {path} in the local store: {error.strerror}") from error
         raise StoreUnavailableError(f"the local store failed on {path}: {error.strerror}") from error
 
 

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from keyscale.file_rights import missing_right
+from keyscale.jobs.errors import SinkForbiddenError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -55,6 +58,11 @@ class ModelDirectory:
 
     def local_path(self) -> str | None:
         return self.path if self.spark.is_local else None
+
+    def require_right(self) -> None:
+        reason = missing_right(self.path) if self.spark.is_local else None
+        if reason is not None:
+            raise SinkForbiddenError(reason)
 
     def exists(self) -> bool:
         return Path(self.path).exists()

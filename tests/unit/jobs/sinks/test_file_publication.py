@@ -16,10 +16,10 @@ import pytest
 from keyscale import FileSink
 from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
 from keyscale.jobs.sinks import files
-from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.sinks.sink import CheckedSink, SinkContext
 from keyscale.state.identifiers import SubtaskIndex
 from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
-from tests.support.sinks.file_system import ModelSession, TableFrame, use_model
+from tests.support.sinks.file_system import ModelDirectory, ModelSession, TableFrame, use_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,6 +75,13 @@ def expected_ids(last: int) -> list[int]:
     return sorted(10 * batch_id + part for batch_id in range(last + 1) for part in range(2))
 
 
+def checked(driver: SinkDriver) -> CheckedSink:
+    """The sink of another process, which has not begun."""
+    sink = driver.make()
+    assert isinstance(sink, CheckedSink)
+    return sink
+
+
 def nothing_is_staged(path: Path) -> bool:
     return not any((path / "_staging").rglob("*.json"))
 
@@ -119,6 +126,36 @@ def test_later_batches_are_gone_as_soon_as_the_job_has_gone_back(driver: SinkDri
     driver.go_back(0)
     driver.start()
     assert ids(tmp_path / "out") == expected_ids(0)
+
+
+def test_a_check_shows_readers_nothing_and_leaves_nothing_to_the_running_attempt_or_the_next(
+    driver: SinkDriver, tmp_path: Path
+) -> None:
+    driver.run_attempt(0)
+    sink = driver.start()
+    token = sink.prepare(driver.frame(1, 1), driver.context(1))
+    before = sorted(each for each in (tmp_path / "out").rglob("*") if each.is_file())
+    checked(driver).check(SCHEMA, SinkContext(JOB, UID, 0, 9, "check"))
+    assert sorted(each for each in (tmp_path / "out").rglob("*") if each.is_file()) == before
+    sink.publish(token)
+    assert ids(tmp_path / "out") == expected_ids(1)
+
+
+def test_a_check_refuses_a_directory_of_another_job_before_it_writes_there(driver: SinkDriver, tmp_path: Path) -> None:
+    driver.run_attempt(0)
+    before = sorted((tmp_path / "out").rglob("*"))
+    with pytest.raises(SinkOccupiedError):
+        checked(driver).check(SCHEMA, SinkContext("another", UID, 0, 1, "check"))
+    assert sorted((tmp_path / "out").rglob("*")) == before
+
+
+def test_a_check_fails_where_staged_files_cannot_be_moved(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ModelDirectory, "move_to", lambda *_: False)
+    with pytest.raises(SinkPublishError, match="could not be moved"):
+        checked(driver).check(SCHEMA, SinkContext(JOB, UID, 0, 1, "check"))
+    assert not [each for each in (tmp_path / "out").rglob("*") if each.is_file()]
 
 
 def test_a_batch_is_not_visible_before_it_is_published(driver: SinkDriver, tmp_path: Path) -> None:
@@ -194,7 +231,7 @@ def test_an_attempt_that_starts_leaves_what_a_newer_one_has_staged_and_published
 
 def test_the_directory_of_another_job_is_refused_before_anything_is_written(driver: SinkDriver, tmp_path: Path) -> None:
     driver.run_attempt(0)
-    other = SinkContext("other", UID, -1, 1, "u")
+    other = SinkContext("other", UID, 0, 1, "u")
     with pytest.raises(SinkOccupiedError, match="of job job writes to"):
         FileSink(str(tmp_path / "out"), "json").recover(other)
     assert not (tmp_path / "out" / "_published" / "other").exists()
@@ -233,7 +270,7 @@ class TestWrittenBySubtasks:
         sink = FileSink(str(tmp_path / "out"))
         staging = sink.direct(SCHEMA)
         assert staging is not None
-        sink.recover(SinkContext(JOB, UID, -1, 1, "u"))
+        sink.recover(SinkContext(JOB, UID, 0, 1, "u"))
         output = staging.begin(SinkContext(JOB, UID, 0, 1, "u"))
         counted = [self.write(output, subtask, subtask) for subtask in range(2)]
         self.write(output, 1, 99)  # a speculative task

@@ -16,8 +16,16 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from keyscale import KafkaSink
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError, SinkTooSlowError, SinkUnavailableError
+from keyscale.jobs.errors import (
+    SinkForbiddenError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkTooSlowError,
+    SinkUnavailableError,
+)
 from keyscale.jobs.sinks import kafka, kafka_output
+from keyscale.jobs.sinks.kafka_topics import TopicLimits
 from keyscale.jobs.sinks.kafka_transactions import markers_topic
 from keyscale.jobs.sinks.sink import SinkContext
 from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
@@ -26,7 +34,7 @@ from tests.support.sinks.kafka_brokers import Brokers, ModelProducer, use_broker
 from tests.support.sinks.kafka_staging import SHARES_MAX, prepare, records_of_shares
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     Play = Callable[[Host, Brokers, Path], SinkDriver]
@@ -328,3 +336,106 @@ def test_a_batch_whose_subtasks_have_a_file_each_is_divided_as_before() -> None:
     assert (token.shares, token.width) == (2, None)
     assert kafka.rounds_of(token, ["a", "b", "c"]) == [[["a", "c"], ["b"]]]
     assert kafka.with_shares(token, [], 2).shares == 1
+
+
+SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+CHECK = SinkContext(JOB, UID, 0, 9, "check")
+
+
+class Topics:
+    """In place of the directory of topics: one topic, and whether it may be written to."""
+
+    def __init__(self, may_write: bool) -> None:
+        self._may_write = may_write
+
+    def limits(self, names: Collection[str]) -> dict[str, TopicLimits]:
+        return {name: TopicLimits(1) for name in names if name == TOPIC}
+
+    def may_write(self, name: str) -> bool:
+        assert name == TOPIC
+        return self._may_write
+
+
+def use_topics(monkeypatch: pytest.MonkeyPatch, *, may_write: bool = True) -> None:
+    monkeypatch.setattr(kafka, "TopicDirectory", lambda _: Topics(may_write))
+
+
+def test_a_check_fences_no_producer_and_shows_readers_nothing(
+    driver: SinkDriver, brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_topics(monkeypatch)
+    running = driver.run_attempt(0)
+    epochs, topics = dict(brokers.epochs), set(brokers.partitions)
+    sink(tmp_path).check(SCHEMA, CHECK)
+    assert {name: brokers.epochs[name] for name in epochs} == epochs
+    assert set(brokers.partitions) == topics
+    assert not [each for each in (tmp_path / "staging").rglob("*") if each.is_file()]
+    token = running.prepare(driver.frame(1, 1), driver.context(1))
+    running.publish(token)
+    assert ids(brokers) == expected_ids(0, 1)
+
+
+def test_a_topic_that_may_not_be_written_to_is_named(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.start()
+    use_topics(monkeypatch, may_write=False)
+    with pytest.raises(SinkForbiddenError, match="may not write to topic records"):
+        sink(tmp_path).check(SCHEMA, CHECK)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, SinkForbiddenError),
+        (KafkaError._ALL_BROKERS_DOWN, SinkUnavailableError),
+    ],
+)
+def test_a_refused_transaction_is_told_from_brokers_that_are_away(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, expected: type[Exception]
+) -> None:
+    driver.start()
+    use_topics(monkeypatch)
+
+    def refuse(*_: object) -> None:
+        raise KafkaException(KafkaError(code))
+
+    monkeypatch.setattr(ModelProducer, "init_transactions", refuse)
+    with pytest.raises(expected):
+        sink(tmp_path).check(SCHEMA, CHECK)
+
+
+def test_a_check_refuses_columns_and_topics_that_no_record_could_have(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.start()
+    use_topics(monkeypatch)
+    with pytest.raises(SinkRowsRefusedError, match="takes value, key"):
+        sink(tmp_path).check(pa.schema([("id", pa.int64())]), CHECK)
+    with pytest.raises(SinkRowsRefusedError, match="topic missing does not exist"):
+        sink(tmp_path, "missing").check(SCHEMA, CHECK)
+
+
+def test_dead_letters_are_checked_with_their_reason(
+    driver: SinkDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.start()
+    use_topics(monkeypatch)
+    checked: list[tuple[list[str], str]] = []
+    letters = SimpleNamespace(check=lambda schema, context: checked.append((schema.names, context.uid)))
+    sink(tmp_path, dead_letters=letters).check(SCHEMA, CHECK)
+    assert checked == [(["key", "value", "error"], f"{UID}-dead-letters")]
+
+
+def test_a_right_that_is_missed_while_a_job_runs_is_no_outage(
+    driver: SinkDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = driver.run_attempt(0)
+    token = running.prepare(driver.frame(1, 1), driver.context(1))
+
+    def refuse(*_: object) -> None:
+        raise KafkaException(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+    monkeypatch.setattr(ModelProducer, "commit_transaction", refuse)
+    with pytest.raises(SinkForbiddenError, match="TOPIC_AUTHORIZATION_FAILED"):
+        running.publish(token)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from keyscale.jobs.errors import SinkPublishError, SinkUnavailableError
+from keyscale.jobs.errors import SinkForbiddenError, SinkPublishError, SinkUnavailableError
 from keyscale.jobs.sinks import parquet_output
 from keyscale.jobs.sinks.parquet_output import ParquetForm, ParquetOutput
+from keyscale.jobs.spark_internals import hadoop_files
 from keyscale.state.identifiers import SubtaskIndex
 
 if TYPE_CHECKING:
@@ -132,14 +133,19 @@ def test_a_task_whose_directory_is_gone_fails_and_creates_none(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("refusal", [FileNotFoundError, NotADirectoryError, PermissionError])
+@pytest.mark.parametrize("refusal", [FileNotFoundError, NotADirectoryError])
 def test_a_directory_that_refuses_is_not_waited_for(refusal: type[OSError]) -> None:
-    with pytest.raises(SinkPublishError, match="failed: no"), parquet_output.file_failures("/out"):
+    with pytest.raises(SinkPublishError, match="failed: no"), hadoop_files.file_failures("/out"):
         raise refusal(1, "no")
 
 
+def test_a_right_that_is_missing_is_named_and_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(SinkForbiddenError, match=f"^{tmp_path}: no$"), hadoop_files.file_failures("/out"):
+        raise PermissionError(1, "no", str(tmp_path))
+
+
 def test_a_full_disk_is_awaited() -> None:
-    with pytest.raises(SinkUnavailableError, match="No space left"), parquet_output.file_failures("/out"):
+    with pytest.raises(SinkUnavailableError, match="No space left"), hadoop_files.file_failures("/out"):
         Path("/dev/full").write_text("full")
 
 

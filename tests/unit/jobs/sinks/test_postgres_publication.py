@@ -16,7 +16,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from keyscale import PostgresSink
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
+from keyscale.jobs.errors import SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkRowsRefusedError
 from keyscale.jobs.sinks import postgres_connection, postgres_copy, postgres_moves
 from keyscale.jobs.sinks.postgres import MARKERS
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
@@ -240,3 +240,64 @@ def test_the_table_of_another_job_is_refused(make_database: Callable[[], Databas
     with pytest.raises(SinkOccupiedError, match="of job job writes to table orders"):
         sink_of(database).recover(other)
     sink_of(database, shared=True).recover(other)
+
+
+CHECK = SinkContext(JOB, UID, 0, 9, "check-check")
+SCHEMA = pa.schema([("id", pa.int64()), ("attempt", pa.int64())])
+
+
+def test_a_check_waits_for_no_batch_of_the_running_attempt_and_leaves_nothing(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    driver = driver_of(database, batch_column="batch")
+    sink = driver.start()
+    token = sink.prepare(frame(0, 1), driver.context(0))  # its transaction is open
+    tables = database.rows("SELECT tablename FROM pg_tables ORDER BY tablename")
+    sink_of(database, batch_column="batch").check(SCHEMA, CHECK)
+    assert database.rows("SELECT tablename FROM pg_tables ORDER BY tablename") == tables
+    sink.publish(token)
+    assert database.ids() == expected_ids(0)
+
+
+def test_a_check_refuses_the_table_of_another_job_and_columns_that_are_not_there(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    driver_of(database).start()
+    with pytest.raises(SinkOccupiedError):
+        sink_of(database).check(SCHEMA, SinkContext("another", UID, 0, 1, "check-check"))
+    with pytest.raises(SinkRowsRefusedError, match="has no column price"):
+        sink_of(database).check(SCHEMA.append(pa.field("price", pa.int64())), CHECK)
+
+
+def test_each_right_that_is_missing_is_named_with_the_user_before_a_row_is_written(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    with psycopg.connect(database.url, autocommit=True) as owner:
+        user = owner.info.user
+        owner.execute("CREATE SCHEMA sales; CREATE TABLE sales.orders (LIKE orders INCLUDING ALL)")
+        owner.execute(f"REVOKE ALL ON sales.orders FROM {user}; REVOKE CREATE ON SCHEMA sales FROM {user}".encode())
+
+        def check(**options: Any) -> None:
+            PostgresSink(database.url, "sales.orders", **options).check(SCHEMA, CHECK)
+
+        def missing(denied: str, **options: Any) -> None:
+            with pytest.raises(SinkForbiddenError, match=f"refuses user {user}: permission denied for {denied}"):
+                check(**options)
+
+        missing("table orders")
+        owner.execute(f"GRANT SELECT ON sales.orders TO {user}".encode())
+        missing("schema sales")
+        owner.execute(f"GRANT CREATE ON SCHEMA sales TO {user}".encode())
+        missing("table orders")
+        owner.execute(f"GRANT INSERT ON sales.orders TO {user}".encode())
+        check()
+        for right, options in (("UPDATE", OPTIONS["keys"]), ("DELETE", OPTIONS["a batch column"])):
+            missing("table orders", **options)
+            owner.execute(f"GRANT {right} ON sales.orders TO {user}".encode())
+            check(**options)
+        PostgresSink(database.url, "sales.orders").recover(CHECK)  # makes the table of markers
+        owner.execute(f"REVOKE UPDATE ON sales.{MARKERS} FROM {user}".encode())
+        missing(f"table {MARKERS}")
