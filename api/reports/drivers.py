@@ -94,7 +94,11 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
         if attempt.stage is AttemptStage.STANDBY:
             change = changes.running(session, job.id)
             near = change is not None and change.phase is not ChangePhase.REQUESTED
-            answer = AttachResponse(decision="wait", retry_after_ms=_WAIT_FOR_SAVEPOINT_MS if near else _WAIT_MS)
+            answer = AttachResponse(
+                decision="wait",
+                preview=_assignment(session, job, attempt) if request.wants_preview else None,
+                retry_after_ms=_WAIT_FOR_SAVEPOINT_MS if near else _WAIT_MS,
+            )
         else:
             if attempt.assigned_at_ms is None:
                 attempt.assigned_at_ms = now_ms()

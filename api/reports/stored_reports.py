@@ -25,8 +25,9 @@ def store_heartbeat(attempt: Attempt, message: Heartbeat, now: int, heard_at_ms:
     Returns:
         Whether to wake the reconciler.
     """
-    is_news = attempt.driver_state != message.state
-    attempt.driver_state, attempt.heartbeat_at_ms = message.state, heard_at_ms
+    state = attempt.driver_state if message.warms_up else message.state
+    is_news = attempt.driver_state != state
+    attempt.driver_state, attempt.heartbeat_at_ms = state, heard_at_ms
     attempt.restored_at_ms = message.restored_at_ms
     attempt.metrics = message.metrics.model_dump()
     if message.state is DriverState.RUNNING and attempt.running_at_ms is None:

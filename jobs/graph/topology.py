@@ -80,6 +80,13 @@ class Topology:
     def sinks(self) -> tuple[SinkNode, ...]:
         return tuple(node for node in self.nodes if isinstance(node, SinkNode))
 
+    def schema(self, node: NodeId) -> pa.Schema:
+        """Returns the schema of the stream that a node emits."""
+        at = self.nodes[node]
+        if isinstance(at, SinkNode):
+            raise InvalidTopologyError("a sink has no output stream")
+        return at.schema
+
     def consumers(self, node: NodeId) -> tuple[Node, ...]:
         """Returns the nodes that read the output of `node`."""
         return tuple(reader for reader in self.nodes if node in reader.inputs)

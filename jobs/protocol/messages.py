@@ -361,6 +361,9 @@ class AttachRequest(Message):
     pid: int = Field(ge=1, le=2**31 - 1)
     host: StorableText
     spark_ui_url: StorableText | None = None
+    wants_preview: bool = Field(
+        default=False, description="Whether the driver runs its script and checks its targets while it waits."
+    )
 
 
 class AttachResponse(Message):
@@ -371,6 +374,13 @@ class AttachResponse(Message):
 
     decision: Literal["run", "wait", "exit"]
     assignment: Assignment | None = None
+    preview: Assignment | None = Field(
+        default=None,
+        description=(
+            "What a waiting driver is expected to run, if it wants to know: the program with its parameters and"
+            " settings. The assignment may name another snapshot and other numbers."
+        ),
+    )
     retry_after_ms: Whole = 200
 
 
@@ -667,6 +677,10 @@ class Heartbeat(Message):
     """
 
     state: DriverState
+    warms_up: bool = Field(
+        default=False,
+        description="Whether a standby is not ready for its assignment: Spark is cold, or its targets are unchecked.",
+    )
     revision: Whole | None = Field(
         default=None, description=("Number of the revision that the driver takes its settings from.")
     )

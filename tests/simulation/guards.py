@@ -16,7 +16,7 @@ import msgspec
 from keyscale.jobs.runtime.batch import runner, watermarks
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import BatchRunner
-from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume_plan, retention_runner
+from keyscale.jobs.runtime.driver import attempt, checkpoints, execution, resume_plan, retention_runner, target_check
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.driver.journal import Journal
@@ -254,7 +254,7 @@ DATA_PLANE = (
     ),
     Guard(
         "A store that ignores conditions is refused.",
-        ((StoreModel, "create", StoreModel.write), (execution, "probe", lambda *_: None)),
+        ((StoreModel, "create", StoreModel.write), (target_check, "probe", lambda *_: None)),
         "was written twice",
         1,
         history=data_plane_scenes("overlap", "late"),

@@ -22,6 +22,7 @@ from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.local.subtask_spec import SubtaskSpec
 
 from ...errors import (
+    SinkForbiddenError,
     SinkOccupiedError,
     SinkPublishError,
     SinkRowsRefusedError,
@@ -78,7 +79,14 @@ logger = logging.getLogger(__name__)
 _CLOCK_BEHIND_MS = 1000  # synchronized clocks differ by less
 
 _Result = TypeVar("_Result")
-_OF_SINKS = (SinkOccupiedError, SinkPublishError, SinkRowsRefusedError, SinkTooSlowError, SinkUnavailableError)
+_OF_SINKS = (
+    SinkForbiddenError,
+    SinkOccupiedError,
+    SinkPublishError,
+    SinkRowsRefusedError,
+    SinkTooSlowError,
+    SinkUnavailableError,
+)
 _NO_RETRIES = Retries(0, awaited=SinkUnavailableError)
 
 
@@ -230,7 +238,7 @@ class BatchRunner:
             for uid, of_operator in reports.items():
                 check_alike(uid, [report.broadcast_digest for report in of_operator])
             for edge in self._direct:
-                _of_sink(edge.sink, partial(edge.gather, tokens[edge.sink.uid], reports[edge.operator.uid]))
+                of_sink(edge.sink, partial(edge.gather, tokens[edge.sink.uid], reports[edge.operator.uid]))
             dead_letters = self._dead_letters_of(tokens)
         except Exception as failure:
             self.discard(tokens)
@@ -290,7 +298,7 @@ class BatchRunner:
         """
         for node in self._topology.sinks:
             if node.uid in tokens:
-                self._waiting(partial(_of_sink, node, partial(node.sink.publish, tokens[node.uid])))
+                self._waiting(partial(of_sink, node, partial(node.sink.publish, tokens[node.uid])))
 
     def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
         """Deletes the staged output of a batch that was not committed.
@@ -310,7 +318,7 @@ class BatchRunner:
         for node in self._topology.sinks:
             if isinstance(node.sink, Takeover):
                 context = self._sink_context(node, committed, uuid.uuid4().hex)
-                self._waiting(partial(_of_sink, node, partial(node.sink.take_over, context)))
+                self._waiting(partial(of_sink, node, partial(node.sink.take_over, context)))
 
     def recover(self, committed: BatchId, forked_from: JobId | None = None) -> None:
         """Deletes output that earlier attempts left.
@@ -325,7 +333,7 @@ class BatchRunner:
         """
         for node in self._topology.sinks:
             context = replace(self._sink_context(node, committed, uuid.uuid4().hex), forked_from=forked_from)
-            self._waiting(partial(_of_sink, node, partial(node.sink.recover, context)))
+            self._waiting(partial(of_sink, node, partial(node.sink.recover, context)))
 
     def _waiting(self, operation: Callable[[], _Result]) -> _Result:
         """Runs an operation until all sinks answer, or the limit is reached."""
@@ -345,7 +353,7 @@ class BatchRunner:
         """
         for edge in self._direct:
             context = self._sink_context(edge.sink, plan.batch_id, plan.run)
-            output = _of_sink(edge.sink, partial(edge.staging.begin, context))
+            output = of_sink(edge.sink, partial(edge.staging.begin, context))
             plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
         if frame is None and self._time_carries_no_rows:
             tasks = TasksWithoutRecords(tuple(self._task(plan, edge.operator, b"") for edge in self._direct))
@@ -354,10 +362,10 @@ class BatchRunner:
         with self._frames(frame, partial(self._run_on, plan)) as frames:
             for node in self._topology.sinks:
                 if node.uid in tokens:
-                    _of_sink(node, frames[node.input].collect)  # the subtasks write the rows, so the result is empty
+                    of_sink(node, frames[node.input].collect)  # the subtasks write the rows, so the result is empty
                 else:
                     context = self._sink_context(node, plan.batch_id, plan.run)
-                    tokens[node.uid] = _of_sink(node, partial(node.sink.prepare, frames[node.input], context))
+                    tokens[node.uid] = of_sink(node, partial(node.sink.prepare, frames[node.input], context))
 
     def _plan(self, run: str, committed: CommittedState, *, is_at_end: bool) -> _BatchPlan:
         times = batch_times(self._topology, committed.time, self._clock.now_ms(), self._activity, is_at_end=is_at_end)
@@ -493,7 +501,7 @@ class BatchRunner:
         return {node.uid for sink in self._topology.sinks for node in self._topology.operators_before(sink.input)}
 
 
-def _of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
+def of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
     """Runs an operation of a sink; its own errors get its uid.
 
     Errors of operators that the sink reads keep their uid.

@@ -67,6 +67,7 @@ class DriverStatus:
         self._read_time, self._written_time = CoveredTime(), CoveredTime()
         self._lock = threading.Lock()
         self._state = DriverState.STANDBY
+        self._warms_up = False
         self._revision: int | None = None
         self._failure: Failure | None = None
         self._first_commit: Commit | None = None
@@ -99,6 +100,16 @@ class DriverStatus:
         with self._lock:
             if self._state not in TERMINAL_STATES:
                 self._state, self._failure = state, failure
+
+    def prepares(self) -> None:
+        """Records that a standby is not ready for its assignment."""
+        with self._lock:
+            self._warms_up = True
+
+    def ready(self) -> None:
+        """Records that a standby is ready for its assignment."""
+        with self._lock:
+            self._warms_up = False
 
     def follows(self, revision: int) -> None:
         """Sets the revision that the driver takes its settings from."""
@@ -338,6 +349,7 @@ class DriverStatus:
             metrics = self._metrics_now()
             return Heartbeat(
                 state=self._state,
+                warms_up=self._warms_up and self._state is DriverState.STANDBY,
                 revision=self._revision,
                 first_commit=self._first_commit,
                 last_commit=self._last_commit,

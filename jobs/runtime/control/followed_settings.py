@@ -31,14 +31,19 @@ class FollowedSettings:
 
     def __init__(self, assignment: Assignment, status: DriverStatus) -> None:
         self._status = status
-        self._newest = LiveSettings(
-            revision=assignment.revision,
-            checkpoints=assignment.checkpoints,
-            restart=assignment.restart,
-            batch_interval_ms=assignment.batch_interval_ms,
-        )
         self.on_change: Callable[[], None] = lambda: None
-        status.follows(assignment.revision)
+        self.assigned(assignment)
+
+    def assigned(self, assignment: Assignment) -> None:
+        """Replaces the settings by the settings of an assignment."""
+        self.follow(
+            LiveSettings(
+                revision=assignment.revision,
+                checkpoints=assignment.checkpoints,
+                restart=assignment.restart,
+                batch_interval_ms=assignment.batch_interval_ms,
+            )
+        )
 
     @property
     def newest(self) -> LiveSettings:
@@ -46,6 +51,6 @@ class FollowedSettings:
 
     def follow(self, settings: LiveSettings) -> None:
         """Replaces the settings."""
-        self._newest = settings
+        self._newest: LiveSettings = settings
         self._status.follows(settings.revision)
         self.on_change()

@@ -22,7 +22,6 @@ from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
-from keyscale.state.objects.object_store import probe
 from keyscale.state.retention.deletion_plan import RetentionPolicy
 from keyscale.state.syncpoint import reach
 
@@ -228,7 +227,6 @@ class Execution:
     def _open(self) -> OpenAttempt:
         context, after = self._context, self._after
         if after is None or after._opened is None:
-            self._retries.run(lambda: probe(context.store, Layout(self._info.job_id).job))
             sinks = [node.uid for node in self._topology.sinks]
             opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources, sinks)
             self._clock = ProcessingClock(beginning_ms(now_ms(), opened.opened_at_ms))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.state.objects.opening import open_store
 
+from ...errors import SinkUnavailableError
 from ...graph.described_graph import describe
 from ...protocol.messages import CommandKind, CommandResult, DriverState
 from ...secret import Secret
@@ -16,22 +18,26 @@ from ...streams.environment import StreamEnvironment
 from ..control.driver_status import DriverStatus
 from ..control.followed_settings import FollowedSettings
 from ..control.reporter import Reporter
-from ..errors import JobNotDeclaredError, RunEndedError
+from ..errors import AttemptOverError, JobNotDeclaredError, RunEndedError
 from ..preparation.artifact import Artifact, require_libraries
 from ..preparation.warm_up import start_workers
+from ..retries import Retries
 from .execution import Execution, RunContext
 from .restarts import Restarts, is_session_good
 from .run_outcome import RunOutcome, RunOutcomeBox, log_failure
+from .target_check import TargetCheck
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
+    from keyscale.state.objects.object_store import ObjectStore
+
     from ...graph.topology import Topology
     from ...protocol.messages import Assignment, Command, RestartStrategy, SecretReference
     from ..control.channel import ControlChannel
-    from ..errors import AttemptOverError
+    from .attachment import Attachment
 
 
 def forget_ends(commands: queue.SimpleQueue[Command | None]) -> None:
@@ -63,6 +69,7 @@ class JobRun:
         work_dir: A directory for this process alone.
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
         libraries: SHA-256s of the libraries that the driver was started with.
+        attachment: Gives a standby its assignment; `assignment` is then what the standby was told before.
     """
 
     def __init__(
@@ -74,6 +81,7 @@ class JobRun:
         local_root: Path,
         *,
         libraries: frozenset[str] = frozenset(),
+        attachment: Attachment | None = None,
     ) -> None:
         self._spark = spark
         self._channel = channel
@@ -81,6 +89,7 @@ class JobRun:
         self._work_dir = work_dir
         self._local_root = local_root
         self._libraries = libraries
+        self._attachment = attachment
         self._status = DriverStatus()
         self._outcome_box = RunOutcomeBox()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
@@ -93,9 +102,12 @@ class JobRun:
 
         The state has been reported, if possible.
         """
-        self._status.enter(DriverState.RESTORING)
+        if self._attachment is None:
+            self._status.enter(DriverState.RESTORING)
+            start_workers(self._spark, self._assignment.parallelism)
+        else:
+            self._status.prepares()  # the warm-up starts the workers
         self._reporter.start()
-        start_workers(self._spark, self._assignment.parallelism)
         try:
             self._run_script()
         except Exception as failure:  # noqa: BLE001 - any exception fails the run, unless it has ended already
@@ -132,10 +144,54 @@ class JobRun:
             raise RunEndedError("a script can execute only one job")
         self._topology_given = True
         self._status.declared(describe(topology))
+        store = open_store(self._assignment.store_url)
+        try:
+            self._check_targets(topology, store)
+            if self._outcome_box.outcome is None:
+                self._await_assignment()
+        except AttemptOverError as over:
+            self._on_attempt_over(over)
+        except Exception as failure:  # noqa: BLE001 - any exception fails the run
+            self._outcome_box.give(RunOutcome.by(failure))
+        if self._outcome_box.outcome is None:
+            self._run_assigned(topology, store, scripts_restart)
+        outcome = self._outcome_box.outcome
+        if outcome is not None:
+            # Reported before the script's last lines run, so that the next attempt need not wait for them.
+            self._status.enter(outcome.state, outcome.failure)
+            self._reporter.nudge()
+            if outcome.error is not None:
+                raise outcome.error
+
+    def _check_targets(self, topology: Topology, store: ObjectStore) -> None:
+        limit_ms = self._assignment.checkpoints.store_outage_max_ms
+        retries = Retries(limit_ms, lambda: self._outcome_box.outcome is not None)
+        sink_retries = replace(retries, awaited=SinkUnavailableError)
+        TargetCheck(topology, self._assignment, store, self._local_root, retries, sink_retries).run()
+
+    def _await_assignment(self) -> None:
+        """Waits for the assignment of a standby.
+
+        The standby is ready once Spark is warm, too.
+
+        Raises:
+            AttemptOverError: The change has been abandoned.
+        """
+        if self._attachment is None:
+            return
+        assignment = self._attachment.assignment(self._status.ready)
+        if assignment is None:
+            raise AttemptOverError("the change was given up before it stopped the old driver")
+        self._assignment = assignment
+        self._settings.assigned(assignment)
+        self._status.enter(DriverState.RESTORING)
+        self._reporter.nudge()
+
+    def _run_assigned(self, topology: Topology, store: ObjectStore, scripts_restart: RestartStrategy | None) -> None:
         context = RunContext(
             spark=self._spark,
             assignment=self._assignment,
-            store=open_store(self._assignment.store_url),
+            store=store,
             status=self._status,
             settings=self._settings,
             outcome_box=self._outcome_box,
@@ -148,13 +204,6 @@ class JobRun:
         restarts = Restarts(lambda: settings.newest.restart or scripts_restart, self._assignment.failures, self._status)
         settings.on_change = restarts.show
         self._execute(context, topology, restarts)
-        outcome = self._outcome_box.outcome
-        if outcome is not None:
-            # Reported before the script's last lines run, so that the next attempt need not wait for them.
-            self._status.enter(outcome.state, outcome.failure)
-            self._reporter.nudge()
-            if outcome.error is not None:
-                raise outcome.error
 
     def _execute(self, context: RunContext, topology: Topology, restarts: Restarts) -> None:
         """Executes the job, with restarts, until it ends.

@@ -34,8 +34,10 @@ spark_settings.py. A `local` master must allow task retries: `local[<cores>,4]`.
 Exit codes: 0 stopped by command, finished, or no work; 1 failed (the reason was reported, and is in the log); 2 wrong
 environment; 10 fenced: another attempt has taken over.
 
-If the control plane answers "wait", the driver warms Spark up and sends its first heartbeat (STANDBY) when it is warm.
-If the control plane waits for the heartbeat, class loading does not delay the new run's first commit.
+If the control plane answers "wait", the driver warms Spark up, runs the script, and checks that it can write to its
+store and its sinks. It sends heartbeats from then on, and says in them when it is ready. If the control plane waits for
+that, neither class loading nor the script delays the new run's first commit, and a target without a right or a script
+that fails is found while the old driver works.
 
 The process ends when spark-submit's JVM ends, and the JVM when this process ends; Python workers end with the JVM.
 """
@@ -48,18 +50,17 @@ import os
 import platform
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import AttachRequest, DriverState, Heartbeat
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.control.control_search import ControlSearch
-from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS
 from keyscale.jobs.runtime.control.store_access import StoreAccess
+from keyscale.jobs.runtime.driver.attachment import Attachment
 from keyscale.jobs.runtime.driver.job_run import JobRun
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
@@ -74,7 +75,6 @@ from keyscale.state.objects.opening import open_store
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.jobs.protocol.messages import Assignment
     from keyscale.jobs.runtime.control.channel import ControlChannel
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,6 @@ EXIT_FAILED = 1  # also when spark-submit has ended
 EXIT_MISCONFIGURED = 2
 EXIT_FENCED = 10
 
-_ATTACH_RETRY_SECONDS = 0.5
 _WARM_UP_PARALLELISM = 2
 _PARENT_LOOK_SECONDS = 0.2
 
@@ -160,62 +159,48 @@ def main() -> int:
         spark.sparkContext.environment["PYTHONPATH"] = path
     with contextlib.closing(environment.channel()) as channel:
         access = StoreAccess.of(channel, os.environ)
+        request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)
+        warm_up = WarmUp(spark, environment.work_dir / "warm-up", _WARM_UP_PARALLELISM)
+        attachment = Attachment(channel, request, warm_up, on_assigned=lambda: renew(access))
         try:
             if access is not None:
                 access.open()
-            assignment = wait_for_assignment(channel, spark, environment.work_dir)
+            first = attachment.first(lambda: beat_ready(channel))
         except AttemptOverError:
             logger.info("the attempt was over before it began")
             return EXIT_FENCED
         except ControlRefusedError:
             logger.exception("the control plane refuses this driver")
             return EXIT_FAILED
-        if assignment is None:
+        assignment = None if first is None else first.assignment or first.preview
+        if first is None or assignment is None:
             return EXIT_OK
-        if access is not None:
-            with contextlib.suppress(ControlUnreachableError):
-                access.renew()  # the attempt may have been told to restore another job's snapshot
         outcome = JobRun(
-            spark, channel, assignment, environment.work_dir, environment.local_root, libraries=environment.libraries
+            spark,
+            channel,
+            assignment,
+            environment.work_dir,
+            environment.local_root,
+            libraries=environment.libraries,
+            attachment=attachment if first.assignment is None else None,
         ).run()
     return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
 
 
-def wait_for_assignment(channel: ControlChannel, spark: SparkSession, work_dir: Path) -> Assignment | None:
-    """Asks for work; returns None if there will be none.
+def renew(access: StoreAccess | None) -> None:
+    """Renews the store's credentials.
 
-    Raises:
-        ControlRefusedError: The control plane does not know this driver.
-        AttemptOverError: The control plane no longer wants this driver.
+    The attempt may have been told to restore another job's snapshot.
     """
-    request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)
-    warm_up = WarmUp(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM)
-    while True:
-        response = _attach(channel, request)
-        if response is None:
-            time.sleep(_ATTACH_RETRY_SECONDS)
-        elif response.decision == "exit":
-            return None
-        elif response.decision == "run" and response.assignment is not None:
-            logger.info("assigned attempt %d of job %s", response.assignment.attempt, response.assignment.job_id)
-            warm_up.finish()
-            return response.assignment
-        else:
-            warm_up.start()
-            if warm_up.done:
-                with contextlib.suppress(ControlError):
-                    channel.heartbeat(Heartbeat(state=DriverState.STANDBY))
-            time.sleep(min(response.retry_after_ms / 1000, HEARTBEAT_INTERVAL_SECONDS))
+    if access is not None:
+        with contextlib.suppress(ControlUnreachableError):
+            access.renew()
 
 
-def _attach(channel: ControlChannel, request: AttachRequest) -> AttachResponse | None:
-    try:
-        return channel.attach(request)
-    except (AttemptOverError, ControlRefusedError):
-        raise
-    except ControlError as error:
-        logger.warning("no answer to the request for work: %s", error)
-        return None
+def beat_ready(channel: ControlChannel) -> None:
+    """Tells a control plane that gives no preview that Spark is warm."""
+    with contextlib.suppress(ControlError):
+        channel.heartbeat(Heartbeat(state=DriverState.STANDBY))
 
 
 def end_with_parent() -> None:

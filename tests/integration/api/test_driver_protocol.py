@@ -281,6 +281,17 @@ def test_a_standby_waits_and_an_ended_attempt_is_sent_away(
     assert driver(standby, "artifact").status_code == 410
 
 
+def test_a_standby_that_wants_to_prepare_is_told_its_program_before_its_assignment(
+    attempt: Callable[..., int], driver: Driver
+) -> None:
+    standby = attempt(AttemptStage.STANDBY)
+    assert driver(standby, "attach", **ATTACH).json()["preview"] is None
+    told = driver(standby, "attach", **ATTACH, wants_preview=True).json()
+    assert (told["decision"], told["assignment"]) == ("wait", None)
+    assert (told["preview"]["attempt"], told["preview"]["artifact_filename"]) == (standby, "job.py")
+    assert driver(standby, "artifact").status_code == 200
+
+
 def test_a_standby_asks_more_often_once_the_savepoint_has_begun_at_which_the_job_stands_still(
     client: httpx.Client, context: Context, attempt: Callable[..., int], driver: Driver
 ) -> None:

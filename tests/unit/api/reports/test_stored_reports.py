@@ -57,6 +57,13 @@ class TestHeartbeat:
         assert attempt.metrics == DriverMetrics(batches=2).model_dump()
         assert attempt.failure == FAILURE.model_dump()
 
+    def test_a_standby_that_warms_up_is_alive_and_not_ready(self) -> None:
+        attempt = Attempt(number=1)
+        assert not store_heartbeat(attempt, beat(DriverState.STANDBY, warms_up=True), 1000, 2000)
+        assert (attempt.driver_state, attempt.heartbeat_at_ms) == (None, 2000)
+        assert store_heartbeat(attempt, beat(DriverState.STANDBY), 1100, 2100)
+        assert (attempt.driver_state, attempt.heartbeat_at_ms) == ("STANDBY", 2100)
+
     def test_the_time_at_which_it_first_ran_stays_and_only_running_counts(self) -> None:
         attempt = Attempt(number=1)
         seen = []

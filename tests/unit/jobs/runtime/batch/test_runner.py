@@ -108,7 +108,7 @@ class StagedRunner(BatchRunner):
         self._collector.accumulator.value.append(msgspec.structs.replace(report, **self.reported))
         for node in self._topology.sinks:
             context = self._sink_context(node, plan.batch_id, plan.run)
-            tokens[node.uid] = runner_module._of_sink(node, partial(node.sink.prepare, frame, context))
+            tokens[node.uid] = runner_module.of_sink(node, partial(node.sink.prepare, frame, context))
 
 
 def two_sources(sink: NotedSink, idle_after_ms: int | None = IDLE_AFTER_MS) -> Topology:
@@ -353,7 +353,7 @@ def test_an_error_of_a_sink_names_the_sink_unless_an_operator_before_it_has_fail
         raise error if own is None else with_origin(error, msgspec.structs.replace(origin_of(error), operator_uid=own))
 
     with pytest.raises(SinkUnavailableError) as caught:
-        runner_module._of_sink(node, fail)
+        runner_module.of_sink(node, fail)
     assert origin_of(caught.value).operator_uid == expected
 
 

@@ -478,7 +478,6 @@ def test_the_first_execution_opens_the_attempt_and_the_next_one_opens_it_again(
         return opened
 
     monkeypatch.setattr(execution, "JobSources", lambda nodes: SimpleNamespace(declared=lambda: list(nodes)))
-    monkeypatch.setattr(execution, "probe", lambda _, path: notes.append(f"probe {path}"))
     monkeypatch.setattr(execution, "open_attempt", open_attempt)
     monkeypatch.setattr(execution, "reopen_attempt", reopen_attempt)
     assert not driver.execution.has_opened
@@ -491,7 +490,7 @@ def test_the_first_execution_opens_the_attempt_and_the_next_one_opens_it_again(
     assert again._clock is driver.execution._clock is not None
     unopened = Execution(driver.context, topology(), Execution(driver.context, topology()))
     unopened._open()
-    assert notes == [f"probe {LAYOUT.job}", "open", "anchor.release", "reopen", f"probe {LAYOUT.job}", "open"]
+    assert notes == ["open", "anchor.release", "reopen", "open"]
 
 
 class Loops:

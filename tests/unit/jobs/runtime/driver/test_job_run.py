@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
+from keyscale.jobs.errors import SinkForbiddenError
 from keyscale.jobs.protocol.messages import (
     Assignment,
     Command,
@@ -86,10 +87,25 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRun:
         libraries=[LibraryFile(filename="lib.whl", sha256="1", kind="WHEEL")],
         skip_lost_records=True,
     )
+    monkeypatch.setattr(job_run, "TargetCheck", Checks)
+    Checks.errors = []
     work_dir, local_root = tmp_path / "work", tmp_path / "state"
     return JobRun(
         cast("Any", Spark()), cast("Any", "channel"), assignment, work_dir, local_root, libraries=frozenset({"1", "2"})
     )
+
+
+class Checks:
+    """In place of the check of targets: each ends by the next of some errors."""
+
+    errors: ClassVar[list[Exception]] = []
+
+    def __init__(self, topology: str, *_: Any) -> None:
+        assert topology == "topology"
+
+    def run(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
 
 
 def play(
@@ -291,3 +307,110 @@ def test_a_script_does_not_run_without_its_libraries(run: JobRun, monkeypatch: p
     failure = run._status.heartbeat().failure
     assert failure is not None
     assert (state, failure.code) == (DriverState.FAILED, LibrariesMissingError.code)
+
+
+FORBIDDEN = SinkForbiddenError("user a may not write to /out")
+
+
+class Reporter:
+    """In place of the reporter: notes what a heartbeat of each moment would say."""
+
+    def __init__(self, run: JobRun) -> None:
+        self.beats: list[str] = []
+        self._run = run
+
+    def start(self) -> None:
+        self.nudge()
+
+    def nudge(self) -> None:
+        beat = self._run._status.heartbeat()
+        self.beats.append(f"{beat.state}{' (warms up)' if beat.warms_up else ''}")
+
+    def close(self, _timeout: float) -> bool:
+        self.nudge()
+        return True
+
+
+class Standby:
+    """In place of the attachment of a standby: becomes warm, and is then assigned or not."""
+
+    def __init__(self, run: JobRun, assigned: Assignment | Exception | None) -> None:
+        self.asked = 0
+        self._run, self._assigned = run, assigned
+
+    def assignment(self, on_warm: Callable[[], None]) -> Assignment | None:
+        self.asked += 1
+        self._run._reporter.nudge()
+        on_warm()
+        self._run._reporter.nudge()
+        if isinstance(self._assigned, Exception):
+            raise self._assigned
+        return self._assigned
+
+
+def play_standby(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch, assigned: Assignment | Exception | None
+) -> tuple[Standby, list[str], list[Any]]:
+    """Runs a standby; returns its attachment, its heartbeats and the assignment of each execution."""
+    standby = Standby(run, assigned)
+    run._attachment = cast("Any", standby)
+    reporter = Reporter(run)
+    run._reporter = cast("Any", reporter)
+    executed: list[Any] = []
+
+    def execution(context: Any, _topology: Any, _after: Any) -> Any:
+        executed.append(context.assignment)
+        return SimpleNamespace(run=lambda: run._outcome_box.give(RunOutcome(DriverState.FINISHED)), has_opened=True)
+
+    monkeypatch.setattr(job_run, "Execution", execution)
+    monkeypatch.setattr(run, "_run_script", lambda: run._run_topology(cast("Any", "topology"), None))
+    run.run()
+    return standby, reporter.beats, executed
+
+
+def test_a_standby_is_ready_when_its_script_has_run_and_its_targets_are_checked_and_spark_is_warm(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = run._assignment.model_copy(update={"revision": 5, "restore_from": "savepoint"})
+    _, beats, executed = play_standby(run, monkeypatch, given)
+    warming = "STANDBY (warms up)"
+    assert beats == [warming, warming, "STANDBY", "RESTORING", "FINISHED", "FINISHED"], "it beats from the beginning"
+    assert executed == [given]
+    assert run._settings.newest.revision == 5
+
+
+def test_a_standby_without_a_right_fails_before_it_asks_for_its_assignment(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checks.errors = [FORBIDDEN]
+    standby, beats, executed = play_standby(run, monkeypatch, run._assignment)
+    assert (standby.asked, executed) == (0, [])
+    assert beats == ["STANDBY (warms up)", "FAILED", "FAILED"]
+    failure = run._status.heartbeat().failure
+    assert failure is not None
+    assert (failure.code, failure.message) == ("SINK_FORBIDDEN", str(FORBIDDEN))
+
+
+@pytest.mark.parametrize("assigned", [None, AttemptOverError("over")])
+def test_a_standby_whose_change_is_given_up_runs_nothing(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch, assigned: Exception | None
+) -> None:
+    _, beats, executed = play_standby(run, monkeypatch, assigned)
+    assert executed == []
+    assert beats[-1] == "FENCED"
+
+
+def test_a_standby_that_is_over_while_its_script_runs_asks_for_nothing(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run._on_attempt_over(AttemptOverError("over"))
+    _, beats, executed = play_standby(run, monkeypatch, run._assignment)
+    assert executed == []
+    assert beats[-1] == "FENCED"
+
+
+def test_an_attempt_without_a_right_begins_nothing(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    Checks.errors = [FORBIDDEN]
+    with pytest.raises(SinkForbiddenError):
+        play(run, monkeypatch, RunOutcome(DriverState.FINISHED))
+    assert run._status.heartbeat().state is DriverState.FAILED

@@ -1,11 +1,11 @@
-"""A driver's program: its environment, the wait for work, and the exit code that says how the run has ended."""
+"""A driver's program: its environment, its first answer, and the exit code that says how the run has ended."""
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -19,6 +19,9 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
     DriverEnvironmentError,
 )
+
+if TYPE_CHECKING:
+    from keyscale.jobs.runtime.driver.attachment import Attachment
 
 VARIABLES = {
     "KEYSCALE_WORK_DIR": "/work",
@@ -39,7 +42,7 @@ ASSIGNMENT = Assignment(
     next_checkpoint_id=1,
 )
 RUN = AttachResponse(decision="run", assignment=ASSIGNMENT)
-WAIT = AttachResponse(decision="wait", retry_after_ms=3000)
+PREVIEW = AttachResponse(decision="wait", preview=ASSIGNMENT)
 EXIT = AttachResponse(decision="exit")
 
 
@@ -119,41 +122,21 @@ class Control:
 
 
 class WarmUp:
-    """A warm-up that is done when it was started twice."""
+    """A warm-up that takes no time."""
+
+    done = True
 
     def __init__(self, *_: Any) -> None:
-        self.started = 0
-        self.is_finished = False
+        self.calls: list[str] = []
 
     def start(self) -> None:
-        self.started += 1
-
-    @property
-    def done(self) -> bool:
-        return self.started >= 2
+        self.calls.append("start")
 
     def finish(self) -> None:
-        self.is_finished = True
-
-
-class Waits:
-    """The waits of a driver between two requests, in place of the module `time`."""
-
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.seconds.append(seconds)
+        self.calls.append("finish")
 
 
 SPARK = SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl="http://ui", environment={}))
-
-
-@pytest.fixture
-def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
-    played = Waits()
-    monkeypatch.setattr(driver, "time", played)
-    return played
 
 
 @pytest.fixture
@@ -168,23 +151,11 @@ def warm_ups(monkeypatch: pytest.MonkeyPatch) -> list[WarmUp]:
     return made
 
 
-def test_a_driver_in_reserve_warms_up_and_says_when_it_is_warm(waits: Waits, warm_ups: list[WarmUp]) -> None:
-    control = Control(WAIT, ControlUnreachableError("away"), WAIT, WAIT.model_copy(update={"retry_after_ms": 250}), RUN)
-    assert driver.wait_for_assignment(cast("Any", control), cast("Any", SPARK), Path("/work")) == ASSIGNMENT
-    assert [beat.state for beat in control.heartbeats] == [DriverState.STANDBY] * 2, "an answer is not needed"
-    assert control.requests[0].spark_ui_url == "http://ui"
-    (warm_up,) = warm_ups
-    assert (warm_up.started, warm_up.is_finished) == (3, True)
-    first, retry, second, third = waits.seconds
-    assert retry == 0.5
-    assert first == second == driver.HEARTBEAT_INTERVAL_SECONDS < 3.0
-    assert third == 0.25
-
-
-def test_a_driver_without_work_is_told_so(waits: Waits, warm_ups: list[WarmUp]) -> None:
-    assert driver.wait_for_assignment(cast("Any", Control(EXIT)), cast("Any", SPARK), Path("/work")) is None
-    assert not waits.seconds
-    assert not warm_ups[0].is_finished
+def test_the_word_that_a_driver_is_warm_needs_no_answer() -> None:
+    control = Control()
+    for _ in range(2):
+        driver.beat_ready(cast("Any", control))
+    assert [beat.state for beat in control.heartbeats] == [DriverState.STANDBY] * 2
 
 
 class Access:
@@ -208,6 +179,7 @@ class Access:
         (RUN, DriverState.FINISHED, 0),
         (RUN, DriverState.FAILED, 1),
         (RUN, DriverState.FENCED, 10),
+        (PREVIEW, DriverState.FAILED, 1),
         (EXIT, None, 0),
         (AttemptOverError("over"), None, 10),
         (ControlRefusedError("unknown"), None, 1),
@@ -218,14 +190,14 @@ def test_the_exit_code_says_how_the_run_has_ended(
     end: DriverState | None,
     code: int,
     *,
-    waits: Waits,
     warm_ups: list[WarmUp],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     control, access, runs = Control(answer), Access(), []
 
-    def run_of(*arguments: Any, libraries: frozenset[str]) -> Any:
+    def run_of(*arguments: Any, libraries: frozenset[str], attachment: Attachment | None) -> Any:
+        assert (attachment is not None) is (answer is PREVIEW)
         runs.append((*arguments[2:], libraries))
         return SimpleNamespace(run=lambda: end)
 
@@ -241,13 +213,14 @@ def test_the_exit_code_says_how_the_run_has_ended(
     monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
     assert driver.main() == code
     assert control.answers == [EXIT], "the connection is closed"
-    assert not waits.seconds
     assert len(warm_ups) == 1
     assert environment.work_dir.is_dir()
     if end is None:
         assert (access.calls, runs) == (["open"], [])
     else:
-        assert access.calls == ["open", "renew"]
+        assert access.calls == (["open"] if answer is PREVIEW else ["open", "renew"])
+        assert warm_ups[0].calls == (["start"] if answer is PREVIEW else ["finish"])
+        assert (control.requests[0].spark_ui_url, control.requests[0].wants_preview) == ("http://ui", True)
         assert runs == [(ASSIGNMENT, tmp_path / "work", tmp_path / "state", {"1"})]
 
 
