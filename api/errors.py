@@ -624,10 +624,13 @@ class LastStateTooOldError(ApiError):
 
 
 class RevisionWithoutSavepointError(ApiError):
-    """The replaced revision has no savepoint, so rollback is impossible."""
+    """The replaced revision has no savepoint, so rollback is impossible.
+
+    The platform keeps the savepoint of the last upgrade or rollback. Earlier ones stay if a user has kept them.
+    """
 
     code = "REVISION_WITHOUT_SAVEPOINT"
-    title = "No savepoint was taken when this revision was replaced"
+    title = "There is no savepoint of this revision's end"
     status = 409
     domain = "user"
     advice = (

@@ -43,10 +43,21 @@ _HEALTH_TTL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class PublishedSavepoint:
-    """A savepoint with a manifest in the store."""
+    """A savepoint with a manifest in the store.
+
+    Attributes:
+        location: Its manifest's location.
+        checkpoint_id: Its number.
+        batch_id: The batch that it was taken after.
+        state_size: The size of its files, in bytes.
+        created_at_ms: When its manifest was written.
+    """
 
     location: str
     checkpoint_id: CheckpointId
+    batch_id: int
+    state_size: int
+    created_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +234,13 @@ class StoreCheck:
                 manifest: Manifest = read_manifest(open_to_read(store_url), path)
             except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
                 return None  # without a readable manifest the savepoint does not exist
-        return PublishedSavepoint(location_of(store_url, path), manifest.checkpoint_id)
+        return PublishedSavepoint(
+            location=location_of(store_url, path),
+            checkpoint_id=manifest.checkpoint_id,
+            batch_id=manifest.batch_id,
+            state_size=sum(file.size_bytes for file in manifest.files()),
+            created_at_ms=manifest.created_at_ms,
+        )
 
     def first_commit_after(self, store_url: str, job_id: str, location: str, *, attempt: int) -> int | None:
         """Reads when later attempts committed their first batch after a snapshot.

@@ -62,6 +62,13 @@ class CheckpointStatus(StrEnum):
     DISCARDED = "DISCARDED"
 
 
+class SnapshotOwner(StrEnum):
+    """Who decides when a checkpoint or savepoint is deleted."""
+
+    PLATFORM = "PLATFORM"
+    USER = "USER"
+
+
 class CommandStatus(StrEnum):
     """Status of a command to a driver, and of its operation."""
 

@@ -22,6 +22,7 @@ CHECKPOINT_COLUMNS = (
     ("ID", "id"),
     ("STATUS", "status"),
     ("TYPE", "checkpoint_type"),
+    ("OWNER", "owner"),
     ("ATTEMPT", "attempt"),
     ("BATCH", "batch_id"),
     ("ACKNOWLEDGED", "num_acknowledged_subtasks"),
@@ -56,6 +57,7 @@ SAVEPOINT_COLUMNS = (
     ("ID", "savepoint_id"),
     ("STATUS", "status"),
     ("CHECKPOINT", "checkpoint_id"),
+    ("OWNER", "owner"),
     ("CREATED", "created_at_ms"),
     ("ENDED", "ended_at_ms"),
     ("LOCATION", "location"),
@@ -164,9 +166,10 @@ def compare(session: Session, job: str, checkpoint_id: int, other_id: int) -> No
 
 @click.group()
 def savepoints() -> None:
-    """Trigger, list, verify and delete savepoints.
+    """Trigger, list, keep, verify and delete savepoints.
 
-    A savepoint is a self-contained copy of a job's state that the system never deletes.
+    A savepoint is a self-contained copy of a job's state. The platform deletes its own savepoints, taken for rescales
+    and upgrades, when nothing needs them. It never deletes a savepoint of a user.
     """
 
 
@@ -194,6 +197,18 @@ def list_savepoints(session: Session, job: str) -> None:
     rows = [{**savepoint, **(savepoint["operation"] or {})} for savepoint in answer["savepoints"]]
     rows = [row | ({"status": "DISCARDED"} if row.get("discarded") else {}) for row in rows]
     session.output.table(answer, rows, SAVEPOINT_COLUMNS)
+
+
+@savepoints.command()
+@click.argument("job")
+@click.argument("savepoint_id")
+@json_option
+@pass_session
+def keep(session: Session, job: str, savepoint_id: str) -> None:
+    """Keep a savepoint of a rescale or upgrade for yourself."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.post(job_path(job, "savepoints", savepoint_id, "keep"))
+    session.output.fields(answer)
 
 
 @savepoints.command(name="delete")

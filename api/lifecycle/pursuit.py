@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, changes, commands, jobs, revisions
+from keyscale.db.repositories import attempts, changes, checkpoints, commands, jobs, revisions
 from keyscale.db.statuses import CommandStatus, RestoreMode
 from keyscale.state import syncpoint
 
@@ -266,6 +266,15 @@ class Pursuit:
             if found is None:
                 apply(step.missing, JobTransaction(session, job))
             else:
+                checkpoints.store_published(
+                    session,
+                    command,
+                    found.checkpoint_id,
+                    location=found.location,
+                    batch_id=found.batch_id,
+                    state_size=found.state_size,
+                    created_at_ms=found.created_at_ms,
+                )
                 settle_command(
                     session,
                     command,

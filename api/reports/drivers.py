@@ -23,7 +23,7 @@ from keyscale.db.repositories import (
     jobs,
     revisions,
 )
-from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, CommandStatus
+from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, CommandStatus, SnapshotOwner
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
     Assignment,
@@ -269,10 +269,13 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
         failed_at_ms = found.failure_timestamp if found is not None else None
         if attempt.stage is AttemptStage.ENDED and not driver.over:  # it has ended since, and the store was not asked
             raise AttemptOverError("another attempt runs the job, or none")
-        mask = Mask(_secrets(context, session, job, attempt))  # a query: it would flush a new row without values
+        # These are queries: they would flush a new row without values.
+        mask, owner = Mask(_secrets(context, session, job, attempt)), _owner(session, job, report)
         if found is None:
             found = Checkpoint(job_id=job.id, checkpoint_id=report.checkpoint_id)
             session.add(found)
+        if found.savepoint_id != report.savepoint_id or found.attempt != driver.attempt:
+            found.owner = owner
         store_checkpoint(found, driver.attempt, status, masked_checkpoint(report, mask))
         session.flush()
         checkpoints.store_subtasks(session, found, [subtask_columns(subtask) for subtask in report.subtasks])
@@ -283,6 +286,14 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
             series.note_failed_checkpoint(session, job.id, found.failure_timestamp or now_ms())
         elif status is not CheckpointStatus.FAILED and failed_at_ms is not None:
             series.take_back_failed_checkpoint(session, job.id, failed_at_ms)
+
+
+def _owner(session: Session, job: Job, report: CheckpointReport) -> SnapshotOwner:
+    """Returns the first owner of a reported checkpoint or savepoint."""
+    if report.savepoint_id is None:
+        return SnapshotOwner.PLATFORM
+    command = commands.find_savepoint(session, job.id, report.savepoint_id)
+    return SnapshotOwner.USER if command is None else command.savepoint_owner
 
 
 def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:

@@ -38,6 +38,15 @@ def show_savepoint(control: Control, _: User, job_id: str, savepoint_id: str) ->
     return operations.show_savepoint(control, job_id, savepoint_id)
 
 
+@router.post("/{savepoint_id}/keep")
+def keep_savepoint(control: Control, user: Operator, job_id: str, savepoint_id: str) -> SavepointAnswer:
+    """Keeps a savepoint that was taken for a change.
+
+    It is then the user's, and the platform never deletes it.
+    """
+    return operations.keep_savepoint(control, user, job_id, savepoint_id)
+
+
 @router.delete(
     "/{savepoint_id}",
     status_code=202,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from keyscale.db.statuses import CheckpointStatus
+from keyscale.db.statuses import CheckpointStatus, SnapshotOwner
 
 from .base import Answer, ListAnswer
 
@@ -65,6 +65,10 @@ class CheckpointAnswer(Answer):
     status: CheckpointStatus
     is_savepoint: bool
     savepoint_id: str | None
+    owner: SnapshotOwner = Field(
+        description="PLATFORM: a checkpoint, or a savepoint taken for a change; the platform deletes it when nothing"
+        " needs it."
+    )
     trigger_timestamp: int
     latest_ack_timestamp: int | None
     checkpointed_size: int = Field(description="Bytes uploaded for this checkpoint.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.db.statuses import ChangeKind, CommandKind, CommandStatus
+from keyscale.db.statuses import ChangeKind, CommandKind, CommandStatus, SnapshotOwner
 
 from .base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from .change import ChangeAnswer
@@ -39,7 +39,7 @@ class OperationResult(Answer):
 
     location: str | None = Field(default=None, description="Location of the manifest of the savepoint or checkpoint.")
     checkpoint_id: int | None = None
-    discarded: bool = Field(default=False, description="Whether a user has deleted the savepoint or checkpoint since.")
+    discarded: bool = Field(default=False, description="Whether the savepoint or checkpoint was deleted since.")
     rescale_id: str | None = None
     change_id: str | None = None
 
@@ -78,6 +78,9 @@ class SavepointAnswer(OperationAnswer):
     """A savepoint and the operation that takes it."""
 
     savepoint_id: str
+    owner: SnapshotOwner = Field(
+        description="PLATFORM: it was taken for a change; the platform deletes it when nothing needs it."
+    )
 
 
 class SavepointList(ListAnswer):

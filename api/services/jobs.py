@@ -20,14 +20,16 @@ from keyscale.db.repositories import (
     artifacts,
     attempts,
     checkpoints,
+    commands,
     events,
     exceptions,
     jobs,
     overviews,
     revisions,
     series,
+    snapshot_needs,
 )
-from keyscale.db.statuses import AttemptStage, ChangeKind, ClaimMode, DesiredState, JobStatus, Role
+from keyscale.db.statuses import AttemptStage, ChangeKind, CheckpointStatus, ClaimMode, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
 
@@ -292,7 +294,7 @@ def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
 def delete(context: Context, user: Principal, reference: str, *, keep_objects: bool = False) -> None:
     """Deletes a job that does not run.
 
-    Also deletes its history, its local files, and its objects except savepoints.
+    Also deletes its history, its local files, and its objects except savepoints of its user.
 
     Args:
         context: The control plane.
@@ -309,6 +311,9 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         intents.require_deletable(session, job)
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         restored_from = attempts.restored_from(session, job.id)
+        discarded = checkpoints.waiting_discarded(session, job.id)
+        if not keep_objects:
+            discarded += _unused_savepoints_of_changes(session, job)
         session.delete(job)
         session.flush()  # after this no driver of the job adds a point
         series.remove(session, job.id)
@@ -322,7 +327,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
                 keep_objects=keep_objects,
                 deleted_at_ms=at_ms,
                 due_at_ms=at_ms,
-                discarded=checkpoints.waiting_discarded(session, job.id),
+                discarded=discarded,
                 claimed=[location for location, claim_mode in restored_from if claim_mode is ClaimMode.CLAIM],
             )
         )
@@ -341,6 +346,22 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         context.launcher.forget(job.id)
     except OSError as error:
         logger.warning("local files of deleted job %s stay until old runs are removed: %s", job.id, error)
+
+
+def _unused_savepoints_of_changes(session: Session, job: Job) -> list[str]:
+    """Returns the locations of savepoints of changes that no other job restores from.
+
+    Until this transaction ends, no job can start from one.
+    """
+    unused = []
+    for savepoint in checkpoints.of_changes(session, job.id):
+        location = savepoint.external_path or ""
+        commands.reserve_id(session, location)
+        restoring = snapshot_needs.restoring_jobs(session, location, SETTLED)
+        if all(each.id == job.id for each in restoring):
+            savepoint.status, savepoint.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
+            unused.append(location)
+    return unused
 
 
 def list_all(context: Context, user: Principal, listing: Listing) -> JobList:

@@ -8,8 +8,16 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from keyscale.db.repositories import changes, checkpoints, commands
-from keyscale.db.statuses import ChangeKind, ChangeStatus, CommandKind, CommandStatus
+from keyscale.clock import now_ms
+from keyscale.db.repositories import changes, checkpoints, commands, events
+from keyscale.db.statuses import (
+    ChangeKind,
+    ChangeStatus,
+    CheckpointStatus,
+    CommandKind,
+    CommandStatus,
+    SnapshotOwner,
+)
 
 from ..errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
 from ..lifecycle import intents
@@ -114,10 +122,8 @@ def list_savepoints(context: Context, reference: str, listing: Listing) -> Savep
     with context.reads() as session:
         job_id = require_job_id(session, reference)
         found = commands.savepoints(session, job_id, listing.page(int, str))
-        discarded = _discarded(session, found.rows)
-    return SavepointList(
-        savepoints=[_savepoint_answer(command, discarded) for command in found.rows], next=write_cursor(found.next)
-    )
+        shown = _savepoint_answers(session, found.rows)
+    return SavepointList(savepoints=shown, next=write_cursor(found.next))
 
 
 def show_savepoint(context: Context, reference: str, savepoint_id: str) -> SavepointAnswer:
@@ -130,10 +136,44 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
     with context.reads() as session:
         job_id = require_job_id(session, reference)
         found = commands.find_savepoint(session, job_id, savepoint_id)
-        discarded = _discarded(session, [] if found is None else [found])
-    if found is None:
-        raise SavepointNotFoundError("the job has no savepoint of this id")
-    return _savepoint_answer(found, discarded)
+        if found is None:
+            raise SavepointNotFoundError("the job has no savepoint of this id")
+        [answer] = _savepoint_answers(session, [found])
+    return answer
+
+
+def keep_savepoint(context: Context, user: Principal, reference: str, savepoint_id: str) -> SavepointAnswer:
+    """Gives a savepoint to its user, so that the platform never deletes it.
+
+    A second time changes nothing.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+        SavepointNotFoundError: The job has no such completed savepoint, or it was deleted.
+    """
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        taken, found = (
+            commands.find_savepoint(session, job.id, savepoint_id),
+            checkpoints.find_savepoint(session, job.id, savepoint_id),
+        )
+        if taken is None or found is None or found.status is not CheckpointStatus.COMPLETED:
+            raise SavepointNotFoundError("the job has no completed savepoint of this id")
+        if found.owner is not SnapshotOwner.USER:
+            found.owner = SnapshotOwner.USER
+            events.record(
+                session,
+                job_id=job.id,
+                at_ms=now_ms(),
+                kind="SAVEPOINT_KEPT",
+                actor=user.name,
+                message=f"savepoint {found.checkpoint_id} is kept: the platform does not delete it",
+                checkpoint_id=found.checkpoint_id,
+                location=found.external_path,
+            )
+        session.flush()
+        [answer] = _savepoint_answers(session, [taken])
+    return answer
 
 
 def show(context: Context, operation_id: str) -> OperationAnswer:
@@ -170,7 +210,7 @@ def _trigger(
 def _discarded(session: Session, found: Sequence[Command]) -> set[tuple[str, int]]:
     """Returns the deleted checkpoints and savepoints of some commands.
 
-    A user has deleted them. They are by job and number.
+    They are by job and number.
     """
     taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
     return checkpoints.discarded_among(session, taken) if taken else set()
@@ -195,9 +235,20 @@ def _operation_fields(command: Command, discarded: Container[tuple[str, int | No
     }
 
 
-def _savepoint_answer(command: Command, discarded: Container[tuple[str, int | None]]) -> SavepointAnswer:
-    fields = _operation_fields(command, discarded)
-    return SavepointAnswer.model_validate({**fields, "savepoint_id": command.savepoint_id})
+def _savepoint_answers(session: Session, found: Sequence[Command]) -> list[SavepointAnswer]:
+    discarded = _discarded(session, found)
+    taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
+    owners = checkpoints.owners(session, taken) if taken else {}
+    return [
+        SavepointAnswer.model_validate(
+            {
+                **_operation_fields(command, discarded),
+                "savepoint_id": command.savepoint_id,
+                "owner": owners.get((command.job_id, command.checkpoint_id or 0), command.savepoint_owner),
+            }
+        )
+        for command in found
+    ]
 
 
 def _change_operation(change: Change) -> OperationAnswer:

@@ -22,7 +22,7 @@ from ..errors import (
     SavepointNotFoundError,
     SnapshotNeededError,
 )
-from ..lifecycle.transitions import SETTLED
+from ..lifecycle.snapshot_uses import uses_of
 from ..schemas.snapshot_care import DeletionAnswer
 from ..store_check import open_to_read, read_within
 from .jobs import require_job, require_job_id
@@ -120,32 +120,12 @@ def _discard(context: Context, user: Principal, answer: DeletionAnswer) -> None:
 
 def _needs(session: Session, user: Principal, job: Job, found: Checkpoint) -> tuple[list[str], list[str]]:
     """Returns what still needs a snapshot, and what it enables."""
+    reasons = uses_of(session, job, found, lambda each: _shown_to(user, each))
     if found.status is not CheckpointStatus.COMPLETED or found.external_path is None:
-        return [f"it is {found.status}: nothing of it is there to delete"], []
-    reasons = []
-    newest = checkpoints.latest_completed(session, job.id)
-    in_use = snapshot_needs.newest_checkpoints(session, job.id, 1 if job.status in SETTLED else 2)
-    if newest is not None and newest.checkpoint_id == found.checkpoint_id:
-        reasons.append(f"it is the newest snapshot of the job {job.name}, which would start from it")
-    elif found.checkpoint_id == next(iter(in_use), None):
-        reasons.append(
-            f"it is the newest checkpoint of the job {job.name}, and the next checkpoint shares files with it"
-        )
-    elif found.checkpoint_id in in_use:
-        reasons.append(f"the job {job.name} runs and may still use it; not once another checkpoint is complete")
-    if found.is_savepoint and job.status not in SETTLED and _is_pending(session, job, found):
-        reasons.append(f"the operation {found.savepoint_id}, which takes it, has not ended")
-    location = found.external_path
-    reasons += [
-        f"{_shown_to(user, each)} restores from it"
-        for each in snapshot_needs.restoring_jobs(session, location, SETTLED)
-    ]
-    reasons += [
-        f"the change {each} goes back to it" for each in snapshot_needs.running_changes(session, job.id, location)
-    ]
+        return reasons, []
     consequences = [
         f"A rollback to revision {number} with its state is no longer possible."
-        for number in snapshot_needs.revisions_kept_by(session, job.id, location)
+        for number in snapshot_needs.revisions_kept_by(session, job.id, found.external_path)
     ]
     return reasons, consequences
 
@@ -153,11 +133,6 @@ def _needs(session: Session, user: Principal, job: Job, found: Checkpoint) -> tu
 def _shown_to(user: Principal, job: Job) -> str:
     is_visible = user.scope.covers(job_id=job.id, name=job.name, labels=job.labels)
     return f"the job {job.name}" if is_visible else "a job that you may not see"
-
-
-def _is_pending(session: Session, job: Job, found: Checkpoint) -> bool:
-    command = commands.find_savepoint(session, job.id, found.savepoint_id or "")
-    return command is not None and command.ended_at_ms is None
 
 
 def _objects(context: Context, user: Principal, job: Job, found: Checkpoint) -> tuple[SnapshotObjects, list[str]]:

@@ -54,6 +54,7 @@ from ..upkeep.announcer import Announcer
 from ..upkeep.history_retention import HistoryPolicy, HistoryRetention
 from ..upkeep.object_removal import ObjectRemoval
 from ..upkeep.run_removal import RunRemoval
+from ..upkeep.savepoint_release import SavepointRelease
 from ..upkeep.snapshot_removal import SnapshotRemoval
 from .error_handlers import add_handlers
 from .limits import RequestLimits
@@ -159,6 +160,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         removal = ObjectRemoval(context.sessions, context.pulse)
         retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
         runs = RunRemoval(context.sessions, context.launcher)
+        release = SavepointRelease(context.sessions, context.pulse)
         snapshots = SnapshotRemoval(context.sessions, context.pulse)
         context.news.start()
         context.calls.start()
@@ -168,6 +170,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             removal.start()
             retention.start()
             runs.start()
+            release.start()
             snapshots.start()
             context.announcer.start()
         yield
@@ -177,6 +180,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         if reconcile:
             context.announcer.close()
             snapshots.close()
+            release.close()
             runs.close()
             retention.close()
             removal.close()

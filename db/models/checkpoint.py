@@ -8,7 +8,7 @@ from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ..base import Base, closed_set
-from ..statuses import CheckpointStatus
+from ..statuses import CheckpointStatus, SnapshotOwner
 
 
 class Checkpoint(Base):
@@ -32,6 +32,12 @@ class Checkpoint(Base):
             "external_path",
             postgresql_where=text("discard_requested_at_ms IS NOT NULL"),
         ),
+        Index(
+            "ix_checkpoints_savepoints_of_changes",
+            "job_id",
+            "savepoint_id",
+            postgresql_where=text("is_savepoint AND owner = 'PLATFORM' AND status = 'COMPLETED'"),
+        ),
     )
 
     job_id: Mapped[str] = mapped_column(primary_key=True)
@@ -40,6 +46,9 @@ class Checkpoint(Base):
     status: Mapped[CheckpointStatus] = mapped_column(closed_set(CheckpointStatus, "status"))
     is_savepoint: Mapped[bool]
     savepoint_id: Mapped[str | None]
+    owner: Mapped[SnapshotOwner] = mapped_column(
+        closed_set(SnapshotOwner, "owner"), default=SnapshotOwner.PLATFORM, server_default=SnapshotOwner.PLATFORM
+    )
     trigger_timestamp: Mapped[int]
     latest_ack_timestamp: Mapped[int | None]
     end_to_end_duration: Mapped[int]
@@ -52,7 +61,7 @@ class Checkpoint(Base):
     num_acknowledged_subtasks: Mapped[int]
     failure_timestamp: Mapped[int | None]
     failure_message: Mapped[str | None]
-    discard_requested_at_ms: Mapped[int | None]  # a user has requested its deletion
+    discard_requested_at_ms: Mapped[int | None]  # its deletion was requested
     objects_deleted_at_ms: Mapped[int | None]
     verification: Mapped[dict[str, Any] | None]  # the last one
 

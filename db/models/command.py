@@ -8,7 +8,7 @@ from sqlalchemy import ForeignKey, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ..base import Base, closed_set
-from ..statuses import CommandKind, CommandStatus
+from ..statuses import CommandKind, CommandStatus, SnapshotOwner
 
 
 class Command(Base):
@@ -37,3 +37,11 @@ class Command(Base):
     failure: Mapped[dict[str, Any] | None]
     created_at_ms: Mapped[int]
     ended_at_ms: Mapped[int | None]
+
+    @property
+    def savepoint_owner(self) -> SnapshotOwner:
+        """The first owner of its savepoint: the platform, if it is taken for a change.
+
+        A user's savepoint has the command's id, the savepoint of a change has the change's id.
+        """
+        return SnapshotOwner.USER if self.savepoint_id == self.id else SnapshotOwner.PLATFORM

@@ -11,7 +11,7 @@ from sqlalchemy import and_, bindparam, delete, exists, func, or_, select, text,
 from sqlalchemy.dialects.postgresql import insert
 
 from ..models import Checkpoint, CheckpointSubtask, Job
-from ..statuses import CheckpointStatus
+from ..statuses import CheckpointStatus, SnapshotOwner
 from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
+    from ..models import Command
 
 _COUNTS = """
 SELECT status, count(*) FROM checkpoints WHERE job_id = :job_id GROUP BY status
@@ -99,6 +100,12 @@ def _latest() -> Select[Checkpoint]:
 
 # Built once: building costs as much as sending.
 _LATEST = _latest()
+_ENDED_WELL = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
+_OF_CHANGES = (
+    Checkpoint.is_savepoint,
+    Checkpoint.owner == SnapshotOwner.PLATFORM,
+    Checkpoint.status == CheckpointStatus.COMPLETED,
+)
 _FIND = select(Checkpoint).where(
     Checkpoint.job_id == bindparam("job_id"), Checkpoint.checkpoint_id == bindparam("checkpoint_id")
 )
@@ -282,6 +289,69 @@ def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoi
         .order_by(Checkpoint.checkpoint_id.desc())
         .limit(1)
     ).first()
+
+
+def store_published(
+    session: Session,
+    command: Command,
+    checkpoint_id: int,
+    *,
+    location: str,
+    batch_id: int,
+    state_size: int,
+    created_at_ms: int,
+) -> None:
+    """Stores a savepoint that its driver has published but not reported.
+
+    Args:
+        session: The transaction.
+        command: The command that took the savepoint.
+        checkpoint_id: Its number.
+        location: Its manifest's location.
+        batch_id: The batch that it was taken after.
+        state_size: The size of its files, in bytes.
+        created_at_ms: When its manifest was written.
+    """
+    found = find(session, command.job_id, checkpoint_id)
+    if found is not None and (found.savepoint_id != command.savepoint_id or found.status in _ENDED_WELL):
+        return
+    if found is None:
+        found = Checkpoint(
+            job_id=command.job_id,
+            checkpoint_id=checkpoint_id,
+            attempt=command.attempt,
+            is_savepoint=True,
+            savepoint_id=command.savepoint_id,
+            owner=command.savepoint_owner,
+            trigger_timestamp=created_at_ms,
+            end_to_end_duration=0,
+            checkpointed_size=state_size,
+            processed_records=0,
+            num_subtasks=0,
+            num_acknowledged_subtasks=0,
+        )
+        session.add(found)
+    found.status, found.external_path, found.batch_id = CheckpointStatus.COMPLETED, location, batch_id
+    found.state_size, found.latest_ack_timestamp = state_size, created_at_ms
+    found.failure_timestamp = found.failure_message = None
+
+
+def owners(session: Session, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], SnapshotOwner]:
+    """Returns the owners of some checkpoints, by job and number."""
+    rows = session.execute(
+        select(Checkpoint.job_id, Checkpoint.checkpoint_id, Checkpoint.owner).where(
+            tuple_(Checkpoint.job_id, Checkpoint.checkpoint_id).in_(keys)
+        )
+    )
+    return {(job_id, checkpoint_id): owner for job_id, checkpoint_id, owner in rows}
+
+
+def of_changes(session: Session, job_id: str) -> Sequence[Checkpoint]:
+    """Returns a job's completed savepoints that changes took.
+
+    A savepoint that its user keeps is left out.
+    """
+    return session.scalars(select(Checkpoint).where(Checkpoint.job_id == job_id, *_OF_CHANGES)).all()
 
 
 def first_discarded(session: Session, except_for: Collection[tuple[str, int]]) -> tuple[Checkpoint, str] | None:

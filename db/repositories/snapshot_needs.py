@@ -24,11 +24,17 @@ _RESTORES = """
 SELECT j.* FROM jobs j LEFT JOIN LATERAL (
     SELECT number, restore_from FROM attempts a WHERE a.job_id = j.id AND a.restore_from IS NOT NULL
     ORDER BY number DESC LIMIT 1
-) newest ON true
-WHERE j.restore ->> 'location' = :location
+) newest ON true LEFT JOIN LATERAL (
+    SELECT min(number) AS number FROM attempts a
+    WHERE a.job_id = j.id AND a.restore_id = j.restore ->> 'id' AND a.restored_at_ms IS NOT NULL
+) done ON true
+WHERE (j.restore ->> 'location' = :location AND done.number IS NULL)
    OR EXISTS (
         SELECT 1
-        FROM (VALUES (j.rewound_by, j.rewound_to), (newest.number, newest.restore_from)) begun (attempt, location)
+        FROM (
+            VALUES (j.rewound_by, j.rewound_to), (done.number, j.restore ->> 'location'),
+                   (newest.number, newest.restore_from)
+        ) begun (attempt, location)
         WHERE begun.location = :location AND (
             SELECT count(*) FROM checkpoints c WHERE c.job_id = j.id AND c.attempt >= begun.attempt
             AND NOT c.is_savepoint AND c.status IN ('COMPLETED', 'SUBSUMED')
@@ -46,6 +52,30 @@ WHERE c.job_id = :job_id AND c.kind = 'STOP_WITH_SAVEPOINT' AND c.status = 'COMP
   AND a.revision <> j.revision
 ORDER BY a.revision
 """
+_RELEASABLE = """
+SELECT taken.* FROM checkpoints taken JOIN changes c ON c.job_id = taken.job_id AND c.id = taken.savepoint_id
+WHERE taken.is_savepoint AND taken.owner = 'PLATFORM' AND taken.status = 'COMPLETED' AND c.status <> 'IN_PROGRESS'
+  AND EXISTS (
+    SELECT 1 FROM checkpoints newer
+    WHERE newer.job_id = c.job_id AND newer.status = 'COMPLETED' AND newer.checkpoint_id > taken.checkpoint_id
+  )
+  AND (c.kind = 'RESCALE' OR c.status = 'ROLLED_BACK' OR EXISTS (
+    SELECT 1 FROM changes later JOIN checkpoints its ON its.job_id = later.job_id AND its.savepoint_id = later.id
+    WHERE later.job_id = c.job_id AND later.kind <> 'RESCALE' AND later.status IN ('COMPLETED', 'FAILED')
+      AND its.status = 'COMPLETED' AND its.checkpoint_id > taken.checkpoint_id
+  ))
+ORDER BY taken.job_id, taken.checkpoint_id
+"""
+
+
+def releasable_savepoints(session: Session) -> Sequence[Checkpoint]:
+    """Returns the savepoints of changes that the platform may not need.
+
+    The change has ended, and the job has a newer snapshot. A savepoint of an upgrade or rollback stays until the next
+    upgrade or rollback has taken one, so that the job can go back to the revision before with its state. A job may
+    still need the snapshots: ask `restoring_jobs`.
+    """
+    return session.scalars(select(Checkpoint).from_statement(text(_RELEASABLE))).all()
 
 
 def newest_checkpoints(session: Session, job_id: str, limit: int) -> Sequence[int]:

@@ -16,6 +16,8 @@ from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import JobsServed
 from keyscale.api.reports import drivers
 from keyscale.api.upkeep.object_removal import ObjectRemoval
+from keyscale.api.upkeep.savepoint_release import SavepointRelease
+from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
 from keyscale.db.repositories import attempts, job_signs, leaders
 from keyscale.db.statuses import AttemptStage, Role
 from keyscale.errors import KeyscaleError
@@ -228,11 +230,15 @@ class PlayedControlPlane:
         served = JobsServed(pursuit, leadership, TIMEOUTS)
         self.troubles = served._troubles
         removal = ObjectRemoval(self.context.sessions, self.context.pulse)
+        release = SavepointRelease(self.context.sessions, self.context.pulse)
+        snapshots = SnapshotRemoval(self.context.sessions, self.context.pulse)
         while True:
             self._election.beat()
             with leadership.transaction() as session:
                 signs = job_signs.to_reconcile(session)
             served.serve(signs, frozenset())
             removal.run_due(leadership)
+            release.run(leadership)
+            snapshots.run_due(leadership)
             self.context.wakeup.wait(self.round_seconds)
             self.world.sleep(PAUSE_SECONDS)

@@ -26,7 +26,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
-from keyscale.state.identifiers import JobId
+from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout
 from tests.simulation.control_plane import ROUND_SECONDS, USER, Election, Launched, PlayedControlPlane
 from tests.simulation.database import ARTIFACT
@@ -80,6 +80,7 @@ class ControlledEnvironment(Environment):
         self.first_record: dict[str, int] = defaultdict(int)
         self.planes: dict[str, PlayedControlPlane] = {}
         self.requests = 0
+        self.change_ids: set[str] = set()
         self._context: Context | None = None
         self._planes_started = 0
         self._must_roll_back = False
@@ -295,6 +296,7 @@ class ControlledEnvironment(Environment):
         for job_id in self._job_ids():
             if not self.auditor.damaged:
                 self.auditor.check_left_over(job_id, retained=SETTINGS.retained_count)
+                self._check_savepoints_of_changes(job_id)
         self._stop_and_delete()
 
     def _has_lost_rows(self) -> bool:
@@ -374,13 +376,34 @@ class ControlledEnvironment(Environment):
         self._request_now("stop", lambda context: operations.stop(context, USER, name, given))
         return self._wait("the job to stop", lambda: self._status(name) == JobStatus.STOPPED)
 
+    def _check_savepoints_of_changes(self, job_id: str) -> None:
+        """Of changes that have ended only the last upgrade's or rollback's savepoint is left, for a rollback."""
+        with self.database.sessions() as session:
+            changes_of_job = session.scalars(
+                select(Change).where(Change.job_id == job_id).order_by(Change.requested_at_ms, Change.id)
+            ).all()
+        layout = Layout(JobId(job_id))
+        left = [
+            change for change in changes_of_job if layout.manifest(CheckpointId(0), change.id) in self.store.objects
+        ]
+        for change in left[:-1]:
+            self.auditor.find(f"the savepoint of the {change.kind} {change.id} of {job_id} is left")
+        if left and (left[-1].kind is ChangeKind.RESCALE or left[-1].status is ChangeStatus.ROLLED_BACK):
+            self.auditor.find(f"the savepoint of the {left[-1].kind} {left[-1].id} of {job_id} is left")
+        if len(left) < len(changes_of_job):
+            self.world.reach("a savepoint of a change was deleted")
+        self.change_ids |= {change.id for change in changes_of_job}
+
     def _check_removed(self, deleted: set[str]) -> None:
-        """Of deleted jobs only savepoints are left, and no job has a claim on one."""
+        """Of deleted jobs only users' savepoints are left, and no job has a claim on one."""
         for job_id in sorted(deleted):
             layout = Layout(JobId(job_id))
             for path in sorted(self.store.objects):
                 if path.startswith(layout.job) and not path.startswith(layout.savepoints):
                     self.auditor.find(f"{path} is left of a deleted job")
+            for change_id in sorted(self.change_ids):
+                if layout.manifest(CheckpointId(0), change_id) in self.store.objects:
+                    self.auditor.find(f"the savepoint of the change {change_id} is left of a deleted job")
         for path in sorted(self.store.objects):
             if path.endswith("/claim.json"):
                 self.auditor.find(f"{path} is left, and its job is deleted")

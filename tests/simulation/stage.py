@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api import store_check
 from keyscale.api.lifecycle import reconciler
-from keyscale.api.upkeep import object_removal
+from keyscale.api.upkeep import object_removal, savepoint_release, snapshot_removal
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch, timekeeper
 from keyscale.jobs.runtime.executor import subtask_jobs, worker
@@ -115,6 +115,8 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (retention_runner, "INTERVAL_SECONDS", RETENTION_INTERVAL_SECONDS),
         (deletion_plan, "AGE_FLOOR_MS", AGE_FLOOR_MS),
         (object_removal, "SETTLED_MS", REMOVAL_SETTLED_MS),
+        (savepoint_release, "RETRY_S", 0.0),
+        (snapshot_removal, "RETRY_S", 0.0),
         (reconciler, "ThreadPoolExecutor", lambda *_, **__: interposition.SpawningExecutor(world)),
         (store_check, "wait", lambda futures, _: SimpleNamespace(done=futures)),
     ]

@@ -72,7 +72,7 @@ export class JobActions {
   async removeJob() {
     const agreed = await ask({
       title: `Delete ${this.job.name}?`,
-      text: "The job, its history, and its checkpoints and log in the object store are deleted. Its savepoints stay. "
+      text: "The job, its history, and its checkpoints and log in the object store are deleted. Its own savepoints stay; savepoints of rescales and upgrades are deleted. "
         + "This cannot be undone.",
       action: "Delete the job",
     });

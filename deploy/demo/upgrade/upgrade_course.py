@@ -168,7 +168,9 @@ class UpgradeCourse:
 
         The clone starts from the savepoint of the failed change.
         """
-        location = self.changes[-1].answer["savepoint_location"]
+        failed = self.changes[-1].answer
+        self.control_plane.post(job_path(self.job.id, "savepoints", failed["id"], "keep"))
+        location = failed["savepoint_location"]
         taken = self.control_plane.get_list(job_path(self.job.id, "checkpoints"), "history")["history"]
         self.forked_after = next(each["batch_id"] for each in taken if each["external_path"] == location)
         self.rows_before_clone = len(read_rows(self.job.output, self.forked_after))

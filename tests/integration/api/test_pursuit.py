@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-PUBLISHED = PublishedSavepoint("file:///store/savepoints/end/manifest.json", CheckpointId(9))
+PUBLISHED = PublishedSavepoint(
+    "file:///store/savepoints/end/manifest.json", CheckpointId(9), batch_id=4, state_size=70, created_at_ms=1000
+)
 
 
 class DeadDrivers:
@@ -131,6 +133,9 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     assert (operation["status"], operation["operation"]["location"]) == ("COMPLETED", PUBLISHED.location)
     assert client.get("/jobs/flights").json()["status"] == "STOPPED"
     assert attempts(client) == [1]
+    [taken] = client.get("/jobs/flights/checkpoints").json()["history"]
+    assert (taken["status"], taken["savepoint_id"], taken["owner"]) == ("COMPLETED", "end", "USER")
+    assert (taken["id"], taken["batch_id"], taken["state_size"]) == (9, 4, 70)
 
 
 def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(

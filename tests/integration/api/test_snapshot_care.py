@@ -417,6 +417,7 @@ def test_the_commands_verify_compare_and_delete(
     assert run("savepoints", "verify", "flights", "kept")["restorable"]
     assert run("checkpoints", "compare", "flights", "1", "2")["operators"][0]["shared_files"] == 1
     assert "SNAPSHOT_NEEDED" in run("checkpoints", "delete", "flights", "4", code=1)
+    assert run("savepoints", "keep", "flights", "kept")["owner"] == "USER"
     assert run("savepoints", "delete", "flights", "kept", "--dry-run")["allowed"]
     run("savepoints", "delete", "flights", "kept")
     assert "SNAPSHOT_NEEDED" in run("savepoints", "delete", "flights", "kept", code=1)

@@ -6,7 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Command, Job
-from keyscale.db.statuses import CheckpointStatus, CommandKind, CommandStatus
+from keyscale.db.statuses import ChangeKind, CheckpointStatus, CommandKind, CommandStatus, SnapshotOwner
 from keyscale.state.documents.manifest import (
     FileHandle,
     Manifest,
@@ -54,11 +54,16 @@ class Snapshots:
         contents: dict[str, bytes],
         savepoint_id: str | None = None,
         *,
+        change: ChangeKind | None = None,
+        attempt: int = 1,
         operator_uid: str = "totals",
         key_group_bytes: Sequence[int] = (),
         positions: bytes | None = None,
     ) -> str:
-        """Writes a snapshot with files by path and positions as given, and its row; returns the manifest's path."""
+        """Writes a snapshot with files by path and positions as given, and its row; returns the manifest's path.
+
+        A savepoint is a user's, or of a change of this kind with the savepoint's id.
+        """
         of_sources = None
         if positions is not None:
             path = self.layout.positions(CheckpointId(number), savepoint_id, "x")
@@ -98,7 +103,9 @@ class Snapshots:
         with self._sessions.begin() as session:
             session.add(
                 Checkpoint(
-                    **common, **sizes, attempt=1, is_savepoint=savepoint_id is not None, savepoint_id=savepoint_id,
+                    **common, **sizes, attempt=attempt,
+                    is_savepoint=savepoint_id is not None, savepoint_id=savepoint_id,
+                    owner=SnapshotOwner.USER if savepoint_id and change is None else SnapshotOwner.PLATFORM,
                     trigger_timestamp=BEGUN_MS + number * 1000, processed_records=0, num_subtasks=1,
                     num_acknowledged_subtasks=1, external_path=location_of(self.store_url, path),
                 )
@@ -106,7 +113,9 @@ class Snapshots:
             if savepoint_id is not None:
                 session.add(
                     Command(
-                        id=savepoint_id, job_id=self.job_id, attempt=1, kind=CommandKind.SAVEPOINT,
+                        id=savepoint_id if change is None else f"{change.lower()}:{savepoint_id}",
+                        job_id=self.job_id, attempt=attempt,
+                        kind=CommandKind.SAVEPOINT if change is None else CommandKind.STOP_WITH_SAVEPOINT,
                         savepoint_id=savepoint_id, status=CommandStatus.COMPLETED, checkpoint_id=number,
                         location=location_of(self.store_url, path), created_at_ms=1, ended_at_ms=2,
                     )

@@ -41,7 +41,11 @@ def find(job: StateJob, savepoint_id: str) -> PublishedSavepoint | None:
 
 def test_a_published_savepoint_is_found_with_its_location_and_number(job: StateJob) -> None:
     path = job.layout.manifest(1, "there")
-    assert find(job, "there") == PublishedSavepoint(location_of(job.store.url, path), 1)
+    found, manifest = find(job, "there"), read_manifest(job.store, path)
+    assert found is not None
+    assert (found.location, found.checkpoint_id) == (location_of(job.store.url, path), 1)
+    assert (found.batch_id, found.created_at_ms) == (manifest.batch_id, manifest.created_at_ms)
+    assert found.state_size == sum(job.store.head(file.path).size_bytes for file in manifest.files()) > 0
 
 
 def test_the_highest_attempt_is_that_of_the_log(job: StateJob) -> None:

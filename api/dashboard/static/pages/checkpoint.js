@@ -58,6 +58,8 @@ function showFacts(one) {
     ["Full size", bytes(one.state_size), `wrote ${bytes(one.checkpointed_size)}`],
     ["State after batch", number(one.batch_id), `of attempt ${number(one.attempt)}`],
     ["Records since the previous one", number(one.processed_data)],
+    ...(one.is_savepoint ? [["Owner", ...(one.owner === "PLATFORM"
+      ? ["Platform", "taken for a change, and deleted when nothing needs it"] : ["User", "stays until a user deletes it"])]] : []),
   ]));
   byId("location").hidden = !one.external_path;
   setText(byId("location"), one.external_path ?? "");
@@ -68,6 +70,7 @@ function showFacts(one) {
 const buttons = {
   copy: element("button", { type: "button", onclick: () => copyText(checkpoint.external_path) }, "Copy the location"),
   start: actionButton("Start a job from it…", openStart),
+  keep: actionButton("Keep", () => attempt("Keep", keep)),
   verify: actionButton("Verify", () => attempt("Verify", verify)),
   remove: actionButton("Delete…", () => attempt("Delete", removeIt), { class: "danger" }),
 };
@@ -80,10 +83,11 @@ function isThere(one) {
 function showActions(one, verification, mayOperate) {
   const gone = isThere(one) ? "" : "Only a completed checkpoint with all its files can be used.";
   buttons.copy.hidden = !one.external_path;
-  for (const button of [buttons.start, buttons.verify, buttons.remove]) {
+  for (const button of [buttons.start, buttons.keep, buttons.verify, buttons.remove]) {
     button.hidden = !mayOperate;
     setRefused(button, gone);
   }
+  buttons.keep.hidden ||= !one.is_savepoint || one.owner !== "PLATFORM";
   if (!gone && verification?.status === "IN_PROGRESS") setRefused(buttons.verify, "The verification is in progress.");
 }
 
@@ -117,6 +121,11 @@ function showVerification(one, found) {
   setChildren(byId("restorable"), element("div", { class: "notice", "data-tone": tone },
     ...said, sources ? element("div", {}, sources) : "", ...problems.map((text) => element("div", { class: "said" }, text)),
     count > problems.length ? element("div", {}, `and ${number(count - problems.length)} more`) : ""));
+}
+
+async function keep() {
+  await post(`${path}/savepoints/${encodeURIComponent(checkpoint.savepoint_id)}/keep`);
+  tell("The savepoint is yours. The platform does not delete it.", "good");
 }
 
 async function verify() {

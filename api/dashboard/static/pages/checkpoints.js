@@ -63,7 +63,8 @@ function showHistory(history) {
   byId("no-checkpoints").hidden = history.length > 0;
   setChildren(byId("history"), ...history.map((one) => row([
     linkTo(one.id),
-    element("span", {}, pill(one.status), one.is_savepoint ? element("span", { class: "soft" }, " savepoint") : ""),
+    element("span", {}, pill(one.status), one.is_savepoint ? element("span", { class: "soft" },
+      one.owner === "PLATFORM" ? " savepoint of a change" : " savepoint") : ""),
     [when(one.trigger_timestamp), "nowrap"],
     [duration(one.end_to_end_duration), "number"],
     [bytes(one.checkpointed_size), "number"],

@@ -1,0 +1,117 @@
+"""Releases the savepoints of changes that nothing needs.
+
+Their objects are then deleted like those of savepoints that users delete.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.db.repositories import checkpoints, commands, events, jobs, snapshot_needs
+from keyscale.db.statuses import CheckpointStatus, SnapshotOwner
+from keyscale.errors import KeyscaleError
+from keyscale.state.documents.claim import claim_path, read_claim
+from keyscale.state.layout import split_location
+
+from ..lifecycle.snapshot_uses import uses_of
+from ..store_check import open_to_read
+from .leader_thread import LeaderThread
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from keyscale.db.models import Checkpoint
+
+    from ..lifecycle.leadership import Leadership
+    from ..lifecycle.reconciler import ReconcilerPulse
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 10.0
+RETRY_S = 60.0
+
+
+class SavepointRelease:
+    """A thread that releases the savepoints of ended changes.
+
+    It may be killed between any two lines.
+
+    A savepoint stays while a job or a change uses it, and while a job has claimed it: that job deletes it.
+
+    Args:
+        sessions: The database.
+        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
+        self._later_s: dict[tuple[str, int], float] = {}
+        self._thread = LeaderThread("savepoint-release", LOOK_S, self._work, sessions=sessions, pulse=pulse)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the present savepoint."""
+        self._thread.close()
+
+    def run(self, leadership: Leadership) -> int:
+        """Makes one pass; returns how many savepoints it has released.
+
+        Raises:
+            LeadershipLostError: Another replica leads and continues.
+        """
+        now_s = time.monotonic()
+        self._later_s = {key: until_s for key, until_s in self._later_s.items() if now_s < until_s}
+        with leadership.transaction() as session:
+            found = snapshot_needs.releasable_savepoints(session)
+        released = 0
+        for savepoint in found:
+            key = savepoint.job_id, savepoint.checkpoint_id
+            if self._thread.is_closing or key in self._later_s:
+                continue
+            if _release(leadership, savepoint):
+                released += 1
+            else:
+                self._later_s[key] = now_s + RETRY_S
+        return released
+
+    def _work(self, leadership: Leadership) -> bool:
+        self.run(leadership)
+        return False
+
+
+def _release(leadership: Leadership, savepoint: Checkpoint) -> bool:
+    """Releases a savepoint; returns False if something needs it."""
+    location = savepoint.external_path or ""
+    with leadership.transaction() as session:
+        job = jobs.find(session, savepoint.job_id)
+        if job is None or uses_of(session, job, savepoint, lambda each: each.name):
+            return False
+    try:
+        if read_claim(open_to_read(job.store_url), claim_path(split_location(location)[1])) is not None:
+            return False
+    except (KeyscaleError, OSError) as error:
+        logger.warning("savepoint %s of job %s stays: %s", savepoint.savepoint_id, job.id, error)
+        return False
+    with leadership.transaction() as session:
+        locked = jobs.lock(session, savepoint.job_id)
+        commands.reserve_id(session, location)  # a start that restores from it waits
+        found = checkpoints.find(session, savepoint.job_id, savepoint.checkpoint_id)
+        if locked is None or found is None or found.owner is not SnapshotOwner.PLATFORM:
+            return False
+        if uses_of(session, locked, found, lambda each: each.name):
+            return False
+        found.status, found.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
+        events.record(
+            session,
+            job_id=locked.id,
+            at_ms=found.discard_requested_at_ms,
+            kind="SAVEPOINT_DISCARDED",
+            message=f"savepoint {found.checkpoint_id}, taken for the change {found.savepoint_id}, is needed no more",
+            checkpoint_id=found.checkpoint_id,
+            location=location,
+        )
+    return True

@@ -1,0 +1,214 @@
+"""Savepoints of changes are the platform's: they go when nothing needs them, and stay while something does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.upkeep.object_removal import ObjectRemoval
+from keyscale.api.upkeep.savepoint_release import SavepointRelease
+from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.db.models import Attempt, Change, Job
+from keyscale.db.statuses import (
+    AttemptStage,
+    ChangeKind,
+    ChangePhase,
+    ChangeStatus,
+    JobStatus,
+    RestoreMode,
+    UpgradeMode,
+)
+from keyscale.state.documents.checked_document import encode_document
+from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
+from keyscale.state.identifiers import JobId
+from keyscale.state.layout import location_of
+from tests.support.control_plane.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    import httpx
+
+    from keyscale.api.lifecycle.leadership import Leadership
+    from keyscale.api.services.context import Context
+
+pytestmark = pytest.mark.real
+
+
+class Changes:
+    """A running job whose changes have taken savepoints, with real files in a real store."""
+
+    def __init__(self, context: Context, leadership: Leadership, job_id: str) -> None:
+        self.context, self.leadership, self.job_id = context, leadership, job_id
+        self.made = Snapshots(context.sessions, job_id)
+        self.number = 0
+        with context.sessions.begin() as session:
+            session.get_one(Job, job_id).status = JobStatus.RUNNING
+        self.attempt()
+
+    def attempt(self, restore_from: str | None = None) -> None:
+        """Begins an attempt, in the place of the one before."""
+        with self.context.sessions.begin() as session:
+            for each in session.query(Attempt).filter_by(job_id=self.job_id):
+                each.stage = AttemptStage.ENDED
+            session.flush()
+            self.attempts = session.query(Attempt).filter_by(job_id=self.job_id).count() + 1
+            session.add(
+                Attempt(
+                    job_id=self.job_id, number=self.attempts, stage=AttemptStage.ACTIVE, cause="START", parallelism=2,
+                    created_at_ms=1, restore_from=restore_from, restore_id=restore_from, assigned_at_ms=1,
+                    restored_at_ms=None if restore_from is None else 1,
+                )
+            )  # fmt: skip
+
+    def checkpoint(self, count: int = 1) -> None:
+        for _ in range(count):
+            self.number += 1
+            path = f"{self.made.layout.shared}{self.number}"
+            self.made.take(self.number, {path: b"x"}, attempt=self.attempts)
+
+    def savepoint(
+        self,
+        change_id: str,
+        kind: ChangeKind = ChangeKind.RESCALE,
+        status: ChangeStatus = ChangeStatus.COMPLETED,
+    ) -> str:
+        """Takes a change's savepoint, and begins the attempt that restores from it; returns the location."""
+        self.number += 1
+        files = {f"{self.made.layout.savepoint(change_id)}files/a": b"a" * 10}
+        path = self.made.take(self.number, files, change_id, change=kind, attempt=self.attempts)
+        location = location_of(self.made.store_url, path)
+        with self.context.sessions.begin() as session:
+            session.add(
+                Change(
+                    id=change_id, job_id=self.job_id, kind=kind, status=status, phase=ChangePhase.VERIFY, phases=[],
+                    from_revision=1, to_revision=1, from_parallelism=2, to_parallelism=2,
+                    upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=self.attempts, requested_at_ms=self.number,
+                    savepoint_location=location, savepoint_checkpoint_id=self.number,
+                )
+            )  # fmt: skip
+            # The control plane clears it when it next needs to know it.
+            session.get_one(Job, self.job_id).restore = Restore(location, location=location).dump()
+        self.attempt(restore_from=location)
+        return location
+
+    def end(self, change_id: str, status: ChangeStatus) -> None:
+        with self.context.sessions.begin() as session:
+            session.get_one(Change, change_id).status = status
+
+    def left(self) -> list[str]:
+        """Returns which savepoints are in the store after a pass of each thread."""
+        SavepointRelease(self.context.sessions, ReconcilerPulse()).run(self.leadership)
+        removal = SnapshotRemoval(self.context.sessions, ReconcilerPulse())
+        while removal.run_due(self.leadership):
+            pass
+        return sorted({path.split("/")[1] for path in self.made.paths() if path.startswith("savepoints/")})
+
+
+@pytest.fixture
+def changes(context: Context, leadership: Leadership, job: dict[str, Any]) -> Changes:
+    made = Changes(context, leadership, job["id"])
+    made.checkpoint(2)
+    return made
+
+
+def test_a_rescales_savepoint_goes_once_its_attempt_has_two_checkpoints(changes: Changes) -> None:
+    changes.savepoint("wider")
+    assert changes.left() == ["wider"], "the job starts from it"
+    changes.checkpoint()
+    assert changes.left() == ["wider"], "a batch that runs meanwhile may be rebuilt from it"
+    changes.checkpoint()
+    assert changes.left() == []
+
+
+def test_a_savepoint_stays_until_its_change_has_ended(changes: Changes) -> None:
+    changes.savepoint("wider", status=ChangeStatus.IN_PROGRESS)
+    changes.checkpoint(3)
+    assert changes.left() == ["wider"], "the change may roll back to it"
+    changes.end("wider", ChangeStatus.ROLLED_BACK)
+    assert changes.left() == []
+
+
+@pytest.mark.parametrize("kind", [ChangeKind.UPGRADE, ChangeKind.ROLLBACK])
+def test_an_upgrades_savepoint_stays_for_a_rollback_until_the_next_upgrade_is_complete(
+    changes: Changes, kind: ChangeKind
+) -> None:
+    changes.savepoint("first", ChangeKind.UPGRADE)
+    changes.checkpoint(3)
+    assert changes.left() == ["first"]
+    changes.savepoint("wider")
+    changes.checkpoint(3)
+    assert changes.left() == ["first"], "a rescale changes no program"
+    changes.savepoint("failed", kind, ChangeStatus.ROLLED_BACK)
+    changes.checkpoint(3)
+    assert changes.left() == ["first"], "the job runs the same revision as before the failed change"
+    changes.savepoint("second", kind, ChangeStatus.IN_PROGRESS)
+    changes.checkpoint(3)
+    assert changes.left() == ["first", "second"], "the change may roll back"
+    changes.end("second", ChangeStatus.COMPLETED)
+    assert changes.left() == ["second"]
+
+
+def test_a_savepoint_stays_while_another_job_starts_from_it(changes: Changes, client: httpx.Client) -> None:
+    location = changes.savepoint("wider")
+    changes.checkpoint(3)
+    with changes.context.sessions.begin() as session:
+        origin = session.get_one(Job, changes.job_id)
+        values = {column.name: getattr(origin, column.name) for column in Job.__table__.columns}
+        restore = Restore("r", RestoreMode.REWIND, location).dump()
+        del values["user_number"]
+        session.add(Job(**{**values, "id": "copy", "name": "copy", "status": JobStatus.CREATED, "restore": restore}))
+    assert changes.left() == ["wider"]
+    with changes.context.sessions.begin() as session:
+        session.get_one(Job, "copy").restore = None
+    assert changes.left() == []
+    assert client.get("/jobs/flights/savepoints/wider").json()["operation"]["discarded"]
+
+
+def test_a_claimed_savepoint_is_left_to_the_job_that_has_claimed_it(changes: Changes) -> None:
+    path = changes.savepoint("wider").removeprefix(changes.made.store_url).lstrip("/")
+    changes.checkpoint(3)
+    changes.made.store.create(claim_path(path), encode_document(KIND, FORMAT_VERSION, Claim(JobId("other"))))
+    assert changes.left() == ["wider"]
+
+
+def test_a_kept_savepoint_is_its_users_and_stays(changes: Changes, client: httpx.Client) -> None:
+    def owners() -> set[str]:
+        listed = client.get("/jobs/flights/savepoints").json()["savepoints"]
+        shown = [client.get("/jobs/flights/savepoints/wider").json(), client.get("/jobs/flights/checkpoints/3").json()]
+        return {each["owner"] for each in [*listed, *shown]}
+
+    changes.savepoint("wider")
+    assert owners() == {"PLATFORM"}
+    answer = client.post("/jobs/flights/savepoints/wider/keep")
+    assert (answer.status_code, answer.json()["owner"]) == (200, "USER"), answer.text
+    assert client.post("/jobs/flights/savepoints/wider/keep").status_code == 200
+    assert owners() == {"USER"}
+    changes.checkpoint(3)
+    assert changes.left() == ["wider"]
+    kept = [event for event in client.get("/jobs/flights/events").json()["events"] if event["kind"] == "SAVEPOINT_KEPT"]
+    assert len(kept) == 1
+    assert client.post("/jobs/flights/savepoints/none/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
+    assert client.delete("/jobs/flights/savepoints/wider").status_code == 202
+    assert client.post("/jobs/flights/savepoints/wider/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
+
+
+def test_a_users_savepoint_is_never_released(changes: Changes) -> None:
+    changes.number += 1
+    changes.made.take(changes.number, {f"{changes.made.layout.savepoint('mine')}files/a": b"a"}, "mine")
+    changes.checkpoint(3)
+    assert changes.left() == ["mine"]
+
+
+def test_a_deleted_jobs_savepoints_of_changes_are_deleted_and_its_users_stay(
+    changes: Changes, client: httpx.Client
+) -> None:
+    changes.savepoint("first", ChangeKind.UPGRADE)
+    changes.savepoint("second", ChangeKind.UPGRADE)
+    client.post("/jobs/flights/savepoints/first/keep")
+    with changes.context.sessions.begin() as session:
+        session.get_one(Job, changes.job_id).status = JobStatus.STOPPED
+    assert client.delete("/jobs/flights").status_code == 204
+    assert ObjectRemoval(changes.context.sessions, ReconcilerPulse()).run_due(changes.leadership)
+    assert changes.made.paths() == {"savepoints/first/manifest.json", "savepoints/first/files/a"}
