@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .isolation import JobUser
 
 STANDALONE_SCHEME = "spark://"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 TASK_TRIES = 4
 NO_LIBRARIES = PlacedLibraries()
 LOADER_MEMORY = "1g"
@@ -46,7 +47,6 @@ _INHERITED = (
     "LC_ALL",
     "PATH",
     "SPARK_SUBMIT_OPTS",
-    "TMPDIR",
     "TZ",
 )
 
@@ -60,6 +60,14 @@ _PLAIN_STORE_VARIABLES = (
     "KEYSCALE_S3_ENDPOINT",
 )
 """Variables of the object store's client that hold no credentials, nor lead to any."""
+
+
+def temporary_directory(work_directory: Path) -> Path:
+    """Returns the directory for the temporary files of a run's processes.
+
+    A killed process leaves its files there, and they are deleted with the run.
+    """
+    return work_directory.parent / "tmp"
 
 
 def store_variables(settings: Settings, work_directory: Path, store_url: str) -> dict[str, str]:
@@ -129,14 +137,23 @@ def driver_command(
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
         **library_settings(libraries, master),
     }
-    return _spark_submit(master, conf, DRIVER_PROGRAM)
+    return _spark_submit(master, conf, DRIVER_PROGRAM, work_directory)
 
 
-def _spark_submit(master: str, conf: Mapping[str, str], program: Path) -> list[str]:
+def _spark_submit(master: str, conf: Mapping[str, str], program: Path, work_directory: Path) -> list[str]:
+    own = {_JAVA_OPTIONS: f"{conf[_JAVA_OPTIONS]} {_temporary_files_of_java(work_directory)}"}
     options = [
-        part for key, value in sorted(without_switched_off(conf).items()) for part in ("--conf", f"{key}={value}")
+        part
+        for key, value in sorted(without_switched_off({**conf, **own}).items())
+        for part in ("--conf", f"{key}={value}")
     ]
     return [str(spark_home() / "bin" / "spark-submit"), "--master", master, *options, str(program)]
+
+
+def _temporary_files_of_java(work_directory: Path) -> str:
+    """Returns the option for Java's temporary files, quoted as Spark reads options."""
+    path = str(temporary_directory(work_directory)).replace("\\", "\\\\").replace('"', '\\"')
+    return f'-Djava.io.tmpdir="{path}"'
 
 
 def driver_environment(
@@ -189,6 +206,7 @@ def driver_environment(
         "PYTHONSAFEPATH": "1",  # else modules beside the driver's program could be imported by their bare names
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(spark_home()),
+        "TMPDIR": str(temporary_directory(work_directory)),
     }
 
 
@@ -244,7 +262,7 @@ def loader_command(
         "spark.local.dir": str(work_directory / "spark"),
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
     }
-    return _spark_submit(master, conf, LOADER_PROGRAM)
+    return _spark_submit(master, conf, LOADER_PROGRAM, work_directory)
 
 
 def loader_environment(
@@ -275,6 +293,7 @@ def loader_environment(
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(spark_home()),
+        "TMPDIR": str(temporary_directory(work_directory)),
     }
 
 

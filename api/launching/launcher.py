@@ -25,7 +25,7 @@ from keyscale.state.layout import CONTROL_PLANES
 from ..access.tokens import attempt_token, token_sha256
 from ..errors import JobUserError
 from ..libraries.library_cache import LibraryCache, PlacedLibraries
-from .driver_command import driver_command, driver_environment
+from .driver_command import driver_command, driver_environment, temporary_directory
 from .driver_log import open_log
 from .enclosures import NO_ENCLOSURES, Enclosures
 from .isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
@@ -256,10 +256,12 @@ class Launcher:
         directory = self._run_directory(job_id, attempt)
         for name in ("token", _LIBRARIES):
             (directory / name).unlink(missing_ok=True)
-        try:
-            remove_tree(directory / "work")
-        except OSError as error:
-            logger.warning("%s stays until its run is removed: %s", directory / "work", error)
+        work = directory / "work"
+        for place in (work, temporary_directory(work)):
+            try:
+                remove_tree(place)
+            except OSError as error:
+                logger.warning("%s stays until its run is removed: %s", place, error)
 
     def forget(self, job_id: str) -> int:
         """Deletes a deleted job's logs and local files on this host.
@@ -346,6 +348,7 @@ class Launcher:
 
         Other users cannot read them.
         """
+        make_directory(temporary_directory(work), owner=user)
         if not self._settings.spark_master.startswith("local"):
             return  # executors run as another user, perhaps on another host
         directories = [work, work.parents[1] / "state"]

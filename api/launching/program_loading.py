@@ -21,7 +21,7 @@ from keyscale.jobs.protocol.program import ANSWER_FILE, QUESTION_FILE, ProgramAn
 
 from ..errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightError
 from ..libraries.job_libraries import NO_JOB_LIBRARIES
-from .driver_command import loader_command, loader_environment
+from .driver_command import loader_command, loader_environment, temporary_directory
 from .driver_log import open_log
 from .isolation import make_directory, owner_of
 from .launcher import PLANS
@@ -169,7 +169,8 @@ class ProgramLoading:
         try:
             for part in (root.parent, root, directory):
                 make_directory(part, enter=user is not None)
-            make_directory(directory / "work", owner=user)
+            for part in (directory / "work", temporary_directory(directory / "work")):
+                make_directory(part, owner=user)
             yield directory
         finally:
             _remove(directory)

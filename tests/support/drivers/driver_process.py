@@ -78,6 +78,8 @@ class DriverProcess:
         settings["spark.local.dir"] = str(home / "spark")
         settings["spark.sql.warehouse.dir"] = str(home / "warehouse")
         settings |= conf or {}
+        (home / "tmp").mkdir()
+        settings["spark.driver.extraJavaOptions"] += f' -Djava.io.tmpdir="{home / "tmp"}"'
         command = [str(Path(sys.executable).parent / "spark-submit"), "--master", master or f"local[{cores},4]"]
         for key, value in without_switched_off(settings, environment or {}).items():
             command += ["--conf", f"{key}={value}"]
@@ -90,6 +92,7 @@ class DriverProcess:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "KEYSCALE_WORK_DIR": str(home / "work"),
+            "TMPDIR": str(home / "tmp"),
             "KEYSCALE_ASSIGNMENT_FILE": str(home / "assignment.json"),
             "KEYSCALE_ARTIFACT_FILE": str(artifact),
             **(environment or {}),

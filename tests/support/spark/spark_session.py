@@ -35,6 +35,8 @@ def start_spark(scratch: Path, cores: int = 2) -> SparkSession:
     archive = ClassArchive.of_environment().settings()
     for key, value in {**DEFAULT_SETTINGS, **REQUIRED_SETTINGS, **LOCAL_SETTINGS, **archive}.items():
         builder = builder.config(key, value)
+    java = archive["spark.driver.extraJavaOptions"]
+    builder = builder.config("spark.driver.extraJavaOptions", f'{java} -Djava.io.tmpdir="{scratch}"')
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session

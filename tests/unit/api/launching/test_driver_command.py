@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from keyscale.api.launching.driver_command import (
     SPARK_SECRET_VARIABLE,
     driver_command,
     driver_environment,
+    loader_command,
+    loader_environment,
     master_of,
     share_of_cluster,
     spark_home,
@@ -52,6 +55,20 @@ def test_a_driver_gets_the_java_options_of_all_drivers(tmp_path: Path) -> None:
     settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path)})
     environment = driver_environment(settings, "own", tmp_path / "work", {"SPARK_SUBMIT_OPTS": "-Dx=1"}, {})
     assert environment["SPARK_SUBMIT_OPTS"] == "-Dx=1"
+
+
+def test_a_run_has_a_directory_of_its_own_for_temporary_files(tmp_path: Path) -> None:
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path)})
+    work = tmp_path / 'a "home" \\ with spaces' / "runs" / "job" / "7" / "work"
+    environments = (
+        driver_environment(settings, "own", work, {"TMPDIR": "/tmp"}, {}),  # noqa: S108 - of all processes of the host
+        loader_environment(work, {"TMPDIR": "/tmp"}, {}),  # noqa: S108 - as above
+    )
+    assert [environment["TMPDIR"] for environment in environments] == [str(work.parent / "tmp")] * 2
+    driver = driver_command(settings, Job(name="x"), PLAIN, Attempt(number=7, parallelism=3), work)
+    for command in (driver, loader_command(settings, {}, work)):
+        [options] = [part for part in command if part.startswith("spark.driver.extraJavaOptions=")]
+        assert shlex.split(options)[-1] == f"-Djava.io.tmpdir={work.parent / 'tmp'}"
 
 
 def test_with_a_role_of_the_store_a_driver_gets_none_of_the_control_planes_keys(tmp_path: Path) -> None:
@@ -174,6 +191,7 @@ def test_a_driver_has_exactly_this_environment(tmp_path: Path) -> None:
         "PYTHONSAFEPATH": "1",
         "PYTHONUNBUFFERED": "1",
         "SPARK_HOME": str(spark_home()),
+        "TMPDIR": str(tmp_path / "job" / "tmp"),
     }
     assert driver_environment(settings, "own", tmp_path / "job" / "1", {}, {})["PATH"] == os.defpath
 

@@ -170,6 +170,17 @@ def test_a_token_is_made_once_and_only_its_owner_can_read_it(launcher: Launcher,
     assert not token.exists()
 
 
+def test_the_files_that_a_killed_driver_leaves_are_deleted_with_its_run(launcher: Launcher, tmp_path: Path) -> None:
+    launcher.prepare("job", 1)
+    run = tmp_path / "runs" / "job" / "1"
+    for part in ("work", "tmp"):
+        (run / part / "spark-left").mkdir(parents=True)
+        (run / part / "spark-left" / "file").touch()
+    (run / "log").touch()
+    Launcher(launcher._settings).clean_up("job", 1)  # of a control plane that did not launch it
+    assert [path.name for path in run.iterdir()] == ["log"]
+
+
 def test_a_missing_program_is_a_dead_driver_with_a_reason(launcher: Launcher, attempt: Attempt, tmp_path: Path) -> None:
     launcher.prepare("job", 1)
     directory = tmp_path / "runs" / "job" / "1"
