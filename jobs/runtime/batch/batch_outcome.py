@@ -70,6 +70,7 @@ class BatchOutcome:
             self.times,
             latest,
             of_spark=of_spark,
+            has_effects=any(changelog is not None for found in self.changelogs.values() for changelog in found),
             of_origins=self.latest_of_origins(),
             of_splits=self.latest_of_splits(),
         )

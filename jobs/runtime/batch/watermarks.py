@@ -153,6 +153,7 @@ def time_after(
     latest_ms: Mapping[OperatorUid, int | None],
     *,
     of_spark: bool,
+    has_effects: bool = True,
     of_origins: Mapping[OperatorUid, Mapping[str, int]] | None = None,
     of_splits: Mapping[OperatorUid, Mapping[str, Mapping[str, int]]] | None = None,
 ) -> JobTime:
@@ -163,6 +164,8 @@ def time_after(
         times: The times that the batch ran with.
         latest_ms: The latest event time of its records, by operator.
         of_spark: Whether it was a batch of Spark, and not a batch of time alone.
+        has_effects: Whether it changed any state. A batch of time that fires no timer does not advance the watermark
+            of the next records: after a start such a batch looks for due timers, and a restart makes no record late.
         of_origins: `latest_ms` by origin, of operators that have several.
         of_splits: `latest_ms` by the name of the origin's splits and the split, of origins that are in splits.
 
@@ -183,7 +186,9 @@ def time_after(
                     f"the records of {name!r} at the operator {uid!r} come from more than {SPLITS_MAX} splits"
                 )
         latest = _latest(known.latest_ms, latest_ms.get(uid))
-        after = EventTime(latest, of_batch.timers_ms, origins or UNSET, splits or UNSET)
+        advances = of_spark or has_effects
+        watermark_ms = of_batch.timers_ms if advances else known.watermark_ms
+        after = EventTime(latest, watermark_ms, origins or UNSET, splits or UNSET)
         if after != EventTime():
             event_times[uid] = after
     processing_ms = max((each.processing_ms for each in times.values()), default=time.processing_ms)
