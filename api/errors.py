@@ -630,7 +630,7 @@ class RevisionWithoutSavepointError(ApiError):
     """
 
     code = "REVISION_WITHOUT_SAVEPOINT"
-    title = "There is no savepoint of this revision's end"
+    title = "The revision has no savepoint"
     status = 409
     domain = "user"
     advice = (

@@ -349,7 +349,9 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
 
 
 def _unused_savepoints_of_changes(session: Session, job: Job) -> list[str]:
-    """Returns the locations of savepoints of changes that no other job restores from.
+    """Returns the locations of a job's unused savepoints of changes.
+
+    Another job does not restore from them.
 
     Until this transaction ends, no job can start from one.
     """

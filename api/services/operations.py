@@ -143,9 +143,9 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
 
 
 def keep_savepoint(context: Context, user: Principal, reference: str, savepoint_id: str) -> SavepointAnswer:
-    """Gives a savepoint to its user, so that the platform never deletes it.
+    """Gives a savepoint to its user.
 
-    A second time changes nothing.
+    The platform then never deletes it. A second time changes nothing.
 
     Raises:
         JobNotFoundError: The job does not exist.

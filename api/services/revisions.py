@@ -156,7 +156,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
     Raises:
         JobNotFoundError: The job does not exist.
         RevisionNotFoundError: The job has no such revision.
-        RevisionWithoutSavepointError: There is no savepoint of the revision's end.
+        RevisionWithoutSavepointError: The revision has no savepoint.
         JobStatusConflictError: The job's status does not allow a change.
         RescaleInProgressError: The job is being rescaled.
         UpgradeInProgressError: The job is being upgraded.
@@ -184,7 +184,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         if request.state == "savepoint":
             rewind_to = commands.last_savepoint_of(session, job.id, revision.number)
             if rewind_to is None:
-                raise RevisionWithoutSavepointError(f"there is no savepoint of the end of revision {revision.number}")
+                raise RevisionWithoutSavepointError(f"revision {revision.number} has no savepoint")
         change = None
         if job.status in SETTLED:
             intents.select_revision(session, job, revision)

@@ -40,8 +40,9 @@ class Command(Base):
 
     @property
     def savepoint_owner(self) -> SnapshotOwner:
-        """The first owner of its savepoint: the platform, if it is taken for a change.
+        """The first owner of its savepoint.
 
-        A user's savepoint has the command's id, the savepoint of a change has the change's id.
+        It is the platform if the savepoint is taken for a change. A user's savepoint has the command's id, the
+        savepoint of a change has the change's id.
         """
         return SnapshotOwner.USER if self.savepoint_id == self.id else SnapshotOwner.PLATFORM
