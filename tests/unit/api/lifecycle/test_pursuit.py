@@ -14,9 +14,11 @@ from keyscale.api.lifecycle import pursuit, steps
 from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
 from keyscale.api.lifecycle.pursuit import Pursuit, Waiting
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.models import Attempt, Change, Command, Job, Revision
 from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus, UpgradeMode
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.identifiers import CheckpointId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -198,10 +200,14 @@ def test_a_savepoint_that_its_driver_has_published_before_it_died_counts(
 ) -> None:
     settled: list[Any] = []
     monkeypatch.setattr(pursuit, "settle_command", lambda _, of, **result: settled.append((of, result)))
-    platform.command, platform.found = command(), SimpleNamespace(location=SAVEPOINT, checkpoint_id=8)
+    stored: list[Any] = []
+    monkeypatch.setattr(pursuit.checkpoints, "store_published", lambda _, *of, **facts: stored.append((of, facts)))
+    facts: dict[str, Any] = {"location": SAVEPOINT, "batch_id": 5, "state_size": 70, "created_at_ms": 9}
+    platform.command, platform.found = command(), PublishedSavepoint(checkpoint_id=CheckpointId(8), **facts)
     assert platform.take(CHECK)
     result = {"status": CommandStatus.COMPLETED, "location": SAVEPOINT, "checkpoint_id": 8}
     assert settled == [(platform.command, result)]
+    assert stored == [((platform.command, 8), facts)]
     assert platform.applied == []
     assert platform.done == [("asked", "file:///store", "job", "s")]
 
