@@ -13,7 +13,7 @@ from keyscale.api.services import checkpoints as service
 from keyscale.api.services.checkpoints import _operator, answer_of, quantile, spread, summarize
 from keyscale.db.models import Checkpoint, CheckpointSubtask
 from keyscale.db.repositories.attempts import Restores
-from keyscale.db.statuses import CheckpointStatus
+from keyscale.db.statuses import CheckpointStatus, SnapshotOwner
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.floats(0, 1))
@@ -106,12 +106,14 @@ def test_an_operator_is_complete_with_all_of_its_subtasks_and_fails_with_one(
 def test_a_checkpoint_that_is_no_longer_kept_is_shown_as_discarded() -> None:
     given: dict[str, Any] = dict.fromkeys((column.name for column in Checkpoint.__table__.c), 1)
     given |= {"external_path": "file:///c", "savepoint_id": "s", "failure_message": "no", "verification": None}
+    given["owner"] = SnapshotOwner.USER
     for status in CheckpointStatus:
         for is_savepoint in (False, True):
             shown = answer_of(Checkpoint(**{**given, "status": status, "is_savepoint": is_savepoint}))
             assert shown.discarded is (status in {CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
             assert shown.checkpoint_type == ("SAVEPOINT" if is_savepoint else "CHECKPOINT")
             assert (shown.id, shown.processed_data, shown.external_path) == (1, 1, "file:///c")
+            assert shown.owner is SnapshotOwner.USER
 
 
 @pytest.mark.parametrize(
