@@ -5,11 +5,12 @@ Brokers and file system are models; transactions, markers and shares are the sin
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import OrderedDict
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -25,6 +26,7 @@ from keyscale.jobs.errors import (
     SinkUnavailableError,
 )
 from keyscale.jobs.sinks import kafka, kafka_output
+from keyscale.jobs.sinks.kafka_output import KafkaOutput
 from keyscale.jobs.sinks.kafka_topics import TopicLimits
 from keyscale.jobs.sinks.kafka_transactions import markers_topic
 from keyscale.jobs.sinks.sink import SinkContext
@@ -234,6 +236,25 @@ def test_the_topic_of_another_job_is_refused_before_anything_is_written(
     sink(tmp_path, "another").recover(SinkContext("third", UID, -1, 1, "u"))
 
 
+def test_of_two_jobs_that_claim_a_topic_at_once_the_later_one_is_refused(
+    driver: SinkDriver, brokers: Brokers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert driver.attempt == 0, "no job has claimed the topic yet"
+    refuse = KafkaOutput._refuse_other_jobs
+    others = [SinkContext("quick", UID, -1, 1, "u")]
+
+    def overtaken(output: KafkaOutput) -> None:
+        refuse(output)
+        if others:
+            sink(tmp_path).recover(others.pop())
+
+    monkeypatch.setattr(KafkaOutput, "_refuse_other_jobs", overtaken)
+    with pytest.raises(SinkOccupiedError, match="of job quick writes to topic records"):
+        sink(tmp_path).recover(SinkContext("late", UID, -1, 1, "u"))
+    assert brokers.values(markers_topic(f"quick-{UID}"))
+    assert brokers.values(markers_topic(f"late-{UID}")) == []
+
+
 def test_a_batch_is_published_where_it_was_staged_although_the_sink_has_another_topic_now(
     driver: SinkDriver, brokers: Brokers, tmp_path: Path
 ) -> None:
@@ -241,6 +262,28 @@ def test_a_batch_is_published_where_it_was_staged_although_the_sink_has_another_
     token = of.prepare(driver.frame(0, 1), driver.context(0))
     sink(tmp_path, "another").publish(token)
     assert (ids(brokers), ids(brokers, "another")) == (expected_ids(0), [])
+
+
+@pytest.mark.parametrize(
+    ("codes", "tries"),
+    [
+        ([KafkaError._ALL_BROKERS_DOWN] * 9, 1),
+        ([KafkaError.COORDINATOR_NOT_AVAILABLE] * 9, kafka_output._TRIES),
+        ([KafkaError.COORDINATOR_NOT_AVAILABLE], 2),
+    ],
+)
+def test_an_action_that_kafka_does_not_carry_out_fails(codes: list[int], tries: int) -> None:
+    calls: list[str] = []
+    output = SimpleNamespace(opened=lambda: calls.append("open"), close=lambda: calls.append("close"), _uid=UID)
+
+    def act(_: Any) -> None:
+        if codes:
+            raise KafkaException(KafkaError(codes.pop()))
+
+    is_done = len(codes) < tries
+    with contextlib.nullcontext() if is_done else pytest.raises(SinkUnavailableError):
+        KafkaOutput.repeat(cast("Any", output), act)
+    assert calls == ["open", "close"] * (tries - is_done) + ["open"] * is_done
 
 
 def test_a_discarded_batch_cannot_be_published(driver: SinkDriver, brokers: Brokers, tmp_path: Path) -> None:
