@@ -91,8 +91,8 @@ def plan_resume(
         KeyscaleError: The checkpoint or the log cannot be read.
     """
     log = CommitLog(store, Layout(JobId(assignment.job_id)))
-    goes_back = assignment.restore_mode != "continue" and not _is_carried_out(log, assignment)
-    chosen = _rewind(store, log, assignment) if goes_back else newest_plan(store, assignment)
+    rewind = None if assignment.restore_mode == "continue" else _rewind(store, log, assignment)
+    chosen = rewind or newest_plan(store, assignment)
     dropped_operators = check_fit(assignment, chosen.resume, operators, sinks)
     positions, dropped_sources = _kept_positions(assignment, chosen.positions, sources)
     return replace(chosen, positions=positions, dropped_operators=dropped_operators, dropped_sources=dropped_sources)
@@ -141,14 +141,17 @@ def _is_carried_out(log: CommitLog, assignment: Assignment) -> bool:
     return newest is not None and newest.restore_id == assignment.restore_id
 
 
-def _rewind(store: ObjectStore, log: CommitLog, assignment: Assignment) -> ResumePlan:
+def _rewind(store: ObjectStore, log: CommitLog, assignment: Assignment) -> ResumePlan | None:
     """Returns the plan to go back to a snapshot, or to nothing.
 
-    Later commits do not count.
+    Later commits do not count. None: an earlier attempt has carried out the same request.
 
     Raises:
         RestoreRefusedError: The snapshot is missing or damaged.
     """
+    last = log.last()  # read first: another attempt that carries the request out from here on takes the next position
+    if _is_carried_out(log, assignment):
+        return None
     manifest = None if assignment.restore_mode == "stateless" else _exactly(store, assignment.restore_from)
     try:
         positions = _positions_of(store, manifest)
@@ -156,7 +159,6 @@ def _rewind(store: ObjectStore, log: CommitLog, assignment: Assignment) -> Resum
         path = None if manifest is None else manifest.path
         raise RestoreRefusedError(f"the source positions of {path} cannot be read") from error
     resume = resolve(manifest, [], JobId(assignment.job_id))
-    last = log.last()
     if last is not None:
         position, entry = last
         resume = replace(

@@ -24,7 +24,7 @@ from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.claim import ClaimRefusedError, take_claim
-from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
+from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import (
     Manifest,
     OperatorDeclaration,
@@ -36,7 +36,7 @@ from keyscale.state.documents.source_positions import write_positions
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
-from keyscale.state.log.commit_log import FencedError
+from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.recovery import NothingUsableError
 from keyscale.state.log.resolution import OperatorHistory, ResumePoint
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -524,6 +524,26 @@ def test_a_wish_is_carried_out_once_and_one_without_a_name_each_time(store: Obje
     again.journal.append(BatchPlanned(Attempt(5), BatchId(1), plan(1)))
     again.journal.append(commit(5, 1))
     assert open_attempt(store, rewinding(store, 6, older), OPERATORS).resume.batch_id == 0
+
+
+def test_of_two_attempts_with_one_wish_the_later_to_open_does_not_carry_it_out_again(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, _ = three_batches(store)
+    looked = CommitLog.newest_rewind
+
+    def opened_by_the_other_meanwhile(log: CommitLog) -> AttemptOpened | None:
+        found = looked(log)
+        monkeypatch.undo()
+        other = open_attempt(store, rewinding(store, 2, older, restore_id="back"), OPERATORS)
+        other.journal.append(BatchPlanned(Attempt(2), BatchId(1), plan(1)))
+        other.journal.append(commit(2, 1))
+        return found
+
+    monkeypatch.setattr(CommitLog, "newest_rewind", opened_by_the_other_meanwhile)
+    with pytest.raises(FencedError):
+        open_attempt(store, rewinding(store, 3, older, restore_id="back"), OPERATORS)
+    assert open_attempt(store, rewinding(store, 4, older, restore_id="back"), OPERATORS).resume.batch_id == 1
 
 
 def test_another_jobs_snapshot_is_found_again_without_a_hint(store: ObjectStore) -> None:
