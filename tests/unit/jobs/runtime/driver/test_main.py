@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keyscale.jobs.protocol.messages import Assignment, AttachRequest, AttachResponse, DriverState, Heartbeat
-from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
+from keyscale.jobs.runtime.control.channel import FileControl
 from keyscale.jobs.runtime.driver import main as driver
 from keyscale.jobs.runtime.driver.main import DriverEnvironment
 from keyscale.jobs.runtime.errors import (
@@ -22,6 +22,9 @@ from keyscale.jobs.runtime.errors import (
 
 if TYPE_CHECKING:
     from keyscale.jobs.runtime.driver.attachment import Attachment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 VARIABLES = {
     "KEYSCALE_WORK_DIR": "/work",
@@ -90,11 +93,19 @@ def test_a_variable_that_is_missing_or_empty_is_named(variables: dict[str, str],
 
 
 @pytest.mark.parametrize("store_url", ["", "file:///store"])
-def test_a_driver_with_a_store_looks_there_for_another_control_plane(store_url: str) -> None:
-    environment = DriverEnvironment.read({**VARIABLES, "KEYSCALE_JOB_STORE_URL": store_url})
-    with contextlib.closing(environment.channel()) as channel:
-        assert isinstance(channel, HttpControl)
-        assert (channel._search is not None) is bool(store_url)
+def test_a_driver_with_a_store_looks_there_for_another_control_plane(
+    monkeypatch: pytest.MonkeyPatch, store_url: str
+) -> None:
+    def search(attempt: str, token: str, open_store: Callable[[], str], *, ca_file: str) -> Any:
+        return (attempt, token, open_store(), ca_file)
+
+    monkeypatch.setattr(driver, "open_store", lambda url: f"store at {url}")
+    monkeypatch.setattr(driver, "ControlSearch", search)
+    monkeypatch.setattr(driver, "HttpControl", lambda *given: given)
+    more = {"KEYSCALE_JOB_STORE_URL": store_url, "KEYSCALE_CA_FILE": "/ca.pem"}
+    channel = DriverEnvironment.read({**VARIABLES, **more}).channel()
+    found = ("job:3", "token", f"store at {store_url}", "/ca.pem") if store_url else None
+    assert channel == ("http://127.0.0.1:1", "job:3", "token", found, "/ca.pem")
 
 
 class Control:
