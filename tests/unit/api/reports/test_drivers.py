@@ -10,11 +10,20 @@ import pytest
 from keyscale.api.access.identities import DriverIdentity
 from keyscale.api.errors import AttemptOverError, ReportInvalidError
 from keyscale.api.reports import drivers as service
-from keyscale.api.reports.drivers import heartbeat, report_checkpoint
+from keyscale.api.reports.drivers import attach, heartbeat, report_checkpoint
 from keyscale.api.reports.report_validity import Reporter
-from keyscale.db.models import Attempt, Checkpoint, Command, Job, Revision
-from keyscale.db.statuses import AttemptStage, CheckpointStatus, CommandKind, CommandStatus
+from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Command, Job, Revision
+from keyscale.db.statuses import (
+    AttemptStage,
+    ChangePhase,
+    CheckpointStatus,
+    ClaimMode,
+    CommandKind,
+    CommandStatus,
+    RestoreMode,
+)
 from keyscale.jobs.protocol.messages import (
+    AttachRequest,
     CheckpointReport,
     CommandResult,
     DriverMetrics,
@@ -41,6 +50,8 @@ class Rows:
         )
         self.revision = Revision(number=2, checkpoints={"interval_ms": 900}, restart={"type": "none"})
         self.checkpoint: Checkpoint | None = None
+        self.change: Change | None = None
+        self.artifact = Artifact(id="program", filename="job.py", sha256="a" * 64)
         self.commands: dict[str, Command] = {}
         self.noted: list[tuple[Any, ...]] = []
         self.rung = 0
@@ -120,7 +131,8 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
         service.revisions: {"in_use": lambda *_: [], "of_attempt": lambda *_: rows.revision},
         service.events: {"record": rows.note("event")},
         service.exceptions: {"record": rows.note("exception")},
-        service.changes: {"note_progress": rows.note("progress")},
+        service.changes: {"note_progress": rows.note("progress"), "running": of_job(lambda: rows.change)},
+        service.artifacts: {"find": lambda _, name: {"program": rows.artifact}.get(name)},
         service.series: {
             "begin_counting": rows.note("begin counting"),
             "sample": rows.note("sample"),
@@ -129,7 +141,14 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
             "take_back_failed_checkpoint": rows.note("taken back"),
             "note_restart": rows.note("restart"),
         },
-        service: {"now_ms": lambda: NOW_MS, "shared_now_ms": lambda: SHARED_MS},
+        service: {
+            "now_ms": lambda: NOW_MS,
+            "shared_now_ms": lambda: SHARED_MS,
+            "libraries_of": lambda _, names: SimpleNamespace(
+                files=[{"filename": names[0], "sha256": "b" * 64, "kind": "PYTHON"}]
+            ),
+            "totals_before": lambda _, *key: {("job", 4): {"input_records": 6}}[key],
+        },
     }
     for module, functions in replaced.items():
         for name, function in functions.items():
@@ -344,3 +363,55 @@ class TestHeartbeat:
         name, *values, figures = rows.noted[-1]
         assert (name, values) == ("progress", ["job", 4, NOW_MS - 60_000])
         assert figures["lag_records"] == 6
+
+
+class TestAttach:
+    def ask(self, rows: Rows, driver: DriverIdentity = DRIVER) -> Any:
+        return attach(rows.context, driver, AttachRequest(pid=7, host="here", spark_ui_url="http://here:4040"))
+
+    def test_an_active_attempt_gets_its_assignment_and_keeps_its_first_times(self, rows: Rows) -> None:
+        rows.job.hash_id, rows.job.skip_lost_records, rows.job.time_reset_after = "spark", True, 3
+        rows.attempt.restore_mode, rows.attempt.claim_mode = RestoreMode.REWIND, ClaimMode.CLAIM
+        rows.attempt.restore_from, rows.attempt.restore_id = "file:///s", "w"
+        rows.attempt.allow_non_restored_state = True
+        rows.revision.artifact_id, rows.revision.libraries = "program", ["helpers.py"]
+        rows.revision.parameters, rows.revision.batch_interval_ms = {"in": "/in"}, 40
+        given = self.ask(rows).assignment
+        assert (given.job_id, given.job_name, given.attempt, given.revision) == ("job", "flights", 4, 2)
+        assert (given.parallelism, given.max_parallelism, given.hash_id, given.store_url) == (
+            2,
+            8,
+            "spark",
+            "file:///store",
+        )
+        assert (given.artifact_filename, given.artifact_sha256, given.parameters) == ("job.py", "a" * 64, {"in": "/in"})
+        assert [library.filename for library in given.libraries] == ["helpers.py"]
+        assert (given.restore_mode, given.restore_from, given.restore_id) == ("rewind", "file:///s", "w")
+        assert (given.claim_mode, given.allow_non_restored_state) == ("claim", True)
+        assert (given.next_checkpoint_id, given.checkpoints.interval_ms, given.batch_interval_ms) == (8, 900, 40)
+        assert (given.skip_lost_records, given.time_reset_after, given.counters.input_records) == (True, 3, 6)
+        assert (rows.attempt.attached_at_ms, rows.attempt.assigned_at_ms) == (NOW_MS, NOW_MS)
+        assert (rows.attempt.heartbeat_at_ms, rows.rung) == (SHARED_MS, 1)
+        assert (rows.attempt.pid, rows.attempt.host, rows.attempt.spark_ui_url) == (7, "here", "http://here:4040")
+        rows.attempt.attached_at_ms = rows.attempt.assigned_at_ms = 1
+        self.ask(rows)
+        assert (rows.attempt.attached_at_ms, rows.attempt.assigned_at_ms, rows.rung) == (1, 1, 1)
+
+    @pytest.mark.parametrize(
+        ("phase", "is_near"), [(None, False), (ChangePhase.REQUESTED, False), (ChangePhase.SAVEPOINT, True)]
+    )
+    def test_a_standby_waits_and_asks_more_often_once_the_job_stands_still(
+        self, rows: Rows, phase: ChangePhase | None, is_near: bool
+    ) -> None:
+        rows.attempt.stage = AttemptStage.STANDBY
+        rows.change = None if phase is None else Change(id="c", phase=phase)
+        answer = self.ask(rows)
+        assert (answer.decision, answer.assignment, rows.attempt.assigned_at_ms) == ("wait", None, None)
+        assert (answer.retry_after_ms < 100) is is_near
+        assert rows.attempt.heartbeat_at_ms == SHARED_MS
+
+    @pytest.mark.parametrize("driver", [DRIVER, DriverIdentity("other", 4, over=False)])
+    def test_an_attempt_that_is_over_or_unknown_is_sent_away(self, rows: Rows, driver: DriverIdentity) -> None:
+        rows.attempt.stage = AttemptStage.ENDED if driver is DRIVER else AttemptStage.ACTIVE
+        assert self.ask(rows, driver).decision == "exit"
+        assert (rows.attempt.attached_at_ms, rows.rung) == (None, 0)

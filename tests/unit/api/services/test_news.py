@@ -215,6 +215,24 @@ def test_a_user_and_all_users_have_so_many_streams_and_a_closed_one_makes_room(d
     run_coroutine(play())
 
 
+@pytest.mark.parametrize(
+    ("status", "is_ending"), [(CommandStatus.IN_PROGRESS, False), (CommandStatus.COMPLETED, True), (None, False)]
+)
+def test_a_stream_of_an_operation_that_has_ended_tells_its_state_and_ends(
+    database: Database, status: CommandStatus | None, is_ending: bool
+) -> None:
+    operation: Any = None if status is None else SimpleNamespace(status=status, model_dump=lambda mode: {"mode": mode})
+
+    async def play() -> None:
+        user = Principal("id", "ann", Role.VIEWER)
+        opened = database.news.open(Subject(operation_id="o"), user, Credential(None), operation=operation)
+        assert opened._is_ending is is_ending
+        told = [] if status is None else ['event: operation\ndata: {"mode":"json"}\n\n']
+        assert opened._drain() == told
+
+    run_coroutine(play())
+
+
 def test_news_that_were_not_sent_are_merged_and_too_many_jobs_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "now_ms", lambda: 7)
 

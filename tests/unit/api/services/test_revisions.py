@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,10 +15,11 @@ from keyscale.api.errors import (
     RevisionConflictError,
     RevisionRequiredError,
 )
+from keyscale.api.schemas.revision import UpdateRequest
 from keyscale.api.services import revisions as service
 from keyscale.api.specification import Specification
-from keyscale.db.models import Attempt, Change, Checkpoint, Job, Revision
-from keyscale.db.statuses import ChangeKind, JobStatus, UpgradeMode
+from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Job, Revision
+from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, JobStatus, UpgradeMode
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 
 SESSION: Any = None
@@ -147,3 +151,78 @@ def test_a_difference_of_a_parameter_that_is_named_like_a_secret_is_masked() -> 
     assert service._masked("parameters.input", "/in") == "/in"
     assert service._masked("password", "hunter2") == "hunter2", "no parameter of a user"
     assert service._masked("parameters.password", {"secret": "DATABASE"}) == {"secret": "DATABASE"}
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "is_planned"),
+    [
+        ({}, JobStatus.RUNNING, True),
+        ({}, JobStatus.RESTARTING, True),
+        ({}, JobStatus.STOPPED, False),
+        ({}, JobStatus.UPGRADING, False),
+        ({"plan_first": False}, JobStatus.RUNNING, False),
+        ({"change_id": "known"}, JobStatus.RUNNING, False),
+        ({"change_id": "new"}, JobStatus.RUNNING, True),
+    ],
+)
+def test_a_change_of_a_running_job_is_planned_before_anything_stops(
+    monkeypatch: pytest.MonkeyPatch, request_: dict[str, Any], status: JobStatus, is_planned: bool
+) -> None:
+    planned: list[Any] = []
+    job = Job(id="job", revision=1, status=status)
+    monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
+    monkeypatch.setattr(service.changes, "find", lambda _, name: {"known": Change(id="known")}.get(name))
+    monkeypatch.setattr(service.revisions, "current", lambda *_: revision(1))
+    monkeypatch.setattr(service.plans, "require_takeover", lambda *what, **more: planned.append((*what[1:], more)))
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    user: Any = "user"
+    request = UpdateRequest(parallelism=4, allow_non_restored_state=True, **request_)
+
+    def change(present: Specification) -> Specification:
+        return replace(present, parallelism=4)
+
+    service._plan_first(context, user, "flights", request, change, '"1"')
+    wanted = Specification("program", 4)
+    allows = {"allow_non_restored_state": True}
+    assert planned == ([("user", "flights", wanted, allows)] if is_planned else [])
+    if is_planned:
+        with pytest.raises(RevisionConflictError):
+            service._plan_first(context, user, "flights", request, change, '"2"')
+
+
+def test_a_revision_is_shown_with_its_program_and_the_last_change_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def row(number: int, artifact_id: str) -> Revision:
+        return Revision(
+            job_id="job",
+            number=number,
+            created_at_ms=number,
+            created_by="ann",
+            message=None,
+            **Specification(artifact_id, 2).columns(),
+        )
+
+    made = Change(
+        id="c",
+        job_id="job",
+        kind=ChangeKind.UPGRADE,
+        status=ChangeStatus.COMPLETED,
+        phase=ChangePhase.VERIFY,
+        phases=[],
+        from_revision=1,
+        to_revision=2,
+        from_parallelism=1,
+        to_parallelism=2,
+        upgrade_mode=SAVEPOINT,
+        allow_non_restored_state=False,
+        old_attempt=1,
+        requested_at_ms=3,
+    )
+    programs = {"a": Artifact(id="a", name="program", version=6)}
+    monkeypatch.setattr(service.artifacts, "find_all", lambda _, ids: {each: programs[each] for each in ids & {"a"}})
+    monkeypatch.setattr(service.changes, "last_to", lambda *key: {2: made} if key[1:] == ("job", [2, 1]) else {})
+    job = Job(id="job", revision=2)
+    second, first = service._revision_answers(SESSION, job, [row(2, "a"), row(1, "gone")])
+    assert (second.number, second.is_current, second.artifact_name, second.artifact_version) == (2, True, "program", 6)
+    assert second.change is not None
+    assert second.change.id == "c"
+    assert (first.number, first.is_current, first.artifact_name, first.change) == (1, False, "", None)
