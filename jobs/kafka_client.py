@@ -14,13 +14,15 @@ from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from .errors import InvalidTopologyError
 from .secret import Secret, revealed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from confluent_kafka.admin import ListOffsetsResultInfo
 
 _Answer = TypeVar("_Answer")
 _Client = TypeVar("_Client")
@@ -84,6 +86,20 @@ def answered(answer: Future[_Answer], timeout_seconds: float) -> _Answer:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
     finally:
         del answer  # the failure's traceback would keep it, and it keeps the failure
+
+
+def offset_of(answer: Future[ListOffsetsResultInfo], timeout_seconds: float) -> int:
+    """Returns the offset of a partition in the brokers' answer.
+
+    If the partition's leader dies before it answers, the client gives an invalid offset and no error.
+
+    Raises:
+        KafkaException: The brokers refuse, have not answered in time, or the leader has died.
+    """
+    offset = int(answered(answer, timeout_seconds).offset)
+    if offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+    return offset
 
 
 class Held(Generic[_Client]):

@@ -30,7 +30,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # exported, b
     OffsetSpec,
 )
 
-from ..kafka_client import Held, answered, error_of, is_away, is_passing, within
+from ..kafka_client import Held, answered, error_of, is_away, is_passing, offset_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -255,7 +255,7 @@ def _end(settings: Mapping[str, Any], partition: TopicPartition, isolation: Isol
     latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     admin = Held(AdminClient(dict(settings)))
     asked = admin.client.list_offsets({partition: latest}, isolation_level=isolation, request_timeout=_SECONDS)
-    return int(answered(asked[partition], _SECONDS).offset)
+    return offset_of(asked[partition], _SECONDS)
 
 
 def _last_before(settings: Mapping[str, Any], partition: TopicPartition, end: int) -> bytes | None:

@@ -14,7 +14,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCol
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
 
 from ..errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
-from ..kafka_client import Held, answered, client_settings, error_of, within
+from ..kafka_client import Held, answered, client_settings, error_of, offset_of, within
 from .kafka_partition import FIXED, open_partition, record_batch
 from .positions import limited
 from .source import Loss, Source
@@ -297,7 +297,7 @@ class KafkaSource(Source):
         there: dict[str, set[str]] = {}
         for partition, answer in asked.items():
             try:
-                offsets[split_name(partition)] = self._result(answer).offset
+                offsets[split_name(partition)] = offset_of(answer, self._timeout_seconds)
             except KafkaException as failure:
                 if error_of(failure).code() not in _UNKNOWN_PARTITION:
                     raise

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from keyscale.jobs.kafka_client import Held, answered, error_of, is_away, within
+from keyscale.jobs.kafka_client import Held, answered, error_of, is_away, offset_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,17 @@ def test_an_answer_is_returned_and_a_refusal_raised() -> None:
     with pytest.raises(KafkaException) as failure:
         answered(refusal, 1)
     assert not is_away(error_of(failure.value))
+
+
+def test_the_offset_of_a_leader_that_died_is_an_error_of_brokers_that_are_away() -> None:
+    answer: Future[Any] = Future()
+    answer.set_result(SimpleNamespace(offset=0))
+    assert offset_of(answer, 1) == 0
+    lost: Future[Any] = Future()
+    lost.set_result(SimpleNamespace(offset=OFFSET_INVALID))
+    with pytest.raises(KafkaException) as failure:
+        offset_of(lost, 1)
+    assert is_away(error_of(failure.value))
 
 
 class SlowClient:

@@ -1,4 +1,4 @@
-"""A topic that comes back with fewer partitions has lost records, and Kafka answers all the same."""
+"""A topic that comes back with fewer partitions has lost records; a leader that dies has not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from keyscale.jobs.errors import SourceRecordsLostError, SourceUnavailableError
 from keyscale.jobs.sources.kafka import KafkaSource
@@ -87,3 +87,20 @@ def test_a_job_that_does_not_skip_says_that_records_are_lost() -> None:
 def test_a_partition_that_the_topic_has_is_waited_for() -> None:
     with pytest.raises(SourceUnavailableError, match="UNKNOWN_TOPIC_OR_PART"):
         source(Admin(3, known=2), timeout_ms=1).latest(OLD, None)
+
+
+class LeaderDies(Admin):
+    """Brokers of which one dies before it answers; another one describes the topic."""
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, Any], **_: Any) -> dict[TopicPartition, Future[Any]]:
+        return {each: answer(SimpleNamespace(offset=OFFSET_INVALID)) for each in wanted}
+
+
+@pytest.mark.parametrize("lost_records", ["fail", "skip"])
+def test_a_leader_that_dies_before_it_answers_loses_no_records(lost_records: Literal["fail", "skip"]) -> None:
+    new = {split: {**position, "topic_id": "new"} for split, position in OLD.items()}
+    reading = source(LeaderDies(3), lost_records)
+    with pytest.raises(SourceUnavailableError):
+        reading.latest(new, None)
+    with pytest.raises(SourceUnavailableError):
+        reading.discover(())
