@@ -17,6 +17,7 @@ from playwright.sync_api import Error as BrowserError
 from keyscale.api.cli.client import ControlPlane, job_path
 from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError, UnexpectedAnswerError
 from keyscale.clock import now_ms
+from keyscale.jobs.kafka_client import offset_of
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
@@ -113,10 +114,9 @@ class Observer:
                 writer = csv.DictWriter(file, COLUMNS)
                 writer.writeheader()
                 api = ControlPlane(self.rig.control_plane.process.connection)
-                admin = AdminClient({"bootstrap.servers": self.job.broker.servers, "log_level": 0})
                 looked_ms = opened_ms = 0
                 while not self._ended.wait(1):
-                    self._ask_brokers(admin)
+                    self._ask_brokers()
                     self._read_log()
                     if now_ms() - looked_ms >= OBSERVE_MS:
                         looked_ms = now_ms()
@@ -128,7 +128,7 @@ class Observer:
                         self._observe(api, shown)
                         self._judge(writer, looked_ms - JUDGED_AFTER_MS)
                         file.flush()
-                self._ask_brokers(admin)
+                self._ask_brokers()
                 self._read_log()
                 self._count_rows()
                 self._judge(writer, now_ms())
@@ -137,11 +137,13 @@ class Observer:
         except BaseException as error:  # noqa: BLE001 - raised in the test's thread
             self._error = error
 
-    def _ask_brokers(self, admin: AdminClient) -> None:
+    def _ask_brokers(self) -> None:
+        # A client that has lost its broker may be stuck: a new one for each question.
+        admin = AdminClient({"bootstrap.servers": self.job.broker.servers, "log_level": 0})
         asked = {TopicPartition(self.job.topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
         with contextlib.suppress(KafkaException):
             answers = admin.list_offsets(asked, request_timeout=ANSWER_SECONDS)
-            ends = sum(answer.result(ANSWER_SECONDS + 1).offset for answer in answers.values())
+            ends = sum(offset_of(answer, ANSWER_SECONDS + 1) for answer in answers.values())
             self.truth.ends.add(now_ms(), ends)
 
     def _read_log(self) -> None:
