@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from keyscale.api.errors import OperationIdTakenError
+from keyscale.api.errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
+from keyscale.api.schemas.job import StopRequest
+from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
 from keyscale.api.services import changes as changes_service
 from keyscale.api.services import operations as service
 from keyscale.db.models import Change, Command, Job
@@ -128,6 +132,7 @@ def test_operations_are_shown_with_their_results_and_what_a_user_has_deleted(mon
     failure = shown["failed"].failure_cause
     assert (failure and failure.code, shown["kept"].created_at_ms, shown["kept"].ended_at_ms) == ("X", 1, 2)
     statuses = {name: answer.status for name, answer in shown.items() if " " in name}
+    assert statuses.keys() == {change.id for change in changes}
     for name, status in statuses.items():
         kind, _, of = name.partition(" ")
         is_over = ChangeStatus(of) is not ChangeStatus.IN_PROGRESS
@@ -142,3 +147,55 @@ def test_operations_are_shown_with_their_results_and_what_a_user_has_deleted(mon
             assert result is None
         assert (shown[name].failure_cause is not None) is (of == "ROLLED_BACK")
         assert (shown[name].created_at_ms, shown[name].ended_at_ms) == (3, 9)
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_request_is_carried_out_once(
+    stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch, is_repeated: bool
+) -> None:
+    asked: list[Any] = []
+    rung: list[int] = []
+    in_progress = {"status": CommandStatus.IN_PROGRESS}
+    context: Any = SimpleNamespace(
+        sessions=SimpleNamespace(begin=lambda: nullcontext(None)), wakeup=SimpleNamespace(ring=lambda: rung.append(1))
+    )
+    user: Any = "user"
+
+    def require_job(_: Any, name: str, *, lock: bool) -> Job:
+        assert lock, "two requests for one job come one after the other"
+        return {"flights": JOB}[name]
+
+    def stop(_: Any, *what: Any, drain: bool) -> Command:
+        asked.append((*what, drain))
+        return command(what[2], **in_progress)
+
+    def snapshot(_: Any, *what: Any) -> Command:
+        asked.append(what)
+        return command(what[2], what[3], **in_progress)
+
+    monkeypatch.setattr(service, "require_job", require_job)
+    monkeypatch.setattr(service.intents, "stop", stop)
+    monkeypatch.setattr(service.intents, "snapshot", snapshot)
+    if is_repeated:
+        done = {"status": CommandStatus.COMPLETED}
+        stored["end"], stored["s"] = command("end", drain=True, **done), command("s", SAVEPOINT, **done)
+    ended = service.stop(context, user, "flights", StopRequest(operation_id="end", drain=True))
+    taken = service.trigger_savepoint(context, user, "flights", SavepointRequest(savepoint_id="s"))
+    status = CommandStatus.COMPLETED if is_repeated else CommandStatus.IN_PROGRESS
+    assert [(each.operation_id, each.status) for each in (ended, taken)] == [("end", status), ("s", status)]
+    assert asked == ([] if is_repeated else [(JOB, "user", "end", True), (JOB, "user", "s", SAVEPOINT)])
+    assert rung == [1], "a stop concerns the reconciler, too"
+    unnamed = service.trigger_checkpoint(context, user, "flights", OperationRequest())
+    assert unnamed.operation_id
+    assert asked[-1][3] is CommandKind.CHECKPOINT
+
+
+def test_a_savepoint_and_an_operation_that_are_not_there_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
+    monkeypatch.setattr(service, "require_job_id", lambda _, name: {"flights": "job"}[name])
+    monkeypatch.setattr(service, "answers", lambda *_: {})
+    monkeypatch.setattr(service.commands, "find_savepoint", lambda *_: None)
+    with pytest.raises(SavepointNotFoundError):
+        service.show_savepoint(context, "flights", "s")
+    with pytest.raises(OperationNotFoundError):
+        service.show(context, "o")
