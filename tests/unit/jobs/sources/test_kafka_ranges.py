@@ -168,3 +168,6 @@ def test_a_batch_ends_before_open_transactions_unless_the_job_reads_them(
     (settings,) = clients
     assert settings["client.id"] == "me"
     assert not {"isolation.level", "group.id"} & settings.keys(), "they are a consumer's"
+    reading.close()
+    reading._offsets([TopicPartition("t", 0)], kafka._LATEST)
+    assert len(clients) == 2, "a closed source holds no client"

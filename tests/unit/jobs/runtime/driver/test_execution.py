@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import queue
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -29,15 +30,18 @@ from keyscale.jobs.runtime.driver.execution import (
 )
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import SparkLostError
+from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.layout import Layout
 from keyscale.state.log.resolution import OperatorHistory, ResumePoint
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.restore.plan import CoverError
 from keyscale.state.retention.deletion_plan import RetentionPolicy
 
 if TYPE_CHECKING:
@@ -177,7 +181,10 @@ def test_checkpoints_go_on_with_the_jobs_numbers_settings_and_base(tmp_path: Pat
     assert driver.reports == ["report"]
 
 
-def test_settings_that_change_reach_checkpoints_and_batches_once(tmp_path: Path) -> None:
+def test_settings_that_change_reach_checkpoints_and_batches_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     driver = Driver(tmp_path)
     coordinator = driver.coordinate()
     coordinator._follow_settings()
@@ -188,6 +195,7 @@ def test_settings_that_change_reach_checkpoints_and_batches_once(tmp_path: Path)
     checkpoints = coordinator._checkpoints
     assert (checkpoints.context.timeout_ms, checkpoints.retained_count) == (90_000, 2)
     assert (driver.loop.batch_interval_ms, driver.query.reads_on) == (500, 1)
+    assert caplog.messages == ["the job follows the settings of revision 9"]
     assert coordinator._settings() == driver.settings.newest.checkpoints
     driver.follow(checkpoints={"timeout_ms": 80_000}, batch_interval_ms=500)
     coordinator._follow_settings()
@@ -333,6 +341,27 @@ def test_a_damaged_checkpoint_is_left_for_an_older_one_and_damaged_changelogs_al
     else:
         with pytest.raises(type(error)):
             driver.execution._resumed(opened, cast("Any", None), cast("Any", None))
+
+
+@pytest.mark.parametrize(("last", "is_whole"), [(7, True), (6, False)])
+def test_a_job_runs_only_after_all_of_its_state_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int, is_whole: bool
+) -> None:
+    driver = Driver(tmp_path)
+    parts = [KeyGroupRange(0, 3), KeyGroupRange(4, last)]
+    results = {index: pickle.dumps([RestoredSubtask(OperatorUid("count"), part)]) for index, part in enumerate(parts)}
+
+    def run_per_subtask(spark: Any, anchor: str, label: str, task: Any) -> dict[int, bytes]:
+        assert (spark, anchor, label, task.starts) == (None, "anchor", "restore", "starts")
+        assert driver.status.heartbeat().restored_at_ms is None
+        return results
+
+    monkeypatch.setattr(execution, "run_per_subtask", run_per_subtask)
+    shipment = SimpleNamespace(starts=lambda _: "starts")
+    committed = SimpleNamespace(is_empty=False, counters=JobCounters(input_records=5))
+    with contextlib.nullcontext() if is_whole else pytest.raises(CoverError):
+        driver.execution._restore(cast("Any", "anchor"), cast("Any", shipment), cast("Any", committed))
+    assert (driver.status.heartbeat().restored_at_ms is not None) is is_whole
 
 
 def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_its_state(
