@@ -324,25 +324,28 @@ class DriverStatus:
     def _metrics_now(self) -> DriverMetrics:
         """Returns the metrics; rates fall while the job reads nothing.
 
-        Either there is no input, or an outage keeps a batch waiting.
+        There is no input, an outage keeps a batch waiting, or a batch takes more than twice as long as the last one.
         """
         metrics = self._metrics
-        is_away = metrics.sink_outage is not None or metrics.store_away_since_ms is not None
-        if self._committed_at is None or not (metrics.waits_for_input or is_away):
+        if self._committed_at is None:
             return metrics
+        is_away = metrics.sink_outage is not None or metrics.store_away_since_ms is not None
+        is_quiet = metrics.waits_for_input or is_away
         now, quiet = self._clock(), dict[str, Any]()
-        if 1000 * (now - self._committed_at) > IDLE_MS:
+        running_ms = 1000 * (now - self._committed_at)
+        if is_quiet and running_ms > IDLE_MS:
             quiet["busy_ratio"] = 0.0
             if metrics.waits_for_input and not self._are_counted:
                 quiet["pending_records"] = 0
         quiet_ms = 1000 * (now - (self._committed_at if self._rated_until is None else self._rated_until))
         quiet_ms -= quiet_ms % 1000  # so that a heartbeat is new once a second at most, until the rates are zero
         # A job whose batches are far apart is quiet only when the next batch is late.
-        if quiet_ms > max(IDLE_MS, min(self._rated_ms, AVERAGED_MS)):
+        is_late = quiet_ms > max(IDLE_MS, min(self._rated_ms, AVERAGED_MS))
+        if is_late and (is_quiet or running_ms > 2 * max(IDLE_MS, self._rated_ms)):
             span = self._read_time.without_records(quiet_ms)
             quiet["input_records_per_second"] = rate_after(metrics.input_records_per_second, 0, span)
             quiet["operators"] = [without_records(operator, span) for operator in metrics.operators]
-        return metrics.model_copy(update=quiet)
+        return metrics.model_copy(update=quiet) if quiet else metrics
 
     def heartbeat(self) -> Heartbeat:
         with self._lock:

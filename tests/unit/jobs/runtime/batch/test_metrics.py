@@ -301,6 +301,35 @@ def test_while_a_sink_is_away_nothing_is_read_and_what_waits_still_waits() -> No
     assert (metrics.input_records_per_second, metrics.busy_ratio, metrics.pending_records) == (0, 0, 7)
 
 
+def test_the_rate_stays_down_when_an_outage_is_over_and_its_batch_is_not() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    commit(status, 50)
+    status.sink_waited_for(SinkOutage(uid=UID, since_ms=1, reason="away"))
+    clock.now += AVERAGED_MS / 1000 + 1
+    assert status.heartbeat().metrics.input_records_per_second == 0
+    status.sink_waited_for(None)
+    metrics = status.heartbeat().metrics
+    assert (metrics.input_records_per_second, metrics.operators[0].read_records_per_second) == (0, 0)
+
+
+def test_the_rate_falls_while_a_batch_takes_more_than_twice_as_long_as_the_last_one() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    status.restored(0, NOTHING_COUNTED)
+    for clock.now in (20.0, 40.0):
+        commit(status, 4400)
+    clock.now = 80.0
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(220)
+    clock.now = 85.0
+    metrics = status.heartbeat().metrics
+    assert metrics.input_records_per_second == pytest.approx(55), "a quarter of the minute has records"
+    assert metrics.busy_ratio > 0, "the batch runs"
+    clock.now = 140.0
+    commit(status, 22_000)
+    assert status.heartbeat().metrics.input_records_per_second == pytest.approx(220)
+
+
 def test_lost_records_add_up_over_the_queries_of_a_driver_and_are_those_since_it_started() -> None:
     status = DriverStatus()
     for query, lost in (("first", 0), ("first", 5), ("first", 5), ("second", 0), ("second", 2), ("third", 2)):
