@@ -21,6 +21,7 @@ from keyscale.jobs.kafka_client import offset_of
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
+from tests.soak.soak_faults import CALM_SECONDS
 from tests.soak.soak_shop import PARTITIONS
 from tests.soak.soak_truth import COUNTERS, PUBLISHED_MS, RATE_MS, Observation, Truth, judge
 from tests.support.servers.browser import Complaints, new_context, running_browser, sign_in
@@ -80,6 +81,8 @@ class Observer:
     _plans: dict[int, int] = field(default_factory=dict)
     _position: int = 0
     _seen_ms: int = 0
+    _attempt: int | None = None
+    _attempt_ms: int = 0
     _pending: list[tuple[Observation, dict[str, Any]]] = field(default_factory=list)
     _newest: dict[str, float] = field(default_factory=dict)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -201,7 +204,11 @@ class Observer:
         answered_ms = now_ms()
         figures = job["figures"]
         self.observations += 1
-        is_calm = is_calm and figures["input_rate"] is not None and job["status"] == "RUNNING"
+        attempt = job["attempt"] or {}
+        if attempt.get("number") != self._attempt:
+            self._attempt, self._attempt_ms = attempt.get("number"), asked_ms
+        is_calm = is_calm and job["status"] == "RUNNING" and figures["input_rate"] is not None
+        is_calm = is_calm and asked_ms - self._attempt_ms > 1000 * CALM_SECONDS  # a young driver has rates of its own
         points = [
             (at_ms, series["step_ms"], {name: series["series"][name][index] for name in names})
             for index, at_ms in enumerate(series["at_ms"])
@@ -212,7 +219,6 @@ class Observer:
             if figures[name] < self._newest.get(name, 0):
                 self.wrong.append(f"{name} has become less: {self._newest[name]}, then {figures[name]}")
             self._newest[name] = figures[name]
-        attempt = job["attempt"] or {}
         known = {name: next((v[name] for _, _, v in reversed(points) if v[name] is not None), None) for name in names}
         waiting_ms = figures["lag_records_at_ms"]
         row = {
