@@ -476,3 +476,14 @@ def test_the_first_failure_of_a_change_stays_when_the_job_fails_too(stored: Stor
     take(stored, steps.FailJob({"code": "LATER", "message": "it broke, too"}))
     assert (change.failure, change.status) == (FAILURE, ChangeStatus.FAILED)
     assert stored.events[0][1]["ending"] == "failed: X"
+
+
+def test_a_rewind_that_the_new_driver_has_carried_out_is_kept_in_mind_when_the_change_goes_back(
+    stored: Stored,
+) -> None:
+    stored.attempt(2, restore_id="c", restored_at_ms=5)
+    stored.begin(rewind_to=SAVEPOINT, savepoint_location=LATEST, phase=ChangePhase.VERIFY)
+    stored.job.restore = Restore("c", RestoreMode.REWIND, SAVEPOINT).dump()
+    take(stored, steps.RollBack(2, FAILURE))
+    assert (stored.job.rewound_by, stored.job.rewound_to) == (2, SAVEPOINT)
+    assert stored.attempts[3].restore_from == LATEST

@@ -16,7 +16,6 @@ from keyscale.api.services import series
 from keyscale.api.services.series import SAMPLE_MS, choose_step, is_sample_due, merged
 from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS
-from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverMetrics, DriverState, Heartbeat
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -156,24 +155,19 @@ def test_the_values_of_a_checkpoint_are_stored_as_themselves(stored: list[Any]) 
     assert set(stored[0][2]) <= set(COLUMNS)
 
 
-@pytest.mark.parametrize(("state", "rate"), [("RUNNING", 4.0), ("RESTORING", None)])
+@pytest.mark.parametrize(("is_current", "rate"), [(True, 4.0), (False, None)])
 def test_a_sample_has_the_jobs_counters_and_the_gauges_of_a_running_driver(
-    stored: list[Any], state: str, rate: float | None
+    stored: list[Any], is_current: bool, rate: float | None
 ) -> None:
     session: Any = None
-    attempt = Attempt(
-        job_id="job",
-        stage=AttemptStage.ACTIVE,
-        driver_state=state,
-        heartbeat_at_ms=1_000_000,
-        totals_before={"input_records": 10, "lag_records": 6, "lag_records_at_ms": 1},
-    )
-    series.sample(session, attempt, DriverMetrics(batches=1, input_records=5, processed_records_per_second=4.0), 77)
+    before = {"input_records": 10, "lag_records": 6, "lag_records_at_ms": 1}
+    metrics = DriverMetrics(batches=1, input_records=5, processed_records_per_second=4.0)
+    series.sample(session, "job", metrics, before, is_current=is_current, at_ms=77)
     [(job_id, at_ms, values)] = stored
     assert (job_id, at_ms, values["input_records"], values["processed_rate"]) == ("job", 77, 15, rate)
     assert values["lag_records"] is None, "an earlier driver's number is not of this time"
     assert set(values) <= set(COLUMNS), "the size of the state comes from checkpoints, and rates from counters"
-    series.sample(session, attempt, DriverMetrics(pending_records=9), 78)
+    series.sample(session, "job", DriverMetrics(pending_records=9), before, is_current=is_current, at_ms=78)
     assert stored[1][2]["lag_records"] == 9
 
 
