@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 
 from keyscale.jobs.errors import SinkRowsRefusedError
@@ -48,6 +49,21 @@ def test_dead_letters_are_a_sink_of_their_own_in_the_same_batch() -> None:
     letters.recover(CONTEXT)
     own = SinkContext("job", "table-dead-letters", 7, 3, "unique", forked_from="other")
     assert sink.calls == [("prepare rows", own), ("publish", "letters"), ("discard", "letters"), ("recover", own)]
+
+
+def test_a_dead_letter_sink_is_checked_with_the_reason_as_a_column() -> None:
+    checked: list[tuple[pa.Schema, SinkContext]] = []
+
+    class Checked(Letters):
+        def check(self, schema: pa.Schema, context: SinkContext) -> None:
+            checked.append((schema, context))
+
+    schema = pa.schema([("id", pa.int64())])
+    for sink in (None, Letters(), Checked()):
+        DeadLetters(cast("Any", sink)).check(schema, CONTEXT)
+    ((found, context),) = checked
+    assert found == pa.schema([("id", pa.int64()), ("error", pa.string())])
+    assert context.uid == "table-dead-letters"
 
 
 def test_without_a_sink_for_them_refused_rows_fail_the_batch_and_all_else_is_nothing() -> None:

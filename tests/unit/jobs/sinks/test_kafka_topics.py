@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AclOperation
 
 from keyscale.jobs.sinks import kafka_topics
 from keyscale.jobs.sinks.kafka_topics import RECORD_BYTES_MAX, Refusal, TopicDirectory, TopicLimits
@@ -117,6 +118,29 @@ def test_a_refused_description_fails_the_batch(brokers: Brokers) -> None:
     brokers.configs["a"] = KafkaError.CLUSTER_AUTHORIZATION_FAILED
     with pytest.raises(KafkaException):
         TopicDirectory({}).limits(["a"])
+
+
+@pytest.mark.parametrize(
+    ("operations", "may_write"),
+    [
+        (None, True),
+        ([], True),
+        ([AclOperation.READ, AclOperation.WRITE], True),
+        ([AclOperation.ALL], True),
+        ([AclOperation.READ, AclOperation.DESCRIBE], False),
+    ],
+)
+def test_a_user_may_write_to_a_topic_unless_the_brokers_say_otherwise(
+    monkeypatch: pytest.MonkeyPatch, operations: list[AclOperation] | None, may_write: bool
+) -> None:
+    class Admin:
+        def describe_topics(self, topics: Any, *, include_authorized_operations: bool, request_timeout: float) -> Any:
+            assert (topics.topic_names, include_authorized_operations) == (["a"], True)
+            assert request_timeout > 0
+            return {"a": answer(SimpleNamespace(authorized_operations=operations))}
+
+    monkeypatch.setattr(kafka_topics, "AdminClient", lambda _: Admin())
+    assert TopicDirectory({}).may_write("a") is may_write
 
 
 @pytest.mark.parametrize(

@@ -415,6 +415,9 @@ def test_a_claimed_savepoint_belongs_to_the_job_and_to_no_other(store: ObjectSto
     opened = open_attempt(store, assignment(store, 1, restore_from=location, claim_mode=mode), OPERATORS)
     assert opened.manifest == given
     assert opened.claims is (mode == "claim")
+    [*_, (_, entry)] = opened.journal._log.read()
+    assert isinstance(entry, AttemptOpened)
+    assert (entry.claims, entry.restored_from) == (mode == "claim", given.path), "the clean-up goes by the log"
     further = assignment(store, 1, job_id="further", restore_from=location)
     if mode == "claim":
         with pytest.raises(ClaimRefusedError):

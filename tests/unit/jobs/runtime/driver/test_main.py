@@ -213,7 +213,10 @@ def test_the_exit_code_says_how_the_run_has_ended(
         return SimpleNamespace(run=lambda: end)
 
     environment = SimpleNamespace(
-        work_dir=tmp_path / "work", local_root=tmp_path / "state", libraries=frozenset({"1"}), channel=lambda: control
+        work_dir=tmp_path / "new" / "work",
+        local_root=tmp_path / "state",
+        libraries=frozenset({"1"}),
+        channel=lambda: control,
     )
     monkeypatch.setattr(driver, "DriverEnvironment", SimpleNamespace(read=lambda _: environment))
     builder = SimpleNamespace(getOrCreate=lambda: SPARK)
@@ -222,7 +225,10 @@ def test_the_exit_code_says_how_the_run_has_ended(
     monkeypatch.setattr(driver, "JobRun", run_of)
     monkeypatch.setattr(driver, "end_with_parent", lambda: None)
     monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
+    SPARK.sparkContext.environment.clear()
+    monkeypatch.setenv("KEYSCALE_EXECUTOR_PYTHONPATH", "libraries")
     assert driver.main() == code
+    assert SPARK.sparkContext.environment == {"PYTHONPATH": "libraries"}
     assert control.answers == [EXIT], "the connection is closed"
     assert len(warm_ups) == 1
     assert environment.work_dir.is_dir()
@@ -232,7 +238,7 @@ def test_the_exit_code_says_how_the_run_has_ended(
         assert access.calls == (["open"] if answer is PREVIEW else ["open", "renew"])
         assert warm_ups[0].calls == (["start"] if answer is PREVIEW else ["finish"])
         assert (control.requests[0].spark_ui_url, control.requests[0].wants_preview) == ("http://ui", True)
-        assert runs == [(ASSIGNMENT, tmp_path / "work", tmp_path / "state", {"1"})]
+        assert runs == [(ASSIGNMENT, tmp_path / "new" / "work", tmp_path / "state", {"1"})]
 
 
 def test_a_wrong_environment_has_an_exit_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
