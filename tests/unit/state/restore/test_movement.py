@@ -46,6 +46,8 @@ def test_scaling_in_opens_several_shards_as_they_are():
         ((0, 1), 800, 0),
         ((2, 3), 800, 0),
     ]
+    assert [(each.other_bytes, each.files) for each in found] == [(400, 2), (800, 2)]
+    assert [(each.index, each.key_groups.start, each.key_groups.end) for each in found] == [(0, 0, 7), (1, 8, 15)]
 
 
 def test_an_operator_without_state_moves_nothing():

@@ -6,10 +6,11 @@ import pyarrow as pa
 
 from keyscale.state.documents.manifest import OperatorDeclaration, SnapshotHandle
 from keyscale.state.identifiers import BatchId, OperatorUid, SubtaskIndex
-from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.schema import schema_of_key
 from keyscale.state.keyed.schema_change import Fate
 from keyscale.state.log.resolution import OperatorHistory
+from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.restore.program_change import DeclaredOperator, operator_changes
 
 KEY = pa.schema([("user", pa.string())])
@@ -58,3 +59,28 @@ def test_an_operator_with_another_key_cannot_take_its_state_over():
 def test_one_incompatible_state_makes_its_operator_incompatible():
     change = changes({"a": stored(of_type=pa.int64())}, [declared("a", of_type=pa.string())])["a"]
     assert (change.fate, change.reason) == (Fate.INCOMPATIBLE, None)
+
+
+def operator_state(**types):
+    backend = OperatorStateBackend()
+    for name, value_type in types.items():
+        backend.list_state(ListStateDescriptor(name, value_type))
+    return backend.snapshot().states
+
+
+def test_operator_state_is_dropped_kept_or_incompatible_with_its_own_operator():
+    histories = {uid: stored(of_type=pa.int64()) for uid in ("a", "b", "c")}
+    held = {uid: operator_state(offsets=pa.int64()) for uid in ("a", "b")}
+    known = declaration(of_type=pa.int64())
+    now = [
+        DeclaredOperator(OperatorUid("b"), known, operator_state(offsets=pa.int64())),
+        DeclaredOperator(OperatorUid("c"), known, operator_state(offsets=pa.int64())),
+    ]
+    a, b, c = operator_changes(histories, held, now)
+    assert [(each.name, each.fate) for each in a.states] == [("total", Fate.DROPPED), ("offsets", Fate.DROPPED)]
+    assert a.states[1].stored is not None
+    assert [(each.name, each.fate) for each in b.states] == [("total", Fate.KEPT), ("offsets", Fate.KEPT)]
+    assert [(each.name, each.fate) for each in c.states] == [("total", Fate.KEPT), ("offsets", Fate.NEW)]
+    assert [each.fate for each in (a, b, c)] == [Fate.DROPPED, Fate.KEPT, Fate.KEPT]
+    other = [DeclaredOperator(OperatorUid(uid), known, operator_state(offsets=pa.string())) for uid in ("a", "b", "c")]
+    assert [each.fate for each in operator_changes(histories, held, other)] == [Fate.INCOMPATIBLE] * 2 + [Fate.KEPT]
