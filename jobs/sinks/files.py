@@ -157,9 +157,10 @@ class FileSink:
             if there is not None and there != token:
                 _refuse_unless_disowned(there, key, target)
                 target.delete()
+        last = max(self._marked(key.job_id, key.uid), default=None, key=_age)
+        step = next_step(last, key.attempt, key.batch_id)
         if not staging.exists():
-            last = max(self._marked(key.job_id, key.uid), default=None, key=_age)
-            if next_step(last, key.attempt, key.batch_id) is Step.DONE:
+            if step is Step.DONE:
                 return  # a reader has removed it
             if key.path != path_now:  # the output of the sink's earlier place may be gone
                 logger.warning("sink %s: batch %d is not found where the sink wrote before", key.uid, key.batch_id)
@@ -167,6 +168,8 @@ class FileSink:
             raise SinkPublishError(
                 f"the files of batch {key.batch_id} of sink {key.uid} are missing from staging and from the output"
             )
+        if step is Step.REPLACE:
+            self._take_back(key.job_id, key.uid, key.attempt, -1)
         self._mark(key.job_id, key.uid, Published(key.attempt, key.batch_id))
         if target.exists():
             # The rename was interrupted. An object store first copies, then deletes, so staging is complete.
@@ -200,24 +203,26 @@ class FileSink:
         if left:
             logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
         marked = self._marked(context.job_id, context.uid)
-        if not marked or any(is_rewound(each, context.batch_id) for each in marked):
-            for name in root.names():
-                number = name.removeprefix(_BATCH)
-                if name.startswith(_BATCH) and number.isdecimal() and int(number) > context.batch_id:
-                    self._remove_disowned(root.child(name), context)
+        is_left = any(is_rewound(each, context.batch_id) for each in marked)
+        if is_left and context.batch_id < 0:
+            return  # the first batch of the new history takes the output back
+        if is_left or not marked:
+            self._take_back(context.job_id, context.uid, context.attempt, context.batch_id)
         self._mark(context.job_id, context.uid, Published(context.attempt, context.batch_id))
 
-    def _remove_disowned(self, directory: HadoopDirectory, context: SinkContext) -> None:
-        """Removes a published batch that is no longer in the job's history.
+    def _take_back(self, job_id: str, uid: str, attempt: int, batch_id: int) -> None:
+        """Removes what attempts before this one have published after a batch.
 
-        A restore of an earlier savepoint has removed the batch from the history.
+        A restore of an earlier savepoint, or a start without state, has removed these batches from the history.
         """
-        marker = directory.read_text(_MARKER)
-        if marker is None:
-            return
-        there = msgspec.json.decode(marker, type=_FileToken)
-        if (there.job_id, there.uid) == (context.job_id, context.uid) and there.attempt < context.attempt:
-            directory.delete()
+        root = HadoopDirectory(SparkSession.active(), self._path)
+        for name in root.names():
+            number = name.removeprefix(_BATCH)
+            if name.startswith(_BATCH) and number.isdecimal() and int(number) > batch_id:
+                marker = root.child(name).read_text(_MARKER)
+                there = None if marker is None else msgspec.json.decode(marker, type=_FileToken)
+                if there is not None and (there.job_id, there.uid) == (job_id, uid) and there.attempt < attempt:
+                    root.child(name).delete()
 
     def _marked(self, job_id: str, uid: str) -> set[Published]:
         """Returns the markers of the last published batches of the sink."""

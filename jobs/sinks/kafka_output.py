@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _TRIES = 3
+_REFUSED = {Step.REFUSE, Step.REPLACE}  # records of a topic cannot be taken back
 _OPEN_MAX = 16
 
 CLAIM_MS = 10_000
@@ -301,11 +302,11 @@ class WriteShare:
     def _write(self, output: KafkaOutput, records: Iterable[Mapping[str, Any]]) -> None:
         output.opened()
         step = output.step(self.published.attempt, self.published.batch_id)
-        if step is Step.REFUSE:  # an earlier attempt in this worker left the output; the job may have gone back since
+        if step in _REFUSED:  # an earlier attempt in this worker left the output; the job may have gone back since
             output.close()
             output.opened()
             step = output.step(self.published.attempt, self.published.batch_id)
-        if step is Step.REFUSE:
+        if step in _REFUSED:
             raise SinkOccupiedError(
                 f"a newer attempt than {self.published.attempt} writes the output of sink {self.uid}"
             )

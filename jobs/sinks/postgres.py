@@ -144,6 +144,7 @@ class PostgresSink:
         self._has_markers = False
         self._stages: dict[str, str] = {}  # this run's staging tables, with their shapes
         self._free_stage: str | None = None  # the empty staging table
+        self._keeps_output = False  # rows of a history that the job has left, until the new history's first batch
 
     def check(self, schema: pa.Schema, context: SinkContext) -> None:
         """Stages and moves no rows in a transaction that is taken back.
@@ -252,7 +253,10 @@ class PostgresSink:
         """
         moves = OpenMoves.of(revealed(self._url), context)
         letters: list[tuple[str, str]] = []
+        take_back = self._take_back(-1) if self._keeps_output else None
         try:
+            if take_back is not None:
+                moves.try_move(take_back, {})
             reason = moves.try_move(self._move(token), {"tasks": list(token.tasks)})
             if reason is not None and self._dead_letters.sink is None:
                 raise SinkRowsRefusedError(f"PostgreSQL refuses: {reason}")
@@ -296,7 +300,7 @@ class PostgresSink:
 
         Rows that are already published, or may no longer be published, are not marked.
         """
-        if self._step(connection, token) is not Step.APPLY:
+        if self._step(connection, token) not in {Step.APPLY, Step.REPLACE}:
             return False
         self._set_marker(connection, token.job_id, token.uid, Published(token.attempt, token.batch_id))
         connection.execute(self._emptied(token.stage))
@@ -333,6 +337,7 @@ class PostgresSink:
             sink._publish_staged(key)
             if sink is not self:
                 sink.discard(token)  # the sink does not return to that table
+        self._keeps_output = False
         if key.stage in self._stages:
             self._free_stage = key.stage
         self._dead_letters.publish(key.dead_letters)
@@ -358,9 +363,11 @@ class PostgresSink:
             step = self._step(connection, key)
             if step is Step.REFUSE:
                 raise SinkOccupiedError(f"a newer attempt than {key.attempt} writes the output of sink {key.uid}")
-            if step is Step.APPLY:
+            if step in {Step.APPLY, Step.REPLACE}:
                 if not _exists(connection, self._sibling(key.stage)):
                     raise SinkPublishError(f"the staged rows of batch {key.batch_id} of sink {key.uid} are gone")
+                if step is Step.REPLACE and (take_back := self._take_back(-1)) is not None:
+                    connection.execute(take_back)
                 connection.execute(self._move(key), {"tasks": list(key.tasks)})
                 self._set_marker(connection, key.job_id, key.uid, Published(key.attempt, key.batch_id))
                 connection.execute(self._emptied(key.stage))
@@ -411,9 +418,14 @@ class PostgresSink:
                 self._refuse_a_shared_table(connection, context)
             if marker is not None and marker.attempt > context.attempt:
                 raise SinkOccupiedError(f"attempt {marker.attempt} writes the output of sink {context.uid}")
-            if is_rewound(marker, context.batch_id):
-                self._take_back(connection, context)
-            self._set_marker(connection, context.job_id, context.uid, Published(context.attempt, context.batch_id))
+            is_left = is_rewound(marker, context.batch_id)
+            if is_left:
+                self._check_take_back(context)
+            self._keeps_output = is_left and context.batch_id < 0
+            if not self._keeps_output:
+                if is_left and (take_back := self._take_back(context.batch_id)) is not None:
+                    connection.execute(take_back)
+                self._set_marker(connection, context.job_id, context.uid, Published(context.attempt, context.batch_id))
             connection.execute(
                 sql.SQL("UPDATE {} SET target = {} WHERE job_id = %(job)s AND uid = %(uid)s").format(
                     self._sibling(MARKERS), _NAME_OF
@@ -456,15 +468,19 @@ class PostgresSink:
                 f" run again, delete its row of sink {row[1]} from {MARKERS}"
             )
 
-    def _take_back(self, connection: psycopg.Connection[Any], context: SinkContext) -> None:
-        """Deletes the rows of batches outside the job's history.
+    def _take_back(self, batch_id: int) -> sql.Composed | None:
+        """Returns the statement that deletes the rows of later batches.
 
-        A column must identify the rows' batches.
+        None without a column that identifies them: then rows with the same keys replace them.
         """
-        if self._batch_column is not None:
-            statement = sql.SQL("DELETE FROM {} WHERE {} > %s").format(self._target, sql.Identifier(self._batch_column))
-            connection.execute(statement, (context.batch_id,))
-        elif not self._keys:
+        if self._batch_column is None:
+            return None
+        of_batch, last = sql.Identifier(self._batch_column), sql.Literal(batch_id)
+        return sql.SQL("DELETE FROM {} WHERE {} > {}").format(self._target, of_batch, last)
+
+    def _check_take_back(self, context: SinkContext) -> None:
+        """Refuses rows of a history that the job has left, if nothing can replace them."""
+        if self._batch_column is None and not self._keys:
             raise SinkOccupiedError(
                 f"the job has gone back to batch {context.batch_id}, but table {self._table} holds later rows:"
                 f" give the sink keys or a batch column, or delete those rows and then the row of sink {context.uid}"

@@ -35,6 +35,7 @@ class Step(Enum):
     """The action for a token."""
 
     APPLY = auto()  # make the batch visible, and move the marker
+    REPLACE = auto()  # take back the output of the history that the job has left, and go on as in APPLY
     DONE = auto()  # the batch is visible, or no longer part of the history: do nothing
     REFUSE = auto()  # a newer attempt holds the sink, and its history does not contain the batch
 
@@ -55,12 +56,13 @@ def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
     """Decides about the token of a batch, given the marker.
 
     A job that goes back to an earlier savepoint sets the marker back at its start, under its own attempt. Later batches
-    that an older attempt committed are then refused.
+    that an older attempt committed are then refused. A job that starts again from nothing leaves the marker: its first
+    batch finds the marker of the history that the job has left.
     """
     if marker is None:
         return Step.APPLY
     if batch_id <= marker.batch_id:
-        return Step.DONE if attempt <= marker.attempt else Step.REFUSE
+        return Step.DONE if attempt <= marker.attempt else Step.REPLACE
     return Step.APPLY if attempt >= marker.attempt else Step.REFUSE
 
 

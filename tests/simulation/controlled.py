@@ -21,7 +21,7 @@ from keyscale.api.services import changes, clones, jobs, operations, revisions
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import make_context
 from keyscale.db.models import Attempt, Change, DeletedJob, Job, Revision
-from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, ClaimMode, JobStatus, UpgradeMode
+from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.control import reporter
@@ -277,7 +277,7 @@ class ControlledEnvironment(Environment):
             return
         self._check_one_driver_each()
         self._note_changes()
-        if NAME not in self._job_names() or self._has_lost_rows():
+        if NAME not in self._job_names():
             self._stop_and_delete()
             return
         self.on_records([number % 6 for number in range(8)])
@@ -298,21 +298,6 @@ class ControlledEnvironment(Environment):
                 self.auditor.check_left_over(job_id, retained=SETTINGS.retained_count)
                 self._check_savepoints_of_changes(job_id)
         self._stop_and_delete()
-
-    def _has_lost_rows(self) -> bool:
-        """Whether a job went back to its state from before a failed start without state.
-
-        The sink has taken back the rows from before that start, and they stay away.
-        """
-        with self.database.sessions() as session:
-            failed = session.scalars(
-                select(Change.id).where(
-                    Change.status == ChangeStatus.ROLLED_BACK, Change.upgrade_mode == UpgradeMode.STATELESS
-                )
-            ).first()
-        if failed is not None:
-            self.world.reach("a stateless upgrade was rolled back")
-        return failed is not None
 
     def _mend(self) -> None:
         self._armed.clear()

@@ -73,7 +73,6 @@ OF_CONTROL_PLANE = (
     "a rescale was completed",
     "an upgrade was completed",
     "a change was rolled back",
-    "a stateless upgrade was rolled back",
     "a change was cancelled",
     "a change went back to an earlier revision",
     "a job failed for good",

@@ -75,6 +75,8 @@ class PlayedSink:
         match next_step(model.marker, attempt, batch_id):
             case Step.REFUSE:
                 raise SinkOccupiedError(f"batch {batch_id} of attempt {attempt} is refused by {model.marker}")
+            case Step.REPLACE:
+                self._take_back(-1)
             case Step.DONE:
                 model.world.reach("a batch was published that was visible already")
                 model.staged.pop(token, None)
@@ -98,13 +100,18 @@ class PlayedSink:
             raise SinkOccupiedError(f"attempt {context.attempt} is older than {model.marker}")
         for token in [token for token in model.staged if json.loads(token)[0] <= context.attempt]:
             del model.staged[token]
-        if is_rewound(model.marker, context.batch_id):
-            model.world.reach("a sink took rows back")
-            for number in [number for number in model.visible if number > context.batch_id]:
-                del model.visible[number]
-                model.disowned += 1
-        model.marker = Published(context.attempt, context.batch_id)
+        is_left = is_rewound(model.marker, context.batch_id)
+        if is_left and context.batch_id >= 0:
+            self._take_back(context.batch_id)
+        if not is_left or context.batch_id >= 0:
+            model.marker = Published(context.attempt, context.batch_id)
         self._answer("recovered")
+
+    def _take_back(self, batch_id: int) -> None:
+        self.model.world.reach("a sink took rows back")
+        for number in [number for number in self.model.visible if number > batch_id]:
+            del self.model.visible[number]
+            self.model.disowned += 1
 
     def _request(self, what: str) -> None:
         world = self.model.world

@@ -374,10 +374,10 @@ def _explain(session: Session, found: re.Match[str], _: Any) -> None:
     session.table(found[1])
 
 
-def _take_back(session: Session, found: re.Match[str], values: Any) -> None:
+def _take_back(session: Session, found: re.Match[str], _: Any) -> None:
     session.act()
     session.lock(found[1])
-    gone = [row for row in session.table(found[1]).rows if row[found[2]] > values[0]]
+    gone = [row for row in session.table(found[1]).rows if row[found[2]] > int(found[3])]
     session.replace(found[1], gone, [])
 
 
@@ -420,7 +420,7 @@ _STATEMENTS: tuple[tuple[re.Pattern[str], Callable[[Session, re.Match[str], Any]
         (r'EXPLAIN INSERT INTO .* FROM "(\w+)" WHERE', _explain),
         (rf'INSERT INTO "{MARKERS}"', _set_marker),
         (r'INSERT INTO "(\w+)" \((.*?)\) SELECT (?:DISTINCT ON \((.*?)\) )?(.*?) FROM "(\w+)" WHERE', _move),
-        (r'DELETE FROM "(\w+)" WHERE "(\w+)" > %s', _take_back),
+        (r'DELETE FROM "(\w+)" WHERE "(\w+)" > (-?\d+)', _take_back),
         (r'UPDATE "(\w+)" SET target', _nothing),
         (r"SET lock_timeout = '(\d+)s'", _set),
         (r"SET ", _nothing),

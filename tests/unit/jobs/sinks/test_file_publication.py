@@ -128,6 +128,33 @@ def test_later_batches_are_gone_as_soon_as_the_job_has_gone_back(driver: SinkDri
     assert ids(tmp_path / "out") == expected_ids(0)
 
 
+def test_a_killed_driver_that_starts_from_nothing_replaces_all_output(driver_in: Play, tmp_path: Path) -> None:
+    paths = (tmp_path / str(number) for number in count())
+
+    def play(host: Host) -> Path:
+        path = next(paths)
+        driver = driver_in(Host(), path)
+        driver.run(LAST)
+        driver_in(host, path)
+        driver.go_back(-1)
+        driver.run(1)
+        return path
+
+    for number, path in every_kill(play):
+        assert ids(path) == expected_ids(1), f"killed before effect {number}"
+        assert 1 not in {attempt for _, attempt in rows(path)}, f"killed before effect {number}"
+
+
+def test_a_start_from_nothing_that_commits_no_batch_leaves_all_output(driver: SinkDriver, tmp_path: Path) -> None:
+    driver.run(LAST)
+    driver.go_back(-1)
+    driver.start()
+    assert ids(tmp_path / "out") == expected_ids(LAST)
+    driver.go_back(LAST)
+    driver.run(LAST + 1)
+    assert ids(tmp_path / "out") == expected_ids(LAST + 1)
+
+
 def test_a_check_shows_readers_nothing_and_leaves_nothing_to_the_running_attempt_or_the_next(
     driver: SinkDriver, tmp_path: Path
 ) -> None:

@@ -158,6 +158,37 @@ def test_a_job_that_goes_back_replaces_its_later_rows(
     assert database.written() == [(0, 1), (1, 1), (10, 3), (11, 3)]
 
 
+def test_a_killed_driver_that_starts_from_nothing_replaces_all_rows(make_database: Callable[[], Database]) -> None:
+    def play(host: Host) -> Database:
+        database = make_database()
+        driver = driver_of(database, batch_column="batch")
+        driver.run(LAST)
+        database.host = host
+        driver.go_back(-1)
+        driver.run(1)
+        return database
+
+    for number, database in every_kill(play):
+        assert database.ids() == expected_ids(1), f"killed before statement {number}"
+        assert 1 not in {attempt for _, attempt in database.written()}, f"killed before statement {number}"
+        database.end_process()
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_a_start_from_nothing_that_commits_no_batch_leaves_all_rows(
+    make_database: Callable[[], Database], options: dict[str, Any]
+) -> None:
+    database = make_database()
+    driver = driver_of(database, **options)
+    driver.run(LAST)
+    driver.go_back(-1)
+    driver.start()
+    assert database.ids() == expected_ids(LAST)
+    driver.go_back(LAST)
+    driver.run(LAST + 1)
+    assert database.ids() == expected_ids(LAST + 1)
+
+
 def test_a_job_that_goes_back_is_refused_if_its_rows_would_be_doubled(make_database: Callable[[], Database]) -> None:
     database = make_database()
     driver = driver_of(database)

@@ -25,8 +25,8 @@ def test_a_batch_of_an_older_attempt_after_the_restored_savepoint_is_refused() -
     assert next_step(Published(attempt=2, batch_id=5), attempt=1, batch_id=9) is Step.REFUSE
 
 
-def test_a_newer_attempt_refuses_visible_batches_of_another_history() -> None:
-    assert next_step(Published(attempt=1, batch_id=9), attempt=2, batch_id=6) is Step.REFUSE
+def test_a_newer_attempt_replaces_the_output_of_a_history_that_the_job_has_left() -> None:
+    assert next_step(Published(attempt=1, batch_id=9), attempt=2, batch_id=6) is Step.REPLACE
 
 
 def test_a_job_is_rewound_if_more_is_visible_than_it_has_committed() -> None:
