@@ -22,7 +22,7 @@ from .secret import Secret, revealed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from confluent_kafka.admin import ListOffsetsResultInfo
+    from confluent_kafka.admin._listoffsets import ListOffsetsResultInfo
 
 _Answer = TypeVar("_Answer")
 _Client = TypeVar("_Client")

@@ -479,7 +479,7 @@ class PostgresSink:
         return sql.SQL("DELETE FROM {} WHERE {} > {}").format(self._target, of_batch, last)
 
     def _check_take_back(self, context: SinkContext) -> None:
-        """Refuses rows of a history that the job has left, if nothing can replace them."""
+        """Refuses earlier rows that nothing can replace."""
         if self._batch_column is None and not self._keys:
             raise SinkOccupiedError(
                 f"the job has gone back to batch {context.batch_id}, but table {self._table} holds later rows:"
