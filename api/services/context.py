@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from ..access.rates import Rates
     from ..launching.launcher import Launcher
     from ..launching.program_loading import ProgramLoading
-    from ..reports.calls import Calls
     from ..settings import Settings
     from ..store_check import StoreCheck
     from ..upkeep.announcer import Announcer
+    from .calls import Calls
     from .news import News
     from .verifier import Verifier
 

@@ -23,7 +23,6 @@ from ..launching.launcher import Launcher
 from ..launching.program_loading import ProgramLoading
 from ..lifecycle.facts import Timeouts
 from ..lifecycle.reconciler import Reconciler
-from ..reports.calls import Calls
 from ..routers import (
     access_tokens,
     artifacts,
@@ -45,6 +44,7 @@ from ..routers import (
     series,
 )
 from ..services import operations as operations_service
+from ..services.calls import Calls
 from ..services.context import Context
 from ..services.news import News
 from ..services.restore_sources import why_not_own
