@@ -12,7 +12,7 @@ from keyscale.api.access.tokens import attempt_token, token_sha256
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, CreateAttempt, EndAttempt, ShowStatus
-from keyscale.api.reports import calls
+from keyscale.api.services import calls
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import Command, CommandResult, DriverState, Heartbeat
