@@ -180,7 +180,8 @@ def test_an_attempt_has_the_next_number_the_revisions_parallelism_and_the_latest
     stored.attempt(1, ENDED, metrics=DriverMetrics(input_records=5).model_dump(), heartbeat_at_ms=7)
     take(stored, steps.CreateAttempt(2, Cause.RECOVER))
     made = stored.attempts[2]
-    assert (made.stage, made.cause, made.revision, made.parallelism) == (ACTIVE, Cause.RECOVER, 2, 20)
+    assert (made.job_id, made.stage, made.cause) == ("job", ACTIVE, Cause.RECOVER)
+    assert (made.revision, made.parallelism) == (2, 20)
     assert (made.restore_mode, made.restore_from, made.restore_id) == (RestoreMode.CONTINUE, LATEST, None)
     assert (made.claim_mode, made.allow_non_restored_state) == (ClaimMode.NO_CLAIM, False)
     assert (made.created_at_ms, made.reaped, made.totals_before["input_records"]) == (NOW_MS, False, 5)
