@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "localhost", "[::1]"})
-RESTORE_TIMEOUT_MS = 600_000
-VERIFY_TIMEOUT_MS = 120_000
-PLAN_TIMEOUT_MS = 120_000
 _DURATION_MS_MAX = 7 * 24 * 3600 * 1000
 _STORE_VARIABLE_PREFIXES = ("AWS_", "KEYSCALE_S3_", "KEYSCALE_STORE_")
 
@@ -132,9 +129,9 @@ class Settings:
     job_group: int | None = None
     starts_at_once: int = field(default_factory=_usable_cores)
     driver_memory: str = "1g"
-    restore_timeout_ms: int = RESTORE_TIMEOUT_MS
-    verify_timeout_ms: int = VERIFY_TIMEOUT_MS
-    plan_timeout_ms: int = PLAN_TIMEOUT_MS
+    restore_timeout_ms: int = 600_000
+    verify_timeout_ms: int = 120_000
+    plan_timeout_ms: int = 120_000
     session_hours: int = 12
     user_requests_per_second: int = 200
     address_requests_per_second: int = 1000
@@ -182,24 +179,26 @@ class Settings:
         home = Path(source.get("KEYSCALE_HOME") or ".keyscale").expanduser().absolute()
         if "," in str(home):
             raise SettingInvalidError("KEYSCALE_HOME must not contain a comma: Spark would read it as two directories")
-        port = source.get("KEYSCALE_PORT") or "8080"
+        default = cls(home)
+        port = source.get("KEYSCALE_PORT") or str(default.port)
         if not port.isascii() or not port.isdigit() or int(port) > 65535:
             raise SettingInvalidError("KEYSCALE_PORT must be a number from 0 to 65535")
+        spark_master = source.get("KEYSCALE_SPARK_MASTER") or default.spark_master
         store_url = source.get("KEYSCALE_STORE_URL") or (home / "store").as_uri()
         if not store_url.startswith(("file:///", "s3://")):
             raise SettingInvalidError("KEYSCALE_STORE_URL must begin with file:/// or s3://")
         store_role = source.get("KEYSCALE_STORE_ROLE") or None
         if store_role is not None and not store_url.startswith("s3://"):
             raise SettingInvalidError("KEYSCALE_STORE_ROLE needs a KEYSCALE_STORE_URL that begins with s3://")
-        if store_role is not None and not (source.get("KEYSCALE_SPARK_MASTER") or "local").startswith("local"):
+        if store_role is not None and not spark_master.startswith("local"):
             raise SettingInvalidError("KEYSCALE_STORE_ROLE: executors of a cluster have credentials of their own")
         certificate, key = _tls_files(source)
         return cls(
             home=home,
             database_url=source.get("KEYSCALE_DATABASE_URL") or None,
             store_url=store_url,
-            spark_master=source.get("KEYSCALE_SPARK_MASTER") or "local",
-            host=source.get("KEYSCALE_HOST") or "127.0.0.1",
+            spark_master=spark_master,
+            host=source.get("KEYSCALE_HOST") or default.host,
             port=int(port),
             allowed_hosts=frozenset(filter(None, (source.get("KEYSCALE_ALLOWED_HOSTS") or "").lower().split(","))),
             store_environment={
@@ -222,25 +221,31 @@ class Settings:
             spark_secret=source.get("KEYSCALE_SPARK_SECRET") or "",
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
-            starts_at_once=_number(source, "KEYSCALE_STARTS_AT_ONCE", _usable_cores(), least=1),
-            driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or "1g",
-            restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", RESTORE_TIMEOUT_MS),
-            verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", VERIFY_TIMEOUT_MS),
-            plan_timeout_ms=_duration_ms(source, "KEYSCALE_PLAN_TIMEOUT_MS", PLAN_TIMEOUT_MS),
-            session_hours=_number(source, "KEYSCALE_SESSION_HOURS", 12, least=1, most=24 * 365),
-            user_requests_per_second=_number(source, "KEYSCALE_USER_REQUESTS_PER_SECOND", 200),
-            address_requests_per_second=_number(source, "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND", 1000),
-            failures_per_minute=_number(source, "KEYSCALE_FAILURES_PER_MINUTE", 20),
+            starts_at_once=_number(source, "KEYSCALE_STARTS_AT_ONCE", default.starts_at_once, least=1),
+            driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or default.driver_memory,
+            restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", default.restore_timeout_ms),
+            verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", default.verify_timeout_ms),
+            plan_timeout_ms=_duration_ms(source, "KEYSCALE_PLAN_TIMEOUT_MS", default.plan_timeout_ms),
+            session_hours=_number(source, "KEYSCALE_SESSION_HOURS", default.session_hours, least=1, most=24 * 365),
+            user_requests_per_second=_number(
+                source, "KEYSCALE_USER_REQUESTS_PER_SECOND", default.user_requests_per_second
+            ),
+            address_requests_per_second=_number(
+                source, "KEYSCALE_ADDRESS_REQUESTS_PER_SECOND", default.address_requests_per_second
+            ),
+            failures_per_minute=_number(source, "KEYSCALE_FAILURES_PER_MINUTE", default.failures_per_minute),
             tls_certificate=certificate,
             tls_key=key,
             ca_file=_ca_file(source),
             own_url=_url(source, "KEYSCALE_CONTROL_URL"),
             openid=_openid(source),
             trusted_proxies=tuple(filter(None, (source.get("KEYSCALE_TRUSTED_PROXIES") or "").split(","))),
-            keep_checkpoints=_number(source, "KEYSCALE_KEEP_CHECKPOINTS", 1000, least=1),
-            keep_checkpoint_details=_number(source, "KEYSCALE_KEEP_CHECKPOINT_DETAILS", 100, least=1),
-            keep_attempts=_number(source, "KEYSCALE_KEEP_ATTEMPTS", 100, least=1),
-            keep_event_days=_number(source, "KEYSCALE_KEEP_EVENT_DAYS", 90, least=1),
+            keep_checkpoints=_number(source, "KEYSCALE_KEEP_CHECKPOINTS", default.keep_checkpoints, least=1),
+            keep_checkpoint_details=_number(
+                source, "KEYSCALE_KEEP_CHECKPOINT_DETAILS", default.keep_checkpoint_details, least=1
+            ),
+            keep_attempts=_number(source, "KEYSCALE_KEEP_ATTEMPTS", default.keep_attempts, least=1),
+            keep_event_days=_number(source, "KEYSCALE_KEEP_EVENT_DAYS", default.keep_event_days, least=1),
         )
 
 

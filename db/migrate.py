@@ -17,7 +17,7 @@ from .errors import SchemaTooNewError, SchemaUnreleasedError
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-_MIGRATION_LOCK = 0x6B657973  # a number that Keyscale locks nowhere else, so that replicas migrate one after the other
+_MIGRATION_LOCK = 0x6B657973  # "keys", as in `PostgresSink`: replicas migrate one after another
 
 _LAST_JOINED_REVISION = 26  # development versions had 0003 to 0026, which three migrations replace
 

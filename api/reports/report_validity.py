@@ -19,6 +19,7 @@ from keyscale.jobs.protocol.messages import (
     CheckpointStatus,
     DriverState,
 )
+from keyscale.state.documents.manifest import UID_CHARACTERS_MAX
 from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT_ID_STEP_MAX = 1_000_000
 """How far a checkpoint's number may be above all known numbers: reports get lost while the control plane is down."""
-UID_CHARACTERS_MAX = 1000
 _BATCH_ID_MAX = 1 << 53
 
 _AS_STANDBY = frozenset({DriverState.STANDBY, DriverState.FAILED, DriverState.FENCED})

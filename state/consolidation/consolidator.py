@@ -43,6 +43,7 @@ from ..local.file_index import (
 )
 from ..local.subtask_directory import CleanMarker, LocalShard, boot_id, local_failures
 from ..restore.rebuild import replay
+from ..snapshot.snapshot import IMMUTABLE_SUFFIX
 from ..syncpoint import reach
 from .catch_up_log import CatchUpLog, committed_after
 from .consolidation_directory import ConsolidationDirectory
@@ -66,7 +67,6 @@ LEFT_TO_TAKE_OVER_MAX = 2  # batches: the newest may be uncommitted, and another
 _MEMORY_BYTES = 64 * MEBIBYTE
 _COPIED_AT_A_TIME = 100_000
 _NICENESS = 10  # gets about a tenth of a core that batches keep busy; at 19 a merge on such a host would never end
-_IMMUTABLE_SUFFIX = ".sst"
 
 
 class ConsolidationUnwantedError(KeyscaleError):
@@ -321,7 +321,7 @@ def _link(source: Path, target: Path) -> None:
     with local_failures(source):
         target.mkdir()
         for file in source.iterdir():
-            if file.suffix == _IMMUTABLE_SUFFIX:
+            if file.suffix == IMMUTABLE_SUFFIX:
                 link_or_copy(file, target / file.name)
             else:
                 shutil.copyfile(file, target / file.name)
@@ -336,7 +336,7 @@ def _index(consolidation: ConsolidationDirectory) -> None:
     """Writes an index of the new shard's files, for the next checkpoint."""
     with local_failures(consolidation.path):
         known = known_hashes([consolidation.path])
-        files = [(path, FileIdentity.of(path)) for path in sorted(consolidation.shard.glob(f"*{_IMMUTABLE_SUFFIX}"))]
+        files = [(path, FileIdentity.of(path)) for path in sorted(consolidation.shard.glob(f"*{IMMUTABLE_SUFFIX}"))]
         write_index(
             consolidation.path,
             [

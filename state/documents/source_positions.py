@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 KIND = "source-positions"
 FORMAT_VERSION = 1
+ORDER_NAME = "keyscale-sources.json"
+"""The name, beside Spark's own files, of the uids of a job's sources in the order of their places."""
+KINDS_NAME = "keyscale-source-kinds.json"
+"""The name of the kinds of the sources' inputs."""
 
 SparkFiles: TypeAlias = dict[str, str]
 """Contents of files in Spark's checkpoint directory, by relative path (up to version 0.1)."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..documents.source_positions import SourcePositions, read_positions
+from ..documents.source_positions import KINDS_NAME, ORDER_NAME, SourcePositions, read_positions
 from ..log.recovery import recover
 from ..objects.object_store import check_size
 from ..operator_state.operator_files import read_operator_state
@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from ..objects.object_store import ObjectStore
     from ..operator_state.backend import StoredOperatorState
 
-SOURCES_FILE = "keyscale-sources.json"
-"""The log's name for the uids of a job's sources.
-
-They are recorded beside Spark's own files.
-"""
-KINDS_FILE = "keyscale-source-kinds.json"
-"""The log's name for the kinds of the sources' inputs."""
 UNNAMED_SOURCE = "source"
 """The uid of a job's only, unnamed source, which is not recorded."""
 
@@ -90,9 +83,9 @@ def _sources(store: ObjectStore, manifest: Manifest | None, resume: ResumePoint)
         else:
             files = dict(positions)
     files |= resume.positions
-    if SOURCES_FILE in files:
-        order = tuple(msgspec.json.decode(files[SOURCES_FILE], type=list[str]))
+    if ORDER_NAME in files:
+        order = tuple(msgspec.json.decode(files[ORDER_NAME], type=list[str]))
     elif order is None:
         order = (UNNAMED_SOURCE,) if files else ()
-    kinds = msgspec.json.decode(files.get(KINDS_FILE, "{}"), type=dict[str, tuple[str, ...]])
+    kinds = msgspec.json.decode(files.get(KINDS_NAME, "{}"), type=dict[str, tuple[str, ...]])
     return {uid: kinds.get(uid, ()) for uid in order}

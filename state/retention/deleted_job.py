@@ -27,6 +27,7 @@ from ..layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
 from ..log.commit_log import CLOSED, CommitLog
 from ..objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
 from ..syncpoint import reach
+from .deletion import DELETES_AT_A_TIME
 from .deletion_plan import claimed_by, directory_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
     from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
-
-_DELETES_AT_A_TIME = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +105,8 @@ def delete_job_objects(
         (info for info in objects if info.path != closing and not info.path.startswith(tuple(savepoints))),
         key=lambda info: info.path.rpartition("/")[2] != MANIFEST_NAME,  # if a manifest is there, so are its files
     )
-    for start in range(0, len(doomed), _DELETES_AT_A_TIME):
-        store.delete([info.path for info in doomed[start : start + _DELETES_AT_A_TIME]])
+    for start in range(0, len(doomed), DELETES_AT_A_TIME):
+        store.delete([info.path for info in doomed[start : start + DELETES_AT_A_TIME]])
         reach("deleted_job.objects_deleted")
     if is_last and closing is not None:
         store.delete([closing])

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DELETES_AT_A_TIME = 500
-_LISTINGS = 5
-"""A manifest that every listing names and every read misses is unreadable, not deleted."""
+DELETES_AT_A_TIME = 500
+LISTINGS = 5
+"""Tries to list and read the manifests. A manifest that all of them miss is unreadable, not deleted."""
 
 
 def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog | None = None) -> RetentionFacts:
@@ -57,7 +57,7 @@ def gather_facts(store: ObjectStore, job_id: JobId, now_ms: int, log: CommitLog 
         StoreUnavailableError: The store is unavailable.
     """
     log = log or CommitLog(store, Layout(job_id))
-    for _ in range(_LISTINGS - 1):
+    for _ in range(LISTINGS - 1):
         facts, is_complete = _gather(store, job_id, now_ms, log)
         if is_complete:
             return facts
@@ -128,10 +128,10 @@ def delete_planned(store: ObjectStore, plan: DeletionPlan, is_overtaken: Callabl
     store.delete([info.path for info in plan.manifests])
     deleted = deleted.plus(plan.manifests)
     reach("retention.manifests_deleted")
-    for start in range(0, len(plan.files), _DELETES_AT_A_TIME):
+    for start in range(0, len(plan.files), DELETES_AT_A_TIME):
         if is_overtaken():
             break
-        some = plan.files[start : start + _DELETES_AT_A_TIME]
+        some = plan.files[start : start + DELETES_AT_A_TIME]
         unchanged = [info for info in some if store.head(info.path) == info]
         store.delete([info.path for info in unchanged])
         deleted = deleted.plus(unchanged)

@@ -19,6 +19,7 @@ from ..documents.manifest import read_manifest
 from ..layout import MANIFEST_NAME, Layout
 from ..objects.errors import ObjectNotFoundError
 from ..syncpoint import reach
+from .deletion import DELETES_AT_A_TIME, LISTINGS
 from .deletion_plan import RetentionError, directory_of
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
     from ..documents.manifest import FileHandle
     from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
-
-_DELETES_AT_A_TIME = 500
-_LISTINGS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +82,8 @@ def delete_snapshot(store: ObjectStore, job_id: JobId, path: str) -> SnapshotObj
     store.delete([path])  # first: if a manifest is there, so are its files
     reach("snapshot_deletion.manifest_deleted")
     rest = [each for each in objects.own if each != path]
-    for start in range(0, len(rest), _DELETES_AT_A_TIME):
-        store.delete(rest[start : start + _DELETES_AT_A_TIME])
+    for start in range(0, len(rest), DELETES_AT_A_TIME):
+        store.delete(rest[start : start + DELETES_AT_A_TIME])
     return objects
 
 
@@ -101,7 +99,7 @@ def _named_by_others(store: ObjectStore, layout: Layout, path: str, shared: Cont
 
     Savepoints have their own copies.
     """
-    for _ in range(_LISTINGS):
+    for _ in range(LISTINGS):
         listed = [info.path for info in store.list(layout.checkpoints) if info.path.endswith(f"/{MANIFEST_NAME}")]
         try:
             others = (file.path for each in listed if each != path for file in read_manifest(store, each).files())

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..operator_state.backend import OperatorStateBackend
 
 UPLOADS_AT_A_TIME = 8
-_IMMUTABLE_SUFFIX = ".sst"
+IMMUTABLE_SUFFIX = ".sst"
 _LOCAL_SNAPSHOTS_KEPT = 2  # the newest may still fail to become a checkpoint
 
 
@@ -116,7 +116,7 @@ class _LocalFile:
 
     @property
     def immutable(self) -> bool:
-        return self.path.suffix == _IMMUTABLE_SUFFIX
+        return self.path.suffix == IMMUTABLE_SUFFIX
 
 
 def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:

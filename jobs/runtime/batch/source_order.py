@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.documents.source_positions import SourcePositions
+from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, SourcePositions
 from keyscale.state.identifiers import OperatorUid
 
 from ...graph.nodes import ONLY_SOURCE_UID
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keyscale.state.documents.source_positions import SparkFiles
-
-ORDER_NAME = "keyscale-sources.json"
-KINDS_NAME = "keyscale-source-kinds.json"
 
 
 @dataclass(frozen=True, slots=True)

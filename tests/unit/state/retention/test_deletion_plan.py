@@ -358,7 +358,7 @@ def test_a_checkpoint_keeps_files_that_a_failed_one_has_left_and_that_are_delete
 
 
 def test_a_driver_that_is_overtaken_while_it_deletes_soon_ends(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keyscale.state.retention.deletion, "_DELETES_AT_A_TIME", 2)
+    monkeypatch.setattr(keyscale.state.retention.deletion, "DELETES_AT_A_TIME", 2)
     job.start(1)
     run(job, 4)
     found = plan(job)
