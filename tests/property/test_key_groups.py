@@ -12,7 +12,6 @@ from keyscale.state.keys.key_groups import (
     KeyGroupRange,
     assign_to_key_group,
     assign_to_key_groups,
-    default_max_parallelism,
     key_group_range,
     murmur_hash,
     murmur_hashes,
@@ -50,14 +49,6 @@ def test_many_codes_are_assigned_like_single_ones(codes, max_parallelism):
 @given(st.text(st.characters(exclude_categories=("Cs",))) | st.integers(-(2**63), 2**63 - 1) | st.booleans())
 def test_a_key_alone_and_as_a_tuple_has_the_same_key_group(key):
     assert assign_to_key_group(key, 128) == assign_to_key_group((key,), 128)
-
-
-@pytest.mark.parametrize(
-    ("parallelism", "expected"),
-    [(1, 128), (85, 128), (86, 256), (171, 256), (172, 512), (21845, 32768), (32768, 32768)],
-)
-def test_the_default_max_parallelism_is_flinks(parallelism, expected):
-    assert default_max_parallelism(parallelism) == expected
 
 
 @pytest.mark.parametrize("sizes", [(0, 1, 0), (128, 0, 0), (4, 5, 0), (128, 2, 2), (128, 2, -1), (32769, 1, 0)])

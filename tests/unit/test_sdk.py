@@ -1,4 +1,4 @@
-"""The names that users import: every name of the SDK is listed once, is there, and costs only what it needs."""
+"""The names that users import: each is listed once, is there, and costs only what it needs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ import keyscale
 import keyscale.state
 import keyscale.testing
 
+FACADES = (keyscale, keyscale.state)
 
-@pytest.mark.parametrize("name", keyscale.__all__)
-def test_every_listed_name_is_the_one_of_its_module(name: str) -> None:
-    module = keyscale._MODULES[name]
-    offered = getattr(keyscale, name)
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [(package, name) for package in FACADES for name in package.__all__],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+def test_every_listed_name_is_the_one_of_its_module(package: ModuleType, name: str) -> None:
+    module = package._MODULES[name]
+    offered = getattr(package, name)
     assert offered is getattr(import_module(module), name)
     if isinstance(offered, type | FunctionType):
         assert offered.__module__ == module, "it is listed by its home, not by a module that imports it"
 
 
-@pytest.mark.parametrize("package", [keyscale, keyscale.state], ids=lambda package: package.__name__)
+@pytest.mark.parametrize("package", FACADES, ids=lambda package: package.__name__)
 def test_the_classes_that_a_ttl_or_a_descriptor_takes_are_offered_with_it(package: ModuleType) -> None:
     descriptors = [getattr(keyscale, name) for name in keyscale.__all__ if name.endswith("Descriptor")]
     assert len(descriptors) == 5
@@ -44,9 +50,10 @@ def test_the_names_are_those_of_the_stub() -> None:
     assert sorted(line.split()[-1] for line in lines if line) == keyscale.__all__ == dir(keyscale)
 
 
-def test_a_name_that_is_not_listed_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="module 'keyscale' has no attribute 'Stream'"):
-        _ = keyscale.Stream  # type: ignore[attr-defined]
+@pytest.mark.parametrize("package", FACADES, ids=lambda package: package.__name__)
+def test_a_name_that_is_not_listed_is_an_attribute_error(package: ModuleType) -> None:
+    with pytest.raises(AttributeError, match=f"module '{re.escape(package.__name__)}' has no attribute 'Stream'"):
+        _ = package.Stream
 
 
 def test_the_package_says_that_it_is_typed() -> None:

@@ -118,6 +118,7 @@ def test_a_zip_with_a_main_program_and_a_jar_are_known_by_their_content(upload: 
         (b"", "job.py"),
         (b" \n", "job.py"),
         (b"\x00\x01\x02", "job.py"),
+        (b"\xff\xfe\x00binary", "job.py"),
         (b"print(1)", "job.txt"),
         (b"print(1)", "job"),
         (b"print(1)", "job.zip"),

@@ -23,10 +23,11 @@ def test_a_change_that_gives_nothing_changes_nothing() -> None:
 
 
 def test_parameters_and_settings_are_merged_and_null_removes_one() -> None:
-    new = changed(PRESENT, {"parameters": {"input": None, "output": "/out"}, "checkpoints": {"interval_ms": 9}})
+    sent = {"parameters": {"input": None, "output": "/out"}, "checkpoints": {"interval_ms": 9}}
+    new = changed(PRESENT, {**sent, "spark_conf": {"spark.a": "b"}})
     assert new.parameters == {"password": {"secret": "DATABASE"}, "output": "/out"}
     assert new.checkpoints == {"interval_ms": 9, "retained_count": 3}
-    assert new.spark_conf == PRESENT.spark_conf
+    assert new.spark_conf == {"spark.driver.memory": "1g", "spark.a": "b"}
 
 
 def test_other_fields_are_replaced_and_null_is_a_value_of_them() -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib import import_module
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-import keyscale.state
 from keyscale.state.__main__ import main
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 PAGE = DOCS / "state-library.md"
 
@@ -40,20 +37,6 @@ def test_the_pages_code_leads_from_opening_a_store_to_a_restore(
 def test_every_name_on_the_page_comes_from_the_facade() -> None:
     imported = re.findall(r"from (keyscale\S*) import", "\n".join(blocks()))
     assert set(imported) == {"keyscale.state"}
-
-
-@pytest.mark.parametrize("name", keyscale.state.__all__)
-def test_every_listed_name_is_the_one_of_its_module(name: str) -> None:
-    module = keyscale.state._MODULES[name]
-    offered = getattr(keyscale.state, name)
-    assert offered is getattr(import_module(module), name)
-    if isinstance(offered, type | FunctionType):
-        assert offered.__module__ == module, "it is listed by its home, not by a module that imports it"
-
-
-def test_a_name_that_is_not_listed_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match=r"module 'keyscale\.state' has no attribute 'Store'"):
-        _ = keyscale.state.Store  # type: ignore[attr-defined]
 
 
 def test_importing_the_facade_loads_no_other_package_before_a_name_is_used() -> None:

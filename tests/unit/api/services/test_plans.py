@@ -32,17 +32,6 @@ def test_fields_that_are_not_given_stay_as_they_are() -> None:
     assert settings_changed(present(), after(message="why"), runs=True) == []
 
 
-def test_parameters_and_settings_are_merged_and_null_removes_one() -> None:
-    new = after(parameters={"input": "/other", "db": None, "more": {"secret": "KEY"}}, spark_conf={"spark.a": "b"})
-    assert new.parameters == {"input": "/other", "password": "old-secret", "more": {"secret": "KEY"}}
-    assert new.secrets == ["DB", "KEY"]
-    assert new.spark_conf == {"spark.executor.memory": "1g", "spark.a": "b"}
-
-
-def test_of_checkpoints_only_the_sent_settings_change() -> None:
-    assert after(checkpoints={"interval_ms": 5000}).checkpoints == {"interval_ms": 5000, "retained_count": 3}
-
-
 def test_null_takes_a_restart_strategy_and_a_batch_interval_away() -> None:
     new = after(restart=None, batch_interval_ms=None, artifact_id=None)
     assert (new.restart, new.batch_interval_ms, new.artifact_id) == (None, None, "first")

@@ -10,13 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.engine.rocksdb_options import shared_memory
 from keyscale.state.engine.rocksdb_settings import MEBIBYTE, RocksDbSettings
-from keyscale.state.identifiers import BatchId, SubtaskIndex
+from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state.restore.rebuild import DOWNLOADS_AT_A_TIME, READ_AHEAD_BYTES_MAX, read_together
 from keyscale.state.subtask.store import open_subtask
 from tests.support.peak_memory import peak_growth_bytes
 from tests.support.state.state_job import StateJob, group_of
@@ -192,21 +190,3 @@ def test_a_large_value_is_not_in_a_changelogs_frames(tmp_path: Path) -> None:
         handle = store.finish_batch(BatchId(0), "unique")
     assert handle is not None
     assert (handle.size_bytes < 1000, [file.mutations for file in handle.sorted_files]) == (True, [5])
-
-
-def test_changelogs_are_read_ahead_up_to_a_number_and_a_size() -> None:
-    sizes = [1] * (DOWNLOADS_AT_A_TIME + 1) + [READ_AHEAD_BYTES_MAX + 1, READ_AHEAD_BYTES_MAX, 1]
-    handles = [
-        ChangelogHandle("path", size, "", ChangelogFormat.FRAMES, BatchId(0), SubtaskIndex(0), 0, 1, 1)
-        for size in sizes
-    ]
-    groups = [[handle.size_bytes for handle in group] for group in read_together(handles)]
-    assert [size for group in groups for size in group] == sizes
-    assert groups == [
-        [1] * DOWNLOADS_AT_A_TIME,
-        [1],
-        [READ_AHEAD_BYTES_MAX + 1],
-        [READ_AHEAD_BYTES_MAX],
-        [1],
-    ]
-    assert list(read_together([])) == []
