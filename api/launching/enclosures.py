@@ -36,8 +36,8 @@ class Enclosures:
     """Encloses the processes of drivers, each with its quota.
 
     Args:
-        means: By which means this host holds the quotas.
-        cgroup: The cgroup that has a cgroup for each driver, if these are the means.
+        means: How this host holds the quotas.
+        cgroup: The parent of the drivers' cgroups, if cgroups hold the quotas.
     """
 
     def __init__(self, means: QuotaMeans, cgroup: Path | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Decides by which means this host holds the quotas of jobs. Pure."""
+"""Decides how this host holds the quotas of jobs. Pure."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class QuotaHost:
 
 @dataclass(frozen=True, slots=True)
 class QuotaMeans:
-    """By which means a host holds the quotas of jobs.
+    """How a host holds the quotas of jobs.
 
     Attributes:
         quota: The quotas.
@@ -88,7 +88,7 @@ def controllers_for(quota: JobQuota, *, has_users: bool) -> frozenset[str]:
 
 
 def quota_means_of(quota: JobQuota, host: QuotaHost) -> QuotaMeans:
-    """Decides by which means a host holds the quotas of jobs.
+    """Decides how a host holds the quotas of jobs.
 
     A cgroup that a setting names comes first, then systemd, whose cgroups other programs should leave alone, and then
     the control plane's own cgroup.

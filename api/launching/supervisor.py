@@ -160,7 +160,7 @@ def accept_quota(quota: Mapping[str, Any], *, has_user: bool) -> None:
 def ended_first_without_memory() -> Iterator[None]:
     """Makes processes the kernel's first choice when memory ends.
 
-    The processes are those that are started meanwhile. A user without further rights cannot take this back.
+    This applies to processes that start within the block. A user without further rights cannot take it back.
     """
     file = Path("/proc/self/oom_score_adj")
     try:

@@ -96,7 +96,7 @@ def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
 def warm_limit_ms(earlier_ms: Sequence[int], timeouts: Timeouts) -> int:
     """Returns how long a change waits for its driver.
 
-    The job runs meanwhile, while a savepoint before that would add the rest of the time to the downtime.
+    The job runs meanwhile. An earlier savepoint would add the rest of that time to the downtime.
 
     Args:
         earlier_ms: How long the drivers of the job's last changes had to become ready.

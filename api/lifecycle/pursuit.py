@@ -108,7 +108,7 @@ class Pursuit:
         """Takes a job's steps until it must wait.
 
         Returns:
-            What the job waits for, if it runs and waits for nothing but news, or if its start waits for its turn.
+            The job's wait for news or for the turn of its start; None if a later look may find a step.
 
         Raises:
             LeadershipLostError: Another replica leads; nothing was written.

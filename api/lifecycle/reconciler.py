@@ -39,9 +39,9 @@ ROUND_S = 0.2
 RESTING_ROUND_S = 0.5
 """Between two rounds if all jobs rest. A request to this replica or a driver's news begins the next one at once."""
 REST_S_MAX = 300.0
-"""A job that waits for news is looked at this rarely while there is none."""
+"""The longest time between two looks at a job that waits for news."""
 UNCERTAIN_S = 1.0
-"""It is looked at this often if its processes are unknown, or its driver has been silent for too long."""
+"""The same for a job with unknown processes, or with a driver that has been silent for too long."""
 _ELECTION_S = 1.0
 SERVED_AT_ONCE_MAX = 32
 _CONNECTIONS = 8  # a job has a connection only while it reads or writes, not while its drivers are started or killed

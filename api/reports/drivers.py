@@ -218,9 +218,9 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
 
 
 def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat) -> bool:
-    """Stores the heartbeat of an idle driver to which nothing has happened.
+    """Stores a heartbeat of an idle driver that repeats the last one.
 
-    One statement does so. Returns False, and stores nothing, for any other heartbeat.
+    It takes one statement. Returns False for any other heartbeat, without storing it.
     """
     is_idle = message.state is DriverState.RUNNING and message.metrics.waits_for_input
     if not is_idle or message.results or message.failure is not None:

@@ -27,7 +27,7 @@ class RecoverRequest(Request):
 
 
 class RecoveredJobAnswer(Answer):
-    """What became of a job with a record."""
+    """The outcome of rebuilding one job."""
 
     id: str
     name: str | None = Field(description="None: the record cannot be read.")

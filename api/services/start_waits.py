@@ -36,7 +36,7 @@ class StartWait:
 def waits_of(session: Session, overviews: Iterable[JobOverview]) -> Mapping[str, StartWait]:
     """Returns the waiting starts, by job.
 
-    They are read only if one of some jobs may wait, and are the same on all replicas.
+    Reads them only if one of the jobs may wait. All replicas show the same.
     """
     if not any(map(_may_wait, overviews)):
         return {}

@@ -77,11 +77,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     The limits are for the time to send a request, and for the size of its head.
 
-    When full, closes the connection that has been idle longest; if all are busy, the new connection is cut. Without a
-    free file, asyncio fails to accept endlessly, and logs each failure: the log fills the disk, and requests are no
-    longer answered, not even requests of drivers.
+    When full, closes the connection that has been idle longest; if all are busy, the new connection is cut. Without the
+    limit the process runs out of open files: asyncio then fails to accept again and again, logs each failure until the
+    disk is full, and answers no request, not even of drivers.
 
-    The parser keeps everything except bodies, whatever its size.
+    The parser has no limit of its own for anything but bodies.
     """
 
     _bytes_around_bodies = 0

@@ -43,7 +43,7 @@ def numbers_of(session: Session, job_ids: Collection[str]) -> dict[str, set[int]
 
 
 def count_after(session: Session, job_id: str, number: int, causes: Collection[str]) -> int:
-    """Counts a job's later attempts with one of some causes."""
+    """Counts a job's later attempts with the given causes."""
     counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.number > number, Attempt.cause.in_(causes))
     return session.scalar(counted) or 0
 

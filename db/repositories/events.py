@@ -44,7 +44,7 @@ class EventFilter:
 
     Attributes:
         kinds: Their kinds; none: all kinds.
-        actor: The name of who caused them; None: anyone.
+        actor: The name of the user who caused them; None: any user.
         from_ms: The time of the oldest event; None: without limit.
         to_ms: The time of the newest event; None: without limit.
         with_refusals: Whether refused requests are among all kinds.

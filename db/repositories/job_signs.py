@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class JobSign(NamedTuple):
-    """What shows whether something has happened to a job.
+    """Values that show whether a job has changed.
 
     Attributes:
         id: The job.
         mark: A value that differs after each change of the job, its attempts with processes, or its change in progress.
-            Heartbeats only change it if they tell of a new state or of the first commit. See `marks`.
+            A heartbeat changes it only with a new state or the first commit. See `marks`.
         attempt: The active attempt.
         heartbeat_at_ms: The last heartbeat of the active attempt.
         attached_at_ms: When the driver of the active attempt first asked for work.

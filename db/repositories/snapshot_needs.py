@@ -98,7 +98,7 @@ def newest_checkpoints(session: Session, job_id: str, limit: int) -> Sequence[in
 def restoring_jobs(session: Session, location: str, settled: Collection[JobStatus]) -> Sequence[Job]:
     """Returns up to ten jobs that restore from a location.
 
-    They are to restore from it, or still need it since they did.
+    A job that has restored from it counts while it still needs the snapshot.
 
     Args:
         session: The transaction.

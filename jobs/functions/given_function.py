@@ -13,7 +13,7 @@ _AGGREGATION = ("create_accumulator", "add", "get_result")
 
 
 def check_function(given: object, *kinds: type) -> None:
-    """Checks that a function is an instance of one of some classes.
+    """Checks that a function is an instance of an allowed class.
 
     Raises:
         InvalidTopologyError: The function is the class itself, a plain function, or something else.

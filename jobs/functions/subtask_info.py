@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 
 FailedRecordPolicy: TypeAlias = Literal["fail", "drop"]
-"""What becomes of a record that an operator fails on: the batch fails, or the record is dropped and counted."""
+"""The fate of a record that an operator fails on: the batch fails, or the record is dropped and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SubtaskInfo:
         broadcast_columns: Names of the broadcast records' columns; empty if there is no broadcast stream.
         max_ahead_ms: How far a record's event time may be ahead of the processing time without being late; None for no
             limit.
-        failed_records: What becomes of a record that fails without dead letters: "fail" fails the batch, "drop" drops
+        failed_records: The fate of a record that fails without dead letters: "fail" fails the batch, "drop" drops
             the record.
         second: Describes the second keyed input, if any.
         resources: Objects that the operator's functions keep in this process, by name, from batch to batch.

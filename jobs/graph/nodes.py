@@ -251,9 +251,9 @@ class Origin:
         return self.node.uid if isinstance(self.node, SourceNode) else f"operator:{self.node.uid}"
 
     def joined(self, other: Origin) -> Origin:
-        """Returns the origin of records that arrive by two ways.
+        """Returns the origin of the records of two origins.
 
-        It has the larger bounds of both, so that no record is late by the bounds of the other way.
+        It has the larger bounds of both, so that no record is late by the smaller ones.
         """
         if self.timestamps is None or other.timestamps is None:
             return Origin(self.node, self.timestamps or other.timestamps)

@@ -1,4 +1,4 @@
-"""Records that an operator fails on, and what becomes of them."""
+"""Records that an operator fails on, and their fate."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def without_large_keys(
 class OutputCheck:
     """Checks that single results fit an output schema.
 
-    Values of the usual types cost little; the rest is converted as an output batch is.
+    Values of the usual types cost little; other values are converted as in an output batch.
     """
 
     def __init__(self, schema: pa.Schema) -> None:

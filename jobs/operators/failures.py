@@ -164,7 +164,7 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
 def results_of(function: Callable[..., Any]) -> Iterator[None]:
     """Names a user's function in errors of its results.
 
-    The results are looked at after the function has returned them: its frame is gone.
+    The results are checked after the function has returned, when its frame is gone.
 
     Raises:
         OutputTypeError: As raised, with the place of the function.

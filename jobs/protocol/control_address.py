@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keyscale.state.objects.object_store import ObjectStore
 
 UNKNOWN = "unknown attempt"
-"""What a control plane proves when it does not know an attempt."""
+"""The subject of a control plane's proof that it does not know an attempt."""
 ADDRESSES_MAX = 100
 ADDRESS_BYTES_MAX = 10_000
 FORGOTTEN_AFTER_MS = 24 * 3600 * 1000

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_INTERVAL_SECONDS = 0.25
 QUIET_SECONDS = 9.0
-"""Between the heartbeats of a driver that nothing happens to: series have a value for each 10 seconds.
+"""Between two heartbeats of an idle driver: series have a value for each 10 seconds.
 
 The control plane also measures silences of drivers from these heartbeats.
 """
