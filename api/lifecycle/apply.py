@@ -15,6 +15,7 @@ from keyscale.units import duration_text
 from . import steps
 from .change_phases import cause_of
 from .intents import command_stop
+from .job_totals import known_before
 from .job_transaction import JobTransaction, change_command_id
 from .ledger import stopped_at_ms, times_of
 from .restoring import restore_of_change, restore_of_roll_back
@@ -155,6 +156,7 @@ def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG
     if standby is not None:
         session.flush()  # the old attempt is ENDED before the new attempt is ACTIVE: two attempts are never active
         standby.stage = AttemptStage.ACTIVE
+        standby.totals_before = known_before(session, job.id, standby.number)  # the old attempt has counted on
         transaction.tell_restore(standby)
     else:
         change.new_attempt = transaction.create_attempt(change.to_revision, cause_of(change.kind)).number

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+import keyscale.api.cli.process
 from keyscale.api.cli.process import free_port
 from keyscale.db.embedded import EmbeddedPostgres, programs
 from tests.support.control_plane import counts_job
@@ -123,6 +124,7 @@ def installation(kind: str, directory: Path, monkeypatch: pytest.MonkeyPatch) ->
         kind: "embedded": with the embedded database and a local store; "servers": with a PostgreSQL and an S3 server.
     """
     monkeypatch.setattr(counts_job, "SECONDS", START_SECONDS)
+    monkeypatch.setattr(keyscale.api.cli.process, "START_TIMEOUT_S", START_SECONDS)
     with ExitStack() as exits:
         if kind == "embedded":
             store_url, database_url = (directory / "store").as_uri(), ""

@@ -14,6 +14,7 @@ from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.services import series
 from keyscale.api.specification import Specification, changed
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Change, Checkpoint, Command, Job
@@ -83,6 +84,31 @@ def publish(context: Context) -> Callable[[], None]:
             settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
 
     return settle
+
+
+def report(context: Context, job_id: str, number: int, **metrics: int) -> None:
+    """Stores the metrics of a driver, as its heartbeat does."""
+    with context.sessions.begin() as session:
+        attempt = attempts.find(session, job_id, number, lock=True)
+        assert attempt is not None
+        series.begin_counting(session, attempt)
+        attempt.metrics = DriverMetrics(**metrics).model_dump(mode="json")
+
+
+def test_counters_do_not_go_back_when_a_standby_takes_over(
+    running: Callable[..., None],
+    publish: Callable[[], None],
+    context: Context,
+    job: dict[str, Any],
+    client: httpx.Client,
+) -> None:
+    report(context, job["id"], 1, input_records=100)
+    report(context, job["id"], 2)
+    report(context, job["id"], 1, input_records=150)
+    running(steps.BeginSavepoint())
+    publish()
+    running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
+    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 150
 
 
 def phases(client: httpx.Client) -> list[str]:
