@@ -111,7 +111,9 @@ def test_the_reads_that_pages_repeat_take_few_statements(
 
 def test_the_list_of_jobs_says_the_same_as_each_job_but_for_what_its_driver_measures(filled: httpx.Client) -> None:
     """The metrics of an attempt have a row per operator and subtask, most of an answer."""
-    for listed in filled.get("/jobs").json()["jobs"][:3]:
+    jobs = filled.get("/jobs").json()["jobs"][:3]
+    assert jobs
+    for listed in jobs:
         shown = filled.get(f"/jobs/{listed['id']}").json()
         assert shown["attempt"].pop("metrics")["operators"]
         assert listed == shown

@@ -162,11 +162,3 @@ def test_the_protocol_is_imported_without_spark() -> None:
     imported = "import sys, keyscale.jobs.protocol.messages"
     program = f"{imported}; assert not {{'pyspark', 'pyarrow', 'rocksdict'}} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_every_public_name_of_the_sdk_exists() -> None:
-    import keyscale  # noqa: PLC0415 - its names are looked up one by one
-
-    assert all(getattr(keyscale, name) is not None for name in keyscale.__all__)
-    with pytest.raises(AttributeError):
-        keyscale.nothing  # noqa: B018 - reading it is the test

@@ -24,7 +24,9 @@ def snapshots(parallelism):
 
 
 def test_without_a_change_every_subtask_opens_its_own_files():
-    for each in movements(snapshots(4), MAX_PARALLELISM, 4):
+    found = movements(snapshots(4), MAX_PARALLELISM, 4)
+    assert len(found) == 4
+    for each in found:
         assert (each.from_subtasks, each.other_bytes, each.state_bytes, each.clipped_shards) == (
             (each.index,),
             0,

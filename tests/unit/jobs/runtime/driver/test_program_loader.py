@@ -70,6 +70,7 @@ def test_operators_of_the_platform_show_their_states_too() -> None:
     views = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
     page_views.declare(views).sink_to(cast("Any", None)).uid("files")
     found = declared_operators(builder.build(), QUESTION)
+    assert found
     assert all(operator.declaration.schema and operator.declaration.schema.states for operator in found)
 
 
