@@ -125,7 +125,7 @@ def try_requests(served: RunningControlPlane, directory: Path, document: Any, *o
         ),
     ],
 )
-def test_every_answer_is_one_that_the_document_names(
+def test_every_answer_is_named_by_the_document(
     served: RunningControlPlane, tmp_path: Path, phases: str, examples: int, requests_min: int
 ) -> None:
     artifact_id = served.api.get("/jobs/flights")["artifact_id"]

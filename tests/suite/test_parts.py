@@ -77,7 +77,7 @@ def test_at_another_commit_every_part_runs(runs: Runs, commit: str) -> None:
     assert suite.ALL_PASSED.exists() == bool(commit)
 
 
-def test_a_part_alone_says_nothing_of_the_others(runs: Runs) -> None:
+def test_a_part_alone_says_nothing_of_other_parts(runs: Runs) -> None:
     [kafka] = [part for part in PARTS if part.name == "kafka"]
     suite.run_parts([kafka])
     assert runs.ran == ["kafka"]

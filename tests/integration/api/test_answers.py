@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 
-def test_a_method_that_a_path_does_not_support_is_answered_with_those_that_it_does(client: httpx.Client) -> None:
+def test_a_method_that_a_path_does_not_support_is_answered_with_the_supported_methods(client: httpx.Client) -> None:
     for path, allowed in (
         ("/jobs", "GET, POST"),
         ("/jobs/flights", "DELETE, GET, PATCH"),
@@ -73,7 +73,7 @@ def test_settings_of_checkpoints_are_kept_with_the_defaults_filled_in(
     assert (made["interval_ms"], made["retained_count"]) == (5000, 3)
 
 
-def test_a_stop_that_drains_is_not_the_same_as_one_that_does_not(client: httpx.Client, job: dict[str, Any]) -> None:
+def test_a_stop_that_drains_differs_from_a_plain_stop(client: httpx.Client, job: dict[str, Any]) -> None:
     client.post(f"/jobs/{job['id']}/start")
     assert client.post("/jobs/flights/stop", json={"operation_id": "mine"}).status_code == 202
     other = client.post("/jobs/flights/stop", json={"operation_id": "mine", "drain": True})

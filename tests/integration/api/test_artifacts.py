@@ -212,7 +212,7 @@ def test_a_name_that_could_be_a_path_or_a_program_is_refused(upload: Callable[..
     assert upload(name=name or "-").json()["code"] == "REQUEST_INVALID"
 
 
-def test_only_some_uploads_are_read_at_once_and_the_others_are_told_to_come_again(
+def test_uploads_beyond_the_limit_are_refused_until_an_earlier_upload_ends(
     context: Context, upload: Callable[..., Any]
 ) -> None:
     with ExitStack() as others:
@@ -228,7 +228,7 @@ def test_only_some_uploads_are_read_at_once_and_the_others_are_told_to_come_agai
 
 
 @pytest.mark.usefixtures("on_socket")
-def test_a_user_whose_uploads_do_not_end_keeps_nobody_else_from_uploading(
+def test_a_user_whose_uploads_do_not_end_leaves_places_for_other_users(
     client: httpx.Client, context: Context, upload: Callable[..., Any]
 ) -> None:
     with context.sessions.begin() as session:

@@ -202,7 +202,7 @@ def test_what_is_no_json_is_no_report(attempt: Callable[..., int], anonymous: ht
     assert (answer.status_code, answer.json()["errors"]) == (422, [{"field": "body", "message": "This is not JSON."}])
 
 
-def test_reports_that_take_too_much_time_are_put_off_and_those_of_other_jobs_are_not(
+def test_reports_that_take_too_much_time_are_delayed_while_other_jobs_report(
     attempt: Callable[..., int], driver: Driver, context: Context, job: dict[str, Any]
 ) -> None:
     number = attempt()

@@ -330,7 +330,7 @@ def test_a_deleted_job_leaves_no_process_and_gives_back_what_it_has_claimed(
 
 
 @pytest.mark.parametrize("newest_is_savepoint", [False, True])
-def test_the_size_of_the_state_is_that_of_the_newest_snapshot_and_the_latest_checkpoint_is_no_savepoint(
+def test_the_state_has_the_size_of_the_newest_snapshot_and_the_latest_checkpoint_is_not_a_savepoint(
     client: httpx.Client, context: Context, job: dict[str, Any], newest_is_savepoint: bool
 ) -> None:
     sizes = (

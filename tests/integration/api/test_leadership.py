@@ -84,7 +84,7 @@ def current_epoch(context: Context) -> int:
     return seen.epoch if seen else 0
 
 
-def test_health_says_who_leads_and_that_nobody_does(
+def test_health_names_the_leader_or_says_that_a_leader_is_missing(
     context: Context, client: httpx.Client, reconciler: Reconciler, pulse: ReconcilerPulse
 ) -> None:
     wait_until(lambda: pulse.role == "leader", what="the election")
@@ -100,7 +100,7 @@ def test_health_says_who_leads_and_that_nobody_does(
     assert answer.headers["Retry-After"]
 
 
-def test_all_replicas_are_listed_with_the_one_that_leads(context: Context, client: httpx.Client) -> None:
+def test_all_replicas_are_listed_and_the_leader_is_marked(context: Context, client: httpx.Client) -> None:
     with context.sessions.begin() as session:
         for name in ("first", "second", "third"):
             replicas.announce(session, name, f"http://{name}:1")
@@ -209,7 +209,7 @@ def test_a_launch_that_takes_long_holds_no_other_job_up(context: Context, two_jo
         running.close()
 
 
-def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_the_others_go_on(
+def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_other_jobs_go_on(
     context: Context, two_jobs: list[str], client: httpx.Client
 ) -> None:
     broken, sound = sorted(two_jobs)

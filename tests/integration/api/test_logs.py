@@ -83,7 +83,7 @@ def test_a_log_is_followed_by_offsets_and_searched(
     assert client.get("/jobs/secretive/logs", params={"search": ""}).status_code == 422
 
 
-def test_without_an_attempt_the_log_is_that_of_the_driver_that_runs_the_job_or_ran_it_last(
+def test_without_an_attempt_the_log_is_of_the_driver_that_runs_the_job_or_ran_it_last(
     client: httpx.Client, context: Context, settings: Settings, job: dict[str, Any]
 ) -> None:
     def take(step: steps.Step) -> None:

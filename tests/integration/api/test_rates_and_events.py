@@ -40,7 +40,7 @@ def events(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_every_answer_has_a_request_id_also_those_of_errors(anonymous: httpx.Client) -> None:
+def test_every_answer_has_a_request_id_also_an_error(anonymous: httpx.Client) -> None:
     seen = set()
     for path, headers in (
         ("/health", {}),

@@ -108,7 +108,7 @@ def rows_read(session: Session, table: str) -> int:
     return int(session.execute(text(f"{read} WHERE relname = :table"), {"table": table}).scalar_one())
 
 
-def test_a_list_of_events_reads_none_of_others_however_many_there_are(session: Session) -> None:
+def test_a_list_of_events_reads_only_its_own_events_among_any_number(session: Session) -> None:
     names = ids(session)
     add_events(session, [names["job-3"]] * 20)
     add_events(session, [names["job-2"]] * 3000)

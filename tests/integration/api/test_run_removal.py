@@ -63,7 +63,7 @@ def reports(client: httpx.Client) -> list[dict[str, Any]]:
     return [one["details"] for one in client.get("/events").json()["events"] if one["kind"] == "RUNS_REMOVED"]
 
 
-def test_the_runs_of_removed_attempts_go_and_those_of_kept_ones_stay(
+def test_the_runs_of_removed_attempts_go_and_the_runs_of_kept_attempts_stay(
     context: Context, client: httpx.Client, job: dict[str, Any], removal: RunRemoval
 ) -> None:
     add_attempts(context, job["id"], 3)

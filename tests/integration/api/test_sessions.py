@@ -134,7 +134,7 @@ def test_a_session_has_the_role_and_scope_of_its_token(anonymous: httpx.Client, 
     assert anonymous.get("/tokens").json()["code"] == "ROLE_TOO_LOW"
 
 
-def test_a_form_of_another_site_signs_nobody_in_or_out(anonymous: httpx.Client, context: Context) -> None:
+def test_a_form_of_another_site_cannot_sign_a_user_in_or_out(anonymous: httpx.Client, context: Context) -> None:
     for headers in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         for path in ("/ui/login", "/ui/logout"):
             answer = anonymous.post(path, data={"token": TOKEN}, headers=headers)

@@ -93,7 +93,7 @@ def test_it_asks_for_its_password_and_listens_on_no_network(root: Path) -> None:
     assert root.stat().st_mode & 0o077 == 0
 
 
-def test_the_role_that_it_is_used_with_is_no_superuser_and_nobody_can_log_in_as_one(root: Path) -> None:
+def test_its_role_is_not_a_superuser_and_superusers_cannot_log_in(root: Path) -> None:
     postgres = EmbeddedPostgres(root)
     postgres.start()
     assert query(postgres, "SELECT rolsuper FROM pg_roles WHERE rolname = current_user") is False

@@ -376,7 +376,7 @@ def test_records_that_fit_one_by_one_are_written_to_a_topic_of_small_batches(
     assert len(output.kafka.values(topics["SMALL"])) == 51
 
 
-def test_refused_records_are_dead_letters_and_the_others_are_written(
+def test_refused_records_are_dead_letters_and_all_other_records_are_written(
     spark: SparkSession, output: Output, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_topics, "_NEW_TOPIC_SECONDS", 1.5)
@@ -544,7 +544,7 @@ def test_the_markers_of_another_sink_are_left_out_only_if_their_topic_is_gone(
     assert asked
 
 
-def test_a_sink_that_claims_a_topic_sees_one_that_shares_it_and_has_claimed_it_meanwhile(
+def test_a_sink_that_claims_a_topic_sees_a_sharing_sink_that_has_claimed_it_meanwhile(
     output: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def of(job: str) -> KafkaOutput:
@@ -568,7 +568,7 @@ def test_a_sink_that_claims_a_topic_sees_one_that_shares_it_and_has_claimed_it_m
 
 
 @pytest.mark.exhaustive  # the test above shows the moment between claim and look
-def test_of_sinks_that_start_at_once_the_one_that_shares_the_topic_gets_in_whatever_the_other_does(
+def test_of_two_sinks_that_start_at_once_the_sharing_sink_always_gets_the_topic(
     output: Output,
 ) -> None:
     settings, starts = {"bootstrap.servers": output.kafka.servers}, threading.Barrier(2)
@@ -596,7 +596,7 @@ def test_of_sinks_that_start_at_once_the_one_that_shares_the_topic_gets_in_whate
 
 @pytest.mark.exhaustive  # as the brokers' time for a claim passes
 @pytest.mark.parametrize("is_other", [True, False], ids=["another job", "the job itself"])
-def test_a_claim_that_is_killed_half_way_stands_in_nobodys_way(output: Output, is_other: bool) -> None:
+def test_a_claim_that_is_killed_half_way_blocks_no_later_claim(output: Output, is_other: bool) -> None:
     job = f"{output.topic}-killed"
     command = [sys.executable, "-c", CLAIMING, output.kafka.servers, output.topic, f"{job}-out"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as child:

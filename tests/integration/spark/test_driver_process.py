@@ -184,9 +184,7 @@ def test_the_shards_of_a_rescaled_job_are_merged_beside_its_batches(
     job.check_output()
 
 
-def test_a_savepoint_that_is_requested_again_is_the_one_that_was_taken(
-    job: ChainJob, drivers: list[DriverProcess]
-) -> None:
+def test_a_savepoint_that_is_requested_again_is_taken_once(job: ChainJob, drivers: list[DriverProcess]) -> None:
     driver = start(job, drivers, "first")
     driver.assign(job.assignment(1))
     driver.wait_for(job.is_complete, "all output")

@@ -339,7 +339,7 @@ def test_no_constraint_is_left_for_after_the_commit(spark: SparkSession, databas
     assert (database.ids(), database.staged()) == ([], [])
 
 
-def test_rows_of_one_sink_may_refer_to_those_of_another_in_the_same_batch(
+def test_rows_of_a_sink_may_refer_to_rows_of_another_sink_in_the_same_batch(
     spark: SparkSession, database: Database
 ) -> None:
     database.run("CREATE TABLE items (order_id bigint REFERENCES orders)")
@@ -410,7 +410,7 @@ def test_a_new_attempt_ends_the_transaction_of_a_driver_that_hangs(spark: SparkS
     OpenMoves.close(database.url, "neighbour")
 
 
-def test_refused_rows_are_dead_letters_and_the_others_are_written(
+def test_refused_rows_are_dead_letters_and_all_other_rows_are_written(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:
     database.run(

@@ -24,7 +24,7 @@ DECLARED = (
 )
 
 
-def test_the_schema_of_a_task_s_arrow_batches_is_the_one_that_jobs_are_given(spark: SparkSession) -> None:
+def test_the_schema_of_a_tasks_arrow_batches_is_the_schema_of_the_job(spark: SparkSession) -> None:
     schema = StructType.fromDDL(DECLARED)
     by_spark = spark.createDataFrame([], schema).toArrow().schema
     ours = arrow_schema_of(schema)

@@ -68,7 +68,7 @@ def test_hadoop_s_settings_are_found_by_their_prefix(spark: SparkSession) -> Non
     assert hadoop_settings(spark, "fs.")["defaultFS"] == "file:///"
 
 
-def test_a_file_system_that_does_not_answer_is_awaited_and_one_that_refuses_is_not(
+def test_a_file_system_that_does_not_answer_is_awaited_and_a_refusal_is_an_error_at_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     settings = spark._jsc.hadoopConfiguration()

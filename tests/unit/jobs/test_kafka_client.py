@@ -89,7 +89,7 @@ def test_a_clients_call_that_stands_is_given_up_as_if_brokers_were_away(may_go_o
     assert is_away(error_of(failure.value))
 
 
-def test_nobody_waits_for_the_end_of_a_client(may_go_on: threading.Event) -> None:
+def test_closing_a_client_does_not_wait_for_its_end(may_go_on: threading.Event) -> None:
     ended: Future[threading.Thread] = Future()
     held = Held(SlowClient(may_go_on, ended))
     held.end()  # returns, though the client's end stands

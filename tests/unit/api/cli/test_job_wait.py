@@ -76,12 +76,12 @@ def test_a_failed_job_is_what_some_wait_for() -> None:
 
 
 @pytest.mark.parametrize("status", ["CREATED", "STOPPED", "FINISHED"])
-def test_a_job_that_nobody_has_started_will_not_run(status: str) -> None:
+def test_a_job_that_was_never_started_will_not_run(status: str) -> None:
     with pytest.raises(JobEndedError, match=f"is {status}"):
         has_reached(job(status, "STOPPED"), {"RUNNING"})
 
 
-def test_a_running_job_may_be_stopped_by_somebody_else_later() -> None:
+def test_a_running_job_may_be_stopped_by_another_user_later() -> None:
     assert not has_reached(job("RUNNING"), ENDED)
 
 

@@ -71,7 +71,7 @@ def test_a_run_has_a_directory_of_its_own_for_temporary_files(tmp_path: Path) ->
         assert shlex.split(options)[-1] == f"-Djava.io.tmpdir={work.parent / 'tmp'}"
 
 
-def test_with_a_role_of_the_store_a_driver_gets_none_of_the_control_planes_keys(tmp_path: Path) -> None:
+def test_with_a_role_of_the_store_a_driver_does_not_get_the_control_planes_keys(tmp_path: Path) -> None:
     keys = {"AWS_ACCESS_KEY_ID": "the-key", "AWS_SECRET_ACCESS_KEY": "hidden", "AWS_PROFILE": "ours"}
     plain = {"AWS_DEFAULT_REGION": "eu-west-1", "KEYSCALE_S3_ENDPOINT": "http://s3.example"}
     role = {"KEYSCALE_STORE_URL": "s3://bucket/prefix", "KEYSCALE_STORE_ROLE": "arn:aws:iam::1:role/jobs"}

@@ -108,7 +108,7 @@ def test_a_run_without_a_log_has_an_empty_one(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(min_size=1, max_size=700), max_size=30), st.integers(0, 3000), st.integers(0, 3000))
-def test_what_is_read_is_what_was_written(
+def test_a_part_is_read_as_it_was_written(
     tmp_path_factory: pytest.TempPathFactory, texts: list[bytes], offset: int, length: int
 ) -> None:
     directory = tmp_path_factory.mktemp("log")

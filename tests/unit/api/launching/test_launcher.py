@@ -124,7 +124,7 @@ def test_a_killed_supervisor_is_noticed_and_the_processes_that_it_leaves_are_kil
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in left)
 
 
-def test_a_kill_reaches_workers_that_have_left_the_process_group_and_nobody_else(
+def test_a_kill_reaches_workers_that_have_left_the_process_group_and_spares_other_processes(
     launcher: Launcher, run: Callable[[str], subprocess.Popen[bytes]]
 ) -> None:
     bystander = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -238,7 +238,7 @@ def test_a_kill_reaches_processes_that_have_left_the_session(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")
-def test_processes_of_a_user_that_nobody_watches_are_found_and_those_under_any_supervisor_are_not(
+def test_processes_of_a_user_are_found_unless_a_supervisor_watches_them(
     run: Callable[[str], subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(supervisor.DRIVER_USER_VARIABLE, f"{JOB_USER}:{JOB_USER}")

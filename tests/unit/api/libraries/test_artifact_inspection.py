@@ -64,7 +64,7 @@ def test_a_zip_that_unpacks_to_more_than_a_gigabyte_is_refused_before_it_is_unpa
 
 
 @pytest.mark.parametrize("name", ["d/" * 65 + "module.py", "d" * 1000 + ".py"])
-def test_a_zip_that_nobody_could_unpack_and_delete_again_is_refused(name: str) -> None:
+def test_a_zip_that_cannot_be_unpacked_and_deleted_again_is_refused(name: str) -> None:
     assert "too many directories" in refusal_of(zipped((name, "")), "job.zip")
 
 

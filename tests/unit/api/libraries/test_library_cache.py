@@ -124,7 +124,7 @@ def test_damaged_or_missing_bytes_are_refused_and_leave_nothing(
     assert cache.place([library]).python_path
 
 
-def test_everybody_who_knows_the_hash_can_read_a_copy_and_nobody_can_list_them(
+def test_a_reader_who_knows_the_hash_can_read_a_copy_but_cannot_list_the_copies(
     cache: LibraryCache, artifacts: Artifacts, tmp_path: Path
 ) -> None:
     before = os.umask(0o077)

@@ -65,7 +65,7 @@ def test_a_job_whose_driver_runs_is_shown_as_running() -> None:
         ({"desired": DesiredState.CANCELLED, "stop": command()}, JobStatus.STOPPING),
     ],
 )
-def test_the_status_is_that_of_what_the_job_should_do_and_does(facts: dict[str, Any], status: JobStatus) -> None:
+def test_the_status_follows_from_the_jobs_goal_and_its_driver(facts: dict[str, Any], status: JobStatus) -> None:
     assert status_of(job(**facts)) is status
 
 

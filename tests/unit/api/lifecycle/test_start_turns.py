@@ -31,7 +31,7 @@ def test_a_driver_is_launched_when_its_turn_comes_and_its_wait_is_announced_once
     assert steps == [AnnounceWait(1, 3), None, Launch(1), Launch(1)]
 
 
-def test_a_driver_that_waits_for_its_turn_is_not_killed_as_one_that_does_not_ask_for_work() -> None:
+def test_a_driver_that_waits_for_its_turn_is_not_killed_for_its_silence() -> None:
     waiting = unlaunched(state_age_ms=LONG_MS, silent_ms=LONG_MS)
     assert step_of(job(status=JobStatus.SUBMITTING, active=waiting)) is None
 

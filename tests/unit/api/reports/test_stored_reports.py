@@ -121,7 +121,7 @@ class TestCheckpoint:
         store_checkpoint(checkpoint, 1, CheckpointStatus.IN_PROGRESS, given)
         assert (checkpoint.num_subtasks, checkpoint.num_acknowledged_subtasks) == (3, 2)
 
-    def test_the_time_of_a_failure_is_that_of_its_first_report_and_goes_with_a_late_success(
+    def test_a_failure_keeps_the_time_of_its_first_report_until_a_late_success(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         times = iter((500, 600))

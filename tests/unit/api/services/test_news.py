@@ -156,7 +156,7 @@ def test_a_reader_of_an_operation_is_told_its_state_until_it_has_ended(database:
     assert told.take() == ["FAILED", "end: None"]
 
 
-def test_credentials_are_checked_every_few_seconds_and_those_that_have_lapsed_end_their_streams(
+def test_credentials_are_checked_every_few_seconds_and_lapsed_credentials_end_their_streams(
     database: Database,
 ) -> None:
     kept, ended = database.listen(Subject("1"), expires=1), database.listen(Subject("1"), expires=2)

@@ -48,7 +48,7 @@ def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
     ]
 
 
-def test_artifacts_are_shown_by_name_and_version_and_one_that_is_gone_by_its_id() -> None:
+def test_artifacts_are_shown_by_name_and_version_and_a_deleted_artifact_by_its_id() -> None:
     known, gone = "a" * 32, "b" * 32
     names = {"second": "flights version 2", known: "shapes version 1"}
     found = settings_changed(present(), after(artifact_id="second", libraries=[known, gone]), runs=True, names=names)

@@ -180,7 +180,7 @@ def test_a_users_own_test_is_interrupted_failed_and_skipped_by_its_functions(kin
         raise SystemExit(3)
 
 
-def test_a_generator_that_nobody_reads_on_is_no_failure() -> None:
+def test_a_generator_that_is_left_unfinished_does_not_fail() -> None:
     def rows() -> Iterator[int]:
         with user_code():
             yield 1

@@ -59,7 +59,7 @@ def test_a_long_line_takes_no_longer_than_many_short_ones(line: str) -> None:
         "credential-of-ours=",
     ],
 )
-def test_a_secret_that_nobody_knows_is_masked_by_the_word_before_it(before: str, case: Callable[[str], str]) -> None:
+def test_an_unknown_secret_is_masked_by_the_word_before_it(before: str, case: Callable[[str], str]) -> None:
     assert redact(f"{case(before)}hunter2/hunter2 done", {}) == f"{case(before)}***** done"
 
 

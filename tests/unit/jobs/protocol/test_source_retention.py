@@ -62,7 +62,7 @@ def test_the_reason_is_said_in_words() -> None:
         (at(3, ""), at(4, "t2"), True),
     ],
 )
-def test_a_topic_that_was_created_again_has_none_of_the_records(stored: Any, first: Any, is_gone: bool) -> None:
+def test_a_topic_that_was_created_again_has_lost_all_records(stored: Any, first: Any, is_gone: bool) -> None:
     found = source_retention(["orders"], [ends(a=stored)], reported(a=first))
     assert (bool(found.problems), found.unknown) == (is_gone, [])
 
@@ -88,7 +88,7 @@ def test_deeply_nested_positions_and_numbers_of_many_digits_are_no_failure() -> 
         assert found.problems or found.unknown
 
 
-def test_a_source_that_has_read_nothing_loses_nothing_and_one_that_says_nothing_is_unknown() -> None:
+def test_a_source_that_has_read_nothing_loses_nothing_and_a_silent_source_is_unknown() -> None:
     both = ["orders", "clicks"]
     assert source_retention(both, ["-", "-"], []) == ([], [])
     assert source_retention(both, [ends(a=7), ends(a=7)], reported(a=5)) == ([], ["clicks"])

@@ -60,7 +60,7 @@ def source(admin: Admin, lost_records: Literal["fail", "skip"] = "skip", timeout
     return made
 
 
-def test_a_job_that_skips_reads_the_partitions_that_are_left_and_counts_the_loss_of_the_others() -> None:
+def test_a_job_that_skips_reads_the_remaining_partitions_and_counts_the_loss_of_the_missing_ones() -> None:
     reading = source(Admin(1))
     ends = reading.latest(OLD, None)
     assert ends == {"t/0": {"offset": 5, "topic_id": "new"}} | {

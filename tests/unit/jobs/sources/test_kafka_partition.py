@@ -98,7 +98,7 @@ def test_missing_records_fail_the_batch_after_the_timeout(cluster: Cluster) -> N
     assert numbers(cluster.reader("short"), 0, 2) == [0, 1]
 
 
-def test_a_loss_that_is_told_after_the_consumer_was_sent_elsewhere_is_none_of_the_records_there(
+def test_a_loss_reported_after_a_seek_does_not_count_the_records_there(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.Consumer", LateTeller)

@@ -200,7 +200,7 @@ def test_a_process_that_runs_out_of_descriptors_shares_no_connection_with_anothe
     assert processes == set(homes.values()), "each connection has a process of its own"
 
 
-def test_a_process_that_asks_and_sends_nothing_holds_nobody_up_for_long(daemon: Daemon) -> None:
+def test_a_process_that_asks_and_sends_nothing_delays_other_processes_only_briefly(daemon: Daemon) -> None:
     homes = daemon.settle([0])
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
         silent.connect(daemon.board._address(homes[0]))

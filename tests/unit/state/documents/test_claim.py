@@ -133,7 +133,7 @@ def test_a_claimed_savepoint_leaves_nothing_behind(owner: StateJob, savepoint: M
     assert objects_of(job, savepoint) == set()
 
 
-def test_the_job_that_took_a_claimed_savepoint_deletes_none_of_its_files(
+def test_the_job_that_took_a_claimed_savepoint_keeps_its_files(
     owner: StateJob, savepoint: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = another(owner, tmp_path)

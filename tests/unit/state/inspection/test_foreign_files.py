@@ -35,7 +35,7 @@ def naming(manifest: Manifest, path: str) -> Manifest:
     return msgspec.structs.replace(manifest, positions=FileHandle("positions", path, 1, "0" * 64))
 
 
-def test_files_of_a_savepoint_are_its_claimers_and_nobody_elses(store: LocalObjectStore, tmp_path: Path) -> None:
+def test_files_of_a_savepoint_belong_to_its_claimer_alone(store: LocalObjectStore, tmp_path: Path) -> None:
     theirs, mine = savepoint_of(store, "theirs", tmp_path), savepoint_of(store, "mine", tmp_path)
     assert foreign_files(store, mine) == []
     file = next(theirs.files()).path

@@ -183,7 +183,7 @@ def test_no_other_jobs_claim_ends_whatever_is_named(job: StateJob, tmp_path: Pat
     assert job.store.get("job2/shared/x") == b"of another job"
 
 
-def test_a_driver_that_nobody_can_reach_is_fenced(job: StateJob) -> None:
+def test_an_unreachable_driver_is_fenced(job: StateJob) -> None:
     delete_job_objects(job.store, JOB, is_last=False)
     assert len(paths(job)) == 1, "the log's closing entry"
     with pytest.raises(FencedError):

@@ -170,7 +170,7 @@ class ListsOneThatIsNeverFound(LocalObjectStore):
         return iter([*found, ObjectInfo(PHANTOM, 1, 0)] if PHANTOM.startswith(prefix) else found)
 
 
-def test_a_manifest_that_is_listed_and_never_found_holds_nobody_up(job: StateJob, tmp_path: Path) -> None:
+def test_a_manifest_that_is_listed_and_never_found_fails_the_deletion(job: StateJob, tmp_path: Path) -> None:
     store = ListsOneThatIsNeverFound(tmp_path / "store")
     with pytest.raises(RetentionError, match="never found"):
         delete_snapshot(store, JOB, path_of(job, 2))

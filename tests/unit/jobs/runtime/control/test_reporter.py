@@ -195,7 +195,7 @@ def test_a_driver_that_cannot_be_called_sends_a_heartbeat_each_interval(quiet: R
     assert (3, 0.0) in quiet.control.waits[1:], "the first answer must come at once"
 
 
-def test_a_control_plane_that_calls_nobody_is_asked_once_a_minute(quiet: Running) -> None:
+def test_a_control_plane_that_calls_no_drivers_is_asked_once_a_minute(quiet: Running) -> None:
     quiet.control.call_failure = ControlRefusedError("no such route")
     quiet.control.is_wanted.set()
     wait_until(lambda: not quiet.reporter._listens, what="the end of the calls")
