@@ -111,33 +111,9 @@ def test_a_zip_with_a_main_program_and_a_jar_are_known_by_their_content(upload: 
     assert upload(jar, "connector.jar").json()["kind"] == "JAR"
 
 
-@pytest.mark.parametrize(
-    ("content", "filename"),
-    [
-        (b"def broken(:\n", "job.py"),
-        (b"", "job.py"),
-        (b" \n", "job.py"),
-        (b"\x00\x01\x02", "job.py"),
-        (b"\xff\xfe\x00binary", "job.py"),
-        (b"print(1)", "job.txt"),
-        (b"print(1)", "job"),
-        (b"print(1)", "job.zip"),
-        (make_zip(**{"__main__.py": b"print(1)\n"}), "job.py"),
-        (make_zip(**{"__main__.py": b"print(1)\n"})[:-8], "job.zip"),
-        (make_zip(**{"notes.txt": b"x = 1\n"}), "job.zip"),
-        (make_zip(**{"x/__init__.py": b""}), "x-1-py3-none-any.whl"),
-        (make_zip(**{"__main__.py": b"def broken(:\n"}), "job.zip"),
-        (make_zip(**{"__main__.py": b"", "../outside.py": b""}), "job.zip"),
-        (make_zip(**{"__main__.py": b"", "/etc/passwd": b""}), "job.zip"),
-        (make_zip(**{"__main__.py": b"", "a\\..\\..\\b.py": b""}), "job.zip"),
-        (make_zip(**{"__main__.py": b"print(1)\n"}).replace(b"print(1)", b"print(2)"), "job.zip"),
-        (b"(" * 10_000, "job.py"),
-    ],
-)
-def test_a_file_that_is_not_a_valid_python_file_zip_or_jar_is_refused(
-    context: Context, upload: Callable[..., Any], content: bytes, filename: str
-) -> None:
-    answer = upload(content, filename)
+@pytest.mark.parametrize("content", [b"def broken(:\n", b"(" * 10_000], ids=["broken", "too deep"])
+def test_a_file_that_is_refused_is_not_stored(context: Context, upload: Callable[..., Any], content: bytes) -> None:
+    answer = upload(content, "job.py")
     assert (answer.status_code, answer.json()["code"]) == (422, "ARTIFACT_INVALID")
     assert answer.headers["content-type"] == "application/problem+json"
     assert chunk_count(context) == 0

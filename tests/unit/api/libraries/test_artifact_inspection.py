@@ -8,7 +8,13 @@ import pytest
 
 from keyscale.api.errors import ArtifactInvalidError
 from keyscale.api.libraries.artifact_inspection import inspect_artifact
-from keyscale.api.libraries.artifact_inspector import SCRIPT_BYTES_MAX, ZIP_UNPACKED_BYTES_MAX, import_names
+from keyscale.api.libraries.artifact_inspector import (
+    SCRIPT_BYTES_MAX,
+    ZIP_UNPACKED_BYTES_MAX,
+    RefusedError,
+    import_names,
+    inspected,
+)
 from keyscale.db.statuses import ArtifactKind
 
 SCRIPT = "print(1)\n"
@@ -38,6 +44,44 @@ def refusal_of(content: io.BytesIO, filename: str) -> str:
     with pytest.raises(ArtifactInvalidError) as caught:
         inspect_artifact(content, filename)
     return caught.value.detail
+
+
+def zip_of(**entries: str) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(name), content)  # without the time of day: it is in names of tests
+    return buffer.getvalue()
+
+
+MAIN = zip_of(**{"main.py": SCRIPT})
+
+
+@pytest.mark.parametrize(
+    ("content", "ending"),
+    [
+        (b"def broken(:\n", ".py"),
+        (b"", ".py"),
+        (b" \n", ".py"),
+        (b"\x00\x01\x02", ".py"),
+        (b"\xff\xfe\x00binary", ".py"),
+        (b"print(1)", ".txt"),
+        (b"print(1)", ""),
+        (b"print(1)", ".zip"),
+        (MAIN, ".py"),
+        (MAIN[:-8], ".zip"),
+        (zip_of(**{"notes.txt": "x = 1\n"}), ".zip"),
+        (zip_of(**{"x/__init__.py": ""}), ".whl"),
+        (zip_of(**{"__main__.py": "def broken(:\n"}), ".zip"),
+        (zip_of(**{"__main__.py": "", "../outside.py": ""}), ".zip"),
+        (zip_of(**{"__main__.py": "", "/etc/passwd": ""}), ".zip"),
+        (zip_of(**{"__main__.py": "", "a\\..\\..\\b.py": ""}), ".zip"),
+        (zip_of(**{"__main__.py": "print(1)\n"}).replace(b"print(1)", b"print(2)"), ".zip"),
+    ],
+)
+def test_a_file_that_is_not_a_valid_python_file_zip_or_wheel_is_refused(content: bytes, ending: str) -> None:
+    with pytest.raises(RefusedError):
+        inspected(io.BytesIO(content), ending)
 
 
 def test_a_script_that_takes_gigabytes_to_parse_is_refused_and_costs_this_process_nothing() -> None:
