@@ -131,7 +131,7 @@ def converter(of_type: pa.DataType) -> Convert:
         return lambda value: [element(each) for each in _elements(value, of_type)]
     kind = kind_of_type(of_type)
     if kind is None:
-        return lambda value: value
+        return _kept_by_arrow(of_type) if _is_left_to_arrow(of_type) else lambda value: value
     accepted, convert = CONVERTS[kind], _SCALARS[kind](of_type)
 
     def scalar(value: Any) -> Any:
@@ -185,7 +185,8 @@ def exact_cast(column: pa.Array | pa.ChunkedArray, of_type: pa.DataType) -> pa.A
     written = column.type
     if written == of_type or pa.types.is_null(written):
         return column.cast(of_type)
-    if pa.types.is_nested(of_type) and _leaves(written) != _leaves(of_type):
+    is_nested = pa.types.is_nested(of_type)
+    if (is_nested and _leaves(written) != _leaves(of_type)) or any(map(_is_left_to_arrow, (written, of_type))):
         return exact_array(column.to_pylist(), of_type)
     kind, wanted = kind_of_type(written), kind_of_type(of_type)
     is_listed = kind is None or wanted is None or kind in CONVERTS[wanted]
@@ -218,10 +219,36 @@ def _is_kept(column: pa.ChunkedArray, cast: pa.ChunkedArray, wanted: Kind | None
     return True
 
 
-def _leaves(of_type: pa.DataType) -> list[pa.DataType]:
+def _leaves(of_type: pa.DataType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], pa.DataType]]:
+    """Returns the types that are not nested, with the names of the struct fields above each.
+
+    Arrow's cast would put null into a field that the column lacks.
+    """
     if not pa.types.is_nested(of_type):
-        return [of_type]
-    return [leaf for at in range(of_type.num_fields) for leaf in _leaves(of_type.field(at).type)]
+        return [(path, of_type)]
+    fields = [of_type.field(at) for at in range(of_type.num_fields)]
+    is_struct = pa.types.is_struct(of_type)
+    return [leaf for each in fields for leaf in _leaves(each.type, (*path, each.name) if is_struct else path)]
+
+
+def _is_left_to_arrow(of_type: pa.DataType) -> bool:
+    """Returns whether a type is a duration, a time of day, or another time without a kind."""
+    return bool(pa.types.is_temporal(of_type)) and kind_of_type(of_type) is None
+
+
+def _kept_by_arrow(of_type: pa.DataType) -> Convert:
+    """Returns a conversion that refuses a value which Arrow would change."""
+
+    def convert(value: Any) -> Any:
+        try:
+            is_kept = bool(pa.scalar(value, of_type).as_py() == value)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):
+            is_kept = False
+        if not is_kept:
+            raise _refused(_named(value), of_type)
+        return value
+
+    return convert
 
 
 def _rounds(of_type: pa.DataType) -> bool:
@@ -400,7 +427,10 @@ def _bytes(of_type: pa.DataType) -> Convert:
     width = of_type.byte_width if pa.types.is_fixed_size_binary(of_type) else None
 
     def convert(value: Any) -> bytes:
-        raw = value.encode() if isinstance(value, str) else bytes(value)
+        try:
+            raw = value.encode() if isinstance(value, str) else bytes(value)
+        except UnicodeEncodeError:
+            raise _refused(_named(value, " with a lone surrogate"), of_type) from None
         if width is not None and len(raw) != width:
             raise _refused(_named(value, f" of {len(raw)} bytes"), of_type)
         return raw

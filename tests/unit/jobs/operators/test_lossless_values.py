@@ -121,8 +121,9 @@ def test_a_value_is_kept_exactly_or_refused_in_every_form_alike(kind: pa.DataTyp
         (AT.replace(tzinfo=dt.UTC), pa.timestamp("us")),
         (1e300, pa.float32()),
         (5, UTC),
+        ("\ud800", pa.binary()),
     ],
-    ids=str,
+    ids=ascii,
 )
 @pytest.mark.parametrize("form", [*FORMS, in_a_frame_of_objects])
 def test_what_would_lose_something_is_refused_without_its_content(form: Any, value: Any, kind: pa.DataType) -> None:
@@ -174,6 +175,59 @@ def test_a_column_of_a_batch_is_kept_or_refused_as_its_values_are_in_rows(column
     else:
         assert is_the_same(in_batch[0], value, kind), (value, kind)
         assert in_batch == [in_row, None]
+
+
+def in_a_batch(column: pa.Array, kind: pa.DataType) -> Any:
+    (batch,) = conformed(pa.table({"it": column}), pa.schema([("it", kind)]))
+    return batch.column(0).to_pylist()[0]
+
+
+AB, AC, BA = (pa.struct({first: pa.int32(), second: pa.int32()}) for first, second in ("ab", "ac", "ba"))
+
+
+@pytest.mark.parametrize(
+    ("value", "given_type", "kind"),
+    [
+        ({"a": 1, "b": 2}, AB, AC),
+        ([{"a": 1, "b": 2}], pa.list_(AB), pa.list_(AC)),
+        ({"x": {"a": 1, "b": 2}}, pa.struct({"x": AB}), pa.struct({"x": AC})),
+    ],
+    ids=str,
+)
+def test_a_struct_of_a_batch_with_another_field_is_refused_as_in_a_row(
+    value: Any, given_type: pa.DataType, kind: pa.DataType
+) -> None:
+    assert in_a_batch(pa.array([value], given_type), given_type) == value
+    with pytest.raises(OutputTypeError, match="without the field 'c'"):
+        in_a_row(value, kind)
+    with pytest.raises(OutputTypeError, match="without the field 'c'"):
+        in_a_batch(pa.array([value], given_type), kind)
+
+
+def test_a_struct_of_a_batch_with_its_fields_in_another_order_keeps_them() -> None:
+    assert in_a_batch(pa.array([{"a": 1, "b": 2}], AB), BA) == {"b": 2, "a": 1}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (1.5, pa.duration("us")),
+        (7, pa.duration("us")),
+        (dt.timedelta(microseconds=1500), pa.duration("ms")),
+        (AT.time(), pa.time32("s")),
+        (AT, pa.date64()),
+    ],
+    ids=str,
+)
+def test_a_duration_or_a_time_of_day_is_kept_or_refused_in_rows_and_batches_alike(
+    value: Any, kind: pa.DataType
+) -> None:
+    for form in (in_a_row, in_a_list, in_a_struct, lambda each, of_kind: in_a_batch(pa.array([each]), of_kind)):
+        with pytest.raises(OutputTypeError) as refusal:
+            form(value, kind)
+        assert str(value) not in str(refusal.value)
+    kept = dt.timedelta(microseconds=1500)
+    assert in_a_row(kept, pa.duration("us")) == in_a_batch(pa.array([kept]), pa.duration("ns")).to_pytimedelta() == kept
 
 
 @given(st.integers() | st.floats() | st.decimals(places=3), st.sampled_from(TYPES))
