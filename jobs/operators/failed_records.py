@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from keyscale.errors import KeyscaleError
 from keyscale.state.errors import KeyTooLargeError
 from keyscale.state.keys.stored_key import KEY_BYTES_MAX
-from keyscale.state.serializers.conversions import exact_classes
+from keyscale.state.serializers.conversions import Kind, exact_classes, kind_of_type
 
 from ..secret import without_secrets
 from .column_values import batch_of, tuple_of
@@ -150,11 +150,14 @@ def _fits(value: Any, column: tuple[frozenset[type], int]) -> bool:
 
 
 def _bytes_max(key: pa.Array) -> int:
-    """Returns an upper bound of a key column's bytes when stored."""
+    """Returns an upper bound of a key column's bytes when stored.
+
+    A nested key has no cheap bound: its sizes must be computed.
+    """
     kind = key.type
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
+    if kind_of_type(kind) in {Kind.TEXT, Kind.BYTES}:
         return _ENCODED_BYTES_EACH * (pc.max(pc.binary_length(key)).as_py() or 0) + 16
-    return int(key.nbytes) if pa.types.is_nested(kind) else 32
+    return KEY_BYTES_MAX + 1 if pa.types.is_nested(kind) else 32
 
 
 def _shown(key: Any) -> str:

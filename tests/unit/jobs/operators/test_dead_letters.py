@@ -234,6 +234,15 @@ def test_a_key_that_is_too_large_fails_the_batch_with_its_coordinates_or_is_drop
     assert tested.dead_letters == 1
 
 
+def test_a_nested_key_that_is_too_large_is_a_dead_letter() -> None:
+    schema = pa.schema([("key", pa.struct({"name": pa.string()}))])
+    logic = Reduce(lambda left, _: left, None)
+    tested = OperatorHarness(logic, input=schema, key=["key"], output=schema, failed_records="drop")
+    tested.process(({"name": "\0" * 40_000},), ({"name": "ada"},))  # a zero takes two bytes of a stored key
+    assert tested.dead_letters == 1
+    assert tested.take_output() == [({"name": "ada"},)]
+
+
 def test_a_key_at_the_limit_is_stored() -> None:
     tested = harness()
     tested.process(("k" * 65_500, 1))
