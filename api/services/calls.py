@@ -46,7 +46,7 @@ class Calls:
     def __init__(self, sessions: sessionmaker[Session]) -> None:
         self._sessions = sessions
         self._lock = threading.Lock()
-        self._waiters: set[_Waiter] = set()
+        self._waiters: dict[tuple[str, int], _Waiter] = {}
         self._came = threading.Event()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="calls", daemon=True)
@@ -59,7 +59,7 @@ class Calls:
         self._closing.set()
         self._came.set()
         with self._lock:
-            waiters = tuple(self._waiters)
+            waiters = tuple(self._waiters.values())
         for waiter in waiters:
             waiter.call()
 
@@ -72,11 +72,18 @@ class Calls:
     async def wait(self, driver: Listening, seconds: float) -> bool:
         """Waits until a driver is called.
 
+        A second request of the same attempt calls the first one: a job could otherwise take all connections of the
+        control plane.
+
         Returns False if the time is over first.
         """
         waiter = _Waiter(driver, asyncio.get_running_loop(), asyncio.Event())
+        attempt = driver.job_id, driver.attempt
         with self._lock:
-            self._waiters.add(waiter)
+            earlier = self._waiters.get(attempt)
+            self._waiters[attempt] = waiter
+        if earlier is not None:
+            earlier.call()
         self._came.set()
         if self._closing.is_set():
             waiter.call()
@@ -88,12 +95,13 @@ class Calls:
             return True
         finally:
             with self._lock:
-                self._waiters.discard(waiter)
+                if self._waiters.get(attempt) is waiter:
+                    del self._waiters[attempt]
 
     def look(self) -> None:
         """Polls the database once, and calls the drivers that are wanted."""
         with self._lock:
-            waiters = tuple(self._waiters)
+            waiters = tuple(self._waiters.values())
         if not waiters:
             self._came.clear()
             return
