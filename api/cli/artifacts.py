@@ -78,7 +78,7 @@ def artifacts() -> None:
 @click.option(
     "--requirements",
     type=click.Path(path_type=Path),
-    help="Upload the wheels that this file of pip's names, with all that they need and the platform does not have.",
+    help="Upload the wheels of a pip requirements file, with all that they need and the platform lacks.",
 )
 @json_option
 @pass_session

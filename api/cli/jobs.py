@@ -105,7 +105,7 @@ def jobs() -> None:
 @click.option(
     "--requirements",
     type=click.Path(path_type=Path),
-    help="Upload and use the wheels that this file of pip's names, with all that they need.",
+    help="Upload and use the wheels of a pip requirements file, with all that they need.",
 )
 @click.option("--parallelism", "-p", type=int, default=1, show_default=True, help="Subtasks per operator.")
 @click.option("--max-parallelism", type=int, help="Key groups, fixed for the job's life (default: Flink's formula).")
@@ -246,7 +246,7 @@ def is_chosen(job: dict[str, Any], statuses: Sequence[str], labels: Sequence[tup
 
 @jobs.command()
 @click.argument("job")
-@click.option("--brief", is_flag=True, help="Without its specification and the metrics of its operators.")
+@click.option("--brief", is_flag=True, help="Omit the specification and the metrics of operators.")
 @json_option
 @pass_session
 def show(session: Session, job: str, *, brief: bool) -> None:
@@ -372,7 +372,7 @@ def delete(session: Session, job: str, keep_objects: bool) -> None:
     "--tail-bytes", default=1 << 16, show_default=True, help="Bytes to print from the end of the log, at most 1 MiB."
 )
 @click.option("--follow", "-f", is_flag=True, help="Continue with new lines until Ctrl-C.")
-@click.option("--search", help="Print the lines of the whole log with this text, in any case.")
+@click.option("--search", help="Print all lines of the log with this text; case is ignored.")
 @json_option
 @pass_session
 def logs(

@@ -66,7 +66,7 @@ def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--requirements",
                 type=click.Path(path_type=Path),
-                help="Libraries from a file of pip's, as of `jobs create`.",
+                help="Libraries from a pip requirements file, as in `jobs create`.",
             ),
             click.option("--no-libraries", is_flag=True, help="Remove all libraries."),
             click.option("--parallelism", "-p", type=int, help="Subtasks per operator."),
@@ -206,7 +206,7 @@ def update(
     type=click.Choice(["savepoint", "current"]),
     default="savepoint",
     show_default=True,
-    help="savepoint: as of the replacement of the revision. current: the current state.",
+    help="savepoint: the state when the revision was replaced. current: the current state.",
 )
 @_allow_option
 @_plan_option
