@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyscale.jobs.runtime.batch.source_order import (
-    KINDS_NAME,
-    ORDER_NAME,
     DeclaredSource,
     check_kinds,
     order_of,
@@ -23,7 +21,7 @@ from keyscale.jobs.runtime.batch.source_order import (
 )
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
-from keyscale.state.documents.source_positions import SourcePositions
+from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, SourcePositions
 from keyscale.state.identifiers import OperatorUid
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.source_order import (
-    KINDS_NAME,
-    ORDER_NAME,
     DeclaredSource,
     recorded_order,
     stored_positions,
@@ -32,7 +30,7 @@ from keyscale.state.documents.manifest import (
     SnapshotKind,
     write_manifest,
 )
-from keyscale.state.documents.source_positions import write_positions
+from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, write_positions
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
