@@ -6,7 +6,7 @@ import asyncio
 
 from sqlalchemy.orm import sessionmaker
 
-from keyscale.api.reports.calls import Calls
+from keyscale.api.services.calls import Calls
 from keyscale.db.repositories.commands import Listening
 from tests.support.coroutines import run_coroutine
 
