@@ -14,7 +14,7 @@ from keyscale.api.lifecycle.reconciler import JobsServed
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Change, Job
-from keyscale.db.repositories import attempts, jobs
+from keyscale.db.repositories import attempts, job_signs
 from keyscale.db.statuses import AttemptStage, ChangeStatus
 from keyscale.jobs.protocol.messages import DriverState
 
@@ -95,7 +95,7 @@ class Host:
     def turn(self, *names: str) -> None:
         """Takes the steps of some jobs, or of all jobs as the reconciler does."""
         with self.context.sessions() as session:
-            wanted = [self.ids[name] for name in names] or jobs.ids_to_reconcile(session)
+            wanted = [self.ids[name] for name in names] or [sign.id for sign in job_signs.to_reconcile(session)]
         for job_id in wanted:
             try:
                 self._pursuit.pursue(job_id)
@@ -104,8 +104,9 @@ class Host:
 
     def turn_side_by_side(self) -> None:
         """Takes the steps of all jobs in a thread per job."""
-        served = JobsServed(self._pursuit.pursue, self._leadership)
-        served.serve(list(self.ids.values()))
+        served = JobsServed(self._pursuit, self._leadership)
+        with self.context.sessions() as session:
+            served.serve(job_signs.to_reconcile(session), frozenset())
         served._threads.shutdown()  # waits for the steps of all jobs
 
     def launched(self) -> list[str]:
