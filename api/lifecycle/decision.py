@@ -106,7 +106,8 @@ def _pursue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
         return _cancel(facts)
     if facts.desired is DesiredState.STOPPED and (facts.stop is None or facts.status in SETTLED):
         return _end_strays(facts) or (SettleJob(JobStatus.STOPPED) if facts.status not in SETTLED else None)
-    return _launch(facts) or _continue(facts, timeouts)
+    # A launch may fail again and again, which must not outlast the time limits and the cancellation of a change.
+    return _continue(facts, timeouts) or _launch(facts)
 
 
 def _continue(facts: JobFacts, timeouts: Timeouts) -> Step | None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 def test_a_rescale_starts_the_new_driver_beside_the_running_one() -> None:
     assert step_of(rescaling(ChangePhase.REQUESTED)) == CreateAttempt(4, Cause.RESCALE, standby=True)
-    stored = standby(process=ProcessState.UNLAUNCHED)
+    stored = standby(process=ProcessState.UNLAUNCHED, driver_state=None, is_attached=False)
     assert step_of(rescaling(ChangePhase.REQUESTED, standby=stored)) == Launch(2)
 
 

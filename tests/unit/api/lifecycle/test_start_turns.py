@@ -37,7 +37,7 @@ def test_a_driver_that_waits_for_its_turn_is_not_killed_for_its_silence() -> Non
 
 
 def test_a_new_driver_whose_turn_has_come_is_launched_although_the_job_itself_waits() -> None:
-    facts = job(status=JobStatus.RESTARTING, restarts=1, active=unlaunched(), standby=unlaunched(2, Turn()))
+    facts = rescaling(ChangePhase.REQUESTED, active=unlaunched(), standby=unlaunched(2, Turn()))
     assert step_of(facts) == Launch(2)
 
 
@@ -46,13 +46,24 @@ def test_a_user_can_cancel_a_job_that_waits_for_its_turn() -> None:
     assert step_of(facts) == EndAttempt(1)
 
 
-def test_a_change_whose_driver_waits_for_its_turn_ends_when_its_user_cancels_it_or_the_old_driver_is_lost() -> None:
-    waiting = unlaunched(2)
-    assert step_of(rescaling(ChangePhase.REQUESTED, standby=waiting)) is None
+@pytest.mark.parametrize(("turn", "before"), [(TOLD, None), (Turn(), Launch(2))])
+def test_a_change_whose_driver_is_not_launched_ends_when_its_user_cancels_it_or_the_old_driver_is_lost(
+    turn: Turn, before: Launch | None
+) -> None:
+    waiting = unlaunched(2, turn)
+    assert step_of(rescaling(ChangePhase.REQUESTED, standby=waiting)) == before
     for facts in (
         rescaling(ChangePhase.REQUESTED, standby=waiting, change_is_cancelled=True),
         rescaling(ChangePhase.REQUESTED, standby=waiting, active=attempt(process=ProcessState.DEAD)),
     ):
         assert isinstance(step_of(facts), AbandonChange)
     restoring = rescaling(ChangePhase.RESTORE, active=waiting, change_is_cancelled=True)
+    assert isinstance(step_of(restoring), RollBack)
+
+
+def test_a_change_whose_driver_cannot_be_launched_ends_at_its_time_limits() -> None:
+    failing = unlaunched(2, Turn())
+    requested = rescaling(ChangePhase.REQUESTED, standby=failing, change_phase_age_ms=LONG_MS)
+    assert isinstance(step_of(requested), AbandonChange)
+    restoring = rescaling(ChangePhase.RESTORE, active=failing, change_phase_age_ms=LONG_MS)
     assert isinstance(step_of(restoring), RollBack)
