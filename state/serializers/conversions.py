@@ -220,7 +220,7 @@ def _is_kept(column: pa.ChunkedArray, cast: pa.ChunkedArray, wanted: Kind | None
 
 
 def _leaves(of_type: pa.DataType, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], pa.DataType]]:
-    """Returns the types that are not nested, with the names of the struct fields above each.
+    """Returns the unnested types, each with the struct fields above it.
 
     Arrow's cast would put null into a field that the column lacks.
     """
@@ -232,7 +232,10 @@ def _leaves(of_type: pa.DataType, path: tuple[str, ...] = ()) -> list[tuple[tupl
 
 
 def _is_left_to_arrow(of_type: pa.DataType) -> bool:
-    """Returns whether a type is a duration, a time of day, or another time without a kind."""
+    """Returns whether a type is a time without a kind.
+
+    Examples are a duration and a time of day.
+    """
     return bool(pa.types.is_temporal(of_type)) and kind_of_type(of_type) is None
 
 
