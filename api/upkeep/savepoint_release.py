@@ -83,35 +83,35 @@ class SavepointRelease:
         return False
 
 
-def _release(leadership: Leadership, savepoint: Checkpoint) -> bool:
+def _release(leadership: Leadership, candidate: Checkpoint) -> bool:
     """Releases a savepoint; returns False if something needs it."""
-    location = savepoint.external_path or ""
+    location = candidate.external_path or ""
     with leadership.transaction() as session:
-        job = jobs.find(session, savepoint.job_id)
-        if job is None or uses_of(session, job, savepoint, lambda each: each.name):
+        job = jobs.find(session, candidate.job_id)
+        if job is None or uses_of(session, job, candidate, lambda each: each.name):
             return False
     try:
         if read_claim(open_to_read(job.store_url), claim_path(split_location(location)[1])) is not None:
             return False
     except (KeyscaleError, OSError) as error:
-        logger.warning("savepoint %s of job %s stays: %s", savepoint.savepoint_id, job.id, error)
+        logger.warning("savepoint %s of job %s stays: %s", candidate.savepoint_id, job.id, error)
         return False
     with leadership.transaction() as session:
-        locked = jobs.lock(session, savepoint.job_id)
+        locked = jobs.lock(session, candidate.job_id)
         commands.reserve_id(session, location)  # a start that restores from it waits
-        found = checkpoints.find(session, savepoint.job_id, savepoint.checkpoint_id)
-        if locked is None or found is None or found.owner is not SnapshotOwner.PLATFORM:
+        savepoint = checkpoints.find(session, candidate.job_id, candidate.checkpoint_id)
+        if locked is None or savepoint is None or savepoint.owner is not SnapshotOwner.PLATFORM:
             return False
-        if uses_of(session, locked, found, lambda each: each.name):
+        if uses_of(session, locked, savepoint, lambda each: each.name):
             return False
-        found.status, found.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
+        savepoint.status, savepoint.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
         events.record(
             session,
             job_id=locked.id,
-            at_ms=found.discard_requested_at_ms,
+            at_ms=savepoint.discard_requested_at_ms,
             kind="SAVEPOINT_DISCARDED",
-            message=f"savepoint {found.checkpoint_id}, taken for the change {found.savepoint_id}, is needed no more",
-            checkpoint_id=found.checkpoint_id,
+            message=f"savepoint {savepoint.checkpoint_id} of change {savepoint.savepoint_id} is needed no more",
+            checkpoint_id=savepoint.checkpoint_id,
             location=location,
         )
     return True

@@ -312,11 +312,11 @@ def store_published(
         state_size: The size of its files, in bytes.
         created_at_ms: When its manifest was written.
     """
-    found = find(session, command.job_id, checkpoint_id)
-    if found is not None and (found.savepoint_id != command.savepoint_id or found.status in _ENDED_WELL):
+    savepoint = find(session, command.job_id, checkpoint_id)
+    if savepoint is not None and (savepoint.savepoint_id != command.savepoint_id or savepoint.status in _ENDED_WELL):
         return
-    if found is None:
-        found = Checkpoint(
+    if savepoint is None:
+        savepoint = Checkpoint(
             job_id=command.job_id,
             checkpoint_id=checkpoint_id,
             attempt=command.attempt,
@@ -330,10 +330,10 @@ def store_published(
             num_subtasks=0,
             num_acknowledged_subtasks=0,
         )
-        session.add(found)
-    found.status, found.external_path, found.batch_id = CheckpointStatus.COMPLETED, location, batch_id
-    found.state_size, found.latest_ack_timestamp = state_size, created_at_ms
-    found.failure_timestamp = found.failure_message = None
+        session.add(savepoint)
+    savepoint.status, savepoint.external_path, savepoint.batch_id = CheckpointStatus.COMPLETED, location, batch_id
+    savepoint.state_size, savepoint.latest_ack_timestamp = state_size, created_at_ms
+    savepoint.failure_timestamp = savepoint.failure_message = None
 
 
 def owners(session: Session, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], SnapshotOwner]:

@@ -16,6 +16,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Command
 from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
+from keyscale.jobs.protocol.messages import DriverState
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.served_routes import Route, served_routes
 from tests.support.repository import DOCS
@@ -113,6 +114,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
                     parallelism=1,
                     token_sha256=token_sha256(f"{stage}"),
                     created_at_ms=1,
+                    driver_state=DriverState.RUNNING,
                 )
             )
     return World(
