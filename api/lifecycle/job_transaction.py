@@ -69,9 +69,13 @@ class JobTransaction:
         """
         parallelism = self.revision(revision).parallelism
         change = changes.running(self.session, self.job.id)
+        next_number = attempts.next_number(self.session, self.job.id)
+        number = max(next_number, after + 1)
+        if self.job.time_reset_after == next_number - 1:  # no attempt since the request; the log may know later ones
+            self.job.time_reset_after = number - 1
         attempt = Attempt(
             job_id=self.job.id,
-            number=max(attempts.next_number(self.session, self.job.id), after + 1),
+            number=number,
             stage=stage,
             cause=cause,
             revision=revision,

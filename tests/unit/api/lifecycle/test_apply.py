@@ -197,6 +197,16 @@ def test_an_attempt_is_newer_than_each_attempt_of_the_database_and_of_the_log(
     assert max(stored.attempts) == number
 
 
+def test_time_begins_again_also_after_attempts_that_only_the_log_knows(stored: Stored) -> None:
+    stored.attempt(1, ENDED)
+    stored.job.time_reset_after = 1
+    take(stored, steps.CreateAttempt(1, Cause.START, after=6))
+    assert stored.job.time_reset_after == 6
+    stored.attempts[7].stage = ENDED
+    take(stored, steps.CreateAttempt(1, Cause.RECOVER, after=9))
+    assert (max(stored.attempts), stored.job.time_reset_after) == (10, 6), "time begins again once"
+
+
 def test_a_standby_gets_its_restore_when_it_is_activated_and_the_change_knows_it(stored: Stored) -> None:
     stored.attempt(1)
     change = stored.begin(figures_before={"lag_records": 4, "input_rate": 2.0, "batch_duration_ms": 1000.0})
