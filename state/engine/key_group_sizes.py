@@ -1,4 +1,7 @@
-"""Estimates of key groups' entries and bytes, from files' metadata alone."""
+"""Counts or estimates entries and bytes by key group.
+
+A small state is counted; a large one is estimated from its files' metadata.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,10 @@ if TYPE_CHECKING:
     from ..keys.key_groups import KeyGroupRange
 
 
+ENTRIES_COUNTED_MAX = 20_000
+"""A subtask with at most so many entries is counted: its few files span all key groups, and say nothing about one."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileFacts:
     """A file's first and last key, undeleted entries, and bytes."""
@@ -25,17 +32,28 @@ class FileFacts:
 
 @dataclass(frozen=True, slots=True)
 class KeyGroupSizes:
-    """Estimates per key group, from the subtask's first key group on.
+    """Entries and bytes of each key group that a subtask owns.
 
-    An overwritten entry counts until its old version is compacted away. A file that spans several key groups is split
-    evenly between them, because a hash spreads keys over key groups.
+    In an estimate an overwritten entry counts until its old version is compacted away, and a file that spans several
+    key groups is split evenly between them, because a hash spreads keys over key groups.
     """
 
     entries: tuple[int, ...]
     size_bytes: tuple[int, ...]
 
 
-def key_group_sizes(shards: Iterable[tuple[KeyGroupRange, Iterable[FileFacts]]], owned: KeyGroupRange) -> KeyGroupSizes:
+def counted_sizes(entries: Iterable[tuple[bytes, bytes]], owned: KeyGroupRange) -> KeyGroupSizes:
+    """Counts the entries and bytes of stored keys and values."""
+    count = owned.end - owned.start + 1
+    counts, size_bytes = [0] * count, [0] * count
+    for key, value in entries:
+        group = _key_group(key) - owned.start
+        counts[group] += 1
+        size_bytes[group] += len(key) + len(value)
+    return KeyGroupSizes(tuple(counts), tuple(size_bytes))
+
+
+def estimated_sizes(shards: Iterable[tuple[KeyGroupRange, Iterable[FileFacts]]], owned: KeyGroupRange) -> KeyGroupSizes:
     """Estimates key group sizes from the files of a subtask's shards.
 
     Key groups of a shard outside its own range are ignored.

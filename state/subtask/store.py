@@ -10,6 +10,7 @@ import logging
 import uuid
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Self
 
 from keyscale.clock import now_ms
@@ -20,7 +21,7 @@ from ..consolidation.expired_estimate import estimate_expired_bytes
 from ..consolidation.policy import DEFAULT_POLICY
 from ..consolidation.take_over import can_take_over, take_over
 from ..documents.changelog import write_changelog
-from ..engine.key_group_sizes import key_group_sizes
+from ..engine.key_group_sizes import ENTRIES_COUNTED_MAX, counted_sizes, estimated_sizes
 from ..engine.rocksdb_options import charge_cache
 from ..errors import StateError, StoreCorruptError
 from ..keyed.backend import KeyedStateBackend
@@ -346,10 +347,14 @@ class SubtaskStore:
     def key_group_sizes(self) -> KeyGroupSizes:
         """Returns flushed entries and bytes by key group.
 
-        After `snapshot`, all entries are flushed.
+        After `snapshot`, all entries are flushed. A small state is counted, a large one estimated.
         """
-        shards = [(shard.key_groups, shard.engine.files()) for shard in self._shards]
-        return key_group_sizes(shards, self.spec.key_group_range)
+        owned = self.spec.key_group_range
+        shards = [(shard.key_groups, list(shard.engine.files())) for shard in self._shards]
+        if sum(file.entries for _, files in shards for file in files) > ENTRIES_COUNTED_MAX:
+            return estimated_sizes(shards, owned)
+        scans = (self.engine.scan(name, owned.start_key, owned.end_key) for name in self.engine.families())
+        return counted_sizes(chain.from_iterable(scans), owned)
 
     def close(self) -> None:
         """Flushes, closes, and marks the local files as at `version`.

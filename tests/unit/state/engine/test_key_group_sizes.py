@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyscale.state.engine.engine import SortedRun
-from keyscale.state.engine.key_group_sizes import FileFacts, KeyGroupSizes, key_group_sizes
+from keyscale.state.engine.key_group_sizes import (
+    FileFacts,
+    KeyGroupSizes,
+    counted_sizes,
+    estimated_sizes,
+)
 from keyscale.state.engine.rocksdb import RocksDbEngine
 from keyscale.state.keys.key_groups import KeyGroupRange
 
@@ -22,13 +27,13 @@ def key(group: int) -> bytes:
 
 def test_a_file_of_one_key_group_counts_there_and_one_of_several_is_split_evenly() -> None:
     files = [FileFacts(key(4), key(4), 10, 100), FileFacts(key(4), key(6), 7, 300)]
-    sizes = key_group_sizes([(KeyGroupRange(4, 7), files)], KeyGroupRange(4, 7))
+    sizes = estimated_sizes([(KeyGroupRange(4, 7), files)], KeyGroupRange(4, 7))
     assert sizes == KeyGroupSizes((13, 2, 2, 0), (200, 100, 100, 0))
 
 
 def test_key_groups_outside_a_shards_range_do_not_count() -> None:
     files = [FileFacts(key(0), key(3), 40, 400)]
-    sizes = key_group_sizes([(KeyGroupRange(2, 2), files), (KeyGroupRange(3, 3), [])], KeyGroupRange(2, 3))
+    sizes = estimated_sizes([(KeyGroupRange(2, 2), files), (KeyGroupRange(3, 3), [])], KeyGroupRange(2, 3))
     assert sizes == KeyGroupSizes((10, 0), (100, 0))
 
 
@@ -39,7 +44,7 @@ def test_key_groups_outside_a_shards_range_do_not_count() -> None:
 )
 def test_the_sums_over_key_groups_are_those_of_the_files(facts: list[tuple[int, int, int, int]]) -> None:
     files = [FileFacts(key(min(a, b)), key(max(a, b)), entries, size) for a, b, entries, size in facts]
-    sizes = key_group_sizes([(KeyGroupRange(0, 15), files)], KeyGroupRange(0, 15))
+    sizes = estimated_sizes([(KeyGroupRange(0, 15), files)], KeyGroupRange(0, 15))
     assert sum(sizes.entries) == sum(file.entries for file in files)
     assert sum(sizes.size_bytes) == sum(file.size_bytes for file in files)
 
@@ -51,7 +56,12 @@ def test_a_store_knows_how_many_entries_its_files_have(tmp_path: Path) -> None:
     engine.write_runs([SortedRun("a", [key(0), key(1)], [b"value", None]), SortedRun("b", [key(2)], [b"value"])])
     engine.flush()
     whole = KeyGroupRange(0, 7)
-    sizes = key_group_sizes([(whole, engine.files())], whole)
+    sizes = estimated_sizes([(whole, engine.files())], whole)
     engine.close()
     assert sum(sizes.entries) == 9, "8, of which one was overwritten and one deleted, and 1; a deletion takes one away"
     assert all(size > 0 for size in sizes.size_bytes)
+
+
+def test_each_entry_is_counted_in_its_own_key_group() -> None:
+    sizes = counted_sizes([(key(4), b"a"), (key(6), b"bc"), (key(6), b"")], KeyGroupRange(4, 7))
+    assert sizes == KeyGroupSizes((1, 0, 2, 0), (6, 0, 12, 0))

@@ -15,13 +15,16 @@ from keyscale.state.restore.opened_shards import FetchReport, StateSource
 from keyscale.state.restore.plan import RestorePlan
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from keyscale.state.subtask import store
 from keyscale.state.subtask.store import LineageError, StoreUnusableError, open_subtask
 from tests.support.short_form import short_form
 from tests.support.state.faulty_store import FaultyStore
-from tests.support.state.state_job import COUNT, StateJob, add, entries, random_batch
+from tests.support.state.state_job import COUNT, MAX_PARALLELISM, StateJob, add, entries, group_of, random_batch
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from keyscale.state.subtask.store import SubtaskStore
 
 
 @pytest.fixture
@@ -264,3 +267,26 @@ def test_a_damaged_sorted_file_is_noticed(job: StateJob, tmp_path: Path) -> None
         job.dump()
     job.store.put(path, content)
     assert job.dump() == job.reference
+
+
+def test_a_small_state_is_counted_by_key_group_and_a_large_one_estimated(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def look(subtask: SubtaskStore) -> None:
+        subtask.engine.flush()
+        sizes.extend(subtask.key_group_sizes().entries)
+
+    job.start(2)
+    job.run_batch(dict.fromkeys(range(100), 1))
+    job.run_batch(dict.fromkeys(range(100), 2))
+    job.operate = look
+    job.run_batch({})
+    groups = [group_of(key) for key in range(100)]
+    counted = [groups.count(group) for group in range(MAX_PARALLELISM)]
+    assert sizes == counted
+    sizes.clear()
+    monkeypatch.setattr(store, "ENTRIES_COUNTED_MAX", 99)
+    job.run_batch({})
+    assert sizes != counted
