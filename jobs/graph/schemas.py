@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.errors import ParseException
 from pyspark.sql.types import DataType, StructType
 
-from ..errors import InvalidKeyError, InvalidSchemaError, UnionSchemaError, UnknownColumnError
+from ..errors import InvalidKeyError, InvalidSchemaError, InvalidTopologyError, UnionSchemaError, UnknownColumnError
 from ..spark_internals.arrow_schemas import arrow_schema_of
 
 if TYPE_CHECKING:
@@ -99,7 +99,11 @@ def key_schema(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
     Raises:
         UnknownColumnError: A column is not in the stream.
         InvalidKeyError: There is no column, one is named twice, or a type holds a map.
+        InvalidTopologyError: A column is given as something else than its name.
     """
+    given = [kind.__name__ for kind in map(type, key_columns) if not issubclass(kind, str)]
+    if given:
+        raise InvalidTopologyError(f'a key column is given as a {given[0]}; give the names as text: .key_by("a", "b")')
     if not key_columns or len(set(key_columns)) != len(key_columns):
         raise InvalidKeyError(f"a key needs one or more different columns, not ({', '.join(key_columns)})")
     for name in key_columns:

@@ -286,6 +286,12 @@ def test_an_unknown_key_column_is_refused_and_the_error_lists_the_columns() -> N
         key_schema(SCHEMA, ("id", "tail"))
 
 
+@pytest.mark.parametrize(("given", "shown"), [(["id"], "list"), (len, "builtin_function_or_method"), (1, "int")])
+def test_a_key_column_that_is_not_given_by_its_name_is_refused_by_its_kind(given: Any, shown: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=rf"is given as a {shown}; give the names as text"):
+        key_schema(SCHEMA, (given,))
+
+
 @pytest.mark.parametrize("key", [(), ("id", "id")])
 def test_a_key_has_one_or_more_different_columns(key: tuple[str, ...]) -> None:
     with pytest.raises(InvalidKeyError):
