@@ -76,7 +76,9 @@ def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
         return failure("DRIVER_FENCED", f"attempt {attempt.number} was fenced by another attempt")
     if outcome is Outcome.LOST:
         code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
-        return failure("DRIVER_LOST", f"the driver of attempt {attempt.number} died{code}; its log may say why")
+        ended = f"died{code}" if attempt.is_attached else f"died{code} before it asked for work, or did not ask in time"
+        log = f"`./keyscale logs JOB --attempt {attempt.number}` may say why"
+        return failure("DRIVER_LOST", f"the driver of attempt {attempt.number} {ended}; {log}")
     return failure("DRIVER_ENDED", f"the driver of attempt {attempt.number} ended by itself: {outcome}")
 
 

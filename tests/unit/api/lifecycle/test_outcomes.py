@@ -73,12 +73,26 @@ def test_without_a_process_on_this_host_nothing_hangs(process: ProcessState) -> 
 @pytest.mark.parametrize(
     ("ended", "outcome", "code", "message"),
     [
-        (lost(3), Outcome.LOST, "DRIVER_LOST", "the driver of attempt 3 died; its log may say why"),
+        (
+            lost(3),
+            Outcome.LOST,
+            "DRIVER_LOST",
+            "the driver of attempt 3 died; `./keyscale logs JOB --attempt 3` may say why",
+        ),
+        (
+            lost(3, is_attached=False),
+            Outcome.LOST,
+            "DRIVER_LOST",
+            (
+                "the driver of attempt 3 died before it asked for work, or did not ask in time; "
+                "`./keyscale logs JOB --attempt 3` may say why"
+            ),
+        ),
         (
             lost(3, exit_code=137),
             Outcome.LOST,
             "DRIVER_LOST",
-            "the driver of attempt 3 died with exit code 137; its log may say why",
+            "the driver of attempt 3 died with exit code 137; `./keyscale logs JOB --attempt 3` may say why",
         ),
         (attempt(3), Outcome.FENCED, "DRIVER_FENCED", "attempt 3 was fenced by another attempt"),
         (attempt(3), Outcome.STOPPED, "DRIVER_ENDED", "the driver of attempt 3 ended by itself: STOPPED"),
