@@ -44,7 +44,11 @@ def recover(session: Session, /, *, store_url: str | None, jobs: Sequence[str], 
                 break
     refused = [job for job in found if job["outcome"] == "REFUSED"]
     rows = [{**job, "outcome": _outcome(job, dry_run=dry_run), "why": _why(job)} for job in found]
-    session.output.table({**part, "jobs": found}, rows, COLUMNS)
+    answer = {**part, "jobs": found}
+    if found:
+        session.output.table(answer, rows, COLUMNS)
+    else:
+        session.output.say("the store has no record of a job; check the URL of --store", answer)
     return 1 if refused else 0
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 STRANGER = "f" * 32
+NO_RECORD = "the store has no record of a job"
 
 
 @pytest.fixture
@@ -51,6 +52,8 @@ def test_jobs_are_rebuilt_and_refused_ones_make_it_fail(platform: Platform, lost
     planned = done(keyscale(platform, "recover", "--store", store_url, "--dry-run"))
     assert "would be recovered" in planned.stdout
     assert platform.api.get("/jobs")["jobs"] == []
+    elsewhere = done(keyscale(platform, "recover", "--store", f"{store_url}-elsewhere", "--dry-run"))
+    assert (NO_RECORD in elsewhere.stdout, NO_RECORD in planned.stdout) == (True, False)
     open_store(store_url).put(Layout(JobId(STRANGER)).record(Attempt(1)), b"{}")
     answer = keyscale(platform, "recover", "--json")
     assert answer.exit_code == 1
