@@ -23,6 +23,8 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from fastapi.dependencies.models import Dependant
+
     from ..access.in_flight import InFlight
 
 
@@ -68,12 +70,16 @@ class GuardedRoute(APIRoute):
             and not iscoroutinefunction(call)  # it checks nothing
         ]
 
+        known = _query_names(self.dependant) if "DELETE" in (self.methods or ()) else None
+
         async def guarded(request: Request) -> Response:
             if _announced_bytes(request) > self.unguarded_bytes_max:
                 for guard in guards:
                     await run_in_threadpool(guard, request=request)
             with self.slot(request):
                 try:
+                    if known is not None:
+                        _refuse_unknown_query(request, known)
                     return await handle(request)
                 except RequestValidationError:
                     for guard in guards:  # only an authorized sender learns what is wrong with the request
@@ -187,6 +193,25 @@ def _guard_of(parameter: Parameter) -> Callable[..., Any] | None:
         if call is not None and not iscoroutinefunction(call) and list(signature(call).parameters) == ["request"]:
             return call
     return None
+
+
+def _query_names(dependant: Dependant) -> frozenset[str]:
+    """Returns the names of a route's query parameters."""
+    own = {field.alias for field in dependant.query_params}
+    return frozenset(own.union(*(_query_names(dependency) for dependency in dependant.dependencies)))
+
+
+def _refuse_unknown_query(request: Request, known: frozenset[str]) -> None:
+    """Refuses a query parameter that the route does not have.
+
+    Deletions refuse it: to ignore a misspelt `dry_run` or `keep_objects` would delete what the sender wants to keep.
+
+    Raises:
+        RequestValidationError: A parameter is unknown.
+    """
+    if unknown := [name for name in request.query_params if name not in known]:
+        message = f"The query parameters are: {', '.join(sorted(known)) or 'none'}"
+        raise RequestValidationError([{"loc": ("query", name), "msg": message} for name in unknown])
 
 
 def _announced_bytes(request: Request) -> float:

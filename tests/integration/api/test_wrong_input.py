@@ -179,6 +179,24 @@ def test_the_error_of_an_invalid_request_names_the_wrong_field(
     assert any(field in wrong["field"] for wrong in error.problem["errors"])
 
 
+@pytest.mark.parametrize("misspelt", ["keep-objects", "dry_run"])
+def test_a_deletion_with_an_unknown_query_parameter_is_refused(platform: Platform, job: str, misspelt: str) -> None:
+    error = refusal(lambda: platform.api.delete(job_path(job), **{misspelt: True}))
+    assert_is_clear(error.problem, "REQUEST_INVALID")
+    assert error.problem["errors"] == [
+        {"field": f"query.{misspelt}", "message": "The query parameters are: keep_objects"}
+    ]
+    assert platform.api.get(job_path(job))["name"] == job
+
+
+def test_a_deletion_with_an_unknown_query_parameter_and_a_wrong_token_is_refused_for_the_token(
+    platform: Platform, job: str
+) -> None:
+    wrong = {"Authorization": "Bearer wrong"}
+    error = refusal(lambda: platform.api.request("DELETE", job_path(job), params={"dry_run": True}, headers=wrong))
+    assert (error.http_status, error.problem["code"]) == (401, "TOKEN_INVALID")
+
+
 def test_a_wrong_token_is_refused_everywhere_except_for_health(platform: Platform) -> None:
     wrong = {"Authorization": "Bearer wrong"}
     for path in ("/jobs", "/artifacts", "/events", job_path(UNKNOWN)):
