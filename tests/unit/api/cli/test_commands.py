@@ -346,6 +346,13 @@ def test_a_stop_waits_for_its_savepoint_and_for_the_end_of_the_job(asked: Contro
     ]
 
 
+def test_a_start_is_waited_for_no_longer_than_its_limit(asked: ControlPlane) -> None:
+    asked.answers["GET /jobs/0a"] = [{**JOB, "status": "SUBMITTING"}, JOB]
+    answer = keyscale("jobs", "start", "flights", "--wait", "--timeout", "0")
+    assert answer.exit_code == 3, answer.stdout
+    assert "SUBMITTING, not FINISHED or RUNNING" in answer.stderr
+
+
 def failed(text: str) -> CommandAnswer:
     answer = keyscale(*text.split())
     assert answer.exit_code == 1, answer.stdout
