@@ -134,7 +134,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
         service.changes: {"note_progress": rows.note("progress"), "running": of_job(lambda: rows.change)},
         service.artifacts: {"find": lambda _, name: {"program": rows.artifact}.get(name)},
         service.series: {
-            "begin_counting": rows.note("begin counting"),
+            "begin_counting": lambda *_: rows.noted.append(("begin counting", rows.attempt.metrics)),
             "sample": rows.note("sample"),
             "note_checkpoint": rows.note("completed"),
             "note_failed_checkpoint": rows.note("failed"),
@@ -270,9 +270,9 @@ class TestHeartbeat:
         assert rows.attempt.metrics["input_records"] == 3
         assert answer.control_urls == ["https://here"]
         assert rows.noted == [
-            ("begin counting", rows.attempt),
+            ("begin counting", None),
             ("sample", "job", DriverMetrics(input_records=3), None, True, NOW_MS),
-        ]
+        ], "it begins to count before the first metrics are stored"
 
     @pytest.mark.parametrize(("state", "names"), [(DriverState.RUNNING, ["own"]), (DriverState.RESTORING, [])])
     def test_a_running_driver_gets_its_commands_that_have_no_result(
