@@ -36,6 +36,7 @@ class Rounds:
         self.living = frozenset({1, SUPERVISOR, DRIVER})
         self.mark = "1"
         self.is_silent = False
+        self.failure: Exception | None = None
         self.looks: list[float] = []
         self.silences: list[int] = []
         self._heartbeat_at_ms = 0
@@ -47,6 +48,8 @@ class Rounds:
 
     def pursue(self, _job_id: str) -> Waiting | None:
         self.looks.append(round(self.now_s, 3))
+        if self.failure is not None:
+            raise self.failure
         if self.is_silent:
             self.silences.append(self.silent_ms(JobSign("job", self.mark, 1, self._heartbeat_at_ms, 1)))
         return self.waiting
@@ -135,3 +138,18 @@ RUNNING = AttemptFacts(2, ProcessState.ALIVE)
 def test_a_job_whose_next_step_may_depend_on_a_time_does_not_rest(expected: bool, changed: dict[str, Any]) -> None:
     facts = {"status": JobStatus.RUNNING, "desired": DesiredState.RUNNING, "revision": 1, "active": RUNNING}
     assert waits_for_news(JobFacts(**{**facts, **changed})) is expected
+
+
+def test_a_job_whose_steps_fail_is_told_once_for_each_cause_and_when_they_succeed_again(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str | None]] = []
+
+    def record(_job_id: str, kind: str, _message: str, failure_code: str | None = None) -> None:
+        told.append((kind, failure_code))
+
+    monkeypatch.setattr(rounds.served, "_record", record)  # without a database
+    for failure, seconds in ((ValueError("one"), 2.6), (KeyError("another"), 2.6), (None, 4.0)):
+        rounds.failure = failure
+        assert rounds.play(seconds)
+    assert told == [("JOB_SET_ASIDE", "ValueError"), ("JOB_SET_ASIDE", "KeyError"), ("JOB_TAKEN_UP", None)]
