@@ -18,7 +18,7 @@ from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
 from keyscale.jobs.sinks import files
 from keyscale.jobs.sinks.sink import CheckedSink, SinkContext
 from keyscale.state.identifiers import SubtaskIndex
-from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
+from tests.support.sinks.driver import JOB, UID, Host, KilledError, SinkDriver, every_kill
 from tests.support.sinks.file_system import ModelDirectory, ModelSession, TableFrame, use_model
 
 if TYPE_CHECKING:
@@ -203,6 +203,30 @@ def test_publishing_again_changes_nothing_even_when_a_reader_has_taken_the_batch
     sink.publish(driver.tokens[0])
     driver.start().publish(driver.tokens[0])
     assert ids(tmp_path / "out") == []
+
+
+def test_a_driver_that_is_killed_goes_on_although_a_reader_has_taken_its_batch(driver_in: Play, tmp_path: Path) -> None:
+    paths = (tmp_path / str(number) for number in count())
+
+    def play(host: Host) -> list[int]:
+        path = next(paths)
+        driver, batch, taken = driver_in(host, path), path / "batch=0", path / "taken"
+        while True:
+            try:
+                driver.run_attempt(0)
+            except KilledError:
+                if batch.exists():
+                    batch.rename(taken)
+                continue
+            return sorted({*ids(path), *of_taken(taken)})
+
+    for number, found in every_kill(play):
+        assert found == expected_ids(0), f"killed before effect {number}"
+
+
+def of_taken(path: Path) -> list[int]:
+    """Returns the ids in a batch's directory that a reader has taken away."""
+    return [json.loads(line)["id"] for file in path.glob("part-*.json") for line in file.read_text().splitlines()]
 
 
 def test_a_discarded_batch_leaves_nothing(driver: SinkDriver, tmp_path: Path) -> None:
