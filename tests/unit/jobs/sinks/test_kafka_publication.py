@@ -12,6 +12,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -260,8 +261,11 @@ def test_a_batch_is_published_where_it_was_staged_although_the_sink_has_another_
 ) -> None:
     of = driver.start()
     token = of.prepare(driver.frame(0, 1), driver.context(0))
-    sink(tmp_path, "another").publish(token)
+    elsewhere = sink(tmp_path, "another", timeout_ms=7000, writers=1)
+    elsewhere.publish(token)
     assert (ids(brokers), ids(brokers, "another")) == (expected_ids(0), [])
+    as_staged = elsewhere._as_staged(msgspec.json.decode(token, type=kafka._Token))
+    assert (as_staged._topic, as_staged._timeout_ms, as_staged._writers) == (TOPIC, 7000, 1)
 
 
 @pytest.mark.parametrize(
