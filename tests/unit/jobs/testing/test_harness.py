@@ -18,7 +18,7 @@ from keyscale import (
     Ttl,
     ValueStateDescriptor,
 )
-from keyscale.jobs.errors import InvalidSchemaError, UnknownOutputError, UserFunctionError
+from keyscale.jobs.errors import InvalidSchemaError, OutputTypeError, UnknownOutputError, UserFunctionError
 from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failures import origin_of
@@ -248,6 +248,25 @@ def test_reducing_and_aggregating_states_are_kept_per_key_and_restored() -> None
     later = harness.restored(harness.snapshot(), parallelism=3)
     later.process(("ada", 7), ("bob", 2))
     assert sorted(later.take_output()) == [("ada", "18 6.0"), ("bob", "3 1.5")]
+
+
+class WrongReminder(KeyedProcessFunction):
+    """Sets a timer that is due in the same batch, and emits a number instead of a text then."""
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:
+        timers = context.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time())
+        yield row.user, "seen"
+
+    def on_timer(self, timestamp: int, context: OnTimerContext) -> Iterator[Any]:
+        yield context.current_key, timestamp
+
+
+def test_a_wrong_output_of_a_timer_is_not_told_as_one_of_a_record() -> None:
+    harness = OperatorHarness(WrongReminder(), input=INPUT, key=["user"], output=OUTPUT)
+    with pytest.raises(OutputTypeError) as caught:
+        harness.process(("ada", 5))
+    assert "ada" not in str(caught.value)
 
 
 def test_a_processing_time_timer_that_was_deleted_does_not_fire() -> None:
