@@ -110,6 +110,18 @@ def test_a_batch_without_changes_writes_no_changelog(job: StateJob) -> None:
     assert list(job.store.list(job.layout.changelogs)) == []
 
 
+def test_only_a_changelog_that_changes_the_schema_holds_it(job: StateJob) -> None:
+    job.start(1)
+    with job.open(0) as store:
+        schemas = []
+        for number in range(2):
+            add(store, {1: 1}, job.descriptor)
+            handle = store.finish_batch(BatchId(number), f"unique-{number}")
+            assert handle is not None
+            schemas.append(handle.schema is not None)
+    assert schemas == [True, False]
+
+
 def test_a_store_whose_changelog_could_not_be_written_can_no_longer_be_used(tmp_path: Path) -> None:
     objects = FaultyStore(tmp_path / "store")
     job = StateJob(objects, tmp_path / "local")
