@@ -70,7 +70,7 @@ class GuardedRoute(APIRoute):
             and not iscoroutinefunction(call)  # it checks nothing
         ]
 
-        known = _query_names(self.dependant) if "DELETE" in (self.methods or ()) else None
+        known = _query_names(self.dependant) if self.include_in_schema else None
 
         async def guarded(request: Request) -> Response:
             if _announced_bytes(request) > self.unguarded_bytes_max:
@@ -204,7 +204,7 @@ def _query_names(dependant: Dependant) -> frozenset[str]:
 def _refuse_unknown_query(request: Request, known: frozenset[str]) -> None:
     """Refuses a query parameter that the route does not have.
 
-    Deletions refuse it: to ignore a misspelt `dry_run` or `keep_objects` would delete what the sender wants to keep.
+    To ignore a misspelt `dry_run` would delete what the sender wants to keep, and a misspelt filter would show all.
 
     Raises:
         RequestValidationError: A parameter is unknown.

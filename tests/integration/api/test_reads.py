@@ -81,13 +81,15 @@ def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context:
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
              "rescale_id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x",
              "change_id": "rescale-7-1", "revision": "1"}  # fmt: skip
+    described = filled.get("/openapi.json").json()["paths"]
     counted = 0
     for route in reads(app):
         path = route.format(**names)
+        known = {parameter["name"] for parameter in described.get(route, {}).get("get", {}).get("parameters", [])}
         counts = []
         for limits in (few, many):
             with statements(context) as sent:
-                answer = filled.get(path, params=limits)
+                answer = filled.get(path, params={name: limits[name] for name in limits.keys() & known})
             expected = 404 if route.endswith(("/logs", "/verification")) else 200  # neither is here
             assert answer.status_code == expected, (path, answer.text)
             counts.append(len(sent))

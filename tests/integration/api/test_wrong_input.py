@@ -197,6 +197,12 @@ def test_a_deletion_with_an_unknown_query_parameter_and_a_wrong_token_is_refused
     assert (error.http_status, error.problem["code"]) == (401, "TOKEN_INVALID")
 
 
+def test_a_list_with_an_unknown_filter_is_refused_rather_than_shown_whole(platform: Platform) -> None:
+    error = refusal(lambda: platform.api.get("/jobs", status="FAILED"))
+    assert_is_clear(error.problem, "REQUEST_INVALID")
+    assert platform.api.get("/jobs", limit=1)["jobs"], "the known parameters are accepted"
+
+
 def test_a_wrong_token_is_refused_everywhere_except_for_health(platform: Platform) -> None:
     wrong = {"Authorization": "Bearer wrong"}
     for path in ("/jobs", "/artifacts", "/events", job_path(UNKNOWN)):
