@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,7 +18,10 @@ from keyscale.state.log.recovery import NothingUsableError, Origin, choose_base,
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from keyscale.state.objects.object_store import ObjectInfo
 
 JOB, OTHER = JobId("job"), JobId("other")
 LAYOUT = Layout(JOB)
@@ -198,6 +202,21 @@ def test_of_savepoints_with_the_same_state_the_hinted_one_is_chosen_else_the_fir
     migrated = manifest(store, 1, savepoint_id="a", created_at_ms=2000)
     assert choose_base(store, JOB, None).manifest == first
     assert choose_base(store, JOB, migrated.path).manifest == migrated
+
+
+@pytest.mark.parametrize(("earlier_ms", "is_read"), [(2000, True), (60_000, False)])
+def test_a_savepoint_counts_although_the_store_gives_it_the_second_before_the_checkpoint(
+    store: LocalObjectStore, monkeypatch: pytest.MonkeyPatch, earlier_ms: int, is_read: bool
+) -> None:
+    checkpoint = manifest(store, 1, log_position=4)
+    later = manifest(store, 2, log_position=6, savepoint_id="later")
+    listed, times_ms = store.list, {checkpoint.path: 1_000_000, later.path: 1_000_000 - earlier_ms}
+
+    def coarse(prefix: str) -> Iterator[ObjectInfo]:
+        return (replace(info, modified_ms=times_ms.get(info.path, 0)) for info in listed(prefix))
+
+    monkeypatch.setattr(store, "list", coarse)
+    assert choose_base(store, JOB, None).manifest == (later if is_read else checkpoint)
 
 
 def test_only_manifests_count_among_the_files_of_checkpoints(store: LocalObjectStore) -> None:
