@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -142,6 +143,32 @@ def test_a_range_ends_with_its_partition_although_its_last_offsets_have_no_recor
     monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.Consumer", lambda _: Told(events))
     found = open_partition("gap/0", {}, 0.2).read(0, 4)
     assert [record.offset() for records in found for record in records] == [0, 1]
+
+
+def test_a_range_may_take_longer_than_the_timeout_while_records_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+
+    class Slow:
+        """A consumer that is asked each three seconds, and gets a record each second time."""
+
+        def __init__(self, _settings: dict[str, Any]) -> None:
+            self._asked = 0
+
+        def assign(self, _partitions: list[Any]) -> None:
+            """Begins with the first record."""
+
+        def consume(self, _messages_max: int, _seconds: float) -> list[Any]:
+            nonlocal now_s
+            now_s += 3.0
+            self._asked += 1
+            offset = self._asked // 2 - 1
+            record = Mock(**{"error.return_value": None, "offset.return_value": offset})
+            return [] if self._asked % 2 else [record]
+
+    monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.Consumer", Slow)
+    monkeypatch.setattr("keyscale.jobs.sources.kafka_partition.time", SimpleNamespace(monotonic=lambda: now_s))
+    found = open_partition("slow/0", {}, 5.0).read(0, 4)
+    assert [record.offset() for records in found for record in records] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
