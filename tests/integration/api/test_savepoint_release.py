@@ -8,6 +8,7 @@ import pytest
 
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.upkeep import savepoint_release
 from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.upkeep.savepoint_release import SavepointRelease
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
@@ -192,6 +193,19 @@ def test_a_kept_savepoint_is_its_users_and_stays(changes: Changes, client: httpx
     assert client.post("/jobs/flights/savepoints/none/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
     assert client.delete("/jobs/flights/savepoints/wider").status_code == 202
     assert client.post("/jobs/flights/savepoints/wider/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
+
+
+def test_a_savepoint_that_its_user_keeps_while_the_store_is_asked_stays(
+    changes: Changes, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes.savepoint("wider")
+    changes.checkpoint(3)
+
+    def kept_meanwhile(*_: Any) -> None:
+        assert client.post("/jobs/flights/savepoints/wider/keep").status_code == 200
+
+    monkeypatch.setattr(savepoint_release, "read_claim", kept_meanwhile)
+    assert changes.left() == ["wider"]
 
 
 def test_a_users_savepoint_is_never_released(changes: Changes) -> None:
