@@ -195,9 +195,11 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
             apply(steps.ShowStatus(JobStatus.RESTARTING), JobTransaction(session, found))
         if metrics == {"input_batches": 1}:
             found.failure = FAILURE
-    body = {"revision": 1, "state": "current", "plan_first": False}
-    answer = client.post("/jobs/flights/rollback", json=body)
-    assert answer.json()["change"]["upgrade_mode"] == mode
+    body = {"revision": 1, "state": "current", "plan_first": False, "allow_non_restored_state": True}
+    change = client.post("/jobs/flights/rollback", json=body).json()["change"]
+    assert change["upgrade_mode"] == mode
+    with context.sessions() as session:
+        assert session.get_one(Change, change["id"]).allow_non_restored_state
 
 
 @pytest.mark.parametrize(("status", "mode"), [(JobStatus.RESTARTING, "last-state"), (JobStatus.RUNNING, "savepoint")])
