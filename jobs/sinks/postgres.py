@@ -255,8 +255,11 @@ class PostgresSink:
         letters: list[tuple[str, str]] = []
         take_back = self._take_back(-1) if self._keeps_output else None
         try:
-            if take_back is not None:
-                moves.try_move(take_back, {})
+            if take_back is not None and (kept := moves.try_move(take_back, {})) is not None:
+                raise SinkRowsRefusedError(
+                    f"PostgreSQL refuses to delete the rows of table {self._table} from before the start without state:"
+                    f" {kept}; delete them, or start the job with its state"
+                )
             reason = moves.try_move(self._move(token), {"tasks": list(token.tasks)})
             if reason is not None and self._dead_letters.sink is None:
                 raise SinkRowsRefusedError(f"PostgreSQL refuses: {reason}")

@@ -189,6 +189,27 @@ def test_a_start_from_nothing_that_commits_no_batch_leaves_all_rows(
     assert database.ids() == expected_ids(LAST + 1)
 
 
+def test_a_start_from_nothing_fails_if_other_rows_refer_to_rows_of_before(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    driver = driver_of(database, batch_column="batch")
+    driver.run(LAST)
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE items (of_order bigint REFERENCES orders)")
+        connection.execute("INSERT INTO items VALUES (10)")
+    driver.go_back(-1)
+    sink = driver.start()
+    rows = TableFrame(ModelSession(Host()), (pa.Table.from_pylist([{"id": 7, "attempt": 2}]),))
+    with pytest.raises(SinkRowsRefusedError, match=r"delete the rows of table orders .* ForeignKeyViolation"):
+        sink.prepare(rows, driver.context(0))
+    assert database.ids() == expected_ids(LAST)
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("DELETE FROM items")
+    sink.publish(sink.prepare(rows, driver.context(0)))
+    assert database.ids() == [7]
+
+
 def test_a_job_that_goes_back_is_refused_if_its_rows_would_be_doubled(make_database: Callable[[], Database]) -> None:
     database = make_database()
     driver = driver_of(database)
