@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ..functions.subtask_info import SubtaskInfo
 
+_NARROW: Final[dict[pa.DataType, pa.DataType]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 _SHOWN_CHARACTERS: Final = 200
 _ENCODED_BYTES_EACH: Final = 2  # a byte of text takes at most two bytes in a stored key
 
@@ -86,7 +87,8 @@ def without_large_keys(
     Also returns the errors of the other records, by row.
     """
     keys = [batch.column(name) for name in info.key_columns]
-    if [key.type for key in keys] != list(state.schema.key_schema().types):  # a hash is stored instead
+    types = [_NARROW.get(key.type, key.type) for key in keys]
+    if types != list(state.schema.key_schema().types):  # a hash is stored instead
         return batch, []
     if sum(map(_bytes_max, keys)) <= KEY_BYTES_MAX:
         return batch, []

@@ -243,6 +243,17 @@ def test_a_nested_key_that_is_too_large_is_a_dead_letter() -> None:
     assert tested.take_output() == [({"name": "ada"},)]
 
 
+@pytest.mark.parametrize("wide", [pa.large_string(), pa.large_binary()], ids=str)
+def test_a_key_of_a_wide_type_that_is_too_large_is_a_dead_letter(wide: pa.DataType) -> None:
+    large = LARGE if wide == pa.large_string() else LARGE.encode()
+    schema = pa.schema([("key", wide)])
+    logic = Reduce(lambda left, _: left, None)
+    tested = OperatorHarness(logic, input=schema, key=["key"], output=schema, failed_records="drop")
+    tested.process((large,), (large[:3],))
+    assert tested.dead_letters == 1
+    assert tested.take_output() == [(large[:3],)]
+
+
 def test_a_key_at_the_limit_is_stored() -> None:
     tested = harness()
     tested.process(("k" * 65_500, 1))
