@@ -82,9 +82,9 @@ class Calls:
         with self._lock:
             earlier = self._waiters.get(attempt)
             self._waiters[attempt] = waiter
+            self._came.set()
         if earlier is not None:
             earlier.call()
-        self._came.set()
         if self._closing.is_set():
             waiter.call()
         try:
@@ -102,8 +102,9 @@ class Calls:
         """Polls the database once, and calls the drivers that are wanted."""
         with self._lock:
             waiters = tuple(self._waiters.values())
+            if not waiters:
+                self._came.clear()  # under the lock: a driver that comes now sets it after this
         if not waiters:
-            self._came.clear()
             return
         with self._sessions() as session:
             wanted = commands.wanted(session, {waiter.driver for waiter in waiters})
