@@ -230,7 +230,7 @@ def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_other_jobs_go_on(
     )
 
     def kinds() -> list[str]:
-        return [one["kind"] for one in client.get("/events", params={"job_id": broken}).json()["events"]]
+        return [one["kind"] for one in client.get(f"/jobs/{broken}/events").json()["events"]]
 
     running.start()
     try:
