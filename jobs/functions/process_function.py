@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
+
+import pyarrow as pa
 
 from keyscale.state.errors import DescriptorError
 from keyscale.state.keyed.batch_clock import TimeDomain
@@ -21,8 +24,6 @@ from ..errors import OperatorStateUnavailableError, UnknownOutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import pyarrow as pa
 
     from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
     from keyscale.state.keyed.backend import KeyedStateBackend
@@ -131,6 +132,12 @@ class RuntimeContext:
         The state always refers to the current key.
         """
         _check_descriptor(descriptor, ValueStateDescriptor)
+        if pa.types.is_map(descriptor.type):
+            warnings.warn(
+                f"value state {descriptor.name!r} holds a map, which is read and written as a whole at every access; "
+                "MapState stores each entry separately",
+                stacklevel=2,
+            )
         return self._state.state(descriptor)
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:

@@ -7,7 +7,6 @@ kind, write a class of `KeyedState` and a descriptor that creates it, and name i
 from __future__ import annotations
 
 import re
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -102,12 +101,6 @@ class ValueStateDescriptor(StateDescriptor[ValueState]):
         return self.type
 
     def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ValueState:
-        if pa.types.is_map(self.type):
-            warnings.warn(
-                f"value state {self.name!r} holds a map, which is read and written as a whole at every access; "
-                "MapState stores each entry separately",
-                stacklevel=4,
-            )
         return ValueState(entries, context, namespace)
 
 

@@ -14,7 +14,6 @@ from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
 
-pytestmark = pytest.mark.filterwarnings("ignore:value state 'old' holds a map")
 KEY = pa.schema([("key", pa.string())])
 WHOLE = pa.map_(pa.string(), pa.int64())
 OLD, NEW = ValueStateDescriptor("old", WHOLE), MapStateDescriptor("new", pa.string(), pa.int64())

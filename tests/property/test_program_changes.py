@@ -292,7 +292,6 @@ class Stored:
 @pytest.mark.parametrize("kind", ["heap", "rocksdb"])
 @given(history=histories(), data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
-@pytest.mark.filterwarnings("ignore:value state .* holds a map")
 def test_what_the_plan_says_is_what_happens_and_nothing_is_misread(kind, history, data):
     directory = Path(tempfile.mkdtemp(dir=SCRATCH))
     engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "0")
@@ -384,7 +383,6 @@ def opens_as_planned(backend, descriptor, change, schema):
 @pytest.mark.parametrize("kind", ["heap", "rocksdb"])
 @given(data=st.data())
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
-@pytest.mark.filterwarnings("ignore:value state .* holds a map")
 def test_maps_that_move_to_another_name_are_read_as_planned_whether_or_not_they_have_moved(kind, data):
     directory = Path(tempfile.mkdtemp(dir=SCRATCH))
     engine = HeapEngine() if kind == "heap" else RocksDbEngine(directory / "0")

@@ -240,7 +240,7 @@ class ShopUnderFaults:
             self.orders.go_on()
 
     def _differences(self) -> dict[str, tuple[int, int | None]]:
-        """Returns each number that is not as the brokers and the sinks have it, with the one that is shown."""
+        """Returns each shown number that contradicts the brokers or the sinks."""
         rows = self.visible_rows() or {}
         try:
             shown = show(self._control_plane, self.id)["figures"]

@@ -150,7 +150,7 @@ def test_what_grows_over_the_samples_is_named() -> None:
 
 
 def steady_truth() -> Truth:
-    """Ten records a second for ten minutes, of which the job has committed all but those of the last five seconds."""
+    """A job that has committed ten records a second for ten minutes, up to five seconds ago."""
     truth = Truth()
     for second in range(600):
         at_ms, reached = 1000 * second, max(0, 10 * (second - 5))

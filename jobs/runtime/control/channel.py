@@ -274,7 +274,7 @@ class FileControl:
         answered = {path.stem for path in (self._directory / "results").glob("*.json")}
         return HeartbeatResponse(commands=[command for command in commands if command.id not in answered])
 
-    def wait_for_call(self, revision: int, seconds: float) -> bool:  # noqa: ARG002 - a file calls nobody
+    def wait_for_call(self, revision: int, seconds: float) -> bool:  # noqa: ARG002 - a file cannot call
         raise ControlRefusedError("without a control plane the driver has to look for commands")
 
     def report_checkpoint(self, report: CheckpointReport) -> None:

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 QUOTA = JobQuota(processes_max=1000, memory_bytes_max=4 << 30, cores_max=1.5, file_bytes_max=1 << 30)
 CONTROLLERS = frozenset({"pids", "memory", "cpu"})
-JOB_USER = 59_989  # that of no job of another test
+JOB_USER = 59_989  # used by this file alone
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Path:
-    """A cgroup with all controllers, none of which it gives to cgroups below."""
+    """A cgroup that keeps all controllers from the cgroups below."""
     made = tmp_path / "cgroup"
     made.mkdir()
     (made / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 SUPERVISOR = Path(supervisor.__file__)
-JOB_USER = 59_990  # that of no job of another test
+JOB_USER = 59_990  # used by this file alone
 
 
 @pytest.fixture

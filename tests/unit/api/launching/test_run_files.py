@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-JOB_USER = JobUser(59_991, 59_991)  # that of no job of another test
+JOB_USER = JobUser(59_991, 59_991)  # used by this file alone
 
 
 def a_pipe(path: Path) -> None:

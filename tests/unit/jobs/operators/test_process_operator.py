@@ -269,6 +269,15 @@ def test_a_function_that_fails_to_open_or_close_fails_the_batch(moment: str) -> 
         Process(function).start(backend(), info()).close()
 
 
+def test_a_value_state_of_maps_is_advised_to_be_a_map_state_unless_it_migrates() -> None:
+    context = RuntimeContext(backend(), info())
+    old = ValueStateDescriptor("old", pa.map_(pa.string(), pa.int64()))
+    with pytest.warns(UserWarning, match="value state 'old' holds a map") as told:
+        context.get_state(old)
+    assert told[0].filename == __file__
+    RuntimeContext(backend(), info()).get_migrating_map_state(old, MapStateDescriptor("new", pa.string(), pa.int64()))
+
+
 @pytest.mark.filterwarnings("ignore:value state 'old' holds a map")
 def test_a_keys_whole_map_moves_to_a_map_state_when_a_function_uses_the_key() -> None:
     keyed = backend()

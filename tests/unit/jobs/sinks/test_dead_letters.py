@@ -76,7 +76,7 @@ def test_without_a_sink_for_them_refused_rows_fail_the_batch_and_all_else_is_not
 
 
 class System:
-    """A sink's system that takes only even numbers, and all of some rows or none of them."""
+    """A sink's system that refuses all given rows if one number is odd."""
 
     def __init__(self) -> None:
         self.taken: list[int] = []

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from keyscale.state.subtask.store import SubtaskStore
 
-pytestmark = pytest.mark.filterwarnings("ignore:value state .* holds a map")
 WHOLE = pa.map_(pa.string(), pa.int64())
 TTL = Ttl(100)
 OLD = ValueStateDescriptor("visits", WHOLE, TTL)

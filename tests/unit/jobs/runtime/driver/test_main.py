@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLES = {
-    "KEYSCALE_WORK_DIR": "/work",
+    "KEYSCALE_WORK_DIR": "/attempt",
     "KEYSCALE_CONTROL_URL": "http://127.0.0.1:1",
     "KEYSCALE_ATTEMPT": "job:3",
     "KEYSCALE_ATTEMPT_TOKEN": "token",
 }
-OF_FILE = {"KEYSCALE_WORK_DIR": "/work", "KEYSCALE_ASSIGNMENT_FILE": "/a.json", "KEYSCALE_ARTIFACT_FILE": "/job.py"}
+OF_FILE = {"KEYSCALE_WORK_DIR": "/attempt", "KEYSCALE_ASSIGNMENT_FILE": "/a.json", "KEYSCALE_ARTIFACT_FILE": "/job.py"}
 ASSIGNMENT = Assignment(
     job_id="job",
     job_name="flights",
@@ -51,8 +51,8 @@ EXIT = AttachResponse(decision="exit")
 
 def test_a_driver_of_a_control_plane_reads_where_and_as_whom_it_attaches() -> None:
     assert DriverEnvironment.read(VARIABLES) == DriverEnvironment(
-        work_dir=Path("/work"),
-        local_root=Path("/work/state"),
+        work_dir=Path("/attempt"),
+        local_root=Path("/attempt/state"),
         control_url="http://127.0.0.1:1",
         attempt_token=VARIABLES["KEYSCALE_ATTEMPT_TOKEN"],
         attempt="job:3",
@@ -69,7 +69,7 @@ def test_a_driver_of_a_control_plane_reads_where_and_as_whom_it_attaches() -> No
         "KEYSCALE_LIBRARIES": "a,b",
     }
     read = DriverEnvironment.read({**VARIABLES, **more})
-    assert (read.work_dir, read.local_root, read.store_url) == (Path("/work"), Path("/disk"), "file:///store")
+    assert (read.work_dir, read.local_root, read.store_url) == (Path("/attempt"), Path("/disk"), "file:///store")
     assert (read.ca_file, read.libraries) == ("/ca.pem", {"a", "b"})
 
 
