@@ -305,11 +305,6 @@ def test_the_same_declaration_gives_the_same_state_and_another_is_refused(store)
         store.backend.state(ListStateDescriptor("value", pa.int64()))
 
 
-def test_a_value_state_of_a_map_causes_a_warning(store):
-    with pytest.warns(UserWarning, match="MapState"):
-        store.backend.state(ValueStateDescriptor("whole", pa.map_(pa.string(), pa.int64())))
-
-
 @pytest.mark.parametrize("is_declared", [False, True], ids=["removed first", "declared first"])
 def test_a_removed_state_is_empty_at_once_and_can_be_used_in_the_same_batch(store, step, is_declared):
     def declare(backend):
