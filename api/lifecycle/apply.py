@@ -9,12 +9,20 @@ from functools import singledispatch
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, commands, series
-from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, DesiredState, JobStatus, UpgradeMode
+from keyscale.db.statuses import (
+    AttemptStage,
+    ChangePhase,
+    ChangeStatus,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    UpgradeMode,
+)
 from keyscale.units import duration_text
 
 from . import steps
 from .change_phases import cause_of
-from .intents import command_stop
+from .intents import command_stop, settle_command
 from .job_totals import known_before
 from .job_transaction import JobTransaction, change_command_id
 from .ledger import stopped_at_ms, times_of
@@ -92,6 +100,14 @@ def _(step: steps.FailJob, transaction: JobTransaction) -> None:
 @apply.register
 def _(step: steps.SettleJob, transaction: JobTransaction) -> None:
     transaction.settle(step.status, None)
+
+
+@apply.register
+def _(step: steps.StopWithoutSavepoint, transaction: JobTransaction) -> None:
+    command = commands.find(transaction.session, transaction.job.stop_operation_id or "")
+    if command is not None:
+        settle_command(transaction.session, command, status=CommandStatus.FAILED, failure=step.failure)
+    transaction.settle(JobStatus.STOPPED, None)
 
 
 @apply.register

@@ -28,6 +28,7 @@ from .steps import (
     ResumeJob,
     SettleJob,
     ShowStatus,
+    StopWithoutSavepoint,
 )
 from .transitions import SETTLED
 
@@ -170,9 +171,23 @@ def _stop(facts: JobFacts, stop: CommandFacts, timeouts: Timeouts) -> Step | Non
         if facts.active is None or outcome is not None or stop.status_age_ms > timeouts.stop_ms:
             return SettleJob(JobStatus.FINISHED if stop.drain else JobStatus.STOPPED)
         return None
+    if _has_no_driver(facts, stop):
+        why = "no driver ran that could take a savepoint: the next start continues from the last checkpoint"
+        return StopWithoutSavepoint(failure("STOPPED_WITHOUT_SAVEPOINT", why))
     if facts.active is None or outcome is Outcome.FINISHED:
         return _run(facts, timeouts)
     return _pursue_stop(facts, facts.active, outcome, stop, timeouts)
+
+
+def _has_no_driver(facts: JobFacts, stop: CommandFacts) -> bool:
+    """Returns whether a stop has no driver to wait for.
+
+    A driver that dies during the stop is replaced: the stop was requested of an attempt.
+    """
+    if facts.active is not None and facts.active.process is not ProcessState.UNLAUNCHED:
+        return False
+    was_requested_in_a_pause = facts.active is None and stop.attempt == 0 and facts.start_in_ms > 0
+    return facts.start_fails or was_requested_in_a_pause
 
 
 def _pursue_stop(

@@ -178,6 +178,7 @@ class JobFacts:
             active attempt has failed.
         has_failure: Users see a failure without a later commit.
         ended: Ended attempts that may still have processes.
+        start_fails: The last try to create or launch an attempt has failed in the control plane.
         stop: The command of the user's stop.
     """
 
@@ -196,6 +197,7 @@ class JobFacts:
     earlier: tuple[EarlierRun, ...] = ()
     has_failure: bool = False
     ended: tuple[AttemptFacts, ...] = ()
+    start_fails: bool = False
     change: ChangeFacts | None = None
     stop: CommandFacts | None = None
 

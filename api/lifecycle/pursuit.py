@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
+from keyscale.db.connections import is_database_away
 from keyscale.db.repositories import attempts, changes, checkpoints, commands, jobs, revisions
 from keyscale.db.statuses import CommandStatus, RestoreMode
 from keyscale.state import syncpoint
 
-from ..errors import PlanTimeoutError, StoreUnavailableError
+from ..errors import LeadershipLostError, PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of
 from . import steps
 from .apply import apply
@@ -28,13 +29,15 @@ from .store_grant import grant_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from sqlalchemy.orm import Session
+
     from keyscale.db.models import Job
     from keyscale.db.repositories.job_signs import JobSign
     from keyscale.state.documents.job_counters import JobCounters
 
     from ..launching.launcher import Launcher
     from ..store_check import StoreCheck
-    from .facts import Timeouts
+    from .facts import JobFacts, Timeouts
     from .leadership import Leadership
     from .steps import Step
 
@@ -99,6 +102,7 @@ class Pursuit:
         self._starts = None if starts_at_once is None else StartQueue(launcher, starts_at_once, stopwatch, timeouts)
         self._reader = FactReader(launcher, stopwatch, timeouts, self._starts)
         self._timeouts = timeouts
+        self._failed_starts: set[str] = set()  # jobs; a new leader finds out by itself
 
     def silent_ms(self, sign: JobSign) -> int:
         """Returns how long a job's active driver has been silent."""
@@ -123,7 +127,7 @@ class Pursuit:
                 continue
             _reach(outside, "decided")
             self._leadership.require()
-            goes_on = self._take_outside_step(job_id, outside)
+            goes_on = self._take_noted_step(job_id, outside)
             _reach(outside, "taken")
             if not goes_on:
                 return None
@@ -137,8 +141,9 @@ class Pursuit:
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
             if job is None:
+                self._failed_starts.discard(job_id)
                 return None
-            facts = self._reader.read(session, job)
+            facts = self._facts(session, job)
             step = next_step(facts, self._timeouts)
             if step is None:
                 if facts.waits_for_turn:
@@ -153,6 +158,25 @@ class Pursuit:
             self._starts.note_announced(job_id, step.attempt)
         _reach(step, "taken")
         return _DONE
+
+    def _facts(self, session: Session, job: Job) -> JobFacts:
+        return replace(self._reader.read(session, job), start_fails=job.id in self._failed_starts)
+
+    def _take_noted_step(self, job_id: str, step: Step) -> bool:
+        """Takes a step outside of the database, and notes failed starts.
+
+        Returns whether the next step can be decided immediately.
+        """
+        is_start = isinstance(step, (steps.CreateAttempt, steps.Launch))
+        try:
+            goes_on = self._take_outside_step(job_id, step)
+        except Exception as error:
+            if is_start and not is_database_away(error) and not isinstance(error, LeadershipLostError):
+                self._failed_starts.add(job_id)
+            raise
+        if is_start and goes_on:
+            self._failed_starts.discard(job_id)
+        return goes_on
 
     def _take_outside_step(self, job_id: str, step: Step) -> bool:
         """Takes a step outside of the database.
@@ -221,7 +245,7 @@ class Pursuit:
             counters = None if step.standby else self._counters(job)
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
-            if job is not None and next_step(self._reader.read(session, job), self._timeouts) == step:
+            if job is not None and next_step(self._facts(session, job), self._timeouts) == step:
                 apply(replace(step, after=after, counters=counters), JobTransaction(session, job))
         return True
 

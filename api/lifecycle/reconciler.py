@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -189,11 +189,13 @@ class Trouble:
         failures: How often in a row.
         code: Of the last error.
         until_s: Monotonic time at which it is tried again.
+        mark: Its mark in the next round. Another mark, as of a user's request, ends the pause.
     """
 
     failures: int
     code: str
     until_s: float
+    mark: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +279,8 @@ class JobsServed:
             for sign in signs:
                 silent_ms = self._pursuit.silent_ms(sign)
                 trouble, rest = self._troubles.get(sign.id), rests.get(sign.id)
-                if trouble is not None and now_s < trouble.until_s:
+                if trouble is not None and now_s < trouble.until_s and trouble.mark in {None, sign.mark}:
+                    self._troubles[sign.id] = replace(trouble, mark=sign.mark)
                     continue
                 is_served = sign.id in self._busy
                 is_over = rest is None or rest.is_over(sign, living, silent_ms, now_s, self._timeouts)

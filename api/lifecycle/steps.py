@@ -129,6 +129,17 @@ class SettleJob:
 
 
 @dataclass(frozen=True, slots=True)
+class StopWithoutSavepoint:
+    """Stops a job without a driver that could take the savepoint of the stop.
+
+    Attributes:
+        failure: Why there is no savepoint.
+    """
+
+    failure: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ShowStatus:
     """The job's status has changed."""
 
@@ -250,6 +261,7 @@ Step = (
     | ReplaceAttempt
     | FailJob
     | SettleJob
+    | StopWithoutSavepoint
     | ShowStatus
     | ForgetFailure
     | CheckSavepoint

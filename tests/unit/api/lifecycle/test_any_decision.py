@@ -69,6 +69,7 @@ def all_facts(draw: st.DrawFn) -> JobFacts:
         active=draw(st.none() | attempts(1)),
         standby=draw(st.none() | attempts(2)),
         ended=tuple(draw(st.lists(attempts(9), max_size=1))),
+        start_fails=draw(st.booleans()),
         change=draw(st.none() | st.just(change)),
         stop=draw(st.none() | command_facts()),
     )

@@ -319,6 +319,16 @@ def test_a_stop_that_succeeded_stays_completed_when_the_job_is_settled(stored: S
     assert (done.status, done.failure) == (CommandStatus.COMPLETED, None)
 
 
+def test_a_stop_without_a_savepoint_fails_its_operation_and_stops_the_job(stored: Stored) -> None:
+    stored.attempt(1)
+    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    stored.job.stop_operation_id = "end"
+    take(stored, steps.StopWithoutSavepoint(FAILURE))
+    assert (stop.status, stop.failure) == (CommandStatus.FAILED, FAILURE)
+    assert (stored.job.status, stored.job.failure) == (JobStatus.STOPPED, None)
+    assert stored.attempts[1].stage == ENDED
+
+
 def test_a_job_that_runs_is_shown_with_the_attempt_that_runs_it(stored: Stored) -> None:
     stored.attempt(3)
     stored.job.status = JobStatus.RESTARTING

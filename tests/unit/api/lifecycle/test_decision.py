@@ -26,6 +26,7 @@ from keyscale.api.lifecycle.steps import (
     ResumeJob,
     SettleJob,
     ShowStatus,
+    StopWithoutSavepoint,
 )
 from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
@@ -216,6 +217,26 @@ def test_a_stop_without_a_savepoint_is_repeated_by_the_next_attempt() -> None:
     assert step_of(stopping(active=None, restarts=1)) == CreateAttempt(2, Cause.RECOVER)
     assert step_of(stopping(active=attempt(2))) == ReassignStop("op", 2)
     assert step_of(stopping(active=attempt(2), stop=command(attempt=2))) is None
+
+
+def test_a_stop_does_not_wait_for_a_driver_that_cannot_be_started() -> None:
+    unlaunched = attempt(process=ProcessState.UNLAUNCHED, driver_state=None, is_attached=False)
+    for active in (unlaunched, None):
+        step = step_of(stopping(active=active, start_fails=True))
+        assert isinstance(step, StopWithoutSavepoint)
+        assert step.failure["code"] == "STOPPED_WITHOUT_SAVEPOINT"
+    assert step_of(stopping(active=unlaunched)) == Launch(1), "it may start"
+    assert step_of(stopping(start_fails=True)) is None, "a driver runs"
+    done = command(CommandStatus.COMPLETED)
+    assert step_of(stopping(active=None, start_fails=True, stop=done)) == SettleJob(JobStatus.STOPPED)
+
+
+def test_a_stop_in_the_pause_between_two_starts_does_not_wait_for_the_next_start() -> None:
+    requested = command(attempt=0)
+    waiting = stopping(active=None, restarts=3, start_in_ms=60_000, stop=requested)
+    assert isinstance(step_of(waiting), StopWithoutSavepoint)
+    assert step_of(replace(waiting, start_in_ms=0)) == CreateAttempt(2, Cause.RECOVER)
+    assert step_of(replace(waiting, stop=command(attempt=1))) is None, "the driver that had to stop is replaced"
 
 
 def test_a_job_whose_savepoint_fails_runs_on() -> None:

@@ -72,6 +72,18 @@ def rounds() -> Iterator[Rounds]:
     rounds.served.close()
 
 
+@pytest.fixture
+def told(rounds: Rounds, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """Returns the recorded events and their failures, without a database."""
+    told: list[tuple[str, str | None]] = []
+
+    def record(_job_id: str, kind: str, _message: str, failure_code: str | None = None) -> None:
+        told.append((kind, failure_code))
+
+    monkeypatch.setattr(rounds.served, "_record", record)
+    return told
+
+
 def test_a_job_that_waits_for_news_is_looked_at_rarely(rounds: Rounds) -> None:
     assert rounds.play(30) == [0]
     assert rounds.served.all_rest
@@ -122,6 +134,15 @@ def test_a_job_that_does_no_longer_rest_is_looked_at_in_each_round(rounds: Round
 RUNNING = AttemptFacts(2, ProcessState.ALIVE)
 
 
+def test_a_request_ends_the_pause_after_failed_steps_in_the_same_round(rounds: Rounds, told: list[Any]) -> None:
+    rounds.failure = ValueError("again")
+    assert rounds.play(6) == pytest.approx([0, 1, 3], abs=2 * ROUND_S)
+    rounds.mark = "2"
+    assert rounds.play(1) == [0]
+    assert rounds.play(7) == [], "the pause has doubled"
+    assert told == [("JOB_SET_ASIDE", "ValueError")]
+
+
 @pytest.mark.parametrize(
     ("expected", "changed"),
     [
@@ -141,14 +162,8 @@ def test_a_job_whose_next_step_may_depend_on_a_time_does_not_rest(expected: bool
 
 
 def test_a_job_whose_steps_fail_is_told_once_for_each_cause_and_when_they_succeed_again(
-    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+    rounds: Rounds, told: list[Any]
 ) -> None:
-    told: list[tuple[str, str | None]] = []
-
-    def record(_job_id: str, kind: str, _message: str, failure_code: str | None = None) -> None:
-        told.append((kind, failure_code))
-
-    monkeypatch.setattr(rounds.served, "_record", record)  # without a database
     for failure, seconds in ((ValueError("one"), 2.6), (KeyError("another"), 2.6), (None, 4.0)):
         rounds.failure = failure
         assert rounds.play(seconds)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
 from keyscale.api.launching.processes import ProcessState
@@ -28,6 +29,7 @@ FAILURE = {"code": "X", "message": "it broke"}
 COUNTERS = JobCounters(input_records=9)
 CREATE = steps.CreateAttempt(2, Cause.RECOVER)
 PIDS = frozenset({6, 7})
+DATABASE_AWAY = OperationalError("SELECT", None, Exception("away"))
 CHECK = steps.CheckSavepoint("c", steps.FailJob(FAILURE))
 
 
@@ -300,6 +302,45 @@ def test_a_driver_is_recorded_before_it_is_launched(platform: Platform, monkeypa
     ]
     platform.job = None
     assert not platform.take(steps.Launch(4))
+
+
+@pytest.mark.parametrize("step", [CREATE, steps.Launch(4)])
+def test_a_start_that_fails_is_a_fact_until_a_start_succeeds(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, step: steps.Step
+) -> None:
+    facts: list[bool] = []
+    results: list[Exception | bool] = [OSError("full"), DATABASE_AWAY, False, True]
+    pursuit_of_job = platform.pursuit()
+
+    def decide(found: JobFacts, _: Any) -> Any:
+        facts.append(found.start_fails)
+        return None if len(facts) % 2 == 0 else step
+
+    def take(*_: Any) -> bool:
+        if isinstance(result := results.pop(0), Exception):
+            raise result
+        return result
+
+    monkeypatch.setattr(pursuit, "next_step", decide)
+    monkeypatch.setattr(pursuit_of_job, "_take_outside_step", take)
+    for _ in range(3):
+        with suppress(OSError, OperationalError):
+            pursuit_of_job.pursue("job")
+        assert pursuit_of_job.pursue("job") == Waiting(PIDS)
+    pursuit_of_job.pursue("job")
+    assert facts == [False, True, True, True, True, True, True, False]
+
+
+def test_a_database_that_is_away_is_no_failed_start(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(*_: Any) -> bool:
+        raise DATABASE_AWAY
+
+    pursuit_of_job = platform.pursuit()
+    monkeypatch.setattr(pursuit_of_job, "_take_outside_step", take)
+    platform.decided = [CREATE]
+    with pytest.raises(OperationalError):
+        pursuit_of_job.pursue("job")
+    assert not pursuit_of_job._failed_starts
 
 
 def test_a_step_of_the_database_has_no_effect_outside_of_it(platform: Platform) -> None:
