@@ -48,7 +48,7 @@ class RequestInvalidError(ApiError):
     title = "The request is not valid"
     status = 422
     domain = "user"
-    advice = "`errors` names each wrong field. GET /openapi.json describes every request."
+    advice = "`errors` names each wrong field. GET /v1/openapi.json describes every request."
 
 
 class CursorInvalidError(ApiError):
@@ -68,7 +68,7 @@ class RouteNotFoundError(ApiError):
     title = "This path does not exist"
     status = 404
     domain = "user"
-    advice = "GET /openapi.json lists every path."
+    advice = "GET /v1/openapi.json lists every path."
 
 
 class MethodNotAllowedError(ApiError):
@@ -78,7 +78,7 @@ class MethodNotAllowedError(ApiError):
     title = "The path does not support this method"
     status = 405
     domain = "user"
-    advice = "GET /openapi.json lists the methods of every path."
+    advice = "GET /v1/openapi.json lists the methods of every path."
 
 
 class TokenMissingError(ApiError):
@@ -148,7 +148,7 @@ class OutOfScopeError(ApiError):
     title = "Your scope does not cover this job"
     status = 403
     domain = "user"
-    advice = "Give the job the labels of your scope, or a name that your scope covers. GET /whoami shows the scope."
+    advice = "Give the job the labels of your scope, or a name that your scope covers. GET /v1/whoami shows the scope."
 
 
 class TokenNotFoundError(ApiError):
@@ -158,7 +158,7 @@ class TokenNotFoundError(ApiError):
     title = "The token does not exist"
     status = 404
     domain = "user"
-    advice = "GET /tokens lists all tokens. Use the token's id, not the token itself."
+    advice = "GET /v1/tokens lists all tokens. Use the token's id, not the token itself."
 
 
 class TokenNameTakenError(ApiError):
@@ -249,7 +249,7 @@ class ArtifactNotFoundError(ApiError):
     title = "The artifact does not exist"
     status = 404
     domain = "user"
-    advice = "GET /artifacts lists all artifacts."
+    advice = "GET /v1/artifacts lists all artifacts."
 
 
 class ArtifactInvalidError(ApiError):
@@ -363,7 +363,7 @@ class JobNotFoundError(ApiError):
     title = "The job does not exist"
     status = 404
     domain = "user"
-    advice = "GET /jobs lists all jobs. Use the id or the name of a job."
+    advice = "GET /v1/jobs lists all jobs. Use the id or the name of a job."
 
 
 class JobNameTakenError(ApiError):
@@ -439,8 +439,8 @@ class JobStatusConflictError(ApiError):
     domain = "user"
     retryable = True
     advice = (
-        "`detail` names the status and the command that helps. Over HTTP: POST /jobs/{id}/start, /stop or /cancel, "
-        "and GET /jobs/{id} until `status` allows it."
+        "`detail` names the status and the command that helps. Over HTTP: POST /v1/jobs/{id}/start, /stop or /cancel, "
+        "and GET /v1/jobs/{id} until `status` allows it."
     )
 
 
@@ -499,7 +499,7 @@ class CheckpointNotFoundError(ApiError):
     title = "The job has no such checkpoint"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/checkpoints lists its checkpoints."
+    advice = "GET /v1/jobs/{id}/checkpoints lists its checkpoints."
 
 
 class SavepointNotFoundError(ApiError):
@@ -509,7 +509,7 @@ class SavepointNotFoundError(ApiError):
     title = "The job has no such savepoint"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/savepoints lists its savepoints."
+    advice = "GET /v1/jobs/{id}/savepoints lists its savepoints."
 
 
 class RescaleNotFoundError(ApiError):
@@ -519,7 +519,7 @@ class RescaleNotFoundError(ApiError):
     title = "The job has no such rescale"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/rescales lists its rescales."
+    advice = "GET /v1/jobs/{id}/rescales lists its rescales."
 
 
 class ChangeNotFoundError(ApiError):
@@ -529,7 +529,7 @@ class ChangeNotFoundError(ApiError):
     title = "The job has no such change"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/changes lists its changes."
+    advice = "GET /v1/jobs/{id}/changes lists its changes."
 
 
 class RevisionNotFoundError(ApiError):
@@ -539,7 +539,7 @@ class RevisionNotFoundError(ApiError):
     title = "The job has no such revision"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/revisions lists its revisions."
+    advice = "GET /v1/jobs/{id}/revisions lists its revisions."
 
 
 class ChangeInProgressError(ApiError):
@@ -570,8 +570,8 @@ class UpgradeInProgressError(ChangeInProgressError):
     domain = "user"
     retryable = True
     advice = (
-        "Wait for the running upgrade to end: `change_id` names it, for GET /jobs/{id}/changes/{change_id}. Or cancel "
-        "it: `./keyscale jobs cancel-change JOB`."
+        "Wait for the running upgrade to end: `change_id` names it, for GET /v1/jobs/{id}/changes/{change_id}. Or "
+        "cancel it: `./keyscale jobs cancel-change JOB`."
     )
 
 
@@ -582,7 +582,7 @@ class RevisionConflictError(ApiError):
     title = "The job has another revision now"
     status = 412
     domain = "user"
-    advice = "`revision` is the current revision. Read it (GET /jobs/{id}), and send its ETag in If-Match."
+    advice = "`revision` is the current revision. Read it (GET /v1/jobs/{id}), and send its ETag in If-Match."
 
     def __init__(self, detail: str = "", revision: int = 0) -> None:
         super().__init__(detail)
@@ -604,7 +604,7 @@ class RevisionRequiredError(ApiError):
     status = 428
     domain = "user"
     advice = (
-        "Send the ETag of GET /jobs/{id} in the header If-Match, so that the change cannot overwrite another user's"
+        "Send the ETag of GET /v1/jobs/{id} in the header If-Match, so that the change cannot overwrite another user's"
         " change."
     )
 
@@ -648,8 +648,8 @@ class RestoreSourceError(ApiError):
     status = 422
     domain = "user"
     advice = (
-        "`detail` says why. GET /jobs/{id}/checkpoints and GET /jobs/{id}/savepoints list the job's snapshots; the"
-        " snapshot must be COMPLETED, with the job's own max parallelism, hash and store."
+        "`detail` says why. GET /v1/jobs/{id}/checkpoints and GET /v1/jobs/{id}/savepoints list the job's snapshots; "
+        "the snapshot must be COMPLETED, with the job's own max parallelism, hash and store."
     )
 
 
@@ -662,7 +662,7 @@ class RescaleInProgressError(ChangeInProgressError):
     domain = "user"
     retryable = True
     advice = (
-        "`detail` names the command that waits for its end. Over HTTP: GET /jobs/{id} until `status` is RUNNING; "
+        "`detail` names the command that waits for its end. Over HTTP: GET /v1/jobs/{id} until `status` is RUNNING; "
         "`change_id` is the running rescale, which `./keyscale jobs cancel-change JOB` cancels."
     )
 
@@ -701,7 +701,7 @@ class ChangeIncompatibleError(ApiError):
     status = 409
     domain = "user"
     advice = (
-        "`detail` names each difference. POST /jobs/{id}/plan with the same body shows the whole plan. Declare the"
+        "`detail` names each difference. POST /v1/jobs/{id}/plan with the same body shows the whole plan. Declare the"
         " state as it is stored or under another name; allow_non_restored_state permits dropping state; upgrade_mode"
         " stateless begins without state."
     )
@@ -765,7 +765,7 @@ class AttemptNotFoundError(ApiError):
     title = "The job has no such attempt"
     status = 404
     domain = "user"
-    advice = "GET /jobs/{id}/attempts lists its attempts."
+    advice = "GET /v1/jobs/{id}/attempts lists its attempts."
 
 
 class SnapshotNeededError(ApiError):
@@ -788,7 +788,7 @@ class VerificationNotFoundError(ApiError):
     title = "The checkpoint was never verified"
     status = 404
     domain = "user"
-    advice = "POST /jobs/{id}/checkpoints/{checkpoint_id}/verify verifies it."
+    advice = "POST /v1/jobs/{id}/checkpoints/{checkpoint_id}/verify verifies it."
 
 
 class LogNotHereError(ApiError):

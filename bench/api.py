@@ -32,11 +32,11 @@ WARM_UP_S = 10
 TIMEOUT_S = 30.0
 TARGET_P99_MS = 50
 READS = {
-    "list of jobs, 50 a page": "/jobs?limit=50",
-    "list of jobs, a later page": "/jobs?limit=50&after={cursor}",
-    "a job": "/jobs/job-{job}",
-    "checkpoints of a job, 20 a page": "/jobs/job-{job}/checkpoints?limit=20",
-    "a checkpoint with its subtasks": "/jobs/job-{job}/checkpoints/{checkpoint}",
+    "list of jobs, 50 a page": "/v1/jobs?limit=50",
+    "list of jobs, a later page": "/v1/jobs?limit=50&after={cursor}",
+    "a job": "/v1/jobs/job-{job}",
+    "checkpoints of a job, 20 a page": "/v1/jobs/job-{job}/checkpoints?limit=20",
+    "a checkpoint with its subtasks": "/v1/jobs/job-{job}/checkpoints/{checkpoint}",
 }
 
 
@@ -98,7 +98,7 @@ def _send(connections: Sequence[Connection], sizes: ApiSizes) -> dict[str, list[
     took: dict[str, list[float]] = {kind: [] for kind in READS}
     headers = [{"Authorization": f"Bearer {connection.token}"} for connection in connections]
     half = min(500, sizes.jobs // 2)
-    listed = httpx.get(f"{connections[0].url}/jobs?limit={half}", headers=headers[0], trust_env=False)
+    listed = httpx.get(f"{connections[0].url}/v1/jobs?limit={half}", headers=headers[0], trust_env=False)
     cursor = listed.json()["next"]
     chance = random.Random(7)
     begin = time.monotonic() + 1

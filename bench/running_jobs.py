@@ -81,7 +81,7 @@ def run_running_jobs(numbers: Sequence[int], sizes: RunningJobSizes, say: Callab
     table.notes.append(
         f"targets: {TARGET_CORES} cores at 1,000 jobs, {TARGET_READ_MS} ms per read, {TARGET_CANCEL_MS} ms to cancel"
     )
-    table.notes.append("cores: processor seconds per second; a read is GET /jobs/{id}, 50 per second")
+    table.notes.append("cores: processor seconds per second; a read is GET /v1/jobs/{id}, 50 per second")
     table.notes.append("cancel: from the request to the end of the attempt, after which its processes are killed")
     yield table
 
@@ -174,14 +174,14 @@ def _read(control_plane: ControlPlaneProcess, number: int, seconds: int) -> None
         begin_s = time.monotonic()
         for each in range(READS_PER_S * seconds):
             time.sleep(max(0.0, begin_s + each / READS_PER_S - time.monotonic()))
-            client.get(f"/jobs/{job_id(each % number + 1)}").raise_for_status()
+            client.get(f"/v1/jobs/{job_id(each % number + 1)}").raise_for_status()
 
 
 def _cancel_ms(control_plane: ControlPlaneProcess, job: str) -> float:
     """Cancels a job; returns the milliseconds until its attempt has ended."""
     with _client(control_plane) as client:
         began_s = time.monotonic()
-        client.post(f"/jobs/{job}/cancel").raise_for_status()
+        client.post(f"/v1/jobs/{job}/cancel").raise_for_status()
         while _attempt(client, job)["stage"] != "ENDED":
             if time.monotonic() - began_s > TIMEOUT_S:
                 raise ContenderFailedError(f"job {job} is not cancelled")
@@ -190,7 +190,7 @@ def _cancel_ms(control_plane: ControlPlaneProcess, job: str) -> float:
 
 
 def _attempt(client: httpx.Client, job: str) -> Any:
-    return client.get(f"/jobs/{job}/attempts").raise_for_status().json()["attempts"][0]
+    return client.get(f"/v1/jobs/{job}/attempts").raise_for_status().json()["attempts"][0]
 
 
 def _client(control_plane: ControlPlaneProcess) -> httpx.Client:

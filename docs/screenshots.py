@@ -199,9 +199,9 @@ def _make_history(control_plane: ControlPlane, data: Path) -> None:
         orders = data / "orders"
         orders.mkdir()
         (orders / "1.json").write_text('{"customer": "ada", "amount": "twelve"}\n')
-        artifact = control_plane.upload("/artifacts", filename="checkout.py", content=FAILING_SCRIPT)
+        artifact = control_plane.upload("/v1/artifacts", filename="checkout.py", content=FAILING_SCRIPT)
         control_plane.post(
-            "/jobs",
+            "/v1/jobs",
             {
                 "name": FAILING_JOB,
                 "artifact_id": artifact["id"],

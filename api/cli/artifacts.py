@@ -37,7 +37,7 @@ def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
         content = path.read_bytes()
     except OSError as error:
         raise InvalidArgumentError(f"{path} cannot be read: {error.strerror}") from error
-    answer: dict[str, Any] = control_plane.upload("/artifacts", filename=path.name, content=content)
+    answer: dict[str, Any] = control_plane.upload("/v1/artifacts", filename=path.name, content=content)
     return answer
 
 
@@ -45,7 +45,7 @@ def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[st
     """Uploads the wheels that requirements need and the platform lacks."""
     if not path.is_file():
         raise InvalidArgumentError(f"{path} cannot be read: it is not a file")
-    with downloaded_wheels(path, control_plane.get("/artifacts/platform")) as wheels:
+    with downloaded_wheels(path, control_plane.get("/v1/artifacts/platform")) as wheels:
         return [upload_file(control_plane, wheel) for wheel in wheels]
 
 
@@ -107,7 +107,7 @@ def platform(session: Session) -> None:
     Every job has the Python and the packages; a job can name the packages of jars.
     """
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/artifacts/platform")
+        answer = control_plane.get("/v1/artifacts/platform")
     rows = [{"name": name, "version": version} for name, version in answer["packages"].items()]
     rows += [{"name": f"{_PACKAGE_PREFIX}{name}", "version": None} for name in answer["jar_packages"]]
     session.output.table(answer, [{"name": "python", "version": answer["python_version"]}, *rows], PLATFORM_COLUMNS)
@@ -119,7 +119,7 @@ def platform(session: Session) -> None:
 def list_artifacts(session: Session) -> None:
     """List all artifacts."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get_list("/artifacts", "artifacts")
+        answer = control_plane.get_list("/v1/artifacts", "artifacts")
     session.output.table(answer, answer["artifacts"], COLUMNS)
 
 

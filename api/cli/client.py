@@ -174,17 +174,17 @@ def job_path(job: str, *rest: str | int) -> str:
 
     The parts are quoted, so that they cannot form other paths.
     """
-    return "/".join(["/jobs", quote(job, safe=""), *(quote(str(part), safe="") for part in rest)])
+    return "/".join(["/v1/jobs", quote(job, safe=""), *(quote(str(part), safe="") for part in rest)])
 
 
 def artifact_path(artifact_id: str) -> str:
     """Returns the path of an artifact."""
-    return f"/artifacts/{quote(artifact_id, safe='')}"
+    return f"/v1/artifacts/{quote(artifact_id, safe='')}"
 
 
 def token_path(token_id: str) -> str:
     """Returns the path of a token."""
-    return f"/tokens/{quote(token_id, safe='')}"
+    return f"/v1/tokens/{quote(token_id, safe='')}"
 
 
 def wait_for(control_plane: ControlPlane, accepted: dict[str, Any], timeout_s: float | None = None) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def wait_for(control_plane: ControlPlane, accepted: dict[str, Any], timeout_s: f
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        operation: dict[str, Any] = control_plane.get(f"/operations/{quote(accepted['operation_id'], safe='')}")
+        operation: dict[str, Any] = control_plane.get(f"/v1/operations/{quote(accepted['operation_id'], safe='')}")
         if operation["status"] == COMPLETED:
             return operation
         if operation["status"] != IN_PROGRESS:

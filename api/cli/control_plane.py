@@ -100,11 +100,11 @@ def events(  # noqa: PLR0917 - click passes them by name
     query |= {"limit": limit, "kind": [kind.upper() for kind in kinds]}
     with session.control_plane() as control_plane:
         try:
-            answer = control_plane.get(job_path(job, "events") if job else "/events", **query)
+            answer = control_plane.get(job_path(job, "events") if job else "/v1/events", **query)
         except RefusedError as refusal:
             if refusal.problem["code"] != "JOB_NOT_FOUND":
                 raise
-            answer = control_plane.get("/events", job=job or "", **query)
+            answer = control_plane.get("/v1/events", job=job or "", **query)
             if not answer["events"]:
                 raise  # the job was not deleted
     session.output.table(answer, answer["events"], EVENT_COLUMNS)

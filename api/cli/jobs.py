@@ -160,7 +160,7 @@ def create(
             artifact_id = upload_file(control_plane, file)["id"]
         brought = upload_libraries(control_plane, libraries, requirements)
         body = job_request(name, str(artifact_id), libraries=brought, **options)
-        answer = control_plane.post("/jobs", {**body, **restore})
+        answer = control_plane.post("/v1/jobs", {**body, **restore})
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
         if wait:
@@ -234,7 +234,7 @@ def job_request(
 def list_jobs(session: Session, statuses: Sequence[str], labels: Sequence[tuple[str, str]]) -> None:
     """List the jobs, the newest first."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get_list("/jobs", "jobs")
+        answer = control_plane.get_list("/v1/jobs", "jobs")
     answer["jobs"] = [job for job in answer["jobs"] if is_chosen(job, statuses, labels)]
     session.output.table(answer, job_rows(*answer["jobs"]), COLUMNS)
 

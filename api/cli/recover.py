@@ -37,7 +37,7 @@ def recover(session: Session, /, *, store_url: str | None, jobs: Sequence[str], 
     found: list[dict[str, Any]] = []
     with session.control_plane() as control_plane:
         while True:
-            part = control_plane.request("POST", "/recover", json=body, timeout=PLAN_TIMEOUT_S).json()
+            part = control_plane.request("POST", "/v1/recover", json=body, timeout=PLAN_TIMEOUT_S).json()
             found += part["jobs"]
             body["after"] = part["next"]
             if part["next"] is None:

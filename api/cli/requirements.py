@@ -38,7 +38,7 @@ def downloaded_wheels(requirements: Path, platform: Mapping[str, Any]) -> Iterat
 
     Args:
         requirements: A file in pip's format.
-        platform: The answer of `GET /artifacts/platform`.
+        platform: The answer of `GET /v1/artifacts/platform`.
 
     Raises:
         RequirementsError: pip finds no wheels that fit the platform.

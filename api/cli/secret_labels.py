@@ -28,7 +28,7 @@ def secrets() -> None:
 def list_secrets(session: Session) -> None:
     """List the names and labels of the secrets in your scope."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/secrets")
+        answer = control_plane.get("/v1/secrets")
     rows = [
         {
             "name": each["name"],
@@ -51,6 +51,6 @@ def label(session: Session, /, *, name: str, labels: Sequence[tuple[str, str]], 
     if bool(labels) == no_labels:
         raise InvalidArgumentError("give either --label or --no-labels")
     with session.control_plane() as control_plane:
-        answer = control_plane.put(f"/secrets/{quote(name, safe='')}/labels", {"labels": dict(labels)})
+        answer = control_plane.put(f"/v1/secrets/{quote(name, safe='')}/labels", {"labels": dict(labels)})
     shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
     session.output.say(f"labelled the secret {name}: {shown or 'no labels'}", answer)

@@ -69,7 +69,7 @@ def create(
     if never_expires or days is not None:
         request["lifetime_ms"] = None if days is None else days * DAY_MS
     with session.control_plane() as control_plane:
-        answer = control_plane.post("/tokens", request)
+        answer = control_plane.post("/v1/tokens", request)
     session.output.say(answer["token"], answer)
 
 
@@ -79,7 +79,7 @@ def create(
 def list_tokens(session: Session) -> None:
     """List all tokens, without their values."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/tokens")
+        answer = control_plane.get("/v1/tokens")
     rows = [{**token, "scope": describe_scope(token["scope"])} for token in answer["tokens"]]
     session.output.table(answer, rows, COLUMNS)
 
@@ -101,7 +101,7 @@ def revoke(session: Session, token_id: str) -> None:
 def whoami(session: Session) -> None:
     """Show the name, role and scope of the token in use."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/whoami")
+        answer = control_plane.get("/v1/whoami")
     session.output.show(answer, lambda _: session.output.fields({**answer, "scope": describe_scope(answer["scope"])}))
 
 

@@ -17,7 +17,7 @@ class RescaleRequest(Request):
 
     parallelism: int = Field(description="From 1 to the job's max parallelism.", examples=[4])
     rescale_id: OperationId | None = None
-    dry_run: bool = Field(default=False, description="Only show the plan, as POST /jobs/{job_id}/plan does.")
+    dry_run: bool = Field(default=False, description="Only show the plan, as POST /v1/jobs/{job_id}/plan does.")
 
 
 class PhaseAnswer(Answer):

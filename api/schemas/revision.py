@@ -114,7 +114,7 @@ class CloneRequest(SpecificationChange, RestoreRequest):
     Given fields replace fields of the specification.
     """
 
-    name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /jobs.")
+    name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /v1/jobs.")
     labels: Labels | None = Field(default=None, description="Default: the labels of the cloned job.")
     start: bool = Field(default=False, description="Start the job immediately.")
 

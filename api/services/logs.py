@@ -195,7 +195,7 @@ class _Replica:
             TooManyInFlightError: The replica answers other searches.
         """
         query = httpx.QueryParams({name: value for name, value in asdict(part).items() if value is not None})
-        request = httpx.Request("GET", f"{self.url}/jobs/{job_id}/logs", params=query)
+        request = httpx.Request("GET", f"{self.url}/v1/jobs/{job_id}/logs", params=query)
         path = request.url.raw_path.removeprefix(httpx.URL(self.url).raw_path.rstrip(b"/")).decode()
         token = ForwardedRequest.of(user, target=self.id, method="GET", path=path).token(self.key)
         trusted = trusted_certificates(context.settings.ca_file)

@@ -69,6 +69,11 @@ if TYPE_CHECKING:
     from ..launching.isolation import Isolation
     from ..settings import Settings
 
+API_VERSION = "/v1"
+"""The first part of the path of every public route.
+
+The protocols of drivers and of replicas, `/health` and the pages have paths of their own.
+"""
 DESCRIPTION = """Runs stateful PySpark streaming jobs and changes their parallelism.
 
 Times are milliseconds since the epoch, durations are milliseconds, sizes are bytes. Errors are
@@ -204,8 +209,8 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     app.add_middleware(RequestLimits, settings=context.settings)
     app.add_middleware(RequestOrigin, rates=context.rates)  # the outermost middleware: it sees every request
     add_handlers(app)
+    app.include_router(driver.router)  # first, as drivers send most requests
     for router in (
-        driver,  # first, as drivers send most requests
         artifacts,
         jobs,
         recovered_jobs,
@@ -220,12 +225,11 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         events,
         access_tokens,
         secret_labels,
-        proofs,
         replicas,
-        health,
     ):
+        app.include_router(router.router, prefix=API_VERSION)
+    for router in (proofs, health):
         app.include_router(router.router)
-
     app.include_router(dashboard.router)
 
     @app.get("/", include_in_schema=False)
@@ -236,7 +240,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     def document() -> dict[str, Any]:
         return describe(app)
 
-    @app.get("/openapi.json", include_in_schema=False)
+    @app.get(f"{API_VERSION}/openapi.json", include_in_schema=False)
     def show_description(_: User) -> JSONResponse:
         return JSONResponse(document())
 

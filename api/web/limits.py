@@ -66,7 +66,7 @@ class RequestLimits:
         await self._app(scope, counted, send)
 
     def _limit(self, path: str) -> int:
-        if path == "/artifacts":
+        if path == "/v1/artifacts":
             return self._upload_bytes_max
         if path.startswith("/ui/"):
             return FORM_BYTES_MAX

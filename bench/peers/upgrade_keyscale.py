@@ -81,7 +81,7 @@ def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, 
             "checkpoints": {"interval_ms": CHECKPOINT_INTERVAL_MS},
             "restore_from": {"location": restore_from},
         }
-        job = api.post("/jobs", body)["id"]
+        job = api.post("/v1/jobs", body)["id"]
         try:
             api.post(job_path(job, "start"))
             wait_until(api, job, {"RUNNING"}, START_SECONDS)
@@ -155,7 +155,7 @@ def _control_plane(home: Path, store_url: str) -> Iterator[ControlPlane]:
 def _program(api: ControlPlane, version: int) -> str:
     """Uploads a version of the program; versions differ by a comment."""
     content = PROGRAM.read_bytes() + f"\n# version {version}\n".encode()
-    return str(api.upload("/artifacts", filename=PROGRAM.name, content=content)["id"])
+    return str(api.upload("/v1/artifacts", filename=PROGRAM.name, content=content)["id"])
 
 
 def _upgraded(api: ControlPlane, job: str, version: int) -> Mapping[str, Any]:

@@ -34,7 +34,7 @@ def test_a_verification_says_that_the_records_after_a_savepoint_have_expired_or_
         "parallelism": 1,
         "parameters": {"servers": kafka.servers, "topic": topic, "output": str(tmp_path / "out")},
     }
-    api.post("/jobs", body)
+    api.post("/v1/jobs", body)
 
     def begin(**options: Any) -> None:
         api.post(job_path("ids", "start"), options)
@@ -58,7 +58,7 @@ def test_a_verification_says_that_the_records_after_a_savepoint_have_expired_or_
     begin()
     deliver(*(f"a{number}" for number in range(100)))
     operation_id = api.post(job_path("ids", "savepoints"))["operation_id"]
-    taken = wait_until(lambda: api.get(f"/operations/{operation_id}")["operation"], SECONDS, what="the savepoint")
+    taken = wait_until(lambda: api.get(f"/v1/operations/{operation_id}")["operation"], SECONDS, what="the savepoint")
     savepoint = taken["checkpoint_id"]
     fine: dict[str, Any] = {"restorable": True, "sources_checked": True, "sources_unchecked": None, "problems": []}
     wait_for(**fine)

@@ -198,7 +198,7 @@ def original(systems: Systems) -> SinksJob:
     """A job that runs and has written to all of its targets."""
     job = SinksJob(systems, "original", systems.targets("original"))
     systems.deliver()
-    job.id = systems.api.post("/jobs", {"name": job.name, **systems.specification(job.targets)})["id"]
+    job.id = systems.api.post("/v1/jobs", {"name": job.name, **systems.specification(job.targets)})["id"]
     job.act("start")
     job.wait_for_all()
     return job
@@ -240,7 +240,7 @@ def test_a_fork_of_a_fork_is_refused_each_target_of_the_first_job_which_runs_on_
             refused = SinksJob(systems, f"same_{uid}", {**own, parameter: original.targets[parameter]})
             body = {"name": refused.name, **systems.specification(refused.targets)}
             state = {"restore_from": {"job": "fork", "savepoint_id": "there"}, "claim_mode": "NO_CLAIM"}
-            systems.api.post("/jobs", {**body, **state})
+            systems.api.post("/v1/jobs", {**body, **state})
             refused.act("start")
             wait_until(lambda job=refused: job.show()["status"] == "FAILED", SECONDS, what="the refusal", poll=1.0)
             failure = refused.show()["failure"]

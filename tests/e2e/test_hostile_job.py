@@ -50,7 +50,7 @@ class IsolatedJob:
             "checkpoints": {"interval_ms": 500},
             "parameters": {"input": str(data), "output": str(self.output), "targets": json.dumps(targets)},
         }
-        self.id = control_plane.api.post("/jobs", body)["id"]
+        self.id = control_plane.api.post("/v1/jobs", body)["id"]
         control_plane.api.post(job_path(self.id, "start"))
 
     def wait(self) -> None:
@@ -104,7 +104,7 @@ def test_a_hostile_job_gets_nothing_of_the_control_plane_or_of_another_job(readm
     assert len(uids) == 1
     assert of_driver[0]["uid"] not in uids
     bearer = {"Authorization": f"Bearer {of_driver[0]['token']}"}
-    for path in ("/jobs", "/artifacts", job_path(victim.id), job_path(victim.id, "logs")):
+    for path in ("/v1/jobs", "/v1/artifacts", job_path(victim.id), job_path(victim.id, "logs")):
         assert httpx.get(of_driver[0]["url"] + path, headers=bearer).status_code == 401, path
 
     # The negative control: another process of root, such as a job without a user of its own, gets all of it.

@@ -32,7 +32,7 @@ def started_with_state(
     output = opened(counts.directory / name)
     parameters = {"input": str(counts.directory / "input"), "output": str(output)}
     made = control_plane.api.post(
-        "/jobs", {"name": name, "artifact_id": counts.show()["artifact_id"], "parameters": parameters}
+        "/v1/jobs", {"name": name, "artifact_id": counts.show()["artifact_id"], "parameters": parameters}
     )
     control_plane.api.post(job_path(name, "start"), {"restore_from": state, "claim_mode": claim_mode})
     wait_until(lambda: control_plane.api.get(job_path(name))["status"] == "RUNNING", SECONDS, what=f"{name} to run")

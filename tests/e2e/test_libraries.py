@@ -70,7 +70,7 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
             return [json.loads(row["json"]) for row in sink_rows(output)]
 
         def has_rows(count: int) -> bool:
-            job = platform.api.get("/jobs/words")
+            job = platform.api.get("/v1/jobs/words")
             assert job["failure"] is None, job["failure"]
             return len(rows()) == count
 
@@ -87,7 +87,7 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
             kafka.send(topic, WORDS, partition=partition)
         wait_until(lambda: has_rows(8), SECONDS, what="the first words")
         run("rescale", "words", "2", "--no-wait")
-        wait_until(lambda: is_running(platform.api.get("/jobs/words"), 2), SECONDS, what="the rescale")
+        wait_until(lambda: is_running(platform.api.get("/v1/jobs/words"), 2), SECONDS, what="the rescale")
         kafka.send(topic, WORDS, partition=0)
         wait_until(lambda: has_rows(12), SECONDS, what="all words")
         run("jobs", "cancel", "words")

@@ -187,7 +187,7 @@ def test_a_job_is_rebuilt_after_its_database_was_lost(
         job = running_job(here, "visits")
         attempt, driver = job.show()["attempt"]["number"], driver_of(job)
         here.lose_database()
-        assert here.control_plane.api.get("/jobs")["jobs"] == []
+        assert here.control_plane.api.get("/v1/jobs")["jobs"] == []
         job.deliver()
         job.wait_for_all()  # the old driver runs on
         here.recover()
@@ -210,7 +210,7 @@ def test_jobs_go_on_from_an_older_backup_beside_drivers_that_it_does_not_know(
         here.go_back()
         check_goes_on(job, attempt, driver)
         assert job.show()["parallelism"] == 1
-        assert [each["name"] for each in here.control_plane.api.get("/jobs")["jobs"]] == ["visits"]
+        assert [each["name"] for each in here.control_plane.api.get("/v1/jobs")["jobs"]] == ["visits"]
         here.recover()
         here.start_job("younger")
         check_goes_on(younger, 1, younger_driver)

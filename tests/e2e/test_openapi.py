@@ -49,16 +49,16 @@ JOBS = ("flights", "orders", "bills")
 def served() -> Iterator[RunningControlPlane]:
     """A control plane with jobs, of which one is wanted to run, so that requests find something."""
     with running_control_plane({"JAVA_HOME": "/nonexistent", **WITHOUT_LIMITS}) as control_plane:
-        artifact = control_plane.api.upload("/artifacts", filename="job.py", content=b"print(1)\n")
+        artifact = control_plane.api.upload("/v1/artifacts", filename="job.py", content=b"print(1)\n")
         for name in JOBS:
-            control_plane.api.post("/jobs", {"name": name, "artifact_id": artifact["id"]})
-        control_plane.api.post("/jobs/flights/start")
+            control_plane.api.post("/v1/jobs", {"name": name, "artifact_id": artifact["id"]})
+        control_plane.api.post("/v1/jobs/flights/start")
         yield control_plane
 
 
 def described(served: RunningControlPlane) -> Any:
     """The document without the event streams, which do not end by themselves."""
-    document = served.api.get("/openapi.json")
+    document = served.api.get("/v1/openapi.json")
     streams = [path for path in document["paths"] if path.endswith("/stream")]
     assert streams
     for path in streams:
@@ -128,7 +128,7 @@ def try_requests(served: RunningControlPlane, directory: Path, document: Any, *o
 def test_every_answer_is_named_by_the_document(
     served: RunningControlPlane, tmp_path: Path, phases: str, examples: int, requests_min: int
 ) -> None:
-    artifact_id = served.api.get("/jobs/flights")["artifact_id"]
+    artifact_id = served.api.get("/v1/jobs/flights")["artifact_id"]
     document = pointed(described(served), artifact_id, with_plans="coverage" in phases)
     options = ("--phases", phases, "--max-examples", str(examples))
     code, requests, words = try_requests(served, tmp_path, document, *options)
@@ -139,10 +139,10 @@ def test_every_answer_is_named_by_the_document(
 
 
 def test_an_answer_that_the_document_does_not_name_is_found(served: RunningControlPlane, tmp_path: Path) -> None:
-    document = served.api.get("/openapi.json")
-    shown = document["paths"]["/operations/{operation_id}"]
+    document = served.api.get("/v1/openapi.json")
+    shown = document["paths"]["/v1/operations/{operation_id}"]
     del shown["get"]["responses"]["404"]
-    document["paths"] = {"/operations/{operation_id}": shown}
+    document["paths"] = {"/v1/operations/{operation_id}": shown}
     code, _, words = try_requests(served, tmp_path, document, "--phases", "fuzzing", "--max-examples", "3")
     assert code == 1, words
     assert "undocumented" in words.lower()

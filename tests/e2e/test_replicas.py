@@ -154,12 +154,12 @@ def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_e
             flights.deliver_and_wait(6)
             counts.wait_for_all()
             for job_id in (flights.id, counts.id):
-                latest = f"/jobs/{job_id}/checkpoints"
+                latest = f"/v1/jobs/{job_id}/checkpoints"
                 flights.wait("a checkpoint", lambda latest=latest: first.api.get(latest)["latest"]["completed"])
             counts.deliver()
             flights.deliver_and_wait(4)
             before = {
-                job_id: first.api.get(f"/jobs/{job_id}")["attempt"]["number"] for job_id in (flights.id, counts.id)
+                job_id: first.api.get(f"/v1/jobs/{job_id}")["attempt"]["number"] for job_id in (flights.id, counts.id)
             }
             first.kill()
             for process in processes_of(first.home):

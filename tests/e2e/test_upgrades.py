@@ -47,8 +47,8 @@ def test_an_upgrade_survives_its_control_plane_and_programs_that_raise_are_taken
 def start_a_script_that_raises(control_plane: RunningControlPlane) -> str:
     """Starts a job whose script raises at once; returns the job's name."""
     script = b'raise ValueError("there is no such topic")\n'
-    artifact = control_plane.api.upload("/artifacts", filename="raises.py", content=script)
-    name = str(control_plane.api.post("/jobs", {"name": "raises", "artifact_id": artifact["id"]})["name"])
+    artifact = control_plane.api.upload("/v1/artifacts", filename="raises.py", content=script)
+    name = str(control_plane.api.post("/v1/jobs", {"name": "raises", "artifact_id": artifact["id"]})["name"])
     control_plane.api.post(job_path(name, "start"))
     return name
 

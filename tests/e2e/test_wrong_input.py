@@ -63,7 +63,7 @@ def test_a_job_cannot_be_started_without_its_store_and_is_unchanged(tmp_path: Pa
     store = tmp_path / "store"
     with running_control_plane({"KEYSCALE_STORE_URL": store.as_uri()}) as platform:
         artifact = upload_file(platform.api, SCRIPT)
-        name = platform.api.post("/jobs", {"name": "stranded", "artifact_id": artifact["id"]})["name"]
+        name = platform.api.post("/v1/jobs", {"name": "stranded", "artifact_id": artifact["id"]})["name"]
         before = platform.api.get(job_path(name))
         if store.exists():
             store.rename(tmp_path / "unplugged")

@@ -59,7 +59,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     expect(question).to_contain_text(re.compile(r"frees 2\.\d KiB in 2 objects, its list of files included; 1 KiB"))
     expect(question).to_contain_text("This cannot be undone.")
     question.get_by_role("button", name="Keep it").click()
-    assert platform.api.get("/jobs/careful/checkpoints/1")["status"] == "COMPLETED"
+    assert platform.api.get("/v1/jobs/careful/checkpoints/1")["status"] == "COMPLETED"
     actions.get_by_role("button", name="Delete…").click()
     question.get_by_role("button", name="Delete the checkpoint").click()
     expect(verdict).to_have_text("No job can start from it: it was deleted. Its files are deleted later.")
@@ -72,7 +72,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     open_page(page, platform, "/ui/jobs/careful/checkpoints/3")
     actions.get_by_role("button", name="Delete…").click()
     expect(page.locator("#message")).to_contain_text("cannot be deleted: it is the newest snapshot of the job careful")
-    platform.api.delete("/jobs/careful")
+    platform.api.delete("/v1/jobs/careful")
 
 
 def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: Page, platform: Platform) -> None:
@@ -100,7 +100,7 @@ def test_a_form_of_a_checkpoint_forgets_what_was_said_of_an_earlier_entry(page: 
     expect(form.get_by_role("alert")).to_contain_text("a job called departures already exists. ")
     form.get_by_label("Name", exact=True).fill("departures-2")
     expect(form.get_by_role("alert")).to_have_count(0)
-    platform.api.delete("/jobs/branched")
+    platform.api.delete("/v1/jobs/branched")
 
 
 def test_a_checkpoint_that_no_job_has_is_no_fault_of_the_control_planes(page: Page, platform: Platform) -> None:
@@ -121,8 +121,8 @@ def test_the_history_leads_to_the_parts_of_a_checkpoint(page: Page, platform: Pl
 
 
 def test_a_job_is_started_from_a_savepoint_with_its_own_parameters(page: Page, platform: Platform) -> None:
-    savepoint = platform.api.get(f"/jobs/{journey.RUNNING}/checkpoints")["latest"]["savepoint"]["id"]
-    made = platform.api.get("/jobs/departures")
+    savepoint = platform.api.get(f"/v1/jobs/{journey.RUNNING}/checkpoints")["latest"]["savepoint"]["id"]
+    made = platform.api.get("/v1/jobs/departures")
     page.route(f"**/jobs/{journey.RUNNING}/clone", lambda route: route.fulfill(status=201, json=made))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/checkpoints/{savepoint}")
     expect(page.get_by_role("heading", name=f"Savepoint {savepoint}")).to_be_visible()

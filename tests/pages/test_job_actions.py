@@ -31,13 +31,13 @@ def test_a_job_is_stopped_or_cancelled_only_if_its_user_agrees(page: Page, platf
     page.get_by_role("button", name="Stop…").click()
     question.get_by_role("button", name="Stop with savepoint").click()
     expect(page.locator("#message")).to_have_text("Stop with savepoint: accepted.")
-    assert asked == [f"{platform.url}/jobs/{platform.api.get(f'/jobs/{journey.RUNNING}')['name']}/stop"]
+    assert asked == [f"{platform.url}/v1/jobs/{platform.api.get(f'/v1/jobs/{journey.RUNNING}')['name']}/stop"]
 
 
 def test_the_end_of_a_savepoint_leads_to_its_page(page: Page, platform: Platform) -> None:
-    savepoints = platform.api.get(f"/jobs/{journey.RUNNING}/checkpoints")["latest"]
+    savepoints = platform.api.get(f"/v1/jobs/{journey.RUNNING}/checkpoints")["latest"]
     number = savepoints["savepoint"]["id"]
-    operation = platform.api.get(f"/jobs/{journey.RUNNING}/savepoints")["savepoints"][0]["id"]
+    operation = platform.api.get(f"/v1/jobs/{journey.RUNNING}/savepoints")["savepoints"][0]["id"]
     accepted = {"operation_id": operation}
     page.route("**/savepoints", lambda route: route.fulfill(status=202, json=accepted))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/configuration")

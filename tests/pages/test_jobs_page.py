@@ -159,7 +159,7 @@ def test_a_job_that_runs_and_fails_again_and_again_says_so_among_the_others(page
     status = page.get_by_role("row").filter(has_text="failing").get_by_role("cell").first
     expect(status).to_have_text("RunningKeyError: 'u9'")
     page.unroute_all(behavior="wait")
-    platform.api.delete("/jobs/failing")
+    platform.api.delete("/v1/jobs/failing")
 
 
 def test_a_long_name_and_labels_leave_the_values_of_all_jobs_in_sight(page: Page, platform: Platform) -> None:
@@ -169,7 +169,7 @@ def test_a_long_name_and_labels_leave_the_values_of_all_jobs_in_sight(page: Page
         open_page(page, platform, "/ui/")
         table = page.get_by_role("table")
         assert table.evaluate("table => table.scrollWidth <= table.parentElement.clientWidth"), width
-    platform.api.delete(f"/jobs/{'n' * 100}")
+    platform.api.delete(f"/v1/jobs/{'n' * 100}")
 
 
 def test_jobs_are_found_by_a_label_as_the_form_takes_it(page: Page, platform: Platform) -> None:
@@ -182,7 +182,7 @@ def test_jobs_are_found_by_a_label_as_the_form_takes_it(page: Page, platform: Pl
     page.get_by_role("button", name="Show all jobs").click()
     expect(page.get_by_role("link", name="labelled")).to_be_visible()
     expect(page).to_have_url(f"{platform.url}/ui/")
-    platform.api.delete("/jobs/labelled")
+    platform.api.delete("/v1/jobs/labelled")
 
 
 def test_a_parallelism_above_the_max_parallelism_is_refused_at_once(page: Page, platform: Platform) -> None:

@@ -52,4 +52,4 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     made.take(4, {}, "latest", key_group_bytes=[10] * 128)
     open_page(page, platform, "/ui/jobs/uneven/key-groups")
     expect(head).to_contain_text("At savepoint #4")  # as the job's state size is that of either
-    platform.api.delete("/jobs/uneven")
+    platform.api.delete("/v1/jobs/uneven")

@@ -40,7 +40,7 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
             }
         route.fulfill(json={**answer, "size_bytes": len(log), "truncated": False})
 
-    page.route(f"{platform.url}/jobs/departures/logs?*", show)
+    page.route(f"{platform.url}/v1/jobs/departures/logs?*", show)
     open_page(page, platform, "/ui/jobs/departures/logs?search=39999")
     expect(page.get_by_role("list", name="Lines found").get_by_role("link")).to_have_text(
         ["line 39999 of the driver: é"]
@@ -57,7 +57,7 @@ def test_a_log_is_searched_and_downloaded(page: Page, platform: Platform, tmp_pa
     assert (tmp_path / "saved.log").read_bytes() == log
     page.get_by_label("Follow").uncheck()  # the page asks for nothing by itself
     page.unroute_all(behavior="wait")
-    page.route(f"{platform.url}/jobs/departures/logs?*", lambda route: route.abort())
+    page.route(f"{platform.url}/v1/jobs/departures/logs?*", lambda route: route.abort())
     page.get_by_role("button", name="Earlier lines").click()
     expect(page.locator("#message")).to_contain_text("The control plane does not answer.")
 
@@ -66,8 +66,10 @@ def test_the_log_of_the_driver_that_runs_the_job_is_chosen_and_marked(page: Page
     stages = [(6, "rescale", "ENDED"), (5, "recover", "ACTIVE"), (4, "start", "ENDED")]
     attempts = [{"number": number, "cause": cause, "stage": stage} for number, cause, stage in stages]
     answer = {"attempt": 5, "text": "from 5\n", "offset": 0, "next_offset": 7, "size_bytes": 7, "truncated": False}
-    page.route(f"{platform.url}/jobs/departures/attempts?*", lambda route: route.fulfill(json={"attempts": attempts}))
-    page.route(f"{platform.url}/jobs/departures/logs?*", lambda route: route.fulfill(json=answer))
+    page.route(
+        f"{platform.url}/v1/jobs/departures/attempts?*", lambda route: route.fulfill(json={"attempts": attempts})
+    )
+    page.route(f"{platform.url}/v1/jobs/departures/logs?*", lambda route: route.fulfill(json=answer))
     open_page(page, platform, "/ui/jobs/departures/logs")
     chosen = page.get_by_label("Attempt")
     expect(chosen.get_by_role("option")).to_have_text(["6: rescale", "5: recover, runs the job", "4: start"])

@@ -49,7 +49,7 @@ def test_rates_are_drawn_over_time_values_that_hold_are_joined_across_gaps_and_a
     rate = page.get_by_role("figure").filter(has_text="Records it could process")
     expect(rate.get_by_role("img", name="Could process: from 800/s to 930/s, last 930/s")).to_be_visible()
     expect(rate.locator("figcaption")).to_have_text("Records it could process")  # the job does not run
-    platform.api.delete("/jobs/sparse")
+    platform.api.delete("/v1/jobs/sparse")
 
 
 def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page, platform: Platform) -> None:
@@ -73,7 +73,7 @@ def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page
     expect(page.get_by_role("figure").filter(has_text="State").locator("figcaption")).to_have_text("State9 KiB")
     expect(waiting.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+L[^M]+$"))
     page.unroute_all(behavior="wait")
-    platform.api.delete("/jobs/late")
+    platform.api.delete("/v1/jobs/late")
 
 
 def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, platform: Platform) -> None:
@@ -92,7 +92,7 @@ def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, plat
     expect(titles).to_have_text(["Records it could process", "Records waiting", "State"])
     page.get_by_role("button", name="15 min").click()
     expect(titles).to_have_text(["Records it could process", "State"])
-    platform.api.delete("/jobs/mixed")
+    platform.api.delete("/v1/jobs/mixed")
 
 
 def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(page: Page, platform: Platform) -> None:
@@ -151,7 +151,7 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
     expect(nodes.filter(has_text="window-files")).to_contain_text(f"Arriving{NONE}System{NONE}")
     expect(nodes.filter(has_text="windows").first).to_contain_text(f"Busiest subtask{NONE}")
     page.unroute_all(behavior="wait")
-    platform.api.delete("/jobs/fanned")
+    platform.api.delete("/v1/jobs/fanned")
 
 
 def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform) -> None:
@@ -216,7 +216,7 @@ def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_ove
     legend = chart.locator(".legendtext")  # drawn once the library of the charts is there
     expect(legend).to_have_text(["Late", "Dead letters", "Lost"])
     assert faults_of_access(page) == []
-    platform.api.delete("/jobs/refused")
+    platform.api.delete("/v1/jobs/refused")
 
 
 def test_drivers_whose_clocks_are_wrong_by_any_number_leave_the_page_whole(page: Page, platform: Platform) -> None:
@@ -233,7 +233,7 @@ def test_drivers_whose_clocks_are_wrong_by_any_number_leave_the_page_whole(page:
     expect(page.get_by_role("region", name="Now")).to_be_visible()
     expect(page.locator("#health")).to_have_text(f"Since {NONE}: it is away STORE_UNAVAILABLE" * len(faults))
     page.unroute_all(behavior="wait")
-    platform.api.delete("/jobs/skewed")
+    platform.api.delete("/v1/jobs/skewed")
 
 
 def test_a_job_that_does_not_exist_is_reported(page: Page, platform: Platform) -> None:

@@ -80,8 +80,8 @@ def test_subtasks_that_took_conspicuously_long_are_stragglers(page: Page) -> Non
 def test_advice_for_other_clients_is_not_shown_on_a_page(page: Page) -> None:
     ask = "async (problem) => new (await import('/ui/static/api.js')).ApiError(problem).text"
     for advice, shown in (
-        ("GET /jobs lists all jobs. Use the id or the name of a job.", "Use the id or the name of a job."),
-        ("Over HTTP: POST /jobs/{id}/start.", ""),
+        ("GET /v1/jobs lists all jobs. Use the id or the name of a job.", "Use the id or the name of a job."),
+        ("Over HTTP: POST /v1/jobs/{id}/start.", ""),
         ("Wait for it. Or run ./keyscale jobs stop.", "Wait for it."),
     ):
         text = page.evaluate(ask, {"detail": "there is no such job", "advice": advice})

@@ -59,12 +59,12 @@ def test_a_hidden_page_sends_no_requests(page: Page, platform: Platform) -> None
 def test_a_page_follows_the_stream_and_asks_again_and_again_while_there_is_none(page: Page, platform: Platform) -> None:
     platform.create_job("followed")
     asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/jobs/followed") else None)
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/v1/jobs/followed") else None)
     freeze(page)
     open_page(page, platform, "/ui/jobs/followed/rescale")
     for revision in (1, 2):  # the second change comes after all that the stream says at its beginning
         change = {"parallelism": 4 + revision}
-        platform.api.patch("/jobs/followed", change, if_match=f'"{revision}"')
+        platform.api.patch("/v1/jobs/followed", change, if_match=f'"{revision}"')
         expect(page.locator("#parallelism-hint")).to_have_text(f"From 1 to 128; now {4 + revision}.")
     before = len(asked)
     page.clock.run_for(LONG_MS)
@@ -78,7 +78,7 @@ def test_a_page_follows_the_stream_and_asks_again_and_again_while_there_is_none(
     for _ in range(2):
         with page.expect_request("**/jobs/followed"):
             pass
-    platform.api.delete("/jobs/followed")
+    platform.api.delete("/v1/jobs/followed")
 
 
 def test_a_page_reads_when_its_stream_has_begun_and_waits_for_that_for_a_moment_only(
@@ -89,7 +89,7 @@ def test_a_page_reads_when_its_stream_has_begun_and_waits_for_that_for_a_moment_
     page.on("request", lambda request: asked.append(urlsplit(request.url).path))
     freeze(page)
     open_page(page, platform, "/ui/jobs/departures/rescale")
-    assert asked.index("/jobs/departures/stream") < asked.index("/whoami")
+    assert asked.index("/v1/jobs/departures/stream") < asked.index("/v1/whoami")
 
     page.route("**/jobs/departures/stream", lambda _: None)
     with page.expect_request("**/jobs/departures/stream"):
@@ -105,7 +105,7 @@ def test_a_page_that_is_left_ends_its_stream_and_follows_again_when_it_comes_bac
     change = "([kind, persisted]) => { dispatchEvent(new PageTransitionEvent(kind, {persisted})); }"
     with page.expect_request("**/jobs/departures/stream"):
         open_page(page, platform, "/ui/jobs/departures/rescale")
-    with page.expect_event("requestfailed", lambda request: request.url.endswith("/jobs/departures/stream")):
+    with page.expect_event("requestfailed", lambda request: request.url.endswith("/v1/jobs/departures/stream")):
         page.evaluate(change, ["pagehide", True])
     with page.expect_request("**/jobs/departures/stream"):
         page.evaluate(change, ["pageshow", True])
@@ -121,7 +121,7 @@ def test_a_control_plane_that_hangs_is_noticed_by_the_first_request_without_an_a
     def keep(route: Route) -> None:
         kept.append(route)
 
-    page.route(f"{platform.url}/jobs/departures", keep)
+    page.route(f"{platform.url}/v1/jobs/departures", keep)
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("#connection")).to_contain_text("The control plane does not answer.")
     assert len(kept) == 1

@@ -104,7 +104,7 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
         change |= {"phases": change["phases"][:-1], "failure": None}
         route.fulfill(response=answer, json={"rescales": [change], "next": None})
 
-    page.route(f"{platform.url}/jobs/returned/rescales?*", go_on)
+    page.route(f"{platform.url}/v1/jobs/returned/rescales?*", go_on)
     open_page(page, platform, "/ui/jobs/returned/rescale")
     page.get_by_role("button", name="Cancel it…").click()
     question = page.get_by_role("dialog")
@@ -117,7 +117,7 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
     expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Rolled back")
     expect(page.locator("#message")).to_be_hidden()
-    platform.api.delete("/jobs/returned")
+    platform.api.delete("/v1/jobs/returned")
 
 
 def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtime_and_no_savepoint(

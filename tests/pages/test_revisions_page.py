@@ -59,7 +59,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     differing = page.locator("#differences tr").filter(has=page.locator(".added"))
     expect(differing).to_contain_text(["parallelism", "checkpoints.interval_ms"])
     expect(differing.first.get_by_role("cell")).to_have_text(["2", "3"])
-    job = platform.api.get("/jobs/revised")
+    job = platform.api.get("/v1/jobs/revised")
     assert (job["parallelism"], job["checkpoints"]["interval_ms"]) == (3, 2500)
 
     history.nth(2).get_by_role("button", name="Go to revision 1…").click()
@@ -67,8 +67,8 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     question.get_by_label("Current state").check()
     question.get_by_role("button", name="Roll back to revision 1").click()
     expect(history.nth(2)).to_contain_text("now")
-    assert platform.api.get("/jobs/revised")["parallelism"] == 2
-    platform.api.delete("/jobs/revised")
+    assert platform.api.get("/v1/jobs/revised")["parallelism"] == 2
+    platform.api.delete("/v1/jobs/revised")
 
 
 def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_before_it(
@@ -77,7 +77,7 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
     platform.create_job("third")
     api = platform.api
     for number in (2, 3):
-        api.patch("/jobs/third", {"parallelism": number + 1}, if_match=str(number - 1))
+        api.patch("/v1/jobs/third", {"parallelism": number + 1}, if_match=str(number - 1))
     with platform.sessions.begin() as session:
         session.add(
             Change(
@@ -91,9 +91,9 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
     outcomes = page.get_by_role("table", name="Revisions, newest first").locator("tbody tr td:nth-of-type(5)")
     expect(outcomes).to_have_text([NONE, NONE, NONE])
     expect(page.locator("#differences tr").first.get_by_role("cell")).to_have_text(["2", "4"])
-    api.post("/jobs/third/rollback", {"revision": 2, "state": "current"})
+    api.post("/v1/jobs/third/rollback", {"revision": 2, "state": "current"})
     expect(outcomes).to_have_text(["Cancelled", NONE, NONE])
-    api.delete("/jobs/third")
+    api.delete("/v1/jobs/third")
 
 
 def test_no_plan_is_made_before_the_chosen_file_is_uploaded(page: Page, platform: Platform) -> None:
@@ -125,7 +125,7 @@ def test_a_specification_is_readable_in_a_narrow_window(page: Page, platform: Pl
 
 
 def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page, platform: Platform) -> None:
-    job = platform.api.get(f"/jobs/{journey.RUNNING}")
+    job = platform.api.get(f"/v1/jobs/{journey.RUNNING}")
     plan = PlanAnswer(
         job_id=job["id"],
         compatible=True,
@@ -149,7 +149,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
         movement=MovementPlan(checkpoint_location=None, same_host=True, state_bytes=0, moved_bytes=0, operators=[]),
         downtime=DowntimePlan(expected_ms=2500, reason=None, samples_ms=[2500]),
     )
-    changed = {"job": job, "change": platform.api.get(f"/jobs/{journey.RUNNING}/changes")["changes"][0]}
+    changed = {"job": job, "change": platform.api.get(f"/v1/jobs/{journey.RUNNING}/changes")["changes"][0]}
 
     def act(route: Route) -> None:
         if route.request.method == "PATCH":

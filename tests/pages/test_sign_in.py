@@ -68,14 +68,14 @@ def test_a_session_that_is_no_longer_valid_leads_to_the_login_form(visitor: Page
 
 def test_the_cookie_alone_changes_nothing(page: Page, platform: Platform) -> None:
     page.goto(f"{platform.url}/ui/")
-    send = "async (headers) => (await fetch('/jobs/departures/start', {method: 'POST', headers})).status"
+    send = "async (headers) => (await fetch('/v1/jobs/departures/start', {method: 'POST', headers})).status"
     assert page.evaluate(send, {}) == 403
-    assert platform.api.get("/jobs/departures")["status"] == "CREATED"
+    assert platform.api.get("/v1/jobs/departures")["status"] == "CREATED"
 
 
 def test_a_viewer_sees_no_buttons_that_would_be_refused(visitor: Page, platform: Platform) -> None:
     api = platform.api
-    made = api.post("/tokens", {"name": "watcher", "role": "VIEWER"})
+    made = api.post("/v1/tokens", {"name": "watcher", "role": "VIEWER"})
     sign_in(visitor, replace(api.connection, token=made["token"]))
     open_page(visitor, platform, "/ui/jobs/departures/rescale")
     expect(visitor.locator("#viewer")).to_have_text("watcher · Viewer")

@@ -26,12 +26,12 @@ def test_a_long_name_hides_nothing_of_the_artifacts_in_a_narrow_window(page: Pag
     expect(page.get_by_role("link", name="n" * 100)).to_be_visible()
     table = page.get_by_role("group", name="Table of artifacts")
     assert table.evaluate("table => table.scrollWidth - table.clientWidth") == 0
-    platform.api.delete(f"/jobs/{long}")
+    platform.api.delete(f"/v1/jobs/{long}")
 
 
 def test_the_system_page_lists_the_replicas_and_the_secrets(page: Page, platform: Platform) -> None:
     platform.lead()
-    platform.api.put("/secrets/BILLS/labels", {"labels": {"team": "billing"}})
+    platform.api.put("/v1/secrets/BILLS/labels", {"labels": {"team": "billing"}})
     open_page(page, platform, "/ui/system")
     row = page.get_by_role("region", name="Replicas").get_by_role("row").nth(1)
     expect(row.get_by_role("rowheader")).to_have_text(platform.url)
@@ -43,7 +43,7 @@ def test_the_system_page_lists_the_replicas_and_the_secrets(page: Page, platform
 
 def test_the_events_of_the_system_name_their_job(page: Page, platform: Platform) -> None:
     platform.create_job("gone")
-    platform.api.delete("/jobs/gone")
+    platform.api.delete("/v1/jobs/gone")
     named = platform.create_job("named")
     with platform.sessions.begin() as session:
         job = jobs.lock(session, named)
@@ -62,7 +62,7 @@ def test_the_events_of_the_system_name_their_job(page: Page, platform: Platform)
     expect(page.get_by_label("Kind")).to_have_value("job deleted")
     page.get_by_role("link", name="All events").click()
     expect(created.first).to_be_visible()
-    platform.api.delete(f"/jobs/{named}")
+    platform.api.delete(f"/v1/jobs/{named}")
 
 
 def test_an_administrator_makes_and_revokes_a_token_on_the_page(page: Page, platform: Platform) -> None:

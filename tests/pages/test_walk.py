@@ -187,14 +187,14 @@ def rescale(walk: Walk) -> None:
     walk.restart_control_plane()
     walk.expect_change("Rescale 1 → 2 Completed")
     expect(page.get_by_role("table", name="Past rescales").get_by_role("row")).to_have_count(2)
-    assert walk.platform.api.get(f"/jobs/{walk.job}")["parallelism"] == 2
+    assert walk.platform.api.get(f"/v1/jobs/{walk.job}")["parallelism"] == 2
     expect(page.get_by_label("Parallelism", exact=True)).to_have_value("2")
     assert_operators_add_up(walk)
 
 
 def assert_operators_add_up(walk: Walk) -> None:
     """Files that subtasks share after a rescale count once in an operator's size, as in the checkpoint's."""
-    checkpoints = f"/jobs/{walk.job}/checkpoints"
+    checkpoints = f"/v1/jobs/{walk.job}/checkpoints"
     newest = walk.platform.api.get(checkpoints)["latest"]["completed"]["id"]
     checkpoint = walk.platform.api.get(f"{checkpoints}/{newest}")
     assert sum(operator["state_size"] for operator in checkpoint["operators"]) == checkpoint["state_size"] > 0

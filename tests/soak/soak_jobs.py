@@ -158,7 +158,7 @@ class ViewsUnderFaults:
             "checkpoints": {"interval_ms": 1000},
             "restart": RESTART,
         }
-        self.id = self._control_plane.api.post("/jobs", body)["id"]
+        self.id = self._control_plane.api.post("/v1/jobs", body)["id"]
 
     def start(self) -> None:
         self._control_plane.api.post(job_path(self.id, "start"))

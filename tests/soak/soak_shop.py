@@ -182,7 +182,7 @@ class ShopUnderFaults:
             "checkpoints": {"interval_ms": 3000},
             "restart": RESTART,
         }
-        self.id = self._control_plane.api.post("/jobs", body)["id"]
+        self.id = self._control_plane.api.post("/v1/jobs", body)["id"]
 
     def start(self) -> None:
         self._control_plane.api.post(job_path(self.id, "start"))

@@ -6,7 +6,7 @@ import { get } from "./api.js";
 export async function allJobs() {
   const found = [];
   for (let after = ""; after !== null;) {
-    const answer = await get(`/jobs?limit=500${after && `&after=${encodeURIComponent(after)}`}`);
+    const answer = await get(`/v1/jobs?limit=500${after && `&after=${encodeURIComponent(after)}`}`);
     found.push(...answer.jobs);
     after = answer.next;
   }

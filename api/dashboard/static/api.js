@@ -85,5 +85,5 @@ export const remove = (path) => request("DELETE", path);
 export function upload(file) {
   const form = new FormData();
   form.append("file", file);
-  return request("POST", "/artifacts", { form, timeoutMs: UPLOAD_TIMEOUT_MS });
+  return request("POST", "/v1/artifacts", { form, timeoutMs: UPLOAD_TIMEOUT_MS });
 }

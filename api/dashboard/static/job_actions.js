@@ -66,7 +66,7 @@ export class JobActions {
 
   /** Shows the result of an operation once it has ended. */
   follow(name, operationId) {
-    this.pending = { name, path: `/operations/${encodeURIComponent(operationId)}` };
+    this.pending = { name, path: `/v1/operations/${encodeURIComponent(operationId)}` };
   }
 
   async removeJob() {

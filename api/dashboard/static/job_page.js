@@ -6,10 +6,11 @@ import { JobActions } from "./job_actions.js";
 import { live } from "./live.js";
 import { mayActAs, viewer } from "./viewer.js";
 
+const reference = encodeURIComponent(byId("job").dataset.job);
 /** The path of the page's job in the API. */
-export const path = `/jobs/${encodeURIComponent(byId("job").dataset.job)}`;
+export const path = `/v1/jobs/${reference}`;
 /** The path of a tab of the page's job. */
-export const tabPath = (tab) => `/ui${path}/${tab}`;
+export const tabPath = (tab) => `/ui/jobs/${reference}/${tab}`;
 
 /**
  * Runs a tab.

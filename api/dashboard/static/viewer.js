@@ -10,7 +10,7 @@ let known = null;
 /** The user who is signed in; read once per page. */
 export async function viewer() {
   if (!known) {
-    known = await get("/whoami");
+    known = await get("/v1/whoami");
     setText(byId("viewer"), `${known.name} · ${words(known.role)}`);
   }
   return known;

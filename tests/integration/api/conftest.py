@@ -233,7 +233,7 @@ def upload(client: httpx.Client) -> Callable[..., Any]:
     """Uploads a file and returns the answer."""
 
     def send(content: bytes = b"print(1)\n", filename: str = "job.py", **fields: str) -> Any:
-        return client.post("/artifacts", files={"file": (filename, content)}, data=fields)
+        return client.post("/v1/artifacts", files={"file": (filename, content)}, data=fields)
 
     return send
 
@@ -242,7 +242,7 @@ def upload(client: httpx.Client) -> Callable[..., Any]:
 def job(client: httpx.Client, upload: Callable[..., Any]) -> dict[str, Any]:
     """A created job, of parallelism 2 and max parallelism 16."""
     body = {"name": "flights", "artifact_id": upload().json()["id"], "parallelism": 2, "max_parallelism": 16}
-    answer = client.post("/jobs", json=body)
+    answer = client.post("/v1/jobs", json=body)
     assert answer.status_code == 201, answer.text
     created: dict[str, Any] = answer.json()
     return created

@@ -28,27 +28,27 @@ def test_health_needs_no_token(anonymous: httpx.Client) -> None:
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "localhost.evil:80"])
 def test_a_foreign_host_header_is_refused(client: httpx.Client, host: str) -> None:
-    answer = client.get("/jobs", headers={"Host": host})
+    answer = client.get("/v1/jobs", headers={"Host": host})
     assert (answer.status_code, answer.json()["code"]) == (421, "HOST_NOT_ALLOWED")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "LOCALHOST:1", "[::1]:8080"])
 def test_loopback_names_are_ours(client: httpx.Client, host: str) -> None:
-    assert client.get("/jobs", headers={"Host": host}).status_code == 200
+    assert client.get("/v1/jobs", headers={"Host": host}).status_code == 200
 
 
 def test_an_oversize_body_is_refused_before_it_is_read(client: httpx.Client) -> None:
-    answer = client.post("/jobs", content=b"x" * (2 << 20), headers={"Content-Type": "application/json"})
+    answer = client.post("/v1/jobs", content=b"x" * (2 << 20), headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
 
 
 def test_the_description_is_for_token_holders_and_names_every_route(client: httpx.Client) -> None:
-    description = client.get("/openapi.json").json()
-    assert {"/jobs/{job_id}/rescale", "/artifacts", "/health"} <= set(description["paths"])
+    description = client.get("/v1/openapi.json").json()
+    assert {"/v1/jobs/{job_id}/rescale", "/v1/artifacts", "/health"} <= set(description["paths"])
     assert not any(path.startswith(("/driver", "/ui")) for path in description["paths"])
     assert description["info"]["version"] == VERSION
 
 
 def test_unknown_paths_and_methods_are_problems_too(client: httpx.Client) -> None:
     assert client.get("/nowhere").json()["code"] == "ROUTE_NOT_FOUND"
-    assert client.put("/jobs").json()["code"] == "METHOD_NOT_ALLOWED"
+    assert client.put("/v1/jobs").json()["code"] == "METHOD_NOT_ALLOWED"

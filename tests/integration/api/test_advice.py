@@ -59,7 +59,7 @@ def test_an_artifact_can_be_deleted_once_its_job_is(platform: Platform, program:
     done(keyscale(platform, "jobs", "create", "user-of-it", "--artifact", artifact))
     refused(keyscale(platform, "artifacts", "delete", artifact), "ARTIFACT_IN_USE")
     done(keyscale(platform, "jobs", "delete", "user-of-it"))
-    for job in platform.api.get("/jobs")["jobs"]:  # the same bytes are the same artifact
+    for job in platform.api.get("/v1/jobs")["jobs"]:  # the same bytes are the same artifact
         if job["artifact_id"] == artifact:
             done(keyscale(platform, "jobs", "delete", job["name"]))
     done(keyscale(platform, "artifacts", "delete", artifact))
@@ -93,7 +93,7 @@ def test_a_job_is_created_with_values_that_the_advice_allows(platform: Platform,
 
 def test_the_token_is_in_the_file_that_the_advice_names(platform: Platform) -> None:
     with pytest.raises(RefusedError) as caught:
-        platform.api.request("GET", "/jobs", headers={"Authorization": "Bearer wrong"})
+        platform.api.request("GET", "/v1/jobs", headers={"Authorization": "Bearer wrong"})
     assert "`token`" in caught.value.problem["advice"]
     token = platform.context.settings.token_file.read_text().strip()
-    assert platform.api.request("GET", "/jobs", headers={"Authorization": f"Bearer {token}"}).is_success
+    assert platform.api.request("GET", "/v1/jobs", headers={"Authorization": f"Bearer {token}"}).is_success

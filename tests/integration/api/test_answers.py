@@ -25,10 +25,10 @@ pytestmark = pytest.mark.real
 
 def test_a_method_that_a_path_does_not_support_is_answered_with_the_supported_methods(client: httpx.Client) -> None:
     for path, allowed in (
-        ("/jobs", "GET, POST"),
-        ("/jobs/flights", "DELETE, GET, PATCH"),
-        ("/jobs/flights/checkpoints", "GET, POST"),
-        ("/events", "GET"),
+        ("/v1/jobs", "GET, POST"),
+        ("/v1/jobs/flights", "DELETE, GET, PATCH"),
+        ("/v1/jobs/flights/checkpoints", "GET, POST"),
+        ("/v1/events", "GET"),
         ("/health", "GET"),
         ("/driver/heartbeat", "POST"),
         ("/ui/login", "GET, POST"),
@@ -54,14 +54,14 @@ def test_a_method_that_a_path_does_not_support_is_answered_with_the_supported_me
 def test_a_misspelt_setting_or_a_truth_value_for_a_number_is_refused(
     client: httpx.Client, job: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    answer = client.post("/jobs", json={"name": "x", "artifact_id": job["artifact_id"], **body})
+    answer = client.post("/v1/jobs", json={"name": "x", "artifact_id": job["artifact_id"], **body})
     assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
     [field] = body
     assert answer.json()["errors"][0]["field"].startswith(f"body.{field}")
 
 
 def test_a_rescale_to_true_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
-    answer = client.post(f"/jobs/{job['id']}/rescale", json={"parallelism": True})
+    answer = client.post(f"/v1/jobs/{job['id']}/rescale", json={"parallelism": True})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "body.parallelism")
 
 
@@ -69,33 +69,33 @@ def test_settings_of_checkpoints_are_kept_with_the_defaults_filled_in(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
     body = {"name": "x", "artifact_id": job["artifact_id"], "checkpoints": {"interval_ms": 5000}}
-    made = client.post("/jobs", json=body).json()["checkpoints"]
+    made = client.post("/v1/jobs", json=body).json()["checkpoints"]
     assert (made["interval_ms"], made["retained_count"]) == (5000, 3)
 
 
 def test_a_stop_that_drains_differs_from_a_plain_stop(client: httpx.Client, job: dict[str, Any]) -> None:
-    client.post(f"/jobs/{job['id']}/start")
-    assert client.post("/jobs/flights/stop", json={"operation_id": "mine"}).status_code == 202
-    other = client.post("/jobs/flights/stop", json={"operation_id": "mine", "drain": True})
+    client.post(f"/v1/jobs/{job['id']}/start")
+    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"}).status_code == 202
+    other = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine", "drain": True})
     assert (other.status_code, other.json()["code"]) == (409, "OPERATION_ID_TAKEN")
-    assert client.post("/jobs/flights/stop", json={"operation_id": "mine", "drain": False}).status_code == 202
+    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "mine", "drain": False}).status_code == 202
 
 
 def test_a_log_on_another_host_is_not_taken_for_an_empty_one(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    client.post(f"/jobs/{job['id']}/start")
+    client.post(f"/v1/jobs/{job['id']}/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
         attempt = JobTransaction(session, found).create_attempt(found.revision, Cause.START)
         attempt.launched_on, attempt.launched_at_ms = context.launcher.place, 1
-    assert client.get("/jobs/flights/logs").json()["text"] == "", "the driver has not written yet"
+    assert client.get("/v1/jobs/flights/logs").json()["text"] == "", "the driver has not written yet"
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
         JobTransaction(session, found).attempt(1).launched_on = "elsewhere"
-    answer = client.get("/jobs/flights/logs")
+    answer = client.get("/v1/jobs/flights/logs")
     assert (answer.status_code, answer.json()["code"]) == (404, "LOG_NOT_HERE")
     assert "elsewhere" in answer.json()["detail"]
     with context.sessions.begin() as session:
@@ -104,7 +104,7 @@ def test_a_log_on_another_host_is_not_taken_for_an_empty_one(
         transaction = JobTransaction(session, found)
         transaction.attempt(1).launched_on = context.launcher.place
         transaction.end_attempt(1)
-    answer = client.get("/jobs/flights/logs")
+    answer = client.get("/v1/jobs/flights/logs")
     assert (answer.status_code, answer.json()["code"]) == (404, "LOG_NOT_HERE"), "it was deleted"
 
 

@@ -74,12 +74,12 @@ def test_the_same_bytes_are_stored_once_until_their_last_artifact_is_deleted(
 ) -> None:
     one, other = (upload(name=name).json() for name in ("one", "other"))
     assert chunk_count(context) == 1
-    assert client.delete(f"/artifacts/{one['id']}").status_code == 204
+    assert client.delete(f"/v1/artifacts/{one['id']}").status_code == 204
     assert chunk_count(context) == 1
-    assert client.delete(f"/artifacts/{other['id']}").status_code == 204
+    assert client.delete(f"/v1/artifacts/{other['id']}").status_code == 204
     assert chunk_count(context) == 0
-    assert client.get(f"/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
-    assert client.delete(f"/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
+    assert client.get(f"/v1/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
+    assert client.delete(f"/v1/artifacts/{one['id']}").json()["code"] == "ARTIFACT_NOT_FOUND"
 
 
 def test_an_artifact_names_who_uploaded_it_and_the_jobs_that_use_it_as_program_or_library(
@@ -90,18 +90,18 @@ def test_an_artifact_names_who_uploaded_it_and_the_jobs_that_use_it_as_program_o
     assert (program["uploaded_by"], program["used_by"]) == ("admin", [])
     for name, used in (("second", [library["id"]]), ("first", [library["id"]]), ("third", [])):
         body = {"name": name, "artifact_id": program["id"], "libraries": used}
-        assert client.post("/jobs", json=body).status_code == 201
-    listed = {each["name"]: each for each in client.get("/artifacts").json()["artifacts"]}
+        assert client.post("/v1/jobs", json=body).status_code == 201
+    listed = {each["name"]: each for each in client.get("/v1/artifacts").json()["artifacts"]}
     assert listed["program"]["used_by"] == ["first", "second", "third"]
     assert (listed["tools"]["uploaded_by"], listed["tools"]["used_by"]) == ("admin", ["first", "second"])
-    assert client.get(f"/artifacts/{library['id']}").json() == listed["tools"]
+    assert client.get(f"/v1/artifacts/{library['id']}").json() == listed["tools"]
 
 
 def test_an_artifact_that_a_job_uses_is_not_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
-    answer = client.delete(f"/artifacts/{job['artifact_id']}")
+    answer = client.delete(f"/v1/artifacts/{job['artifact_id']}")
     assert (answer.status_code, answer.json()["code"]) == (409, "ARTIFACT_IN_USE")
-    assert client.delete(f"/jobs/{job['id']}").status_code == 204
-    assert client.delete(f"/artifacts/{job['artifact_id']}").status_code == 204
+    assert client.delete(f"/v1/jobs/{job['id']}").status_code == 204
+    assert client.delete(f"/v1/artifacts/{job['artifact_id']}").status_code == 204
 
 
 @pytest.mark.parametrize("entry", ["__main__.py", "main.py"])
@@ -147,7 +147,7 @@ def test_neither_a_wheel_nor_a_zip_of_modules_is_a_program(upload: Callable[...,
         upload(make_wheel("shapes", "1.0", **{"shapes.py": b""}), "shapes-1.0-py3-none-any.whl").json(),
         upload(make_zip(**{"shapes/__init__.py": b""}), "shapes.zip").json(),
     ):
-        refused = client.post("/jobs", json={"name": "never", "artifact_id": artifact["id"]}).json()
+        refused = client.post("/v1/jobs", json={"name": "never", "artifact_id": artifact["id"]}).json()
         assert refused["code"] == "ARTIFACT_NOT_RUNNABLE"
 
 
@@ -171,7 +171,7 @@ def test_a_file_above_the_size_limit_is_refused(upload: Callable[..., Any], clie
             yield b"x" * (1 << 16)
 
     answer = client.post(
-        "/artifacts", content=unannounced(), headers={"Content-Type": "multipart/form-data; boundary=frontier"}
+        "/v1/artifacts", content=unannounced(), headers={"Content-Type": "multipart/form-data; boundary=frontier"}
     )
     assert (answer.status_code, answer.json()["code"]) == (413, "BODY_TOO_LARGE")
 
@@ -210,7 +210,7 @@ def test_a_user_whose_uploads_do_not_end_leaves_places_for_other_users(
     with context.sessions.begin() as session:
         add_token(session, "slow", Role.OPERATOR)
     address = (client.base_url.host, client.base_url.port or 0)
-    head = b"POST /artifacts HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer slow\r\nContent-Length: 500000\r\n"
+    head = b"POST /v1/artifacts HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer slow\r\nContent-Length: 500000\r\n"
     kind = b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
     with ExitStack() as opened:
         slow = [opened.enter_context(socket.create_connection(address, timeout=20)) for _ in range(20)]
@@ -221,7 +221,7 @@ def test_a_user_whose_uploads_do_not_end_leaves_places_for_other_users(
 
 
 def test_the_platform_says_what_every_job_has(client: httpx.Client) -> None:
-    answer = client.get("/artifacts/platform").json()
+    answer = client.get("/v1/artifacts/platform").json()
     assert {"numpy", "pyspark", "keyscale"} <= set(answer["packages"])
     assert "pytest" not in answer["packages"]
     assert any(name.startswith("manylinux") for name in answer["platforms"])
@@ -237,8 +237,8 @@ def test_a_user_with_a_scope_sees_the_own_uploads_and_no_others(
     client.headers["Authorization"] = "Bearer the-scoped-token"
     own = upload(b"print(3)\n", "own.py").json()
     assert own["uploaded_by"] == "scoped"
-    assert [each["id"] for each in client.get("/artifacts").json()["artifacts"]] == [own["id"]]
-    assert client.get(f"/artifacts/{own['id']}").status_code == 200
-    assert client.get(f"/artifacts/{foreign}").status_code == 404
+    assert [each["id"] for each in client.get("/v1/artifacts").json()["artifacts"]] == [own["id"]]
+    assert client.get(f"/v1/artifacts/{own['id']}").status_code == 200
+    assert client.get(f"/v1/artifacts/{foreign}").status_code == 404
     again = upload(b"print(3)\n", "own.py").json()
     assert again == own, "the same bytes are the same version"

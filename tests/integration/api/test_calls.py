@@ -66,7 +66,7 @@ class Driver:
 
 @pytest.fixture
 def driver(client: httpx.Client, context: Context, job: dict[str, Any]) -> Iterator[Driver]:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     driver = Driver(context, str(job["id"]), str(client.base_url).rstrip("/"))
     yield driver
     driver.close()
@@ -79,7 +79,7 @@ def test_a_driver_without_anything_to_do_waits_until_the_time_is_over(driver: Dr
 @pytest.mark.parametrize("path", ["savepoints", "stop"])
 def test_a_command_calls_the_driver_that_waits_for_it(client: httpx.Client, driver: Driver, path: str) -> None:
     is_called = driver.wait(15)
-    assert client.post(f"/jobs/flights/{path}", json={}).is_success
+    assert client.post(f"/v1/jobs/flights/{path}", json={}).is_success
     assert is_called()
     assert driver.control.heartbeat(Heartbeat(state=DriverState.RUNNING, revision=1)).commands
     assert driver.wait(15)(), "a command without a result calls again"
@@ -93,7 +93,7 @@ def test_a_quiet_driver_gets_its_command_by_a_call(client: httpx.Client, driver:
     reporter.start()
     try:
         wait_until(lambda: reporter._listens and driver.context.calls._waiters, what="the wait for a call")
-        assert client.post("/jobs/flights/savepoints", json={}).is_success
+        assert client.post("/v1/jobs/flights/savepoints", json={}).is_success
         wait_until(lambda: got, what="the command")
         status.answer(CommandResult(command_id=got[0].id, status="FAILED"))
         wait_until(reporter._is_unwanted.is_set, what="the end of the command")
@@ -105,7 +105,7 @@ def test_a_quiet_driver_gets_its_command_by_a_call(client: httpx.Client, driver:
 
 def test_new_settings_call_the_driver(client: httpx.Client, driver: Driver) -> None:
     is_called, settings = driver.wait(15), {"checkpoints": {"interval_ms": 7000}}
-    assert client.patch("/jobs/flights", json=settings, headers={"If-Match": '"1"'}).is_success
+    assert client.patch("/v1/jobs/flights", json=settings, headers={"If-Match": '"1"'}).is_success
     assert is_called()
 
 

@@ -70,12 +70,12 @@ def test_a_token_expires_everywhere_at_once(
     client: httpx.Client, context: Context, on_host: Callable[[int], None], here: int, there: int
 ) -> None:
     on_host(here)
-    made = client.post("/tokens", json={"name": "short", "role": "VIEWER", "lifetime_ms": 60_000}).json()
+    made = client.post("/v1/tokens", json={"name": "short", "role": "VIEWER", "lifetime_ms": 60_000}).json()
     with context.sessions.begin() as session:
         add_token(session, "over", Role.VIEWER, expires_at_ms=shared_now_ms() - 10_000)
     on_host(there)
     for token, status in ((made["token"], 200), ("over", 401)):
-        answer = client.get("/jobs", headers={"Authorization": f"Bearer {token}"})
+        answer = client.get("/v1/jobs", headers={"Authorization": f"Bearer {token}"})
         assert answer.status_code == status, answer.text
 
 
@@ -107,8 +107,8 @@ def test_a_driver_that_one_replica_has_heard_is_heard_for_all(
     answer = client.post("/driver/heartbeat", json=beat, headers={"Authorization": "Bearer driver"})
     assert answer.status_code == 200, answer.text
     on_host(there)
-    assert client.get("/jobs/flights").json()["figures"]["processed_rate"] == 12.5
-    [shown] = client.get("/jobs").json()["jobs"]
+    assert client.get("/v1/jobs/flights").json()["figures"]["processed_rate"] == 12.5
+    [shown] = client.get("/v1/jobs").json()["jobs"]
     assert shown["figures"]["processed_rate"] == 12.5
 
 
@@ -128,7 +128,7 @@ def test_a_job_waits_for_its_next_start_but_not_longer_because_the_clock_was_set
     restart: dict[str, Any] | None,
 ) -> None:
     pause_ms = 30_000 if restart is None else restart["delay_ms"]
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = session.get_one(Job, job["id"])
         revisions.current(session, found).restart = restart
@@ -156,4 +156,4 @@ def test_a_verification_that_another_replica_makes_goes_on(
     with context.sessions.begin() as session:
         checkpoints.note_verification(session, job["id"], 1, begun)
     on_host(MINUTES)
-    assert client.get("/jobs/flights/checkpoints/1/verification").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/jobs/flights/checkpoints/1/verification").json()["status"] == "IN_PROGRESS"

@@ -63,7 +63,7 @@ def stopped(server: EmbeddedPostgres) -> Iterator[None]:
 
 def refusal(client: httpx.Client) -> tuple[int, str, bool, float]:
     began_s = time.monotonic()
-    answer = client.get("/jobs", timeout=60)
+    answer = client.get("/v1/jobs", timeout=60)
     took_s = time.monotonic() - began_s
     return answer.status_code, answer.json()["code"], "Retry-After" in answer.headers, took_s
 
@@ -78,14 +78,14 @@ def test_requests_are_refused_in_time_while_postgresql_hangs(
     reconciler.start()
     try:
         wait_until(lambda: pulse.role == "leader", what="the election")
-        assert client.get("/jobs").status_code == 200
+        assert client.get("/v1/jobs").status_code == 200
         with stopped(own_postgres), ThreadPoolExecutor(8) as clients:
             for asked in [clients.submit(refusal, client) for _ in range(8)]:
                 status, code, is_retried, took_s = asked.result()
                 assert (status, code, is_retried) == (503, "DATABASE_UNAVAILABLE", True)
                 assert took_s < REFUSED_WITHIN_S
             wait_until(lambda: pulse.role == "down", what="the reconciler's notice")
-        wait_until(lambda: client.get("/jobs").status_code == 200, what="an answer once PostgreSQL goes on")
+        wait_until(lambda: client.get("/v1/jobs").status_code == 200, what="an answer once PostgreSQL goes on")
         wait_until(lambda: pulse.role == "leader", what="the next election")
     finally:
         reconciler.close()

@@ -31,10 +31,10 @@ def test_a_request_that_waits_too_long_for_a_lock_says_so(
 ) -> None:
     with context.engine.begin() as holder:
         holder.execute(text("SELECT 1 FROM jobs FOR UPDATE"))
-        answer = client.post(f"/jobs/{job['id']}/start", timeout=60)
+        answer = client.post(f"/v1/jobs/{job['id']}/start", timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (503, "DATABASE_SLOW")
     assert answer.headers["retry-after"]
-    assert client.post(f"/jobs/{job['id']}/start").status_code == 202
+    assert client.post(f"/v1/jobs/{job['id']}/start").status_code == 202
 
 
 def test_a_deadlock_is_no_outage(context: Context) -> None:

@@ -73,7 +73,7 @@ def shown_in(commands: str) -> Iterator[Shown]:
 
 
 def test_the_requests_that_pages_show_are_described(client: httpx.Client) -> None:
-    document = client.get("/openapi.json").json()
+    document = client.get("/v1/openapi.json").json()
     pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
     requests = [(page.name, shown) for page in pages for shown in shown_on(page)]
     assert len([page for page, _ in requests if page == "dashboard.md"]) > 30

@@ -45,7 +45,7 @@ def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Call
     """Starts the job, if it is not, and stores an attempt of it, whose driver's token is `driver-<number>`."""
 
     def store(stage: AttemptStage = AttemptStage.ACTIVE, start: dict[str, bool] | None = None) -> int:
-        client.post(f"/jobs/{job['id']}/start", json=start)
+        client.post(f"/v1/jobs/{job['id']}/start", json=start)
         with context.sessions.begin() as session:
             found = jobs.lock(session, job["id"])
             assert found is not None
@@ -261,11 +261,11 @@ def test_a_job_that_is_started_without_lost_records_tells_its_driver(
     driver: Driver,
     body: dict[str, bool] | None,
 ) -> None:
-    assert client.post(f"/jobs/{job['id']}/start", json={"skip": True}).status_code == 422
+    assert client.post(f"/v1/jobs/{job['id']}/start", json={"skip": True}).status_code == 422
     assignment = driver(attempt(start=body), "attach", **ATTACH).json()["assignment"]
     assert assignment["skip_lost_records"] == bool(body)
     assert assignment["time_reset_after"] == (0 if body else None)
-    told = [event["message"] for event in client.get(f"/jobs/{job['id']}/events").json()["events"]]
+    told = [event["message"] for event in client.get(f"/v1/jobs/{job['id']}/events").json()["events"]]
     assert any("without the records" in message for message in told) == bool(body)
 
 
@@ -300,7 +300,7 @@ def test_a_standby_asks_more_often_once_the_savepoint_has_begun_at_which_the_job
         found = jobs.find(session, "flights")
         assert found is not None
         found.status = JobStatus.RUNNING
-    client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).raise_for_status()
+    client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).raise_for_status()
     standby = attempt(AttemptStage.STANDBY)
     pauses = []
     for phase in (ChangePhase.REQUESTED, ChangePhase.SAVEPOINT):
@@ -314,7 +314,7 @@ def test_commands_are_given_until_their_result_has_arrived(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver, location: Callable[[str], str]
 ) -> None:
     number = attempt()
-    client.post("/jobs/flights/stop", json={"operation_id": "end-of-day", "drain": True})
+    client.post("/v1/jobs/flights/stop", json={"operation_id": "end-of-day", "drain": True})
     assert driver(number, "heartbeat", state="RESTORING").json()["commands"] == []
     wanted = {"id": "end-of-day", "kind": "STOP_WITH_SAVEPOINT", "savepoint_id": "end-of-day", "drain": True}
     for _ in range(2):
@@ -327,7 +327,7 @@ def test_commands_are_given_until_their_result_has_arrived(
     }
     for _ in range(2):
         assert driver(number, "heartbeat", state="STOPPED", results=[result]).json()["commands"] == []
-    shown = client.get("/operations/end-of-day").json()
+    shown = client.get("/v1/operations/end-of-day").json()
     assert shown["status"] == "COMPLETED"
     assert shown["operation"] == {
         "location": result["location"],
@@ -338,7 +338,7 @@ def test_commands_are_given_until_their_result_has_arrived(
     }
     late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
     driver(number, "heartbeat", state="STOPPED", results=[late])
-    assert client.get("/operations/end-of-day").json() == shown
+    assert client.get("/v1/operations/end-of-day").json() == shown
 
 
 def test_only_some_snapshots_of_a_job_wait_at_once(
@@ -350,24 +350,25 @@ def test_only_some_snapshots_of_a_job_wait_at_once(
         assert found is not None
         found.status = JobStatus.RUNNING
     answers = [
-        client.post("/jobs/flights/checkpoints", json={"operation_id": f"c{one}"}) for one in range(SNAPSHOTS_MAX + 1)
+        client.post("/v1/jobs/flights/checkpoints", json={"operation_id": f"c{one}"})
+        for one in range(SNAPSHOTS_MAX + 1)
     ]
     assert [answer.status_code for answer in answers] == [202] * SNAPSHOTS_MAX + [429]
     driver(number, "heartbeat", state="RUNNING", results=[{"command_id": "c0", "status": "COMPLETED"}])
-    assert client.post("/jobs/flights/savepoints").status_code == 202
-    assert client.post("/jobs/flights/savepoints").json()["code"] == "TOO_MANY_IN_FLIGHT"
+    assert client.post("/v1/jobs/flights/savepoints").status_code == 202
+    assert client.post("/v1/jobs/flights/savepoints").json()["code"] == "TOO_MANY_IN_FLIGHT"
 
 
 def test_a_driver_answers_only_the_commands_of_its_own_job(
     client: httpx.Client, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
-    client.post("/jobs", json={"name": "other", "artifact_id": job["artifact_id"]})
-    client.post("/jobs/other/start")
-    client.post("/jobs/other/stop", json={"operation_id": "others"})
+    client.post("/v1/jobs", json={"name": "other", "artifact_id": job["artifact_id"]})
+    client.post("/v1/jobs/other/start")
+    client.post("/v1/jobs/other/stop", json={"operation_id": "others"})
     result = {"command_id": "others", "status": "COMPLETED"}
     assert driver(number, "heartbeat", state="RUNNING", results=[result]).status_code == 200
-    assert client.get("/operations/others").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/operations/others").json()["status"] == "IN_PROGRESS"
 
 
 def test_a_checkpoint_is_shown_under_flinks_names(
@@ -376,7 +377,7 @@ def test_a_checkpoint_is_shown_under_flinks_names(
     number = attempt()
     for message in (report(1, "IN_PROGRESS", subtasks=[]), report(1), report(1), savepoint_report(2)):
         assert driver(number, "checkpoints", **message).status_code == 204
-    shown = client.get("/jobs/flights/checkpoints").json()
+    shown = client.get("/v1/jobs/flights/checkpoints").json()
     assert shown["counts"] == {"restored": 0, "total": 2, "in_progress": 0, "completed": 2, "failed": 0}
     assert [one["id"] for one in shown["history"]] == [2, 1]
     assert shown["latest"]["completed"]["id"] == 1
@@ -384,7 +385,7 @@ def test_a_checkpoint_is_shown_under_flinks_names(
     assert shown["summary"]["end_to_end_duration"] == {
         "min": 501, "max": 502, "avg": 501, "p50": 501.5, "p90": 502.0, "p95": 502.0, "p99": 502.0, "p999": 502.0,
     }  # fmt: skip
-    [operator] = client.get("/jobs/flights/checkpoints/1").json()["operators"]
+    [operator] = client.get("/v1/jobs/flights/checkpoints/1").json()["operators"]
     assert (operator["uid"], operator["num_subtasks"], operator["checkpointed_size"]) == ("totals", 2, 40)
     assert operator["summary"]["checkpoint_duration"]["sync"] == {"min": 7, "max": 9, "avg": 8}
     assert operator["subtasks"][1]["checkpoint"] == {"sync": 9, "async": 400}
@@ -403,9 +404,9 @@ def test_a_file_that_subtasks_share_counts_once_in_the_size_of_their_operator(
         subtask["distinct_size"] = distinct_size
     for message in (shared, before):
         assert driver(number, "checkpoints", **message).status_code == 204
-    sizes = [client.get(f"/jobs/flights/checkpoints/{id_}").json()["operators"][0]["state_size"] for id_ in (1, 2)]
+    sizes = [client.get(f"/v1/jobs/flights/checkpoints/{id_}").json()["operators"][0]["state_size"] for id_ in (1, 2)]
     assert sizes == [125, 200]
-    [operator] = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()["operators"]
+    [operator] = client.get("/v1/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()["operators"]
     assert (operator["from_state_size"], operator["to_state_size"]) == (125, 200)
 
 
@@ -421,12 +422,12 @@ def test_a_failure_after_which_a_driver_restarts_is_one_event(
     }
     for _ in range(2):
         assert driver(number, "heartbeat", state="RESTORING", metrics=failed).status_code == 200
-    events = client.get("/jobs/flights/events").json()["events"]
+    events = client.get("/v1/jobs/flights/events").json()["events"]
     [event] = [event for event in events if event["kind"] == "RUN_FAILED"]
     assert event["details"]["failure_code"] == "JOB_FUNCTION_FAILED"
     assert "plate" not in event["message"], "events outlive their job"
-    assert "plate" in client.get("/jobs/flights").json()["attempt"]["metrics"]["last_failure"]["message"]
-    shown = client.get("/jobs/flights").json()["attempt"]["metrics"]
+    assert "plate" in client.get("/v1/jobs/flights").json()["attempt"]["metrics"]["last_failure"]["message"]
+    shown = client.get("/v1/jobs/flights").json()["attempt"]["metrics"]
     assert (shown["failures"]["count"], shown["restart"]["attempts"]) == (1, 3)
 
 
@@ -456,7 +457,7 @@ def test_a_heartbeat_that_is_more_than_a_job_can_have_is_refused_and_not_kept(
     assert answer.status_code == 422
     assert answer.json()["code"] in {"REQUEST_INVALID", "REPORT_INVALID"}
     assert driver(number, "heartbeat", state="RUNNING", metrics={"input_records": 5}).status_code == 200
-    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 5
+    assert client.get("/v1/jobs/flights").json()["figures"]["input_records"] == 5
 
 
 def test_no_figure_of_a_driver_keeps_its_attempt_from_ending(
@@ -477,9 +478,9 @@ def test_no_figure_of_a_driver_keeps_its_attempt_from_ending(
     assert driver(number, "checkpoints", **report(4, **wrong)).status_code == 422
     assert driver(number, "checkpoints", **report(5, "IN_PROGRESS")).status_code == 204
     end(number)
-    shown = client.get("/jobs/flights/series", params={"names": "busy_ratio"}).json()["series"]["busy_ratio"]
+    shown = client.get("/v1/jobs/flights/series", params={"names": "busy_ratio"}).json()["series"]["busy_ratio"]
     assert [value for value in shown if value is not None] == [1e15]
-    [today] = client.get("/jobs/flights/days").json()["days"]
+    [today] = client.get("/v1/jobs/flights/days").json()["days"]
     assert (today["checkpoints_failed"], today["checkpointed_bytes"]) == (1, 3 * 2**53)
 
 
@@ -499,7 +500,7 @@ def test_a_complete_checkpoint_stays_complete_and_numbers_are_never_used_again(
     assignment = driver(second, "attach", **ATTACH).json()["assignment"]
     assert assignment["restore_from"] == location("/chk-7/manifest.json")
     assert assignment["next_checkpoint_id"] == 9
-    statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
+    statuses = {one["id"]: one["status"] for one in client.get("/v1/jobs/flights/checkpoints").json()["history"]}
     assert statuses == {7: "COMPLETED", 8: "FAILED"}
 
 
@@ -518,7 +519,7 @@ def test_a_late_report_of_an_ended_attempt_counts_only_if_its_manifest_is_publis
     driver(second, "checkpoints", **report(2))
     for late in (report(1), report(2, "FAILED"), report(3, "IN_PROGRESS"), report(4), report(5), report(6, "FAILED")):
         assert driver(first, "checkpoints", **late).status_code == 204
-    statuses = {one["id"]: one["status"] for one in client.get("/jobs/flights/checkpoints").json()["history"]}
+    statuses = {one["id"]: one["status"] for one in client.get("/v1/jobs/flights/checkpoints").json()["history"]}
     assert statuses == {1: "COMPLETED", 2: "COMPLETED"}, "of 4 there is no manifest, and 5 is another attempt's"
 
 
@@ -530,8 +531,8 @@ def test_a_day_counts_a_checkpoint_that_failed_with_its_attempt_until_a_late_rep
     publish: Callable[..., None],
 ) -> None:
     def counted() -> tuple[int, int]:
-        [today] = client.get("/jobs/flights/days").json()["days"]
-        counts = client.get("/jobs/flights/checkpoints").json()["counts"]
+        [today] = client.get("/v1/jobs/flights/days").json()["days"]
+        counts = client.get("/v1/jobs/flights/checkpoints").json()["counts"]
         both = (today["checkpoints_completed"], today["checkpoints_failed"])
         assert both == (counts["completed"], counts["failed"])
         return both
@@ -561,7 +562,7 @@ def test_a_late_success_of_an_older_attempt_does_not_replace_a_newer_attempts_ch
     for status in ("IN_PROGRESS", "FAILED"):
         assert driver(second, "checkpoints", **report(1, status, batch_id=9)).status_code == 204
         assert driver(first, "checkpoints", **report(1, batch_id=5)).status_code == 204
-        [shown] = client.get("/jobs/flights/checkpoints").json()["history"]
+        [shown] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
         assert shown["status"] == status
     end(second)
     assignment = driver(attempt(), "attach", **ATTACH).json()["assignment"]
@@ -588,7 +589,7 @@ def test_a_report_that_cannot_be_true_is_refused_and_the_job_can_still_be_starte
     number = attempt()
     answer = driver(number, "checkpoints", **{**report(3), **lie})
     assert (answer.status_code, answer.json()["code"]) == (422, "REPORT_INVALID")
-    assert client.get("/jobs/flights/checkpoints").json()["history"] == []
+    assert client.get("/v1/jobs/flights/checkpoints").json()["history"] == []
     end(number)
     assignment = driver(attempt(), "attach", **ATTACH).json()["assignment"]
     assert (assignment["restore_from"], assignment["next_checkpoint_id"]) == (None, 1)
@@ -622,11 +623,11 @@ def test_a_savepoint_elsewhere_does_not_complete_a_command(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
-    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
     result = {"command_id": "end", "status": "COMPLETED", "location": "file:///other/savepoints/end/manifest.json"}
     answer = driver(number, "heartbeat", state="STOPPED", results=[result])
     assert answer.json()["code"] == "REPORT_INVALID"
-    assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/operations/end").json()["status"] == "IN_PROGRESS"
 
 
 def test_a_standby_cannot_say_that_it_runs_the_job_or_answer_its_commands(
@@ -634,12 +635,12 @@ def test_a_standby_cannot_say_that_it_runs_the_job_or_answer_its_commands(
 ) -> None:
     attempt()
     standby = attempt(AttemptStage.STANDBY)
-    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
     place = location("/savepoints/end/manifest.json")
     result = {"command_id": "end", "status": "COMPLETED", "location": place}
     for lie in ({"state": "RUNNING"}, {"state": "FINISHED"}, {"state": "STANDBY", "results": [result]}):
         assert driver(standby, "heartbeat", **lie).json()["code"] == "REPORT_INVALID"
-    assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/operations/end").json()["status"] == "IN_PROGRESS"
 
 
 def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
@@ -660,9 +661,9 @@ def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
     driver(number, "heartbeat", state="RUNNING", metrics={**metrics, "failures": {"count": 1, "times_ms": [5]}})
     driver(number, "heartbeat", state="FAILED", failure=said, metrics={**metrics, "clean_up": {"failure": said}})
     driver(number, "checkpoints", **report(1, "FAILED", failure_message="X: of-the-orders"))
-    kept = client.get("/jobs/flights/exceptions").json()["exceptions"]
+    kept = client.get("/v1/jobs/flights/exceptions").json()["exceptions"]
     assert [(each["message"], each["traceback"]) for each in kept] == [("***** and more", "raise E('*****')")] * 2
-    shown = client.get("/jobs/flights").text + client.get("/jobs/flights/checkpoints").text
+    shown = client.get("/v1/jobs/flights").text + client.get("/v1/jobs/flights/checkpoints").text
     assert shown.count("*****") > 6
     assert "of-the-orders" not in shown
 
@@ -676,7 +677,7 @@ def test_retention_subsumes_checkpoints_and_never_savepoints(
     driver(number, "checkpoints", **report(3, subsumed_checkpoint_ids=[1, 2]))
     shown = {
         one["id"]: (one["status"], one["discarded"])
-        for one in client.get("/jobs/flights/checkpoints").json()["history"]
+        for one in client.get("/v1/jobs/flights/checkpoints").json()["history"]
     }
     assert shown == {1: ("SUBSUMED", True), 2: ("COMPLETED", False), 3: ("COMPLETED", False)}
 
@@ -694,11 +695,11 @@ def test_heartbeats_show_on_the_attempt(client: httpx.Client, attempt: Callable[
         metrics={"batches": 4, "input_records": 40},
         a_field_of_the_future=1,
     )
-    shown = client.get("/jobs/flights").json()["attempt"]
+    shown = client.get("/v1/jobs/flights").json()["attempt"]
     assert (shown["driver_state"], shown["pid"], shown["restored_at_ms"]) == ("RUNNING", 4711, 900)
     assert (shown["first_commit_at_ms"], shown["last_commit_batch_id"]) == (1000, 3)
     assert shown["metrics"]["input_records"] == 40
-    assert client.get("/jobs/flights/attempts").json()["attempts"] == [shown]
+    assert client.get("/v1/jobs/flights/attempts").json()["attempts"] == [shown]
 
 
 def test_a_heartbeat_rewrites_the_narrow_row_only(
@@ -747,7 +748,7 @@ def test_faults_of_a_running_job_are_in_its_health(
     number = attempt()
     driver(number, "attach", **ATTACH)
     driver(number, "heartbeat", state="RUNNING")
-    assert client.get("/jobs/flights").json()["health"] == []
+    assert client.get("/v1/jobs/flights").json()["health"] == []
     failure = {"code": "STATE_RETENTION_BLOCKED", "message": "chk-2 cannot be read", "advice": "Repair it."}
     metrics = {
         "store_away_since_ms": 7,
@@ -756,7 +757,7 @@ def test_faults_of_a_running_job_are_in_its_health(
         "lost_records_since_ms": 9,
     }
     driver(number, "heartbeat", state="RUNNING", metrics=metrics)
-    away, lost, blocked = client.get("/jobs/flights").json()["health"]
+    away, lost, blocked = client.get("/v1/jobs/flights").json()["health"]
     assert (lost["code"], lost["since_ms"]) == ("SOURCE_RECORDS_LOST", 9)
     assert "120 records" in lost["message"]
     assert (away["code"], away["since_ms"]) == ("STATE_STORE_UNAVAILABLE", 7)
@@ -767,7 +768,7 @@ def test_faults_of_a_running_job_are_in_its_health(
         "advice": "Repair it.",
     }
     driver(number, "heartbeat", state="RUNNING")
-    assert client.get("/jobs/flights").json()["health"] == []
+    assert client.get("/v1/jobs/flights").json()["health"] == []
 
 
 def test_a_control_plane_proves_that_it_knows_an_attempt(
@@ -847,24 +848,24 @@ def test_each_failure_is_kept_once_with_its_traceback(
     for _ in range(2):
         last = {**FAILED, "message": "it failed again"}
         assert driver(number, "heartbeat", state="FAILED", metrics=counted, failure=last).status_code == 200
-    found = client.get("/jobs/flights/exceptions").json()["exceptions"]
+    found = client.get("/v1/jobs/flights/exceptions").json()["exceptions"]
     assert [(each["message"], each["type"], each["attempt"]) for each in found] == [
         ("it failed again", "ValueError", number),
         ("ValueError: the key is of-the-orders", "ValueError", number),
     ]
     assert (found[0]["operator_uid"], found[0]["subtask"], found[0]["code"]) == ("totals", 1, "JOB_FUNCTION_FAILED")
-    page = client.get("/jobs/flights/exceptions", params={"limit": 1}).json()
-    rest = client.get("/jobs/flights/exceptions", params={"after": page["next"]}).json()
+    page = client.get("/v1/jobs/flights/exceptions", params={"limit": 1}).json()
+    rest = client.get("/v1/jobs/flights/exceptions", params={"after": page["next"]}).json()
     assert [page["exceptions"][0], *rest["exceptions"]] == found
     end(number)
-    assert len(client.get("/jobs/flights/exceptions").json()["exceptions"]) == 2, "its end is no failure"
+    assert len(client.get("/v1/jobs/flights/exceptions").json()["exceptions"]) == 2, "its end is no failure"
     with context.sessions.begin() as session:
-        job = jobs.lock(session, client.get("/jobs/flights").json()["id"])
+        job = jobs.lock(session, client.get("/v1/jobs/flights").json()["id"])
         assert job is not None
         transaction = JobTransaction(session, job)
         lost = transaction.create_attempt(job.revision, Cause.RECOVER)
         transaction.end_attempt(lost.number, {"code": "DRIVER_LOST", "message": "the driver is gone"})
-    newest = client.get("/jobs/flights/exceptions").json()["exceptions"][0]
+    newest = client.get("/v1/jobs/flights/exceptions").json()["exceptions"][0]
     assert (newest["code"], newest["type"], newest["attempt"]) == ("DRIVER_LOST", None, lost.number)
 
 
@@ -875,7 +876,7 @@ def test_a_failure_that_ends_the_driver_is_one_exception_though_it_is_counted_to
     driver(number, "heartbeat", state="RUNNING", metrics={})
     counted = {"failures": {"count": 1, "times_ms": [5]}, "last_failure": FAILED}
     assert driver(number, "heartbeat", state="FAILED", metrics=counted, failure=FAILED).status_code == 200
-    assert len(client.get("/jobs/flights/exceptions").json()["exceptions"]) == 1
+    assert len(client.get("/v1/jobs/flights/exceptions").json()["exceptions"]) == 1
 
 
 def test_a_limited_number_of_failures_is_kept(
@@ -885,16 +886,16 @@ def test_a_limited_number_of_failures_is_kept(
     with context.sessions.begin() as session:
         for number in range(6):
             exceptions.record(session, job["id"], 1, number, {"code": "DRIVER_LOST", "message": "x" * 100_000})
-    found = client.get("/jobs/flights/exceptions").json()["exceptions"]
+    found = client.get("/v1/jobs/flights/exceptions").json()["exceptions"]
     assert [each["at_ms"] for each in found] == [5, 4, 3]
     monkeypatch.setattr(exceptions_service, "ANSWER_CHARACTERS_MAX", 2 * exceptions.TEXT_MAX)
-    first = client.get("/jobs/flights/exceptions").json()
-    rest = client.get("/jobs/flights/exceptions", params={"after": first["next"]}).json()
+    first = client.get("/v1/jobs/flights/exceptions").json()
+    rest = client.get("/v1/jobs/flights/exceptions", params={"after": first["next"]}).json()
     assert [len(first["exceptions"]), len(rest["exceptions"]), rest["next"]] == [2, 1, None]
     monkeypatch.setattr(exceptions_service, "ANSWER_CHARACTERS_MAX", 1)
-    assert client.get("/jobs/flights/exceptions").json()["exceptions"] == found[:1], "a long one alone"
+    assert client.get("/v1/jobs/flights/exceptions").json()["exceptions"] == found[:1], "a long one alone"
     assert len(found[0]["message"]) == exceptions.TEXT_MAX
-    assert client.delete("/jobs/flights").status_code == 204
+    assert client.delete("/v1/jobs/flights").status_code == 204
     with context.sessions() as session:
         assert exceptions.list_page(session, job["id"], PageRequest(10)).rows == []
 
@@ -985,7 +986,7 @@ class TestRepetitions:
             found = jobs.lock(session, job["id"])
             assert found is not None
             found.status = JobStatus.RUNNING
-        assert client.post("/jobs/flights/savepoints", json={}).is_success
+        assert client.post("/v1/jobs/flights/savepoints", json={}).is_success
         assert len(driver(number, "heartbeat", **self.IDLE).json()["commands"]) == 1
 
     def test_a_repetition_of_other_settings_brings_the_settings(self, driver: Driver, number: int) -> None:

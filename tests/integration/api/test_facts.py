@@ -90,7 +90,7 @@ class Facts:
 @pytest.fixture
 def facts(context: Context, job: dict[str, Any], client: httpx.Client) -> Facts:
     """The job, of which attempt 1 runs revision 1."""
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     made = Facts(context, job["id"])
     made.take(CreateAttempt(1, Cause.START), ShowStatus(JobStatus.RUNNING))
     return made
@@ -100,7 +100,7 @@ def test_a_change_has_the_limits_of_the_revision_that_runs_and_counts_its_own_dr
     facts: Facts, client: httpx.Client
 ) -> None:
     facts.set_attempt(1, metrics={"batch_duration_ms": 1500.0})
-    answer = client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "mine"})
+    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "mine"})
     assert answer.status_code == 202, answer.text
     facts.set_revision(1, checkpoints={"timeout_ms": 50_000})
     facts.set_revision(2, checkpoints={"timeout_ms": 70_000})
@@ -114,7 +114,7 @@ def test_a_change_has_the_limits_of_the_revision_that_runs_and_counts_its_own_dr
     )
     assert facts.read().change == change
     facts.take(CreateAttempt(2, Cause.RESCALE, standby=True), BeginSavepoint())
-    client.post("/jobs/flights/changes/mine/cancel")
+    client.post("/v1/jobs/flights/changes/mine/cancel")
     facts.read()
     facts.seconds = 5.0
     read = facts.read()
@@ -156,7 +156,7 @@ def test_an_attempt_is_what_its_driver_reported_and_its_process_is(facts: Facts)
 def test_a_stop_has_its_command_and_an_ended_attempt_is_named_until_it_is_reaped(
     facts: Facts, client: httpx.Client
 ) -> None:
-    assert client.post("/jobs/flights/stop", json={"operation_id": "end", "drain": True}).status_code == 202
+    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "end", "drain": True}).status_code == 202
     assert facts.read().stop == CommandFacts("end", CommandStatus.IN_PROGRESS, 1, drain=True)
     facts.end(1)
     assert [attempt.number for attempt in facts.read().ended] == [1]
@@ -168,7 +168,7 @@ def test_the_earlier_runs_are_those_since_the_last_start_of_the_user(facts: Fact
     facts.set_attempt(1, assigned_at_ms=1, created_at_ms=1)
     facts.end(1)
     facts.take(SettleJob(JobStatus.STOPPED))
-    assert client.post("/jobs/flights/start").status_code == 202
+    assert client.post("/v1/jobs/flights/start").status_code == 202
     facts.take(CreateAttempt(1, Cause.START))
     facts.set_attempt(2, assigned_at_ms=1, first_commit_at_ms=7)
     facts.end(2)

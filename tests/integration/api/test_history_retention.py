@@ -51,9 +51,9 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
             )
         )
         waiting = session.scalar(select(func.max(Checkpoint.job_id)))
-    before = filled.get("/jobs/job-1/checkpoints").json()
+    before = filled.get("/v1/jobs/job-1/checkpoints").json()
     removed = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run(leadership)
-    after = filled.get("/jobs/job-1/checkpoints").json()
+    after = filled.get("/v1/jobs/job-1/checkpoints").json()
     assert {**after["counts"], "restored": 7} == before["counts"], "restores are those of the attempts that are kept"
     assert after["latest"] == before["latest"]
     with context.sessions() as session:
@@ -68,7 +68,7 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
         assert detailed == set(range(241, 251)) | {200}
         assert session.scalar(select(func.count()).select_from(Attempt)) == 2 * 3
         assert session.scalar(select(func.count()).where(Event.at_ms == 1)) == 0
-    [report] = [one for one in filled.get("/events").json()["events"] if one["kind"] == "HISTORY_REMOVED"]
+    [report] = [one for one in filled.get("/v1/events").json()["events"] if one["kind"] == "HISTORY_REMOVED"]
     assert report["details"]["rows"] == {table: number for table, number in removed.items() if number}
     again = HistoryRetention(context.sessions, ReconcilerPulse(), POLICY).run(leadership)
     assert again.total() == 0
@@ -80,7 +80,7 @@ def test_a_deleted_jobs_checkpoints_are_removed_a_few_at_a_time(
     monkeypatch.setattr(object_removal, "ROWS_AT_ONCE", 40)
     with context.sessions.begin() as session:
         session.execute(text("UPDATE jobs SET store_url = :url"), {"url": context.settings.store_url})
-    assert filled.delete("/jobs/job-1", params={"keep_objects": True}).status_code == 204
+    assert filled.delete("/v1/jobs/job-1", params={"keep_objects": True}).status_code == 204
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(Checkpoint)) == 500, "the answer did not wait for it"
     removal = ObjectRemoval(context.sessions, ReconcilerPulse())

@@ -71,7 +71,7 @@ def create(client: httpx.Client, bring: Callable[..., str]) -> Callable[..., dic
 
     def created(*libraries: str) -> dict[str, Any]:
         body = {"name": "words", "artifact_id": program, "libraries": list(libraries)}
-        answer: dict[str, Any] = client.post("/jobs", json=body).json()
+        answer: dict[str, Any] = client.post("/v1/jobs", json=body).json()
         return answer
 
     return created
@@ -84,11 +84,11 @@ def test_a_job_has_the_libraries_of_its_revision_and_a_change_replaces_them(
     job = create(*first)
     assert job["libraries"] == first
     jar = bring(make_zip(**{"META-INF/MANIFEST.MF": ""}), "codec.jar")
-    answer = client.patch("/jobs/words", json={"libraries": [jar]}, headers={"If-Match": '"1"'})
+    answer = client.patch("/v1/jobs/words", json={"libraries": [jar]}, headers={"If-Match": '"1"'})
     assert answer.status_code < 300, answer.text
-    assert client.get("/jobs/words").json()["libraries"] == [jar]
-    assert client.get("/jobs/words/revisions/1").json()["libraries"] == first
-    assert client.delete(f"/artifacts/{first[0]}").json()["code"] == "ARTIFACT_IN_USE"
+    assert client.get("/v1/jobs/words").json()["libraries"] == [jar]
+    assert client.get("/v1/jobs/words/revisions/1").json()["libraries"] == first
+    assert client.delete(f"/v1/artifacts/{first[0]}").json()["code"] == "ARTIFACT_IN_USE"
 
 
 def test_what_does_not_fit_is_refused_before_anything_runs(
@@ -104,8 +104,8 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert create(bring(make_zip(**{"META-INF/MANIFEST.MF": ""}), "other.jar"))["code"] == "JAR_NOT_ALLOWED"
     assert create("0" * 32)["code"] == "ARTIFACT_NOT_FOUND"
     assert create("../x")["code"] == "REQUEST_INVALID"
-    assert client.get("/jobs").json()["jobs"] == []
+    assert client.get("/v1/jobs").json()["jobs"] == []
     job = create(shapes, wheel("colours"))
-    answer = client.patch(f"/jobs/{job['id']}", json={"libraries": [shapes]}, headers={"If-Match": '"1"'})
+    answer = client.patch(f"/v1/jobs/{job['id']}", json={"libraries": [shapes]}, headers={"If-Match": '"1"'})
     assert answer.json()["code"] == "LIBRARY_REQUIREMENT_MISSING"
-    assert client.get(f"/jobs/{job['id']}").json()["libraries"] == job["libraries"]
+    assert client.get(f"/v1/jobs/{job['id']}").json()["libraries"] == job["libraries"]

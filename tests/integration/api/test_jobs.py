@@ -34,15 +34,15 @@ def code_of(answer: Any) -> tuple[int, str]:
 def test_a_created_job_is_shown_by_id_and_by_name(client: httpx.Client, job: dict[str, Any]) -> None:
     assert job["status"] == "CREATED"
     assert (job["parallelism"], job["max_parallelism"], job["artifact_version"]) == (2, 16, 1)
-    assert client.get(f"/jobs/{job['id']}").json() == job
-    assert client.get("/jobs/flights").json() == job
-    assert client.get("/jobs").json() == {"jobs": [job], "next": None}
+    assert client.get(f"/v1/jobs/{job['id']}").json() == job
+    assert client.get("/v1/jobs/flights").json() == job
+    assert client.get("/v1/jobs").json() == {"jobs": [job], "next": None}
 
 
 def test_the_default_of_max_parallelism_is_that_of_flink(client: httpx.Client, job: dict[str, Any]) -> None:
     body = {"artifact_id": job["artifact_id"]}
-    assert client.post("/jobs", json={**body, "name": "a"}).json()["max_parallelism"] == 128
-    assert client.post("/jobs", json={**body, "name": "b", "parallelism": 200}).json()["max_parallelism"] == 512
+    assert client.post("/v1/jobs", json={**body, "name": "a"}).json()["max_parallelism"] == 128
+    assert client.post("/v1/jobs", json={**body, "name": "b", "parallelism": 200}).json()["max_parallelism"] == 512
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_default_of_max_parallelism_is_that_of_flink(client: httpx.Client, j
 )
 def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[str, Any], body: dict[str, int]) -> None:
     full = {"name": "x", "artifact_id": job["artifact_id"], "max_parallelism": 16, **body}
-    assert code_of(client.post("/jobs", json=full)) == (422, "PARALLELISM_OUT_OF_RANGE")
+    assert code_of(client.post("/v1/jobs", json=full)) == (422, "PARALLELISM_OUT_OF_RANGE")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[s
 def test_an_invalid_request_is_refused_without_repeating_its_content(
     client: httpx.Client, job: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    answer = client.post("/jobs", json={"artifact_id": job["artifact_id"], **body})
+    answer = client.post("/v1/jobs", json={"artifact_id": job["artifact_id"], **body})
     assert code_of(answer) == (422, "REQUEST_INVALID")
     assert "0123456789abcdef" not in answer.text
 
@@ -82,22 +82,29 @@ def test_a_job_keeps_its_restart_strategy_with_the_defaults_filled_in(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
     body = {"name": "x", "artifact_id": job["artifact_id"], "restart": {"type": "fixed-delay", "attempts": 3}}
-    assert client.post("/jobs", json=body).json()["restart"] == {"type": "fixed-delay", "attempts": 3, "delay_ms": 1000}
-    assert client.get("/jobs/x").json()["restart"]["attempts"] == 3
+    assert client.post("/v1/jobs", json=body).json()["restart"] == {
+        "type": "fixed-delay",
+        "attempts": 3,
+        "delay_ms": 1000,
+    }
+    assert client.get("/v1/jobs/x").json()["restart"]["attempts"] == 3
     assert job["restart"] is None
 
 
 def test_a_name_is_used_once(client: httpx.Client, job: dict[str, Any]) -> None:
     body = {"name": "flights", "artifact_id": job["artifact_id"]}
-    assert code_of(client.post("/jobs", json=body)) == (409, "JOB_NAME_TAKEN")
+    assert code_of(client.post("/v1/jobs", json=body)) == (409, "JOB_NAME_TAKEN")
 
 
 def test_a_job_needs_an_artifact_that_can_be_run(client: httpx.Client, upload: Callable[..., Any]) -> None:
-    assert code_of(client.post("/jobs", json={"name": "x", "artifact_id": "none"})) == (404, "ARTIFACT_NOT_FOUND")
+    assert code_of(client.post("/v1/jobs", json={"name": "x", "artifact_id": "none"})) == (404, "ARTIFACT_NOT_FOUND")
     from tests.integration.api.test_artifacts import make_zip  # noqa: PLC0415 - shared by both modules
 
     jar = upload(make_zip(**{"META-INF/MANIFEST.MF": b"x"}), "lib.jar").json()
-    assert code_of(client.post("/jobs", json={"name": "x", "artifact_id": jar["id"]})) == (422, "ARTIFACT_NOT_RUNNABLE")
+    assert code_of(client.post("/v1/jobs", json={"name": "x", "artifact_id": jar["id"]})) == (
+        422,
+        "ARTIFACT_NOT_RUNNABLE",
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,9 +122,9 @@ def test_spark_settings_that_load_code_or_break_guarantees_are_refused(
     client: httpx.Client, job: dict[str, Any], conf: dict[str, str]
 ) -> None:
     body = {"name": "x", "artifact_id": job["artifact_id"], "spark_conf": conf}
-    assert code_of(client.post("/jobs", json=body)) == (422, "SPARK_CONF_NOT_ALLOWED")
+    assert code_of(client.post("/v1/jobs", json=body)) == (422, "SPARK_CONF_NOT_ALLOWED")
     allowed = {**body, "spark_conf": {"spark.executor.memory": "2g"}}
-    assert client.post("/jobs", json=allowed).status_code == 201
+    assert client.post("/v1/jobs", json=allowed).status_code == 201
 
 
 def test_an_action_that_needs_a_running_job_is_refused_and_leaves_the_job_unchanged(
@@ -130,36 +137,36 @@ def test_an_action_that_needs_a_running_job_is_refused_and_leaves_the_job_unchan
         ("checkpoints", {}),
         ("rescale", {"parallelism": 4}),
     ):
-        assert code_of(client.post(f"/jobs/flights/{action}", json=body)) == (409, "JOB_STATUS_CONFLICT"), action
-    assert client.get("/jobs/flights").json() == job
+        assert code_of(client.post(f"/v1/jobs/flights/{action}", json=body)) == (409, "JOB_STATUS_CONFLICT"), action
+    assert client.get("/v1/jobs/flights").json() == job
 
 
 def test_a_started_job_is_not_started_again_nor_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
-    started = client.post(f"/jobs/{job['id']}/start")
+    started = client.post(f"/v1/jobs/{job['id']}/start")
     assert (started.status_code, started.json()["status"]) == (202, "SUBMITTING")
-    assert code_of(client.post(f"/jobs/{job['id']}/start")) == (409, "JOB_STATUS_CONFLICT")
-    assert code_of(client.delete(f"/jobs/{job['id']}")) == (409, "JOB_STATUS_CONFLICT")
-    assert client.get("/jobs/flights/events").json()["events"][0]["kind"] == "JOB_STARTED"
+    assert code_of(client.post(f"/v1/jobs/{job['id']}/start")) == (409, "JOB_STATUS_CONFLICT")
+    assert code_of(client.delete(f"/v1/jobs/{job['id']}")) == (409, "JOB_STATUS_CONFLICT")
+    assert client.get("/v1/jobs/flights/events").json()["events"][0]["kind"] == "JOB_STARTED"
 
 
 def test_a_stop_with_the_same_operation_id_is_the_same_stop(client: httpx.Client, job: dict[str, Any]) -> None:
-    client.post(f"/jobs/{job['id']}/start")
-    first = client.post("/jobs/flights/stop", json={"operation_id": "mine"})
-    again = client.post("/jobs/flights/stop", json={"operation_id": "mine"})
+    client.post(f"/v1/jobs/{job['id']}/start")
+    first = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"})
+    again = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"})
     assert first.status_code == again.status_code == 202
     assert first.json() == again.json() == {"operation_id": "mine", "status": "IN_PROGRESS"}
-    assert client.get("/jobs/flights").json()["status"] == "SAVEPOINTING"
-    assert code_of(client.post("/jobs/flights/stop", json={"operation_id": "other"})) == (409, "JOB_STATUS_CONFLICT")
-    shown = client.get("/operations/mine").json()
+    assert client.get("/v1/jobs/flights").json()["status"] == "SAVEPOINTING"
+    assert code_of(client.post("/v1/jobs/flights/stop", json={"operation_id": "other"})) == (409, "JOB_STATUS_CONFLICT")
+    shown = client.get("/v1/operations/mine").json()
     assert (shown["kind"], shown["status"], shown["job_id"]) == ("STOP_WITH_SAVEPOINT", "IN_PROGRESS", job["id"])
-    assert client.get("/jobs/flights/savepoints").json()["savepoints"][0]["savepoint_id"] == "mine"
-    assert client.get("/jobs/flights/savepoints/mine").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/jobs/flights/savepoints").json()["savepoints"][0]["savepoint_id"] == "mine"
+    assert client.get("/v1/jobs/flights/savepoints/mine").json()["status"] == "IN_PROGRESS"
 
 
 @pytest.mark.parametrize("operation_id", ["../x", "a b", "", "x" * 65, "rescale:x", "-x"])
 def test_an_operation_id_cannot_be_a_path(client: httpx.Client, job: dict[str, Any], operation_id: str) -> None:
-    client.post(f"/jobs/{job['id']}/start")
-    answer = client.post("/jobs/flights/stop", json={"operation_id": operation_id})
+    client.post(f"/v1/jobs/{job['id']}/start")
+    answer = client.post("/v1/jobs/flights/stop", json={"operation_id": operation_id})
     assert code_of(answer) == (422, "REQUEST_INVALID")
 
 
@@ -170,10 +177,10 @@ def test_an_unavailable_store_is_reported_and_leaves_the_job_unchanged(
     if store.exists():
         store.rename(tmp_path / "unplugged")
     store.write_text("a file where the directory was")
-    assert code_of(client.post("/jobs/flights/start")) == (503, "STORE_UNAVAILABLE")
-    assert client.get("/jobs/flights").json() == job
+    assert code_of(client.post("/v1/jobs/flights/start")) == (503, "STORE_UNAVAILABLE")
+    assert client.get("/v1/jobs/flights").json() == job
     body = {"name": "x", "artifact_id": job["artifact_id"]}
-    assert code_of(client.post("/jobs", json=body)) == (503, "STORE_UNAVAILABLE")
+    assert code_of(client.post("/v1/jobs", json=body)) == (503, "STORE_UNAVAILABLE")
 
 
 def test_no_route_finds_a_job_that_does_not_exist(client: httpx.Client) -> None:
@@ -187,11 +194,11 @@ def test_no_route_finds_a_job_that_does_not_exist(client: httpx.Client) -> None:
         "/savepoints",
         "/rescales",
     ):
-        assert code_of(client.get(f"/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
+        assert code_of(client.get(f"/v1/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
 
 
 def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.Client, job: dict[str, Any]) -> None:
-    base = f"/jobs/{job['id']}"
+    base = f"/v1/jobs/{job['id']}"
     assert code_of(client.get(f"{base}/logs")) == (404, "ATTEMPT_NOT_FOUND")
     assert code_of(client.get(f"{base}/logs?attempt=9")) == (404, "ATTEMPT_NOT_FOUND")
     assert code_of(client.get(f"{base}/logs?attempt=../../etc")) == (422, "REQUEST_INVALID")
@@ -199,7 +206,7 @@ def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.
     assert code_of(client.get(f"{base}/checkpoints/{1 << 70}")) == (422, "REQUEST_INVALID")
     assert code_of(client.get(f"{base}/savepoints/none")) == (404, "SAVEPOINT_NOT_FOUND")
     assert code_of(client.get(f"{base}/rescales/none")) == (404, "RESCALE_NOT_FOUND")
-    assert code_of(client.get("/operations/none")) == (404, "OPERATION_NOT_FOUND")
+    assert code_of(client.get("/v1/operations/none")) == (404, "OPERATION_NOT_FOUND")
     assert client.get(f"{base}/checkpoints").json()["counts"]["total"] == 0
     config = client.get(f"{base}/checkpoints/config").json()
     assert (config["interval"], config["mode"], config["max_concurrent"]) == (10_000, "exactly_once", 1)
@@ -209,34 +216,34 @@ def test_a_job_names_its_secrets_itself_or_as_the_value_of_a_parameter(
     client: httpx.Client, upload: Callable[..., Any]
 ) -> None:
     body = {"name": "orders", "artifact_id": upload().json()["id"], "parameters": {"database": {"secret": "ORDERS"}}}
-    created = client.post("/jobs", json=body).json()
+    created = client.post("/v1/jobs", json=body).json()
     assert created["parameters"] == {"database": {"secret": "ORDERS"}}
     assert created["secrets"] == ["ORDERS"]
-    listed = client.post("/jobs", json={**body, "name": "listed", "parameters": {}, "secrets": ["ORDERS"]}).json()
+    listed = client.post("/v1/jobs", json={**body, "name": "listed", "parameters": {}, "secrets": ["ORDERS"]}).json()
     assert listed["secrets"] == ["ORDERS"]
     for wrong in ({"secrets": ["NONE"]}, {"parameters": {"database": {"secret": "NONE"}}}):
-        answer = client.post("/jobs", json={**body, "name": "wrong", **wrong})
+        answer = client.post("/v1/jobs", json={**body, "name": "wrong", **wrong})
         assert (answer.status_code, answer.json()["code"]) == (422, "SECRET_UNKNOWN")
-    assert client.post("/jobs", json={**body, "name": "wrong", "secrets": ["../token"]}).status_code == 422
+    assert client.post("/v1/jobs", json={**body, "name": "wrong", "secrets": ["../token"]}).status_code == 422
 
 
 def test_parameters_that_look_like_secrets_are_masked(client: httpx.Client, upload: Callable[..., Any]) -> None:
     parameters = {"db_password": "hunter2", "url": "pg://me:hunter2@db/orders", "options": "ssl=on password=hunter2"}
     body = {"name": "orders", "artifact_id": upload().json()["id"], "parameters": {**parameters, "input": "/data"}}
-    shown = client.post("/jobs", json=body)
+    shown = client.post("/v1/jobs", json=body)
     assert shown.json()["parameters"] == {
         "db_password": "*****",
         "url": "pg://me:*****@db/orders",
         "options": "ssl=on password=*****",
         "input": "/data",
     }
-    assert "hunter2" not in client.get("/jobs/orders").text + client.get("/jobs").text
+    assert "hunter2" not in client.get("/v1/jobs/orders").text + client.get("/v1/jobs").text
 
 
 def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    client.post(f"/jobs/{job['id']}/start")
+    client.post(f"/v1/jobs/{job['id']}/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -246,7 +253,7 @@ def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
     directory = context.settings.runs_directory / job["id"] / "1"
     token = (directory / "token").read_text()
     (directory / "driver.log").write_text(f"a line of an old version with {token} and of-the-orders\n")
-    text = client.get(f"/jobs/{job['id']}/logs").json()["text"]
+    text = client.get(f"/v1/jobs/{job['id']}/logs").json()["text"]
     assert text == "a line of an old version with ***** and *****\n"
 
 
@@ -263,31 +270,31 @@ class TestWhatTheAdministratorAllows:
     ) -> None:
         for name, status in (("spark.sql.extensions", 201), ("spark.sql.catalog.mine", 422)):
             body = {"name": name.rpartition(".")[2], "artifact_id": job["artifact_id"], "spark_conf": {name: "a.B"}}
-            assert client.post("/jobs", json=body).status_code == status, name
-        assert client.post("/jobs/flights/start").status_code == 202
+            assert client.post("/v1/jobs", json=body).status_code == status, name
+        assert client.post("/v1/jobs/flights/start").status_code == 202
 
     def test_no_request_gives_a_job_more_subtasks_than_are_allowed(
         self, client: httpx.Client, context: Context, job: dict[str, Any]
     ) -> None:
         body = {"name": "x", "artifact_id": job["artifact_id"], "parallelism": 4}
-        assert code_of(client.post("/jobs", json=body)) == (422, "JOB_LIMIT_EXCEEDED")
-        assert code_of(client.post("/jobs/flights/start", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
-        changed = client.patch("/jobs/flights", json={"parallelism": 4}, headers={"If-Match": '"1"'})
+        assert code_of(client.post("/v1/jobs", json=body)) == (422, "JOB_LIMIT_EXCEEDED")
+        assert code_of(client.post("/v1/jobs/flights/start", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
+        changed = client.patch("/v1/jobs/flights", json={"parallelism": 4}, headers={"If-Match": '"1"'})
         assert code_of(changed) == (422, "JOB_LIMIT_EXCEEDED")
-        assert client.post("/jobs/flights/start", json={"parallelism": 3}).status_code == 202
+        assert client.post("/v1/jobs/flights/start", json={"parallelism": 3}).status_code == 202
         with context.sessions.begin() as session:
             found = jobs.lock(session, job["id"])
             assert found is not None
             JobTransaction(session, found).create_attempt(found.revision, Cause.START)
             found.status = JobStatus.RUNNING
-        assert code_of(client.post("/jobs/flights/rescale", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
+        assert code_of(client.post("/v1/jobs/flights/rescale", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
 
 
 def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginning(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
     asked = {"skip_lost_records": True, "reset_time": True}
-    assert client.post("/jobs/flights/start", json=asked).status_code == 202
+    assert client.post("/v1/jobs/flights/start", json=asked).status_code == 202
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -296,8 +303,8 @@ def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginni
         JobTransaction(session, found).settle(JobStatus.FAILED, {"code": "X", "message": "it failed"})
         found.consecutive_failures, found.restarts, found.next_start_at_ms = 3, 4, 5
         found.failures, found.started_at_ms = {"count": 3, "times_ms": [1]}, 1
-    assert client.get("/jobs/flights").json()["failure"]["code"] == "X"
-    assert client.post("/jobs/flights/start").status_code == 202
+    assert client.get("/v1/jobs/flights").json()["failure"]["code"] == "X"
+    assert client.post("/v1/jobs/flights/start").status_code == 202
     with context.sessions() as session:
         again = jobs.find(session, job["id"])
     assert again is not None
@@ -312,7 +319,7 @@ def test_a_deleted_job_leaves_no_process_and_gives_back_what_it_has_claimed(
 ) -> None:
     killed: list[tuple[str, int]] = []
     monkeypatch.setattr(type(context.launcher), "kill", lambda _, *of: killed.append(of))
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -323,7 +330,7 @@ def test_a_deleted_job_leaves_no_process_and_gives_back_what_it_has_claimed(
             transaction.end_attempt(made.number)
             made.reaped = is_reaped
         transaction.settle(JobStatus.STOPPED, None)
-    assert client.delete("/jobs/flights").status_code == 204
+    assert client.delete("/v1/jobs/flights").status_code == 204
     assert killed == [(job["id"], 2)]
     with context.sessions() as session:
         assert session.get_one(DeletedJob, job["id"]).claimed == ["file:///store/CLAIM"]
@@ -354,7 +361,7 @@ def test_the_state_has_the_size_of_the_newest_snapshot_and_the_latest_checkpoint
                     **dict.fromkeys(sizes, 1),
                 )
             )
-    for shown in (client.get("/jobs/flights").json(), client.get("/jobs").json()["jobs"][0]):
+    for shown in (client.get("/v1/jobs/flights").json(), client.get("/v1/jobs").json()["jobs"][0]):
         assert shown["figures"]["state_size"] == 200
         assert shown["latest_checkpoint"]["id"] == (1 if newest_is_savepoint else 2)
 
@@ -362,7 +369,7 @@ def test_the_state_has_the_size_of_the_newest_snapshot_and_the_latest_checkpoint
 def test_a_job_runs_since_its_active_driver_first_said_so(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -371,16 +378,16 @@ def test_a_job_runs_since_its_active_driver_first_said_so(
         made.metrics = DriverMetrics(
             batches=1, last_failure=FAILURE, failures=FailureHistory(count=1, times_ms=[50]), store_away_since_ms=9
         ).model_dump()
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["running_since_ms"], shown["failure"]["code"]) == (77, "X"), "no batch was committed since"
     assert [item["since_ms"] for item in shown["health"]] == [9]
     with context.sessions.begin() as session:
         made = session.get_one(Attempt, (job["id"], 1))
         made.last_commit_at_ms = 50
-    assert client.get("/jobs/flights").json()["failure"] is None
+    assert client.get("/v1/jobs/flights").json()["failure"] is None
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
         JobTransaction(session, found).end_attempt(1)
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["running_since_ms"], shown["health"]) == (None, [])

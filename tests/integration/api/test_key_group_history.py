@@ -20,7 +20,7 @@ def test_the_key_groups_of_each_operator_are_shown_the_oldest_first(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
     def shown(**query: str) -> Any:
-        answer = client.get("/jobs/flights/key-groups", params=query)
+        answer = client.get("/v1/jobs/flights/key-groups", params=query)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

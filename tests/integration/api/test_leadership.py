@@ -108,7 +108,7 @@ def test_all_replicas_are_listed_and_the_leader_is_marked(context: Context, clie
         session.execute(text("UPDATE replicas SET seen_at_ms = seen_at_ms - 31000 WHERE id = 'third'"))
 
     def listed() -> list[tuple[str, bool, bool]]:
-        found = client.get("/replicas").json()["replicas"]
+        found = client.get("/v1/replicas").json()["replicas"]
         return [(each["url"], each["is_alive"], each["leads_since_ms"] is not None) for each in found]
 
     assert listed() == [
@@ -124,7 +124,7 @@ def test_all_replicas_are_listed_and_the_leader_is_marked(context: Context, clie
 def test_a_leader_that_comes_back_after_another_was_elected_writes_nothing(
     context: Context, job: dict[str, Any], client: httpx.Client
 ) -> None:
-    client.post(f"/jobs/{job['id']}/start")
+    client.post(f"/v1/jobs/{job['id']}/start")
     with closing(Candidacy(context.engine, "http://first:1")) as first:
         stopped = Leadership(context.sessions, first.stand() or 0)
     with closing(Candidacy(context.engine, "http://second:1")) as second:
@@ -134,7 +134,7 @@ def test_a_leader_that_comes_back_after_another_was_elected_writes_nothing(
             pursuit.pursue(job["id"])
         with pytest.raises(LeadershipLostError):
             stopped.require()
-    assert client.get(f"/jobs/{job['id']}/attempts").json()["attempts"] == []
+    assert client.get(f"/v1/jobs/{job['id']}/attempts").json()["attempts"] == []
 
 
 def test_no_epoch_begins_while_a_leader_writes(context: Context) -> None:
@@ -185,9 +185,9 @@ class HeldDrivers:
 def two_jobs(client: httpx.Client, job: dict[str, Any]) -> list[str]:
     """Two started jobs."""
     body = {"name": "other", "artifact_id": job["artifact_id"]}
-    ids = [job["id"], client.post("/jobs", json=body).json()["id"]]
+    ids = [job["id"], client.post("/v1/jobs", json=body).json()["id"]]
     for job_id in ids:
-        client.post(f"/jobs/{job_id}/start")
+        client.post(f"/v1/jobs/{job_id}/start")
     return ids
 
 
@@ -230,7 +230,7 @@ def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_other_jobs_go_on(
     )
 
     def kinds() -> list[str]:
-        return [one["kind"] for one in client.get(f"/jobs/{broken}/events").json()["events"]]
+        return [one["kind"] for one in client.get(f"/v1/jobs/{broken}/events").json()["events"]]
 
     running.start()
     try:
@@ -267,7 +267,7 @@ def test_a_query_of_a_job_that_fails_costs_no_leadership(
     try:
         wait_until(lambda: drivers.launched == [sound], what="the sound job's launch")
         wait_until(
-            lambda: any(one["kind"] == "JOB_SET_ASIDE" for one in client.get("/events").json()["events"]),
+            lambda: any(one["kind"] == "JOB_SET_ASIDE" for one in client.get("/v1/events").json()["events"]),
             what="the event",
         )
         assert current_epoch(context) == 1

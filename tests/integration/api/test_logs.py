@@ -61,7 +61,7 @@ def launch(context: Context, job_id: str, place: str) -> None:
 def secretive(client: httpx.Client, job: dict[str, Any]) -> str:
     """A job with a secret, which its log holds."""
     body = {"name": "secretive", "artifact_id": job["artifact_id"], "secrets": ["ORDERS"], "labels": {"team": "a"}}
-    return str(client.post("/jobs", json=body).json()["id"])
+    return str(client.post("/v1/jobs", json=body).json()["id"])
 
 
 def test_a_log_is_followed_by_offsets_and_searched(
@@ -69,18 +69,18 @@ def test_a_log_is_followed_by_offsets_and_searched(
 ) -> None:
     write_log(settings.home, secretive)
     launch(context, secretive, context.launcher.place)
-    end = client.get("/jobs/secretive/logs").json()
+    end = client.get("/v1/jobs/secretive/logs").json()
     assert (end["text"], end["offset"], end["next_offset"]) == (LOG.replace("of-the-orders", "*****"), 0, len(LOG))
-    first = client.get("/jobs/secretive/logs", params={"offset": 0, "limit_bytes": 10}).json()
+    first = client.get("/v1/jobs/secretive/logs", params={"offset": 0, "limit_bytes": 10}).json()
     assert (first["text"], first["next_offset"]) == ("first\n", 6)
     with (settings.home / "runs" / secretive / "1" / "driver.log").open("a") as log:
         log.write("fourth\nunfini")
-    more = client.get("/jobs/secretive/logs", params={"offset": end["next_offset"]}).json()
+    more = client.get("/v1/jobs/secretive/logs", params={"offset": end["next_offset"]}).json()
     assert more["text"] == "fourth\n", "a line that is being written is left for later"
-    found = client.get("/jobs/secretive/logs", params={"search": "KEY"}).json()
+    found = client.get("/v1/jobs/secretive/logs", params={"search": "KEY"}).json()
     assert found["matches"] == [{"offset": 6, "text": "the key is *****"}]
-    assert client.get("/jobs/secretive/logs", params={"search": "of-the"}).json()["matches"] == []
-    assert client.get("/jobs/secretive/logs", params={"search": ""}).status_code == 422
+    assert client.get("/v1/jobs/secretive/logs", params={"search": "of-the"}).json()["matches"] == []
+    assert client.get("/v1/jobs/secretive/logs", params={"search": ""}).status_code == 422
 
 
 def test_without_an_attempt_the_log_is_of_the_driver_that_runs_the_job_or_ran_it_last(
@@ -93,11 +93,11 @@ def test_without_an_attempt_the_log_is_of_the_driver_that_runs_the_job_or_ran_it
     def rescale() -> None:
         with locked(context, job["id"]) as transaction:
             transaction.job.status = JobStatus.RUNNING
-        assert client.post("/jobs/flights/rescale", json={"parallelism": 3}).status_code == 202
+        assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 3}).status_code == 202
         take(steps.CreateAttempt(2, Cause.RESCALE, standby=True))
 
     def shown() -> int:
-        return int(client.get("/jobs/flights/logs").json()["attempt"])
+        return int(client.get("/v1/jobs/flights/logs").json()["attempt"])
 
     for number in (1, 2, 3, 4):
         write_log(settings.home, job["id"], number)
@@ -127,14 +127,14 @@ def test_a_few_logs_are_searched_at_once_and_one_of_a_user(
 ) -> None:
     write_log(settings.home, secretive)
     launch(context, secretive, context.launcher.place)
-    me = client.get("/whoami").json()["id"]
+    me = client.get("/v1/whoami").json()["id"]
     with context.searches.place(me):
-        refused = client.get("/jobs/secretive/logs", params={"search": "key"})
+        refused = client.get("/v1/jobs/secretive/logs", params={"search": "key"})
         assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
-        assert client.get("/jobs/secretive/logs").status_code == 200, "reading is no search"
+        assert client.get("/v1/jobs/secretive/logs").status_code == 200, "reading is no search"
     with context.searches.place("ada"), context.searches.place("bob"):
-        assert client.get("/jobs/secretive/logs", params={"search": "key"}).status_code == 429
-    assert client.get("/jobs/secretive/logs", params={"search": "key"}).json()["matches"]
+        assert client.get("/v1/jobs/secretive/logs", params={"search": "key"}).status_code == 429
+    assert client.get("/v1/jobs/secretive/logs", params={"search": "key"}).json()["matches"]
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def announce(context: Context, other: Context, url: str | None = None) -> None:
 def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
     client: httpx.Client, context: Context, other: Context
 ) -> None:
-    refused = client.get("/jobs/secretive/logs")
+    refused = client.get("/v1/jobs/secretive/logs")
     assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE"), (
         "the other one has not announced itself"
     )
@@ -167,13 +167,13 @@ def test_another_replica_fetches_the_log_in_the_name_of_its_reader(
         add_token(session, "viewer-of-a", Role.VIEWER, JobScope(labels={"team": "a"}))
         add_token(session, "viewer-of-b", Role.VIEWER, JobScope(labels={"team": "b"}))
     announce(context, other)
-    shown = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-a"})
+    shown = client.get("/v1/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-a"})
     assert (shown.status_code, shown.json()["text"]) == (200, LOG.replace("of-the-orders", "*****"))
-    part = client.get("/jobs/secretive/logs", params={"offset": 6, "limit_bytes": 30, "attempt": 1}).json()
+    part = client.get("/v1/jobs/secretive/logs", params={"offset": 6, "limit_bytes": 30, "attempt": 1}).json()
     assert part["text"] == "the key is *****\n"
-    found = client.get("/jobs/secretive/logs", params={"search": "KEY is+ä/?&#%'\""})
+    found = client.get("/v1/jobs/secretive/logs", params={"search": "KEY is+ä/?&#%'\""})
     assert (found.status_code, found.json()["matches"]) == (200, [])
-    hidden = client.get("/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-b"})
+    hidden = client.get("/v1/jobs/secretive/logs", headers={"Authorization": "Bearer viewer-of-b"})
     assert (hidden.status_code, hidden.json()["code"]) == (404, "JOB_NOT_FOUND")
 
 
@@ -182,7 +182,7 @@ def test_a_program_at_the_address_of_a_replica_that_has_ended_gets_no_credential
 ) -> None:
     with stand_in_server("a-guess", other.announcer.replica_id) as stranger:
         announce(context, other, stranger.url)
-        refused = client.get("/jobs/secretive/logs", headers={"Cookie": "keyscale_session=of-a-browser"})
+        refused = client.get("/v1/jobs/secretive/logs", headers={"Cookie": "keyscale_session=of-a-browser"})
     assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE")
     assert "has not proved" in refused.json()["detail"]
     assert (stranger.asked, stranger.credentials) == (["/proofs/replica"], set())
@@ -195,7 +195,7 @@ def test_replicas_do_not_send_a_request_in_a_circle(client: httpx.Client, contex
     launch(context, secretive, "elsewhere:/home")
     with context.sessions.begin() as session:
         replicas.announce(session, replica_id("elsewhere:/home"), own_url)
-    refused = client.get("/jobs/secretive/logs")
+    refused = client.get("/v1/jobs/secretive/logs")
     assert (refused.status_code, refused.json()["code"]) == (404, "LOG_NOT_HERE")
     assert "has not proved" in refused.json()["detail"]
 
@@ -207,19 +207,19 @@ def test_the_answering_replica_gets_a_token_for_this_request_alone(
         key = replicas.shared_key(session)
     with stand_in_server(key, other.announcer.replica_id) as stand_in:
         announce(context, other, stand_in.url)
-        client.get("/jobs/secretive/logs", params={"offset": 1})
+        client.get("/v1/jobs/secretive/logs", params={"offset": 1})
     [credential] = stand_in.credentials
     assert (credential.split()[0], TOKEN in credential) == (SCHEME, False)
-    job = client.get("/jobs/secretive").json()["id"]
+    job = client.get("/v1/jobs/secretive").json()["id"]
     headers, url = {"Authorization": credential}, other.settings.control_url
     with httpx.Client(base_url=url, headers=headers, trust_env=False) as to:
         sent = {"attempt": 1, "tail_bytes": 65536, "offset": 1, "limit_bytes": 65536}
-        paths = ("/jobs", f"/jobs/{job}", f"/jobs/{job}/logs", f"/jobs/{job}/logs?offset=2")
+        paths = ("/v1/jobs", f"/v1/jobs/{job}", f"/v1/jobs/{job}/logs", f"/v1/jobs/{job}/logs?offset=2")
         assert {to.get(path).status_code for path in paths} == {401}
-        assert to.post(f"/jobs/{job}/cancel").status_code == 401
-        assert to.get(f"/jobs/{job}/logs", params=sent).status_code == 200
-        assert to.request("GET", f"/jobs/{job}/logs", params=sent, content=b"x").status_code == 401
-    refused = client.get(f"/jobs/{job}/logs", params=sent, headers=headers)
+        assert to.post(f"/v1/jobs/{job}/cancel").status_code == 401
+        assert to.get(f"/v1/jobs/{job}/logs", params=sent).status_code == 200
+        assert to.request("GET", f"/v1/jobs/{job}/logs", params=sent, content=b"x").status_code == 401
+    refused = client.get(f"/v1/jobs/{job}/logs", params=sent, headers=headers)
     assert (refused.status_code, refused.json()["code"]) == (401, "TOKEN_INVALID"), "another replica"
 
 
@@ -233,8 +233,8 @@ def test_no_offset_and_no_limit_show_a_piece_of_a_secret(
     parts = [{"offset": offset, "limit_bytes": 7} for offset in range(len(content))]
     ends = [{"tail_bytes": length} for length in range(1, len(content))]
     for part in [*parts, *ends]:
-        assert set(client.get("/jobs/secretive/logs", params=part).json()["text"]) <= set("x*"), part
+        assert set(client.get("/v1/jobs/secretive/logs", params=part).json()["text"]) <= set("x*"), part
     with (settings.home / "runs" / secretive / "1" / "driver.log").open("a") as log:
         log.write("of-the-ord")
-    found = client.get("/jobs/secretive/logs", params={"search": "x"}).json()["matches"]
+    found = client.get("/v1/jobs/secretive/logs", params={"search": "x"}).json()["matches"]
     assert [set(each["text"]) for each in found] == [set("x*")]

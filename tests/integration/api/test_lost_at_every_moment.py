@@ -230,7 +230,7 @@ def rehearse(
 
     def perform(kind: str, **losses: Any) -> Rehearsal:
         body = {"name": f"job-{uuid.uuid4().hex}", "artifact_id": artifact, "parallelism": 2, "max_parallelism": 16}
-        with closing(Rehearsal(context, monkeypatch, client.post("/jobs", json=body).json(), **losses)) as rehearsal:
+        with closing(Rehearsal(context, monkeypatch, client.post("/v1/jobs", json=body).json(), **losses)) as rehearsal:
             rehearsal.start()
             rehearsal.request(kind)
             rehearsal.end()

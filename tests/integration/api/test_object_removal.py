@@ -79,14 +79,14 @@ def objects(state: StateJob) -> list[str]:
 
 
 def told(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
-    return [event for event in client.get("/events").json()["events"] if event["kind"] == kind]
+    return [event for event in client.get("/v1/events").json()["events"] if event["kind"] == kind]
 
 
 def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
     client: httpx.Client, state: StateJob, leadership: Leadership, removal: ObjectRemoval, clock: Clock
 ) -> None:
     assert not removal.run_due(leadership), "no job was deleted"
-    assert client.delete(f"/jobs/{state.job_id}").status_code == 204
+    assert client.delete(f"/v1/jobs/{state.job_id}").status_code == 204
     assert removal.run_due(leadership)
     assert not removal.run_due(leadership), "the last pass is due an hour later"
     left = [path for path in objects(state) if not path.startswith(state.layout.savepoints)]
@@ -109,7 +109,7 @@ def test_the_objects_stay_on_request(
     client: httpx.Client, state: StateJob, leadership: Leadership, removal: ObjectRemoval
 ) -> None:
     before = objects(state)
-    assert client.delete(f"/jobs/{state.job_id}", params={"keep_objects": True}).status_code == 204
+    assert client.delete(f"/v1/jobs/{state.job_id}", params={"keep_objects": True}).status_code == 204
     assert removal.run_due(leadership), "its checkpoints in the database"
     assert not removal.run_due(leadership)
     assert objects(state) == before
@@ -127,7 +127,7 @@ def test_while_the_store_does_not_answer_the_deletion_is_tried_again(  # noqa: P
     def no_answer(*_: object, **__: object) -> None:
         raise StoreUnavailableError("no answer")
 
-    client.delete(f"/jobs/{state.job_id}")
+    client.delete(f"/v1/jobs/{state.job_id}")
     with monkeypatch.context() as away:
         away.setattr(LocalObjectStore, "list", no_answer)
         assert removal.run_due(leadership)
@@ -145,7 +145,7 @@ def test_a_leader_that_is_replaced_during_a_pass_deletes_nothing(
     client: httpx.Client, context: Context, state: StateJob, leadership: Leadership, removal: ObjectRemoval
 ) -> None:
     before = objects(state)
-    client.delete(f"/jobs/{state.job_id}")
+    client.delete(f"/v1/jobs/{state.job_id}")
     with pytest.raises(LeadershipLostError):
         removal.run_due(ReplacedSoon(context.sessions, leadership.epoch))
     assert objects(state) == before
@@ -162,7 +162,7 @@ def test_the_claims_of_a_deleted_job_end(  # noqa: PLR0917 - fixtures
 ) -> None:
     """Also of one whose driver was killed after its claim, and before its log said so."""
     body = {"name": "claims", "artifact_id": job["artifact_id"], "parallelism": 1, "max_parallelism": 16}
-    other = client.post("/jobs", json=body).json()["id"]
+    other = client.post("/v1/jobs", json=body).json()["id"]
     manifest = read_manifest(state.store, f"{state.layout.savepoints}mine/manifest.json")
     take_claim(state.store, manifest, JobId(other))
     with context.sessions.begin() as session:
@@ -172,7 +172,7 @@ def test_the_claims_of_a_deleted_job_end(  # noqa: PLR0917 - fixtures
         attempt = transaction.create_attempt(row.revision, Cause.START)
         attempt.restore_from, attempt.claim_mode = location_of(job["store_url"], manifest.path), ClaimMode.CLAIM
         transaction.end_attempt(attempt.number)
-    assert client.delete(f"/jobs/{other}").status_code == 204
+    assert client.delete(f"/v1/jobs/{other}").status_code == 204
     assert removal.run_due(leadership)
     assert read_claim(state.store, claim_path(manifest.path)) is None
     assert not missing_files(state.store, manifest)

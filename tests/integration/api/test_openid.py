@@ -75,7 +75,9 @@ def begin(client: httpx.Client, issuer: IssuerProcess) -> str:
 
 
 def events(client: httpx.Client, *kinds: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get("/events", params={"kind": kinds}, headers=bearer(TOKEN)).json()["events"]
+    found: list[dict[str, Any]] = client.get("/v1/events", params={"kind": kinds}, headers=bearer(TOKEN)).json()[
+        "events"
+    ]
     return found
 
 
@@ -93,14 +95,14 @@ def test_a_user_signs_in_at_the_issuer_and_has_the_role_of_the_claim(
     assert 'content="0; url=/ui/jobs/flights"' in answer.text
     sent = answer.headers["set-cookie"]
     assert all(part in sent for part in (SESSION_COOKIE, "HttpOnly", "SameSite=strict"))
-    me = anonymous.get("/whoami").json()
+    me = anonymous.get("/v1/whoami").json()
     assert (me["name"], me["role"], me["id"]) == ("oidc:bob", "OPERATOR", f"{issuer.url}#u-7")
-    assert anonymous.post("/jobs/none/start", headers=OWN).json()["code"] == "JOB_NOT_FOUND"
-    assert anonymous.get("/tokens").json()["code"] == "ROLE_TOO_LOW"
+    assert anonymous.post("/v1/jobs/none/start", headers=OWN).json()["code"] == "JOB_NOT_FOUND"
+    assert anonymous.get("/v1/tokens").json()["code"] == "ROLE_TOO_LOW"
     signed_in = next(event for event in events(anonymous) if event["kind"] == "SIGNED_IN")
     assert (signed_in["actor"], signed_in["address"]) == ("oidc:bob", "127.0.0.1")
     anonymous.post("/ui/logout")
-    assert anonymous.get("/jobs").status_code == 401
+    assert anonymous.get("/v1/jobs").status_code == 401
 
 
 def test_a_code_works_once_and_in_the_browser_that_began_only(
@@ -148,7 +150,7 @@ def test_a_user_without_a_mapped_value_has_no_role_and_is_told_so(
     answer = anonymous.get(begin(anonymous, issuer))
     assert answer.status_code == 403
     assert "no role" in answer.text
-    refused = anonymous.get("/jobs", headers=bearer(issuer.token()))
+    refused = anonymous.get("/v1/jobs", headers=bearer(issuer.token()))
     assert (refused.status_code, refused.json()["code"]) == (403, "ROLE_MISSING")
 
 
@@ -164,13 +166,13 @@ def test_an_issuer_that_is_down_is_an_outage_and_tokens_of_our_own_still_work(
 ) -> None:
     token = issuer.token()
     issuer.set(is_down=True)
-    answer = anonymous.get("/jobs", headers=bearer(token))
+    answer = anonymous.get("/v1/jobs", headers=bearer(token))
     assert (answer.status_code, answer.json()["code"]) == (503, "ISSUER_UNAVAILABLE")
     assert "retry-after" in answer.headers
     assert anonymous.get("/ui/sign-in").status_code == 503
-    assert anonymous.get("/jobs", headers=bearer(TOKEN)).status_code == 200
+    assert anonymous.get("/v1/jobs", headers=bearer(TOKEN)).status_code == 200
     issuer.set(is_down=False)
-    assert anonymous.get("/jobs", headers=bearer(token)).status_code == 200
+    assert anonymous.get("/v1/jobs", headers=bearer(token)).status_code == 200
 
 
 # --- bearer tokens --------------------------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def test_an_issuer_that_is_down_is_an_outage_and_tokens_of_our_own_still_work(
 def test_the_issuers_token_opens_the_api_with_the_role_of_the_claim(
     anonymous: httpx.Client, issuer: IssuerProcess, group: str, role: str
 ) -> None:
-    me = anonymous.get("/whoami", headers=bearer(issuer.token(groups=[group]))).json()
+    me = anonymous.get("/v1/whoami", headers=bearer(issuer.token(groups=[group]))).json()
     assert (me["name"], me["role"]) == ("oidc:alice", role)
 
 
@@ -188,7 +190,7 @@ def test_a_user_with_a_scope_reaches_the_jobs_with_one_of_the_users_labels_and_c
     anonymous: httpx.Client, issuer: IssuerProcess
 ) -> None:
     admin = bearer(TOKEN)
-    artifact = anonymous.post("/artifacts", files={"file": ("job.py", b"print(1)\n")}, headers=admin).json()["id"]
+    artifact = anonymous.post("/v1/artifacts", files={"file": ("job.py", b"print(1)\n")}, headers=admin).json()["id"]
     labels = {
         "invoices": {"team": "billing", "stage": "test"},
         "payroll": {"team": "people", "stage": "live"},
@@ -197,30 +199,30 @@ def test_a_user_with_a_scope_reaches_the_jobs_with_one_of_the_users_labels_and_c
     }
     for name, of_job in labels.items():
         body = {"name": name, "artifact_id": artifact, "labels": of_job}
-        assert anonymous.post("/jobs", json=body, headers=admin).status_code == 201
+        assert anonymous.post("/v1/jobs", json=body, headers=admin).status_code == 201
     user = {"sub": "u-7", "preferred_username": "bob", "groups": ["billing", "live"]}
     issuer.set(user=user)
     anonymous.get(begin(anonymous, issuer))
     ways = [OWN, bearer(issuer.token(groups=user["groups"]))]
     for way in ways:
-        assert {job["name"] for job in anonymous.get("/jobs", headers=way).json()["jobs"]} == {"invoices", "payroll"}
-        assert anonymous.get("/jobs/invoices", headers=way).status_code == 200
-        assert anonymous.post("/jobs/trial/start", headers=way).json()["code"] == "JOB_NOT_FOUND"
+        assert {job["name"] for job in anonymous.get("/v1/jobs", headers=way).json()["jobs"]} == {"invoices", "payroll"}
+        assert anonymous.get("/v1/jobs/invoices", headers=way).status_code == 200
+        assert anonymous.post("/v1/jobs/trial/start", headers=way).json()["code"] == "JOB_NOT_FOUND"
         mine = {"name": f"mine-{ways.index(way)}", "artifact_id": artifact, "labels": {"team": "people"}}
-        assert anonymous.post("/jobs", json=mine, headers=way).json()["code"] == "OUT_OF_SCOPE"
-        assert anonymous.get("/whoami", headers=way).json()["scope"] == {
+        assert anonymous.post("/v1/jobs", json=mine, headers=way).json()["code"] == "OUT_OF_SCOPE"
+        assert anonymous.get("/v1/whoami", headers=way).json()["scope"] == {
             "jobs": [],
             "labels": {},
             "any_labels": ["stage=live", "team=billing"],
         }
-    everybody = anonymous.get("/jobs", headers=bearer(issuer.token(groups=["platform"]))).json()["jobs"]
+    everybody = anonymous.get("/v1/jobs", headers=bearer(issuer.token(groups=["platform"]))).json()["jobs"]
     assert {job["name"] for job in everybody} == set(labels)
 
 
 def test_a_user_with_a_role_but_without_a_scope_is_refused_where_scopes_are_set(
     anonymous: httpx.Client, issuer: IssuerProcess
 ) -> None:
-    answer = anonymous.get("/jobs", headers=bearer(issuer.token(groups=["guests"])))
+    answer = anonymous.get("/v1/jobs", headers=bearer(issuer.token(groups=["guests"])))
     assert (answer.status_code, answer.json()["code"]) == (403, "ROLE_MISSING")
     assert "KEYSCALE_OIDC_JOB_LABELS" in answer.json()["detail"]
 
@@ -244,7 +246,7 @@ def test_a_user_with_a_role_but_without_a_scope_is_refused_where_scopes_are_set(
 def test_a_token_that_is_not_the_issuers_for_us_and_valid_now_is_refused(
     anonymous: httpx.Client, issuer: IssuerProcess, algorithm: str, claims: dict[str, Any]
 ) -> None:
-    answer = anonymous.get("/jobs", headers=bearer(issuer.token(algorithm=algorithm, **claims)))
+    answer = anonymous.get("/v1/jobs", headers=bearer(issuer.token(algorithm=algorithm, **claims)))
     assert (answer.status_code, answer.json()["code"]) == (401, "TOKEN_INVALID")
 
 
@@ -252,7 +254,7 @@ def test_a_changed_or_broken_token_is_refused(anonymous: httpx.Client, issuer: I
     head, body, signature = issuer.token().split(".")
     other = issuer.token(groups=["platform"], extra=1).split(".")[1]
     for broken in (f"{head}.{other}.{signature}", f"{head}.{body}.", "a.b.c", "..", f"{head}.{body}.{'x' * 20_000}"):
-        answer = anonymous.get("/jobs", headers=bearer(broken))
+        answer = anonymous.get("/v1/jobs", headers=bearer(broken))
         assert (answer.status_code, answer.json()["code"]) == (401, "TOKEN_INVALID")
 
 
@@ -261,19 +263,19 @@ def test_a_new_key_is_found_without_a_restart_and_the_old_one_is_no_longer_trust
 ) -> None:
     monkeypatch.setattr(openid, "KEYS_AGE_MIN_S", 0.0)
     old = issuer.token()
-    assert anonymous.get("/jobs", headers=bearer(old)).status_code == 200
+    assert anonymous.get("/v1/jobs", headers=bearer(old)).status_code == 200
     issuer.set(rotate=True)
-    assert anonymous.get("/jobs", headers=bearer(issuer.token())).status_code == 200
-    assert anonymous.get("/jobs", headers=bearer(old)).json()["code"] == "TOKEN_INVALID"
+    assert anonymous.get("/v1/jobs", headers=bearer(issuer.token())).status_code == 200
+    assert anonymous.get("/v1/jobs", headers=bearer(old)).json()["code"] == "TOKEN_INVALID"
 
 
 def test_tokens_with_unknown_keys_do_not_make_us_ask_the_issuer_each_time(
     anonymous: httpx.Client, issuer: IssuerProcess
 ) -> None:
-    assert anonymous.get("/jobs", headers=bearer(issuer.token())).status_code == 200
+    assert anonymous.get("/v1/jobs", headers=bearer(issuer.token())).status_code == 200
     issuer.set(rotate=True)
     token = issuer.token()
     before = issuer.set()["key_requests"]
     for _ in range(20):
-        anonymous.get("/jobs", headers=bearer(token))
+        anonymous.get("/v1/jobs", headers=bearer(token))
     assert issuer.set()["key_requests"] - before <= 2

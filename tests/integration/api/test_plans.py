@@ -73,20 +73,20 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_parallelism_alone_is_planned_without_loading_the_program(client: httpx.Client, job: dict[str, Any]) -> None:
-    plan = client.post("/jobs/flights/plan", json={"parallelism": 4}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"parallelism": 4}).json()
     assert (plan["compatible"], plan["program_loaded"]) == (True, False)
     assert (plan["from_parallelism"], plan["to_parallelism"], plan["max_parallelism"]) == (2, 4, 16)
     assert [each["name"] for each in plan["settings"]] == ["parallelism"]
     assert plan["movement"]["checkpoint_location"] is None
     assert plan["downtime"] == {"expected_ms": None, "reason": "the job does not run", "samples_ms": []}
-    assert client.get("/jobs/flights").json() == job
+    assert client.get("/v1/jobs/flights").json() == job
 
 
 def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
     client: httpx.Client, job: dict[str, Any], answers: dict[str, Any]
 ) -> None:
     body = {"artifact_id": job["artifact_id"], "parameters": {"a": "b"}, "secrets": ["ORDERS"], "parallelism": 3}
-    plan = client.post("/jobs/flights/plan", json=body).json()
+    plan = client.post("/v1/jobs/flights/plan", json=body).json()
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == (True, False)
     [operator] = plan["operators"]
     assert (operator["uid"], operator["fate"]) == ("totals", "new")
@@ -149,7 +149,7 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     state.run_batch({1: 1, 2: 1})
     state.checkpoint()
     answers["answer"] = program
-    plan = client.post("/jobs/flights/plan", json={"parameters": {"a": "b"}, "parallelism": 4}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "b"}, "parallelism": 4}).json()
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == verdict
     assert {each["uid"]: each["fate"] for each in plan["operators"]} == operators
     [count] = [each for each in plan["operators"] if each["uid"] == "count"]
@@ -164,7 +164,7 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     assert [each["index"] for each in movement["subtasks"]] == [0, 1, 2, 3]
     assert plan["movement"]["state_bytes"] > 0
     assert plan["movement"]["moved_bytes"] == 0
-    assert client.get("/jobs/flights").json() == job
+    assert client.get("/v1/jobs/flights").json() == job
 
 
 @pytest.mark.parametrize("knows", ["manifest", "graph"])
@@ -187,7 +187,7 @@ def test_a_sink_that_the_job_has_had_is_kept_though_no_batch_follows_its_latest_
                                 created_at_ms=1, metrics=DriverMetrics(graph=nodes).model_dump()))  # fmt: skip
     more = (*DECLARATION.sinks, DeclaredSink("more", "FileSink"))
     answers["answer"] = ProgramAnswer(msgspec.structs.replace(DECLARATION, sinks=more))
-    plan = client.post("/jobs/flights/plan", json={"parameters": {"a": "b"}}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "b"}}).json()
     assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [
         ("more", "FileSink", "new"),
         ("old", None, "dropped"),
@@ -200,7 +200,7 @@ def test_a_plan_names_artifacts_by_name_and_version(
     client: httpx.Client, answers: dict[str, Any], upload: Callable[..., Any]
 ) -> None:
     newer = upload(b"print(2)\n").json()
-    plan = client.post("/jobs/flights/plan", json={"artifact_id": newer["id"]}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"artifact_id": newer["id"]}).json()
     assert [(each["name"], each["before"], each["after"]) for each in plan["settings"]] == [
         ("artifact_id", "job version 1", "job version 2"),
     ]
@@ -223,7 +223,7 @@ def test_a_plan_knows_of_a_batch_that_only_a_dropped_sink_can_publish(  # noqa: 
     with context.sessions.begin() as session:
         require_job(session, "flights").status = status
     answers["answer"] = ProgramAnswer(DECLARATION)
-    plan = PlanAnswer.model_validate(client.post("/jobs/flights/plan", json={"parameters": {"a": "b"}}).json())
+    plan = PlanAnswer.model_validate(client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "b"}}).json())
     (old,) = (each for each in plan.sinks if each.uid == "old")
     is_failing = status is JobStatus.RESTARTING  # a running driver publishes before it ends
     assert (old.fate, old.reason is not None, "old" in plan.dropped()) == ("dropped", is_failing, is_failing)
@@ -243,11 +243,11 @@ def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_
             return str(error)
         return None
 
-    client.post("/jobs/flights/plan", json={"parameters": {"a": "1"}})
+    client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "1"}})
     planned = answers.pop("question")
     assert judge(a="1") is None
     assert "question" not in answers, "what a plan has loaded is not loaded again"
-    lost = PlanAnswer.model_validate(client.post("/jobs/flights/plan", json={}).json())
+    lost = PlanAnswer.model_validate(client.post("/v1/jobs/flights/plan", json={}).json())
     monkeypatch.setattr(
         plans, "_answer", lambda *_: lost.model_copy(update={"requires_allow_non_restored_state": True})
     )
@@ -271,7 +271,7 @@ def test_a_change_that_cannot_be_planned_is_refused_and_names_the_way_without_a_
     with context.sessions.begin() as session:
         require_job(session, "flights").status = JobStatus.RUNNING
     headers = {"If-Match": "*"}
-    refusal = client.patch("/jobs/flights", json={"parameters": {"a": "1"}}, headers=headers)
+    refusal = client.patch("/v1/jobs/flights", json={"parameters": {"a": "1"}}, headers=headers)
     assert (refusal.status_code, refusal.json()["code"]) == (status, error.code)
     assert "--no-plan-first" in refusal.json()["advice"]
 
@@ -281,7 +281,7 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
 ) -> None:
     failure = {"code": "JOB_SCRIPT_FAILED", "message": "it has of-the-orders", "traceback": "of-the-orders"}
     answers["answer"] = ProgramAnswer(failure=failure)
-    plan = client.post("/jobs/flights/plan", json={"artifact_id": job["artifact_id"], "secrets": ["ORDERS"]}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"artifact_id": job["artifact_id"], "secrets": ["ORDERS"]}).json()
     assert (plan["compatible"], plan["program_loaded"]) == (False, False)
     assert (plan["failure"]["message"], plan["failure"]["traceback"]) == ("it has *****", "*****")
 
@@ -300,7 +300,7 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
 def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
     client: httpx.Client, body: dict[str, Any], code: str
 ) -> None:
-    assert client.post("/jobs/flights/plan", json=body).json()["code"] == code
+    assert client.post("/v1/jobs/flights/plan", json=body).json()["code"] == code
 
 
 def test_programs_that_load_forever_hold_up_no_other_request(
@@ -316,10 +316,10 @@ def test_programs_that_load_forever_hold_up_no_other_request(
     body = {"artifact_id": job["artifact_id"]}
     wanted = 50  # more than the control plane has threads for requests
     with ThreadPoolExecutor(wanted) as pool:
-        sent = [pool.submit(client.post, "/jobs/flights/plan", json=body, timeout=60) for _ in range(wanted)]
+        sent = [pool.submit(client.post, "/v1/jobs/flights/plan", json=body, timeout=60) for _ in range(wanted)]
         try:
             refused = [one.result() for one in as_completed_some(sent, wanted - PLANS_OF_USER_MAX)]
-            assert client.get("/jobs/flights", timeout=20).status_code == 200
+            assert client.get("/v1/jobs/flights", timeout=20).status_code == 200
         finally:
             ends.set()
     assert {(answer.status_code, answer.json()["code"]) for answer in refused} == {(429, "TOO_MANY_IN_FLIGHT")}

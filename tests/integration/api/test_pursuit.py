@@ -91,13 +91,13 @@ class Store:
 @pytest.fixture
 def stopping(context: Context, job: dict[str, Any], client: httpx.Client) -> dict[str, Any]:
     """The job, whose driver was told to stop with the savepoint `end`, and has died."""
-    client.post(f"/jobs/{job['id']}/start")
+    client.post(f"/v1/jobs/{job['id']}/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
         for step in (steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING)):
             apply(step, JobTransaction(session, found))
-    assert client.post("/jobs/flights/stop", json={"operation_id": "end"}).status_code == 202
+    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "end"}).status_code == 202
     return job
 
 
@@ -116,7 +116,7 @@ def pursue(context: Context, stopping: dict[str, Any]) -> Callable[[Store], None
 
 
 def attempts(client: httpx.Client) -> list[int]:
-    return [one["number"] for one in client.get("/jobs/flights/attempts").json()["attempts"]]
+    return [one["number"] for one in client.get("/v1/jobs/flights/attempts").json()["attempts"]]
 
 
 def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
@@ -125,15 +125,15 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     away = StoreUnavailableError("no answer")
     for _ in range(2):
         pursue(Store(away))
-        assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
+        assert client.get("/v1/operations/end").json()["status"] == "IN_PROGRESS"
         assert attempts(client) == [1], "a new driver would commit batches after the savepoint"
     pursue(Store(away, PUBLISHED))
     pursue(Store(PUBLISHED))
-    operation = client.get("/operations/end").json()
+    operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["operation"]["location"]) == ("COMPLETED", PUBLISHED.location)
-    assert client.get("/jobs/flights").json()["status"] == "STOPPED"
+    assert client.get("/v1/jobs/flights").json()["status"] == "STOPPED"
     assert attempts(client) == [1]
-    [taken] = client.get("/jobs/flights/checkpoints").json()["history"]
+    [taken] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
     assert (taken["status"], taken["savepoint_id"], taken["owner"]) == ("COMPLETED", "end", "USER")
     assert (taken["id"], taken["batch_id"], taken["state_size"]) == (9, 4, 70)
 
@@ -142,7 +142,7 @@ def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
     client: httpx.Client, pursue: Callable[[Store], None]
 ) -> None:
     pursue(Store(None))
-    assert client.get("/operations/end").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/operations/end").json()["status"] == "IN_PROGRESS"
     assert attempts(client) == [2, 1]
 
 
@@ -170,7 +170,7 @@ def report_before_the_last_commit(context: Context, job_id: str) -> None:
 
 
 def totals(client: httpx.Client) -> tuple[int, ...]:
-    figures = client.get("/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["figures"]
     names = ("input_records", "output_records", "late_records", "dead_letters", "lost_records")
     return tuple(figures[name] for name in names)
 
@@ -183,13 +183,13 @@ def test_the_totals_after_a_cancel_have_the_batch_that_the_killed_driver_could_n
 ) -> None:
     report_before_the_last_commit(context, stopping["id"])
     assert totals(client)[0] == 100
-    assert client.post("/jobs/flights/cancel").status_code == 202
+    assert client.post("/v1/jobs/flights/cancel").status_code == 202
     store = Store(None)
     store.counted = COUNTED
     pursue(store)
-    assert client.get("/jobs/flights").json()["status"] == "STOPPED"
+    assert client.get("/v1/jobs/flights").json()["status"] == "STOPPED"
     assert totals(client) == ALL_COUNTED
-    assert client.get("/jobs/flights/days").json()["days"][0]["input_records"] == 110
+    assert client.get("/v1/jobs/flights/days").json()["days"][0]["input_records"] == 110
 
 
 def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_predecessor_could_not_report(
@@ -201,7 +201,7 @@ def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_pred
     pursue(store)
     assert attempts(client) == [2, 1]
     assert totals(client) == ALL_COUNTED
-    figures = client.get("/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["figures"]
     assert (figures["lag_records"], figures["lag_records_at_ms"]) == (415_941, 1_795_000_000_000)
 
 
@@ -209,11 +209,11 @@ def test_while_the_store_is_away_a_cancelled_job_stops_with_the_totals_that_were
     context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
 ) -> None:
     report_before_the_last_commit(context, stopping["id"])
-    assert client.post("/jobs/flights/cancel").status_code == 202
+    assert client.post("/v1/jobs/flights/cancel").status_code == 202
     store = Store(None)
     store.counted = StoreUnavailableError("no answer")
     pursue(store)
-    assert client.get("/jobs/flights").json()["status"] == "STOPPED"
+    assert client.get("/v1/jobs/flights").json()["status"] == "STOPPED"
     assert totals(client) == (100, 50, 4, 2, 7)
 
 
@@ -233,10 +233,10 @@ class Upgrade:
         self.state.start(2)
         self.state.run_batch({1: 1})
         manifest, _ = self.state.checkpoint("u")
-        client.post("/jobs/flights/start")
+        client.post("/v1/jobs/flights/start")
         self.take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
         body = {"parameters": {"input": "/in"}, "change_id": "u", "plan_first": False}
-        assert client.patch("/jobs/flights", json=body, headers={"If-Match": '"1"'}).status_code == 202
+        assert client.patch("/v1/jobs/flights", json=body, headers={"If-Match": '"1"'}).status_code == 202
         self.take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
         with context.sessions.begin() as session:
             command = commands.find(session, "upgrade:u")
@@ -276,8 +276,8 @@ def upgrade(context: Context, client: httpx.Client, job: dict[str, Any], tmp_pat
 def test_an_upgrade_whose_drivers_die_is_rolled_back(context: Context, client: httpx.Client, upgrade: Upgrade) -> None:
     upgrade.state.start(2, upgrade.savepoint)
     upgrade.pursue(context.store)
-    assert client.get("/jobs/flights/changes/u").json()["phase"] == "ROLL_BACK"
-    assert client.get("/jobs/flights").json()["revision"] == 1
+    assert client.get("/v1/jobs/flights/changes/u").json()["phase"] == "ROLL_BACK"
+    assert client.get("/v1/jobs/flights").json()["revision"] == 1
 
 
 def test_an_upgrade_is_not_rolled_back_once_its_driver_has_committed_a_batch_that_it_could_not_report(
@@ -287,8 +287,8 @@ def test_an_upgrade_is_not_rolled_back_once_its_driver_has_committed_a_batch_tha
     upgrade.state.run_batch({2: 1})
     upgrade.state.start(2, upgrade.savepoint)
     upgrade.pursue(context.store)
-    assert client.get("/jobs/flights/changes/u").json()["status"] == "COMPLETED"
-    assert client.get("/jobs/flights").json()["revision"] == 2
+    assert client.get("/v1/jobs/flights/changes/u").json()["status"] == "COMPLETED"
+    assert client.get("/v1/jobs/flights").json()["revision"] == 2
 
 
 def test_while_the_store_is_away_no_upgrade_is_rolled_back(
@@ -299,4 +299,4 @@ def test_while_the_store_is_away_no_upgrade_is_rolled_back(
 
     monkeypatch.setattr(context.store, "first_commit_after", away)
     upgrade.pursue(context.store)
-    assert client.get("/jobs/flights/changes/u").json()["phase"] == "RESTORE"
+    assert client.get("/v1/jobs/flights/changes/u").json()["phase"] == "RESTORE"

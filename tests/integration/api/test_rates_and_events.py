@@ -36,7 +36,9 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def events(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = client.get("/events", params={"kind": kind}, headers=bearer(TOKEN)).json()["events"]
+    found: list[dict[str, Any]] = client.get("/v1/events", params={"kind": kind}, headers=bearer(TOKEN)).json()[
+        "events"
+    ]
     return found
 
 
@@ -44,10 +46,10 @@ def test_every_answer_has_a_request_id_also_an_error(anonymous: httpx.Client) ->
     seen = set()
     for path, headers in (
         ("/health", {}),
-        ("/jobs", {}),
+        ("/v1/jobs", {}),
         ("/nowhere", {}),
         ("/ui/login", {}),
-        ("/jobs", {"Host": "evil.example"}),
+        ("/v1/jobs", {"Host": "evil.example"}),
     ):
         seen.add(anonymous.get(path, headers=headers).headers["x-request-id"])
     assert len(seen) == 5
@@ -62,7 +64,7 @@ def test_a_defect_is_answered_and_logged_with_the_request_id(
 
     monkeypatch.setattr("keyscale.api.services.tokens.list_all", fail)
     caplog.handler.addFilter(RequestIdFilter())
-    answer = anonymous.get("/tokens", headers=bearer(TOKEN))
+    answer = anonymous.get("/v1/tokens", headers=bearer(TOKEN))
     assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
     logged = {record.request_id for record in caplog.records if record.message == "a request failed"}
     assert logged == {answer.headers["x-request-id"]}
@@ -83,21 +85,21 @@ def test_log_lines_name_request_user_and_address_and_no_token(
 ) -> None:
     caplog.handler.addFilter(RequestIdFilter())
     caplog.set_level(logging.INFO)
-    answer = anonymous.post("/jobs/a%0Ab/start", headers=bearer(TOKEN))
+    answer = anonymous.post("/v1/jobs/a%0Ab/start", headers=bearer(TOKEN))
 
     def written() -> list[logging.LogRecord]:
         return [record for record in caplog.records if record.name.endswith("request_origin")]
 
     lines = wait_until(written, what="the line, which is written after the answer")
     assert [record.request_id for record in lines] == [answer.headers["x-request-id"]]
-    assert re.fullmatch(r"POST /jobs/a%0Ab/start: 404 in \d+ ms, from 127.0.0.1, by admin", lines[0].message)
+    assert re.fullmatch(r"POST /v1/jobs/a%0Ab/start: 404 in \d+ ms, from 127.0.0.1, by admin", lines[0].message)
     assert TOKEN not in caplog.text
 
 
 def test_an_event_says_who_did_it_from_where_and_in_which_request(anonymous: httpx.Client) -> None:
-    answer = anonymous.post("/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer(TOKEN))
+    answer = anonymous.post("/v1/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer(TOKEN))
     (event,) = events(anonymous, "ARTIFACT_UPLOADED")
-    me = anonymous.get("/whoami", headers=bearer(TOKEN)).json()
+    me = anonymous.get("/v1/whoami", headers=bearer(TOKEN)).json()
     assert (event["actor"], event["actor_id"]) == ("admin", me["id"])
     assert (event["address"], event["request_id"]) == ("127.0.0.1", answer.headers["x-request-id"])
 
@@ -107,14 +109,14 @@ def test_every_kind_of_refused_request_is_an_event(anonymous: httpx.Client, cont
         add_token(session, "expired", Role.ADMIN, expires_at_ms=1)
         add_token(session, "viewer", Role.VIEWER)
         add_token(session, "scoped", Role.OPERATOR, JobScope(labels={"team": "b"}))
-    artifact = anonymous.post("/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer("scoped")).json()
+    artifact = anonymous.post("/v1/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer("scoped")).json()
     body = {"name": "a", "artifact_id": artifact["id"]}
     attempts = [
-        ("wrong", "GET", "/jobs", "TOKEN_INVALID", "unknown"),
-        ("expired", "GET", "/jobs", "TOKEN_EXPIRED", "unknown"),
-        ("viewer", "POST", "/jobs/a/start", "ROLE_TOO_LOW", "viewer"),
-        ("scoped", "GET", "/jobs/a", "JOB_NOT_FOUND", "scoped"),
-        ("scoped", "POST", "/jobs", "OUT_OF_SCOPE", "scoped"),
+        ("wrong", "GET", "/v1/jobs", "TOKEN_INVALID", "unknown"),
+        ("expired", "GET", "/v1/jobs", "TOKEN_EXPIRED", "unknown"),
+        ("viewer", "POST", "/v1/jobs/a/start", "ROLE_TOO_LOW", "viewer"),
+        ("scoped", "GET", "/v1/jobs/a", "JOB_NOT_FOUND", "scoped"),
+        ("scoped", "POST", "/v1/jobs", "OUT_OF_SCOPE", "scoped"),
         ("wrong", "POST", "/driver/heartbeat", "TOKEN_INVALID", "unknown"),
     ]
     for token, method, path, code, actor in attempts:
@@ -126,7 +128,7 @@ def test_every_kind_of_refused_request_is_an_event(anonymous: httpx.Client, cont
         assert (event["details"]["method"], event["details"]["path"]) == (method, path)
         assert token not in event["message"] or token in path
     assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
-    assert anonymous.get("/jobs/none", headers=bearer(TOKEN)).status_code == 404  # an administrator's typo is none
+    assert anonymous.get("/v1/jobs/none", headers=bearer(TOKEN)).status_code == 404  # an administrator's typo is none
     assert len(events(anonymous, "ACCESS_DENIED")) == len(attempts)
 
 
@@ -134,10 +136,10 @@ def test_refused_requests_push_no_other_event_out(
     client: httpx.Client, context: Context, leadership: Leadership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history_retention, "REFUSALS_KEPT", 5)
-    client.post("/tokens", json={"name": "deploy", "role": "VIEWER"})
+    client.post("/v1/tokens", json={"name": "deploy", "role": "VIEWER"})
     for _ in range(8):
-        assert client.get("/jobs", headers=bearer("wrong")).status_code == 401
-    shown = client.get("/events", params={"limit": 5}).json()["events"]
+        assert client.get("/v1/jobs", headers=bearer("wrong")).status_code == 401
+    shown = client.get("/v1/events", params={"limit": 5}).json()["events"]
     assert [event["kind"] for event in shown] == ["TOKEN_CREATED"]
     policy = HistoryPolicy(checkpoints=1, detailed_checkpoints=1, attempts=1, event_days=1)
     removed = HistoryRetention(context.sessions, ReconcilerPulse(), policy).run(leadership)
@@ -160,7 +162,7 @@ def test_events_are_chosen_by_kind_job_actor_and_time(
                 session, job_id=job_id, at_ms=at_ms, kind=kind, actor=actor, message="it happened"
             )
 
-    def times(path: str = "/events", token: str = TOKEN, **query: Any) -> list[int]:
+    def times(path: str = "/v1/events", token: str = TOKEN, **query: Any) -> list[int]:
         answer = client.get(path, params={"to_ms": 100, **query}, headers=bearer(token))
         assert answer.status_code == 200, answer.text
         return [event["at_ms"] for event in answer.json()["events"]]
@@ -172,17 +174,17 @@ def test_events_are_chosen_by_kind_job_actor_and_time(
     assert (times(job="deleted"), times(job="nothing")) == ([20], [])
     assert (times(actor="ada"), times(actor="ada", kind="JOB_FAILED")) == ([40, 30, 20], [20])
     assert (times(from_ms=20, to_ms=30), times(from_ms=41)) == ([30, 20], [])
-    assert times("/jobs/flights/events", actor="ada") == [30]
+    assert times("/v1/jobs/flights/events", actor="ada") == [30]
     assert times(token="ada") == [30, 20, 10], "not for a viewer: who signed in"  # noqa: S106 - a test's own
     assert times(token="ada", kind="SIGNED_IN") == []  # noqa: S106
     assert (times(token="scoped"), times(token="scoped", actor="ada")) == ([30, 10], [30])  # noqa: S106
     assert times(token="scoped", job="deleted") == []  # noqa: S106
-    first = client.get("/events", params={"kind": "JOB_FAILED", "limit": 1}).json()
+    first = client.get("/v1/events", params={"kind": "JOB_FAILED", "limit": 1}).json()
     assert [event["at_ms"] for event in first["events"]] == [20]
-    rest = client.get("/events", params={"kind": "JOB_FAILED", "limit": 1, "after": first["next"]}).json()
+    rest = client.get("/v1/events", params={"kind": "JOB_FAILED", "limit": 1, "after": first["next"]}).json()
     assert ([event["at_ms"] for event in rest["events"]], rest["next"]) == ([10], None)
     for query in ({"kind": "x"}, {"kind": ["A"] * 21}, {"actor": "a\0"}, {"job": "\0"}, {"from_ms": -1}):
-        refused = client.get("/events", params=query)
+        refused = client.get("/v1/events", params=query)
         assert (refused.status_code, refused.json()["code"]) == (422, "REQUEST_INVALID"), query
 
 
@@ -193,8 +195,8 @@ def test_the_command_lists_the_chosen_events(client: httpx.Client, capsys: pytes
     assert [event["kind"] for event in json.loads(capsys.readouterr().out)["events"]] == ["JOB_CREATED"]
     assert main([*command, "--until", "2020-01-01"]) == 0
     assert json.loads(capsys.readouterr().out)["events"] == []
-    job_id = client.get("/jobs/flights").json()["id"]
-    assert client.delete("/jobs/flights").status_code == 204
+    job_id = client.get("/v1/jobs/flights").json()["id"]
+    assert client.delete("/v1/jobs/flights").status_code == 204
     assert main([*command, job_id, "--kind", "JOB_CREATED"]) == 0
     assert len(json.loads(capsys.readouterr().out)["events"]) == 1, "of a deleted job"
     assert main([*command, "flihgts"]) == 1
@@ -213,19 +215,19 @@ class TestLimits:
     ) -> None:
         with context.sessions.begin() as session:
             add_token(session, "viewer", Role.VIEWER)
-        answers = [anonymous.get("/jobs", headers=bearer("viewer")) for _ in range(40)]
+        answers = [anonymous.get("/v1/jobs", headers=bearer("viewer")) for _ in range(40)]
         refused = [answer for answer in answers if answer.status_code == 429]
         assert answers[0].status_code == 200
         assert {(answer.json()["code"], answer.headers["retry-after"]) for answer in refused} == {("RATE_LIMITED", "1")}
-        assert anonymous.get("/jobs", headers=bearer(TOKEN)).status_code == 200
+        assert anonymous.get("/v1/jobs", headers=bearer(TOKEN)).status_code == 200
 
     def test_an_address_that_sends_wrong_tokens_is_slowed_down_and_a_right_one_still_works(
         self, anonymous: httpx.Client
     ) -> None:
-        answers = [anonymous.get("/jobs", headers=bearer("wrong")) for _ in range(6)]
+        answers = [anonymous.get("/v1/jobs", headers=bearer("wrong")) for _ in range(6)]
         assert [answer.status_code for answer in answers] == [401, 401, 401, 429, 429, 429]
         assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
-        assert anonymous.get("/jobs", headers=bearer(TOKEN)).status_code == 200
+        assert anonymous.get("/v1/jobs", headers=bearer(TOKEN)).status_code == 200
         assert len(events(anonymous, "ACCESS_DENIED")) == 3  # the others fill no database
 
     def test_failed_sign_ins_are_slowed_down_before_the_token_is_looked_at(self, anonymous: httpx.Client) -> None:

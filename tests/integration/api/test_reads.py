@@ -26,17 +26,17 @@ pytestmark = pytest.mark.real
 
 STATEMENTS_MAX = 15
 LISTS = {
-    "/jobs": ("jobs", "id"),
-    "/artifacts": ("artifacts", "id"),
-    "/events": ("events", "id"),
-    "/jobs/{job_id}/events": ("events", "id"),
-    "/jobs/{job_id}/attempts": ("attempts", "number"),
-    "/jobs/{job_id}/checkpoints": ("history", "id"),
-    "/jobs/{job_id}/savepoints": ("savepoints", "id"),
-    "/jobs/{job_id}/rescales": ("rescales", "id"),
-    "/jobs/{job_id}/changes": ("changes", "id"),
-    "/jobs/{job_id}/revisions": ("revisions", "number"),
-    "/jobs/{job_id}/exceptions": ("exceptions", "id"),
+    "/v1/jobs": ("jobs", "id"),
+    "/v1/artifacts": ("artifacts", "id"),
+    "/v1/events": ("events", "id"),
+    "/v1/jobs/{job_id}/events": ("events", "id"),
+    "/v1/jobs/{job_id}/attempts": ("attempts", "number"),
+    "/v1/jobs/{job_id}/checkpoints": ("history", "id"),
+    "/v1/jobs/{job_id}/savepoints": ("savepoints", "id"),
+    "/v1/jobs/{job_id}/rescales": ("rescales", "id"),
+    "/v1/jobs/{job_id}/changes": ("changes", "id"),
+    "/v1/jobs/{job_id}/revisions": ("revisions", "number"),
+    "/v1/jobs/{job_id}/exceptions": ("exceptions", "id"),
 }
 INDEXED = {
     "jobs ORDER BY created_at_ms DESC, id DESC": "ix_jobs_created_at_ms",
@@ -72,7 +72,7 @@ def filled(context: Context, client: httpx.Client) -> httpx.Client:
 def reads(app: FastAPI) -> list[str]:
     paths = [path for method, path in api_routes(app) if method == "GET" and path not in {"/", "/health"}]
     # Streams share their looks at the database, which test_streams.py counts.
-    return sorted({path for path in paths if not path.startswith(("/driver", "/openapi")) and "/stream" not in path})
+    return sorted({path for path in paths if not path.startswith(("/driver", "/v1/openapi")) and "/stream" not in path})
 
 
 def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context: Context, filled: httpx.Client) -> None:
@@ -81,7 +81,7 @@ def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context:
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
              "rescale_id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x",
              "change_id": "rescale-7-1", "revision": "1"}  # fmt: skip
-    described = filled.get("/openapi.json").json()["paths"]
+    described = filled.get("/v1/openapi.json").json()["paths"]
     counted = 0
     for route in reads(app):
         path = route.format(**names)
@@ -100,7 +100,7 @@ def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context:
 
 @pytest.mark.parametrize(
     ("path", "statements_max"),
-    [("/jobs", 3), ("/jobs/job-7", 2), ("/jobs/job-7/checkpoints", 8), ("/jobs/job-7/checkpoints/7", 4)],
+    [("/v1/jobs", 3), ("/v1/jobs/job-7", 2), ("/v1/jobs/job-7/checkpoints", 8), ("/v1/jobs/job-7/checkpoints/7", 4)],
 )
 def test_the_reads_that_pages_repeat_take_few_statements(
     context: Context, filled: httpx.Client, path: str, statements_max: int
@@ -113,10 +113,10 @@ def test_the_reads_that_pages_repeat_take_few_statements(
 
 def test_the_list_of_jobs_says_the_same_as_each_job_but_for_what_its_driver_measures(filled: httpx.Client) -> None:
     """The metrics of an attempt have a row per operator and subtask, most of an answer."""
-    jobs = filled.get("/jobs").json()["jobs"][:3]
+    jobs = filled.get("/v1/jobs").json()["jobs"][:3]
     assert jobs
     for listed in jobs:
-        shown = filled.get(f"/jobs/{listed['id']}").json()
+        shown = filled.get(f"/v1/jobs/{listed['id']}").json()
         assert shown["attempt"].pop("metrics")["operators"]
         assert listed == shown
 
@@ -133,7 +133,7 @@ def test_a_job_that_is_deleted_while_the_list_is_read_is_left_out(
 
     monkeypatch.setattr(overviews, "of_jobs", read_later)
     doomed = "job-7"
-    names = {job["name"] for job in filled.get("/jobs").json()["jobs"]}
+    names = {job["name"] for job in filled.get("/v1/jobs").json()["jobs"]}
     assert names == {f"job-{number}" for number in range(1, 41)} - {doomed}
 
 
@@ -143,7 +143,7 @@ def test_a_list_is_read_page_by_page_without_gaps_or_repetitions(filled: httpx.C
     whole = filled.get(path, params={"limit": 1000}).json()
     wanted = [row[key] for row in whole[field]]
     assert whole["next"] is None
-    assert len(wanted) == len(set(wanted)) > {"/artifacts": 1, "/jobs/{job_id}/revisions": 2}.get(route, 4)
+    assert len(wanted) == len(set(wanted)) > {"/v1/artifacts": 1, "/v1/jobs/{job_id}/revisions": 2}.get(route, 4)
     seen: list[Any] = []
     after = None
     for _ in range(len(wanted) + 1):
@@ -156,13 +156,13 @@ def test_a_list_is_read_page_by_page_without_gaps_or_repetitions(filled: httpx.C
 
 
 def test_a_cursor_of_another_list_or_a_made_up_one_is_refused(filled: httpx.Client) -> None:
-    cursor = filled.get("/jobs", params={"limit": 1}).json()["next"]
+    cursor = filled.get("/v1/jobs", params={"limit": 1}).json()["next"]
     assert cursor
-    for path in ("/events", "/jobs/job-7/checkpoints"):
+    for path in ("/v1/events", "/v1/jobs/job-7/checkpoints"):
         answer = filled.get(path, params={"after": cursor})
         assert (answer.status_code, answer.json()["code"]) == (422, "CURSOR_INVALID"), path
     for made_up in ("", "x", "%00", "W10", "WzFd", "bnVsbA", "W251bGwsbnVsbF0", "é", "W1siYSJdLCJiIl0"):
-        answer = filled.get("/jobs", params={"after": made_up})
+        answer = filled.get("/v1/jobs", params={"after": made_up})
         assert (answer.status_code, answer.json()["code"]) == (422, "CURSOR_INVALID"), made_up
 
 
@@ -178,7 +178,7 @@ def test_lists_are_read_from_indices_that_have_their_order(context: Context) -> 
 
 
 def test_an_overview_reads_one_attempt_of_a_job_however_many_there_were(context: Context, filled: httpx.Client) -> None:
-    ids = [job["id"] for job in filled.get("/jobs").json()["jobs"]]
+    ids = [job["id"] for job in filled.get("/v1/jobs").json()["jobs"]]
     with Session(context.engine) as session:
         session.execute(text("SET LOCAL enable_seqscan = off"))  # the tables are small
         session.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))  # as of a statement that comes often

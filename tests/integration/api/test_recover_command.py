@@ -51,7 +51,7 @@ def test_jobs_are_rebuilt_and_refused_ones_make_it_fail(platform: Platform, lost
     store_url = platform.context.settings.store_url
     planned = done(keyscale(platform, "recover", "--store", store_url, "--dry-run"))
     assert "would be recovered" in planned.stdout
-    assert platform.api.get("/jobs")["jobs"] == []
+    assert platform.api.get("/v1/jobs")["jobs"] == []
     elsewhere = done(keyscale(platform, "recover", "--store", f"{store_url}-elsewhere", "--dry-run"))
     assert (NO_RECORD in elsewhere.stdout, NO_RECORD in planned.stdout) == (True, False)
     open_store(store_url).put(Layout(JobId(STRANGER)).record(Attempt(1)), b"{}")
@@ -61,4 +61,4 @@ def test_jobs_are_rebuilt_and_refused_ones_make_it_fail(platform: Platform, lost
     refused = keyscale(platform, "recover", "--job", STRANGER)
     assert (refused.exit_code, "JOB_RECORD_INVALID" in refused.stdout) == (1, True)
     assert "known" in done(keyscale(platform, "recover", "--job", lost)).stdout
-    assert platform.api.get("/jobs/flights")["status"] == "STOPPED"
+    assert platform.api.get("/v1/jobs/flights")["status"] == "STOPPED"

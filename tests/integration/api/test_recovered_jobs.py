@@ -98,11 +98,11 @@ def create(client: httpx.Client, upload: Callable[..., Any], pursue: Callable[[s
             "checkpoints": {"interval_ms": 5000},
             "batch_interval_ms": 100,
         }
-        created = client.post("/jobs", json=body)
+        created = client.post("/v1/jobs", json=body)
         assert created.status_code == 201, created.text
-        assert client.post(f"/jobs/{name}/start").status_code == 202
+        assert client.post(f"/v1/jobs/{name}/start").status_code == 202
         pursue(created.json()["id"])
-        return client.get(f"/jobs/{name}").json()
+        return client.get(f"/v1/jobs/{name}").json()
 
     return start
 
@@ -118,7 +118,7 @@ def lose_database(context: Context, database: ReusedDatabase) -> Callable[[], No
 
 
 def recovered(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
-    answer = client.post("/recover", json=body)
+    answer = client.post("/v1/recover", json=body)
     assert answer.status_code == 200, answer.text
     return list(answer.json()["jobs"])
 
@@ -135,7 +135,7 @@ def record_of(store: LocalObjectStore, job: dict[str, Any]) -> JobRecord:
 
 
 def bytes_of(context: Context, client: httpx.Client, artifact_id: str) -> bytes:
-    sha256 = client.get(f"/artifacts/{artifact_id}").json()["sha256"]
+    sha256 = client.get(f"/v1/artifacts/{artifact_id}").json()["sha256"]
     return b"".join(context.launcher._read_artifact(sha256))
 
 
@@ -156,29 +156,29 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     state.run_batch({1: 1, 2: 1})
     savepoint, _ = state.checkpoint("mine")
     lose_database()
-    assert client.get("/jobs").json()["jobs"] == []
+    assert client.get("/v1/jobs").json()["jobs"] == []
 
     [answer] = recovered(client, dry_run=True)
     assert (answer["id"], answer["name"], answer["outcome"]) == (before["id"], "flights", "RECOVERED")
-    assert client.get("/jobs").json()["jobs"] == []
-    assert client.get("/artifacts").json()["artifacts"] == []
+    assert client.get("/v1/jobs").json()["jobs"] == []
+    assert client.get("/v1/artifacts").json()["artifacts"] == []
 
     [answer] = recovered(client)
     assert (answer["outcome"], answer["revision"], answer["attempt"]) == ("RECOVERED", 1, 1)
-    after = client.get("/jobs/flights").json()
+    after = client.get("/v1/jobs/flights").json()
     assert after["status"] == "STOPPED"
     assert {name: after[name] for name in IDENTITY} == {name: before[name] for name in IDENTITY}
     assert {name: after[name] for name in SPECIFICATION} == {name: before[name] for name in SPECIFICATION}
     assert bytes_of(context, client, after["artifact_id"]) == PROGRAM
     assert bytes_of(context, client, after["libraries"][0]) == MODULE
 
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert outcomes(client) == {before["id"]: "KNOWN"}
-    assert client.get("/jobs/flights").json() == shown
+    assert client.get("/v1/jobs/flights").json() == shown
 
-    assert client.post("/jobs/flights/start").status_code == 202
+    assert client.post("/v1/jobs/flights/start").status_code == 202
     pursue(before["id"])
-    newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
+    newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["restore_from"]) == (2, None), "above all in the log, which names the checkpoint"
     driver = StateJob(store, tmp_path / "new", job_id=JobId(before["id"]))
     driver.recover(2)
@@ -186,7 +186,7 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
 
     again = {"name": "copy", "artifact_id": after["artifact_id"], "max_parallelism": 16}
     source = {"location": location_of(after["store_url"], savepoint.path)}
-    assert client.post("/jobs", json={**again, "restore_from": source}).status_code == 201, "the savepoint is usable"
+    assert client.post("/v1/jobs", json={**again, "restore_from": source}).status_code == 201, "the savepoint is usable"
 
 
 def test_the_record_has_names_of_secrets_and_is_there_before_the_driver(
@@ -219,7 +219,7 @@ def test_no_driver_is_launched_without_a_record(
     with pytest.raises(keyscale.api.errors.StoreUnavailableError):
         create("flights")
     assert started == []
-    assert client.get("/jobs/flights").json()["status"] == "SUBMITTING", "the step is tried again"
+    assert client.get("/v1/jobs/flights").json()["status"] == "SUBMITTING", "the step is tried again"
 
 
 def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noqa: PLR0917
@@ -243,7 +243,7 @@ def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noq
     store.put(Layout(JobId("../x")).record(Attempt(1)), b"no record of a job")
 
     lose_database()
-    other = client.post("/jobs", json={"name": "taken", "artifact_id": upload().json()["id"]}).json()
+    other = client.post("/v1/jobs", json={"name": "taken", "artifact_id": upload().json()["id"]}).json()
     with context.sessions.begin() as session:
         row = DeletedJob(job_id=ids["deleted"], name="deleted", store_url=created["good"]["store_url"])
         row.deleted_at_ms = row.due_at_ms = 1
@@ -257,15 +257,15 @@ def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noq
         ids["deleted"]: "JOB_RECORD_INVALID",
         ids["cut"]: "JOB_RECORD_INVALID",
     }
-    first = client.post("/recover", json={}).json()
+    first = client.post("/v1/recover", json={}).json()
     assert len(first["jobs"]) == recovered_jobs.JOBS_AT_ONCE
     assert first["next"] == first["jobs"][-1]["id"]
-    rest = client.post("/recover", json={"after": first["next"]}).json()
+    rest = client.post("/v1/recover", json={"after": first["next"]}).json()
     found = [*first["jobs"], *rest["jobs"]]
     assert rest["next"] is None
     assert {each["id"]: (each["failure"] or {"code": each["outcome"]})["code"] for each in found} == expected
     assert all(each["failure"]["message"] and each["failure"]["advice"] for each in found if each["failure"])
-    assert {job["id"] for job in client.get("/jobs").json()["jobs"]} == {ids["good"], other["id"]}
+    assert {job["id"] for job in client.get("/v1/jobs").json()["jobs"]} == {ids["good"], other["id"]}
     assert outcomes(client, jobs=[ids["good"], STRANGER]) == {ids["good"]: "KNOWN", STRANGER: "JOB_RECORD_INVALID"}
 
 
@@ -352,7 +352,7 @@ def test_a_record_that_no_request_could_have_made_is_refused(  # noqa: PLR0917
     write_job_record(store, change(record_of(store, job)))
     lose_database()
     assert outcomes(client) == {job["id"]: code}
-    assert client.get("/jobs").json()["jobs"] == client.get("/artifacts").json()["artifacts"] == []
+    assert client.get("/v1/jobs").json()["jobs"] == client.get("/v1/artifacts").json()["artifacts"] == []
 
 
 def test_the_revision_that_has_run_counts_and_not_one_whose_driver_never_opened_its_attempt(
@@ -370,7 +370,7 @@ def test_the_revision_that_has_run_counts_and_not_one_whose_driver_never_opened_
     lose_database()
     [answer] = recovered(client)
     assert (answer["revision"], answer["attempt"]) == (1, 2)
-    assert client.get("/jobs/flights").json()["parallelism"] == 2
+    assert client.get("/v1/jobs/flights").json()["parallelism"] == 2
 
 
 def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR0917
@@ -417,12 +417,12 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
 def test_a_store_that_does_not_answer_is_said_and_a_wrong_url_is_refused(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answer = client.post("/recover", json={"store_url": "ftp://host/x"})
+    answer = client.post("/v1/recover", json={"store_url": "ftp://host/x"})
     assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
 
     def no_answer(*_: object, **__: object) -> None:
         raise StoreUnavailableError("no answer")
 
     monkeypatch.setattr(LocalObjectStore, "list", no_answer)
-    answer = client.post("/recover", json={})
+    answer = client.post("/v1/recover", json={})
     assert (answer.status_code, answer.json()["code"]) == (503, "STORE_UNAVAILABLE")

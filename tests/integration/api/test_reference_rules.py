@@ -87,7 +87,7 @@ def fields_of(document: dict[str, Any]) -> set[str]:
 
 def test_every_field_is_known_to_refer_to_something_or_not(client: httpx.Client) -> None:
     assert (
-        fields_of(client.get("/openapi.json", timeout=60).json())
+        fields_of(client.get("/v1/openapi.json", timeout=60).json())
         == REFERENCES | WITHIN_THE_JOB | OF_ADMINISTRATORS | VALUES
     )
 
@@ -111,8 +111,8 @@ class World:
 
     def shown(self) -> list[Any]:
         """All that an administrator sees of `payroll`."""
-        paths = ("", "/checkpoints", "/savepoints", "/revisions", "/changes", "/events")
-        return [self.call("ADMIN", "GET", f"/jobs/payroll{path}").json() for path in paths]
+        paths = ("", "/checkpoints", "/savepoints", "/revisions", "/changes", "/v1/events")
+        return [self.call("ADMIN", "GET", f"/v1/jobs/payroll{path}").json() for path in paths]
 
 
 @pytest.fixture
@@ -131,9 +131,9 @@ def world(anonymous: httpx.Client, context: Context) -> World:
     made = World(anonymous, context, {}, {})
     for name, team in (("payroll", "a"), ("shop", "b")):
         files = {"file": (f"{name}.py", f"print({name!r})\n".encode())}
-        program = made.call(team.upper(), "POST", "/artifacts", files=files).json()
+        program = made.call(team.upper(), "POST", "/v1/artifacts", files=files).json()
         body = {"name": name, "artifact_id": program["id"], "labels": {"team": team}, "max_parallelism": 16}
-        made.jobs[name] = made.call(team.upper(), "POST", "/jobs", json=body).json()
+        made.jobs[name] = made.call(team.upper(), "POST", "/v1/jobs", json=body).json()
         made.snapshots[name] = Snapshots(context.sessions, made.jobs[name]["id"])
         layout = made.snapshots[name].layout
         made.snapshots[name].take(1, {f"{layout.shared}a-1-1": b"one"})
@@ -141,8 +141,13 @@ def world(anonymous: httpx.Client, context: Context) -> World:
     return made
 
 
-ROUTES = (("POST", "/jobs"), ("POST", "/jobs/shop/start"), ("POST", "/jobs/shop/clone"), ("PATCH", "/jobs/shop"),
-          ("POST", "/jobs/shop/plan"))  # fmt: skip
+ROUTES = (
+    ("POST", "/v1/jobs"),
+    ("POST", "/v1/jobs/shop/start"),
+    ("POST", "/v1/jobs/shop/clone"),
+    ("PATCH", "/v1/jobs/shop"),
+    ("POST", "/v1/jobs/shop/plan"),
+)
 RESTORING = ROUTES[:3]
 
 
@@ -151,8 +156,8 @@ def bodies(world: World) -> Iterator[tuple[str, str, str, dict[str, Any], str, s
     program, own = world.jobs["payroll"]["artifact_id"], world.jobs["shop"]["artifact_id"]
     nothing = "0" * 32
     for method, path in ROUTES:
-        new = {"name": "new", "labels": {"team": "b"}} if path in {"/jobs", "/jobs/shop/clone"} else {}
-        needed = {"artifact_id": own, **new} if path == "/jobs" else new
+        new = {"name": "new", "labels": {"team": "b"}} if path in {"/v1/jobs", "/v1/jobs/shop/clone"} else {}
+        needed = {"artifact_id": own, **new} if path == "/v1/jobs" else new
         if not path.endswith("/start"):
             yield method, path, "artifact_id", {**needed, "artifact_id": program}, program, nothing
             yield method, path, "libraries[]", {**needed, "libraries": [program]}, program, nothing
@@ -190,8 +195,8 @@ def test_what_is_outside_of_the_scope_is_refused_like_what_does_not_exist(world:
         tried.add(field)
     assert tried == {"artifact_id", "libraries[]", "restore_from.job", "restore_from.location"}
     assert world.shown() == before
-    assert world.call("B", "GET", "/jobs/shop").json()["revision"] == 1
-    assert len(world.call("ADMIN", "GET", "/jobs").json()["jobs"]) == 2
+    assert world.call("B", "GET", "/v1/jobs/shop").json()["revision"] == 1
+    assert len(world.call("ADMIN", "GET", "/v1/jobs").json()["jobs"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -206,9 +211,11 @@ def test_the_number_and_the_savepoint_of_a_job_are_looked_for_in_that_job_alone(
     for which in ({"checkpoint_id": 9}, {"savepoint_id": "payroll-s"}):
         for path in ("start", "clone"):
             body = {"restore_from": which} | ({"name": "new", "labels": {"team": "b"}} if path == "clone" else {})
-            assert world.call("B", "POST", f"/jobs/shop/{path}", json=body).json()["code"] == "RESTORE_SOURCE_INVALID"
+            assert (
+                world.call("B", "POST", f"/v1/jobs/shop/{path}", json=body).json()["code"] == "RESTORE_SOURCE_INVALID"
+            )
     for path in ("savepoints/payroll-s", "changes/payroll-s", "rescales/payroll-s", "checkpoints/1/compare?to=9"):
-        assert world.call("B", "GET", f"/jobs/shop/{path}").status_code == 404, path
+        assert world.call("B", "GET", f"/v1/jobs/shop/{path}").status_code == 404, path
 
 
 def test_an_operations_id_of_another_job_is_neither_used_nor_said_whose_it_is(world: World) -> None:
@@ -220,7 +227,7 @@ def test_an_operations_id_of_another_job_is_neither_used_nor_said_whose_it_is(wo
         ("PATCH", "", {"change_id": "payroll-s", "parallelism": 2}),
         ("POST", "rollback", {"change_id": "payroll-s", "revision": 1}),
     ):
-        refused = world.call("B", method, f"/jobs/shop/{path}".rstrip("/"), json=body)
+        refused = world.call("B", method, f"/v1/jobs/shop/{path}".rstrip("/"), json=body)
         assert refused.json()["code"] == "OPERATION_ID_TAKEN", path
         assert "payroll" not in refused.text.replace("payroll-s", ""), path
 
@@ -228,14 +235,14 @@ def test_an_operations_id_of_another_job_is_neither_used_nor_said_whose_it_is(wo
 def test_an_artifact_that_another_scopes_job_uses_is_kept_without_naming_that_job(world: World) -> None:
     program = world.jobs["shop"]["artifact_id"]
     body = {"name": "secret-plan", "artifact_id": program, "labels": {"team": "a"}}
-    assert world.call("ADMIN", "POST", "/jobs", json=body).status_code == 201
-    refused = world.call("B", "DELETE", f"/artifacts/{program}")
+    assert world.call("ADMIN", "POST", "/v1/jobs", json=body).status_code == 201
+    refused = world.call("B", "DELETE", f"/v1/artifacts/{program}")
     assert (refused.json()["code"], "shop" in refused.text) == ("ARTIFACT_IN_USE", True)
-    assert world.call("B", "DELETE", "/jobs/shop").status_code == 204
-    refused = world.call("B", "DELETE", f"/artifacts/{program}")
+    assert world.call("B", "DELETE", "/v1/jobs/shop").status_code == 204
+    refused = world.call("B", "DELETE", f"/v1/artifacts/{program}")
     assert (refused.status_code, refused.json()["code"]) == (409, "ARTIFACT_IN_USE")
     assert "secret-plan" not in refused.text
-    assert "secret-plan" in world.call("ADMIN", "DELETE", f"/artifacts/{program}").text
+    assert "secret-plan" in world.call("ADMIN", "DELETE", f"/v1/artifacts/{program}").text
     with world.context.reads() as session:
         assert artifacts.find(session, program) is not None
 
@@ -246,10 +253,10 @@ def test_a_savepoint_that_another_scopes_job_has_claimed_is_refused_without_nami
     take_claim(snapshots.store, read_manifest(snapshots.store, path), JobId(payroll))
     body = {"restore_from": {"savepoint_id": "shop-s"}}
     for token, is_named in (("B", False), ("ADMIN", True)):
-        refused = world.call(token, "POST", "/jobs/shop/start", json=body)
+        refused = world.call(token, "POST", "/v1/jobs/shop/start", json=body)
         assert (refused.json()["code"], "has claimed it" in refused.text) == ("RESTORE_SOURCE_INVALID", True)
         assert ("the job payroll" in refused.text, payroll in refused.text) == (is_named, False), token
-        deletion = world.call(token, "DELETE", "/jobs/shop/savepoints/shop-s", params={"dry_run": True})
+        deletion = world.call(token, "DELETE", "/v1/jobs/shop/savepoints/shop-s", params={"dry_run": True})
         assert (deletion.json()["allowed"], "the job payroll" in deletion.text) == (False, is_named), deletion.text
         assert payroll not in deletion.text
 
@@ -268,7 +275,7 @@ def test_a_forged_manifest_does_not_tell_whether_another_job_has_a_file(world: W
     for number, path in ((11, theirs.path), (12, f"{theirs.path}0"), (13, "../token"), (14, "")):
         file = FileHandle("positions", path, theirs.size_bytes, "0" * 64)
         body = forged(world, number, positions=file)
-        refused = world.call("B", "POST", "/jobs/shop/start", json=body).json()
+        refused = world.call("B", "POST", "/v1/jobs/shop/start", json=body).json()
         assert refused["code"] == "RESTORE_SOURCE_INVALID", refused
         assert refused["detail"].endswith(f": 1 of its files are not its job's: {path}")
 
@@ -277,5 +284,5 @@ def test_a_forged_manifest_does_not_tell_whether_another_job_has_a_file(world: W
 def test_a_forged_manifest_gives_no_job_more_key_groups_than_a_job_may_have(world: World, max_parallelism: int) -> None:
     body = forged(world, 11, max_parallelism=max_parallelism)
     needed = {"name": "new", "labels": {"team": "b"}, "artifact_id": world.jobs["shop"]["artifact_id"]}
-    refused = world.call("B", "POST", "/jobs", json={**needed, **body})
+    refused = world.call("B", "POST", "/v1/jobs", json={**needed, **body})
     assert (refused.status_code, refused.json()["code"]) == (422, "RESTORE_SOURCE_INVALID"), refused.text

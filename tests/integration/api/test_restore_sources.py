@@ -71,11 +71,11 @@ def snapshots(context: Context, job: dict[str, Any], tmp_path: Path) -> Snapshot
 
 
 def start(client: httpx.Client, job: str = "flights", **body: Any) -> Any:
-    return client.post(f"/jobs/{job}/start", json=body).json()
+    return client.post(f"/v1/jobs/{job}/start", json=body).json()
 
 
 def create(client: httpx.Client, job: dict[str, Any], name: str, **body: Any) -> Any:
-    return client.post("/jobs", json={"name": name, "artifact_id": job["artifact_id"], **body}).json()
+    return client.post("/v1/jobs", json={"name": name, "artifact_id": job["artifact_id"], **body}).json()
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_start_takes_a_location_a_claim_and_another_parallelism(client: httpx.
     assert (started["restore"]["location"], started["restore"]["claim_mode"]) == (location, "CLAIM")
     assert (started["status"], started["revision"], started["parallelism"]) == ("SUBMITTING", 2, 5)
     assert start(client, parallelism=6)["code"] == "JOB_STATUS_CONFLICT"
-    assert client.get("/jobs/flights").json()["parallelism"] == 5
+    assert client.get("/v1/jobs/flights").json()["parallelism"] == 5
 
 
 @pytest.mark.parametrize(
@@ -131,12 +131,12 @@ def test_a_start_takes_a_location_a_claim_and_another_parallelism(client: httpx.
 def test_what_a_job_cannot_start_from_is_refused_and_the_job_is_as_it_was(
     client: httpx.Client, job: dict[str, Any], body: dict[str, Any], code: str, detail: str
 ) -> None:
-    before = client.get("/jobs/flights").json()
+    before = client.get("/v1/jobs/flights").json()
     refused = start(client, **body)
     assert refused["code"] == code
     assert detail in refused["detail"]
-    assert client.get("/jobs/flights").json() == before
-    assert len(client.get(f"/jobs/{job['id']}/revisions").json()["revisions"]) == 1
+    assert client.get("/v1/jobs/flights").json() == before
+    assert len(client.get(f"/v1/jobs/{job['id']}/revisions").json()["revisions"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(
     refused = create(client, job, "other", restore_from={"latest": True})
     assert (refused["code"], "name the `job`" in refused["detail"]) == ("REQUEST_INVALID", True)
     assert create(client, job, "other", parallelism=17, restore_from=named)["code"] == "PARALLELISM_OUT_OF_RANGE"
-    assert client.get("/jobs/other").json()["code"] == "JOB_NOT_FOUND"
+    assert client.get("/v1/jobs/other").json()["code"] == "JOB_NOT_FOUND"
 
 
 @pytest.mark.parametrize("how", ["update", "start", "rollback"])
@@ -192,10 +192,12 @@ def test_permission_to_drop_state_keeps_the_snapshot_that_the_job_is_to_start_fr
     if how == "start":
         answer = start(client, "fork", **allowed)
     elif how == "update":
-        answer = client.patch("/jobs/fork", json={"parallelism": 3, **allowed}, headers={"If-Match": "*"}).json()["job"]
+        answer = client.patch("/v1/jobs/fork", json={"parallelism": 3, **allowed}, headers={"If-Match": "*"}).json()[
+            "job"
+        ]
     else:
         body = {"revision": 1, "state": "current", "plan_first": False, **allowed}
-        answer = client.post("/jobs/fork/rollback", json=body).json()["job"]
+        answer = client.post("/v1/jobs/fork/rollback", json=body).json()["job"]
     assert answer["restore"] == {**fork["restore"], **allowed}
     assert answer["restore"]["location"] == snapshots.location(3)
 
@@ -204,7 +206,7 @@ def test_a_user_reaches_the_snapshots_of_jobs_in_scope_only(
     client: httpx.Client, context: Context, upload: Callable[..., Any], snapshots: Snapshots
 ) -> None:
     body = {"name": "own", "artifact_id": upload(b"print(3)\n").json()["id"], "max_parallelism": 16}
-    assert client.post("/jobs", json=body).status_code == 201
+    assert client.post("/v1/jobs", json=body).status_code == 201
     with context.sessions.begin() as session:
         add_token(session, "narrow", Role.OPERATOR, JobScope(jobs=frozenset({"own"})))
     client.headers["Authorization"] = "Bearer narrow"
@@ -218,25 +220,25 @@ def test_a_user_reaches_the_snapshots_of_jobs_in_scope_only(
 def test_a_clone_has_the_specification_and_the_latest_state_of_a_job_that_is_not_touched(
     client: httpx.Client, job: dict[str, Any], snapshots: Snapshots
 ) -> None:
-    before = client.get("/jobs/flights").json()
+    before = client.get("/v1/jobs/flights").json()
     body = {"name": "copy", "parallelism": 4, "parameters": {"output": "/out"}, "labels": {"team": "a"}, "start": True}
-    answer = client.post("/jobs/flights/clone", json=body)
+    answer = client.post("/v1/jobs/flights/clone", json=body)
     clone = answer.json()
     assert (answer.status_code, answer.headers["ETag"], clone["status"]) == (201, '"1"', "SUBMITTING")
     assert (clone["artifact_id"], clone["max_parallelism"], clone["labels"]) == (job["artifact_id"], 16, {"team": "a"})
     assert (clone["parallelism"], clone["parameters"]) == (4, {"output": "/out"})
     assert (clone["restore"]["mode"], clone["restore"]["location"]) == ("REWIND", snapshots.location(3))
-    assert client.get("/jobs/flights").json() == before
-    [revision] = client.get("/jobs/copy/revisions").json()["revisions"]
+    assert client.get("/v1/jobs/flights").json() == before
+    [revision] = client.get("/v1/jobs/copy/revisions").json()["revisions"]
     assert revision["message"] == "cloned from flights"
-    older = client.post("/jobs/flights/clone", json={"name": "older", "restore_from": {"checkpoint_id": 2}}).json()
+    older = client.post("/v1/jobs/flights/clone", json={"name": "older", "restore_from": {"checkpoint_id": 2}}).json()
     assert (older["status"], older["restore"]["location"]) == ("CREATED", snapshots.location(2))
-    refused = client.post("/jobs/flights/clone", json={"name": "copy"}).json()
+    refused = client.post("/v1/jobs/flights/clone", json={"name": "copy"}).json()
     assert refused["code"] == "JOB_NAME_TAKEN"
 
 
 @pytest.mark.usefixtures("job")
 def test_a_job_without_state_is_not_cloned(client: httpx.Client) -> None:
-    refused = client.post("/jobs/flights/clone", json={"name": "copy"}).json()
+    refused = client.post("/v1/jobs/flights/clone", json={"name": "copy"}).json()
     assert (refused["code"], "keeps no completed" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
-    assert client.get("/jobs/copy").json()["code"] == "JOB_NOT_FOUND"
+    assert client.get("/v1/jobs/copy").json()["code"] == "JOB_NOT_FOUND"

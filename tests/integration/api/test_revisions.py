@@ -35,14 +35,14 @@ FAILURE = {"code": "USER_CODE_FAILED", "message": "KeyError: 'u9'"}
 
 
 def patch(client: httpx.Client, revision: int, **body: Any) -> httpx.Response:
-    return client.patch("/jobs/flights", json=body, headers={"If-Match": f'"{revision}"'})
+    return client.patch("/v1/jobs/flights", json=body, headers={"If-Match": f'"{revision}"'})
 
 
 def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_was_seen(
     client: httpx.Client, job: dict[str, Any], upload: Callable[..., Any]
 ) -> None:
-    assert client.get("/jobs/flights").headers["ETag"] == '"1"'
-    assert client.patch("/jobs/flights", json={"parallelism": 4}).json()["code"] == "REVISION_REQUIRED"
+    assert client.get("/v1/jobs/flights").headers["ETag"] == '"1"'
+    assert client.patch("/v1/jobs/flights", json={"parallelism": 4}).json()["code"] == "REVISION_REQUIRED"
     assert patch(client, 1, parallelism=2).json()["revision"] == 1, "nothing changes"
     other = upload(b"print(2)\n").json()["id"]
     answer = patch(client, 1, artifact_id=other, parameters={"input": "/in"}, message="why")
@@ -50,16 +50,16 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
     late = patch(client, 1, parallelism=4)
     assert (late.status_code, late.json()["code"], late.json()["revision"]) == (412, "REVISION_CONFLICT", 2)
     for seen, status in (("2", 200), ('W/"2"', 200), ('"1", "2"', 200), ("1", 412), ("two", 412), ("1, 2", 412)):
-        again = client.patch("/jobs/flights", json={"parallelism": 2}, headers={"If-Match": seen})
+        again = client.patch("/v1/jobs/flights", json={"parallelism": 2}, headers={"If-Match": seen})
         assert again.status_code == status, seen
-    shown = client.get("/jobs/flights/revisions").json()["revisions"]
+    shown = client.get("/v1/jobs/flights/revisions").json()["revisions"]
     assert [(each["number"], each["is_current"], each["message"]) for each in shown] == [
         (2, True, "why"),
         (1, False, None),
     ]
-    diff = client.get("/jobs/flights/revisions/1/diff", params={"to": 2}).json()["differences"]
+    diff = client.get("/v1/jobs/flights/revisions/1/diff", params={"to": 2}).json()["differences"]
     assert [each["field"] for each in diff] == ["artifact_id", "parameters.input"]
-    kept = client.delete(f"/artifacts/{job['artifact_id']}").json()
+    kept = client.delete(f"/v1/artifacts/{job['artifact_id']}").json()
     assert (kept["code"], "revision 1 of job flights" in kept["detail"]) == ("ARTIFACT_IN_USE", True)
 
 
@@ -73,7 +73,7 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
                 assert found is not None
                 apply(step, JobTransaction(session, found))
 
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     body = {"parallelism": 4, "parameters": {"input": "/in"}, "change_id": "u", "plan_first": False}
     first = patch(client, 1, **body)
@@ -86,22 +86,22 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
         assert command is not None
         settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["revision"], shown["attempt"]["revision"], shown["attempt"]["restore_from"]) == (2, 2, SAVEPOINT)
     take(steps.RollBack(2, FAILURE), steps.CompleteChange(True, None))
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["revision"], shown["parallelism"], shown["restore"]["mode"]) == (1, 2, "REWIND")
-    change = client.get("/jobs/flights/changes/u").json()
+    change = client.get("/v1/jobs/flights/changes/u").json()
     assert (change["status"], change["failure"]["message"]) == ("ROLLED_BACK", FAILURE["message"])
-    assert client.get("/jobs/flights/revisions/2").json()["change"]["status"] == "ROLLED_BACK"
-    assert client.get("/jobs/flights/rescales").json()["rescales"] == []
-    assert client.get("/operations/u").json()["failure_cause"]["code"] == FAILURE["code"]
+    assert client.get("/v1/jobs/flights/revisions/2").json()["change"]["status"] == "ROLLED_BACK"
+    assert client.get("/v1/jobs/flights/rescales").json()["rescales"] == []
+    assert client.get("/v1/operations/u").json()["failure_cause"]["code"] == FAILURE["code"]
 
 
 def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_told_until_it_does(
     context: Context, client: httpx.Client, job: dict[str, Any]
 ) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -113,7 +113,7 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
     settings = {"checkpoints": {"interval_ms": 7000}, "restart": {"type": "none"}, "batch_interval_ms": 50}
     answer = patch(client, 1, **settings)
     assert (answer.status_code, answer.json()["change"], answer.json()["job"]["status"]) == (200, None, "RUNNING")
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["revision"], shown["attempt"]["number"], shown["attempt"]["revision"]) == (2, 1, 2)
     told = drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=1))
     assert told.settings is not None
@@ -126,7 +126,7 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
     assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=2)).settings is None
     assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING)).settings is None, "an older driver"
 
-    back = client.post("/jobs/flights/rollback", json={"revision": 1, "state": "current"})
+    back = client.post("/v1/jobs/flights/rollback", json={"revision": 1, "state": "current"})
     assert (back.status_code, back.json()["change"], back.json()["job"]["revision"]) == (200, None, 1)
     needs = {"checkpoints": {"store_outage_max_ms": 1}}
     assert patch(client, 1, **needs).json()["change"]["kind"] == "UPGRADE"
@@ -137,7 +137,7 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
 def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_and_keeps_its_driver(
     context: Context, client: httpx.Client, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -154,8 +154,8 @@ def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_a
     assert patch(client, 9, **body).json()["code"] == "REVISION_CONFLICT", "this is known without a plan"
     refused = patch(client, 1, **body, allow_non_restored_state=True)
     assert (refused.status_code, refused.json()["code"]) == (409, "CHANGE_INCOMPATIBLE")
-    assert client.get("/jobs/flights").json()["status"] == "RUNNING"
-    assert len(client.get("/jobs/flights/revisions").json()["revisions"]) == 1
+    assert client.get("/v1/jobs/flights").json()["status"] == "RUNNING"
+    assert len(client.get("/v1/jobs/flights/revisions").json()["revisions"]) == 1
     assert asked == [{"allow": True}]
     assert patch(client, 1, **body, plan_first=False).status_code == 202
     assert len(asked) == 1
@@ -184,7 +184,7 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
     context: Context, client: httpx.Client, job: dict[str, Any], metrics: dict[str, Any] | None, mode: str
 ) -> None:
     assert patch(client, 1, parallelism=4).status_code == 200
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -196,7 +196,7 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
         if metrics == {"input_batches": 1}:
             found.failure = FAILURE
     body = {"revision": 1, "state": "current", "plan_first": False, "allow_non_restored_state": True}
-    change = client.post("/jobs/flights/rollback", json=body).json()["change"]
+    change = client.post("/v1/jobs/flights/rollback", json=body).json()["change"]
     assert change["upgrade_mode"] == mode
     with context.sessions() as session:
         assert session.get_one(Change, change["id"]).allow_non_restored_state
@@ -206,7 +206,7 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
 def test_a_job_that_fails_again_and_again_is_upgraded_from_its_last_state(
     context: Context, client: httpx.Client, job: dict[str, Any], status: JobStatus, mode: str
 ) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -229,7 +229,7 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
                 assert found is not None
                 apply(step, JobTransaction(session, found))
 
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     assert patch(client, 1, parameters={"input": "/in"}, change_id="u", plan_first=False).status_code == 202
     take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
@@ -241,7 +241,7 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.CompleteChange(False, 5))
     for _ in range(2):
         take(steps.ShowStatus(JobStatus.RUNNING))
-        answer = client.post("/jobs/flights/rollback", json={"revision": 1})
+        answer = client.post("/v1/jobs/flights/rollback", json={"revision": 1})
         assert answer.status_code == 202, answer.text
         with context.sessions() as session:
             assert session.get_one(Change, answer.json()["change"]["id"]).rewind_to == SAVEPOINT
@@ -252,8 +252,8 @@ def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepo
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
     assert patch(client, 1, parallelism=4).status_code == 200
-    refused = client.post(f"/jobs/{job['id']}/rollback", json={"revision": 1})
+    refused = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1})
     assert (refused.status_code, refused.json()["code"]) == (409, "REVISION_WITHOUT_SAVEPOINT")
-    answer = client.post(f"/jobs/{job['id']}/rollback", json={"revision": 1, "state": "current"})
+    answer = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1, "state": "current"})
     assert (answer.status_code, answer.json()["job"]["parallelism"]) == (200, 2)
-    assert client.post(f"/jobs/{job['id']}/rollback", json={"revision": 7}).json()["code"] == "REVISION_NOT_FOUND"
+    assert client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 7}).json()["code"] == "REVISION_NOT_FOUND"

@@ -89,9 +89,9 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             add_token(session, f"{role}-B", role, JobScope(labels={"team": "b"}))
     admin = {"Authorization": "Bearer ADMIN"}
     files = {"file": ("secretive.py", b"print(1)\n")}
-    artifact = anonymous.post("/artifacts", files=files, headers=admin).json()
+    artifact = anonymous.post("/v1/artifacts", files=files, headers=admin).json()
     body = {"name": "payroll", "artifact_id": artifact["id"], "labels": {"team": "a", "stage": "test"}}
-    job = anonymous.post("/jobs", json=body, headers=admin).json()
+    job = anonymous.post("/v1/jobs", json=body, headers=admin).json()
     with context.sessions.begin() as session:
         session.add(
             Command(
@@ -146,8 +146,8 @@ def test_every_route_has_a_documented_rule_and_every_rule_a_route(app: FastAPI) 
 
 
 def test_a_route_without_a_rule_is_noticed(app: FastAPI) -> None:
-    app.get("/jobs/{job_id}/leak")(lambda job_id: job_id)
-    assert served_routes(app) - set(RULES) == {("GET", "/jobs/{job_id}/leak")}
+    app.get("/v1/jobs/{job_id}/leak")(lambda job_id: job_id)
+    assert served_routes(app) - set(RULES) == {("GET", "/v1/jobs/{job_id}/leak")}
 
 
 @pytest.mark.parametrize("token", [None, "wrong", "x" * 600, "A.B.C"])
@@ -202,12 +202,12 @@ def test_a_user_of_another_scope_learns_nothing_and_changes_nothing(world: World
             shown = world.call(route, token).text
             assert not [text for text in ("payroll", world.job["id"], world.ids["artifact_id"]) if text in shown], route
     body = {"name": "other", "artifact_id": world.ids["artifact_id"], "labels": {"team": "b"}}
-    refused = world.call(("POST", "/jobs"), "OPERATOR-B", json=body)
+    refused = world.call(("POST", "/v1/jobs"), "OPERATOR-B", json=body)
     assert (refused.status_code, refused.json()["code"]) == (404, "ARTIFACT_NOT_FOUND")
-    refused = world.call(("POST", "/jobs"), "OPERATOR-B", json={**body, "labels": {"team": "a"}})
+    refused = world.call(("POST", "/v1/jobs"), "OPERATOR-B", json={**body, "labels": {"team": "a"}})
     assert (refused.status_code, refused.json()["code"]) == (403, "OUT_OF_SCOPE")
-    assert world.call(("GET", "/jobs/{job_id}"), "ADMIN").json() == world.job | {
-        "attempt": world.call(("GET", "/jobs/{job_id}"), "ADMIN").json()["attempt"]
+    assert world.call(("GET", "/v1/jobs/{job_id}"), "ADMIN").json() == world.job | {
+        "attempt": world.call(("GET", "/v1/jobs/{job_id}"), "ADMIN").json()["attempt"]
     }
 
 
@@ -247,7 +247,7 @@ def test_a_scope_of_names_and_one_of_labels_reach_their_jobs_only(
     artifact = upload(b"print(2)\n", "other.py").json()["id"]
     for name, labels in (("invoices", {"team": "b", "stage": "live"}), ("refunds", {"team": "b"})):
         body = {"name": name, "artifact_id": artifact, "labels": labels}
-        assert world.call(("POST", "/jobs"), "ADMIN", json=body).status_code == 201
+        assert world.call(("POST", "/v1/jobs"), "ADMIN", json=body).status_code == 201
     cases = {
         "named": (JobScope(jobs=frozenset({"payroll"})), {"payroll"}),
         "by-id": (JobScope(jobs=frozenset({world.job["id"]})), {"payroll"}),
@@ -260,11 +260,11 @@ def test_a_scope_of_names_and_one_of_labels_reach_their_jobs_only(
         for name, (scope, _) in cases.items():
             add_token(session, name, Role.VIEWER, scope)
     for name, (scope, expected) in cases.items():
-        listed = world.call(("GET", "/jobs"), name).json()["jobs"]
+        listed = world.call(("GET", "/v1/jobs"), name).json()["jobs"]
         assert {job["name"] for job in listed} == expected, name
-        about = {event["job_id"] for event in world.call(("GET", "/events"), name).json()["events"]}
+        about = {event["job_id"] for event in world.call(("GET", "/v1/events"), name).json()["events"]}
         assert about == {job["id"] for job in listed}, name
-        every = world.call(("GET", "/jobs"), "ADMIN").json()["jobs"]
+        every = world.call(("GET", "/v1/jobs"), "ADMIN").json()["jobs"]
         covered = {
             job["name"] for job in every if scope.covers(job_id=job["id"], name=job["name"], labels=job["labels"])
         }

@@ -60,7 +60,7 @@ def runs(context: Context, job_id: str) -> set[str]:
 
 
 def reports(client: httpx.Client) -> list[dict[str, Any]]:
-    return [one["details"] for one in client.get("/events").json()["events"] if one["kind"] == "RUNS_REMOVED"]
+    return [one["details"] for one in client.get("/v1/events").json()["events"] if one["kind"] == "RUNS_REMOVED"]
 
 
 def test_the_runs_of_removed_attempts_go_and_the_runs_of_kept_attempts_stay(
@@ -83,7 +83,7 @@ def test_the_local_files_of_a_job_that_another_replica_has_deleted_go(
     add_attempts(context, job["id"], 2)
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(context.launcher, "forget", lambda _: None)
-        assert client.delete(f"/jobs/{job['id']}").status_code == 204
+        assert client.delete(f"/v1/jobs/{job['id']}").status_code == 204
     assert directory(context, job["id"]).exists()
     assert removal.run() == RemovedRuns(jobs=1, attempts=0, size_bytes=200)
     assert not directory(context, job["id"]).exists()
@@ -111,7 +111,7 @@ def test_a_run_that_the_database_has_lost_is_killed_and_reported(
     with unknown_run(context) as run:
         removal.run()
         wait_until(lambda: not context.launcher.has_supervisor("unknown", 7), what="the end of the run")
-    [event] = [each for each in client.get("/events").json()["events"] if each["kind"] == "LOST_RUN_KILLED"]
+    [event] = [each for each in client.get("/v1/events").json()["events"] if each["kind"] == "LOST_RUN_KILLED"]
     assert event["details"] == {"job": "unknown", "attempt": 7, "host": context.launcher.host}
     removal.run()
     assert not run.exists()
@@ -173,7 +173,7 @@ def test_directories_of_a_job_may_be_deeper_than_a_path_is_long(
         assert not works[0].exists()
     plan = context.settings.runs_directory / "plans" / "0123"
     with deepened(directory(context, job["id"]), plan):
-        assert client.delete(f"/jobs/{job['id']}").status_code == 204
+        assert client.delete(f"/v1/jobs/{job['id']}").status_code == 204
         assert not directory(context, job["id"]).exists()
         context.programs.sweep()  # as a control plane that starts does
         assert not plan.exists()

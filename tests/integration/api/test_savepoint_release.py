@@ -164,7 +164,7 @@ def test_a_savepoint_stays_while_another_job_starts_from_it(changes: Changes, cl
     with changes.context.sessions.begin() as session:
         session.get_one(Job, "copy").restore = None
     assert changes.left() == []
-    assert client.get("/jobs/flights/savepoints/wider").json()["operation"]["discarded"]
+    assert client.get("/v1/jobs/flights/savepoints/wider").json()["operation"]["discarded"]
 
 
 def test_a_claimed_savepoint_is_left_to_the_job_that_has_claimed_it(changes: Changes) -> None:
@@ -176,23 +176,28 @@ def test_a_claimed_savepoint_is_left_to_the_job_that_has_claimed_it(changes: Cha
 
 def test_a_kept_savepoint_is_its_users_and_stays(changes: Changes, client: httpx.Client) -> None:
     def owners() -> set[str]:
-        listed = client.get("/jobs/flights/savepoints").json()["savepoints"]
-        shown = [client.get("/jobs/flights/savepoints/wider").json(), client.get("/jobs/flights/checkpoints/3").json()]
+        listed = client.get("/v1/jobs/flights/savepoints").json()["savepoints"]
+        shown = [
+            client.get("/v1/jobs/flights/savepoints/wider").json(),
+            client.get("/v1/jobs/flights/checkpoints/3").json(),
+        ]
         return {each["owner"] for each in [*listed, *shown]}
 
     changes.savepoint("wider")
     assert owners() == {"PLATFORM"}
-    answer = client.post("/jobs/flights/savepoints/wider/keep")
+    answer = client.post("/v1/jobs/flights/savepoints/wider/keep")
     assert (answer.status_code, answer.json()["owner"]) == (200, "USER"), answer.text
-    assert client.post("/jobs/flights/savepoints/wider/keep").status_code == 200
+    assert client.post("/v1/jobs/flights/savepoints/wider/keep").status_code == 200
     assert owners() == {"USER"}
     changes.checkpoint(3)
     assert changes.left() == ["wider"]
-    kept = [event for event in client.get("/jobs/flights/events").json()["events"] if event["kind"] == "SAVEPOINT_KEPT"]
+    kept = [
+        event for event in client.get("/v1/jobs/flights/events").json()["events"] if event["kind"] == "SAVEPOINT_KEPT"
+    ]
     assert len(kept) == 1
-    assert client.post("/jobs/flights/savepoints/none/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
-    assert client.delete("/jobs/flights/savepoints/wider").status_code == 202
-    assert client.post("/jobs/flights/savepoints/wider/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
+    assert client.post("/v1/jobs/flights/savepoints/none/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
+    assert client.delete("/v1/jobs/flights/savepoints/wider").status_code == 202
+    assert client.post("/v1/jobs/flights/savepoints/wider/keep").json()["code"] == "SAVEPOINT_NOT_FOUND"
 
 
 def test_a_savepoint_that_its_user_keeps_while_the_store_is_asked_stays(
@@ -202,7 +207,7 @@ def test_a_savepoint_that_its_user_keeps_while_the_store_is_asked_stays(
     changes.checkpoint(3)
 
     def kept_meanwhile(*_: Any) -> None:
-        assert client.post("/jobs/flights/savepoints/wider/keep").status_code == 200
+        assert client.post("/v1/jobs/flights/savepoints/wider/keep").status_code == 200
 
     monkeypatch.setattr(savepoint_release, "read_claim", kept_meanwhile)
     assert changes.left() == ["wider"]
@@ -220,9 +225,9 @@ def test_a_deleted_jobs_savepoints_of_changes_are_deleted_and_its_users_stay(
 ) -> None:
     changes.savepoint("first", ChangeKind.UPGRADE)
     changes.savepoint("second", ChangeKind.UPGRADE)
-    client.post("/jobs/flights/savepoints/first/keep")
+    client.post("/v1/jobs/flights/savepoints/first/keep")
     with changes.context.sessions.begin() as session:
         session.get_one(Job, changes.job_id).status = JobStatus.STOPPED
-    assert client.delete("/jobs/flights").status_code == 204
+    assert client.delete("/v1/jobs/flights").status_code == 204
     assert ObjectRemoval(changes.context.sessions, ReconcilerPulse()).run_due(changes.leadership)
     assert changes.made.paths() == {"savepoints/first/manifest.json", "savepoints/first/files/a"}

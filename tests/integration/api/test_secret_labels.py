@@ -37,7 +37,7 @@ def settings(settings: Settings) -> Settings:
 def labelled(client: httpx.Client, context: Context) -> None:
     """Two secrets with labels of two teams, and operators of the first team."""
     for name, team in (("OF_A", "a"), ("OF_B", "b")):
-        answer = client.put(f"/secrets/{name}/labels", json={"labels": {"team": team, "stage": "live"}})
+        answer = client.put(f"/v1/secrets/{name}/labels", json={"labels": {"team": team, "stage": "live"}})
         assert (answer.status_code, answer.json()["is_set"]) == (200, True)
     with context.sessions.begin() as session:
         add_token(session, "operator-of-a", Role.OPERATOR, JobScope(labels={"team": "a"}))
@@ -47,7 +47,7 @@ def labelled(client: httpx.Client, context: Context) -> None:
 @pytest.fixture
 def body(client: httpx.Client, labelled: None) -> dict[str, Any]:  # noqa: ARG001 - whose operator uploads
     """A job of the first team, with a program of its operator."""
-    artifact = client.post("/artifacts", files={"file": ("job.py", b"print(1)\n")}, headers=OF_A)
+    artifact = client.post("/v1/artifacts", files={"file": ("job.py", b"print(1)\n")}, headers=OF_A)
     return {"name": "bills", "artifact_id": artifact.json()["id"], "labels": {"team": "a"}}
 
 
@@ -61,62 +61,62 @@ def test_no_request_gives_a_job_the_secret_of_another_team(
     monkeypatch.setattr(clones, "find_source", lambda *_: None)  # the job has no snapshot
     create = {**body, "secrets": ["OF_A"]}
     for secrets in (["OF_B"], ["OF_ALL"], ["OF_A", "OF_B"], ["MISSING"]):
-        assert outcome(client.post("/jobs", json={**create, "secrets": secrets}, headers=OF_A)) == UNKNOWN, secrets
+        assert outcome(client.post("/v1/jobs", json={**create, "secrets": secrets}, headers=OF_A)) == UNKNOWN, secrets
     by_parameter = {**body, "parameters": {"password": {"secret": "OF_B"}}}
-    assert outcome(client.post("/jobs", json=by_parameter, headers=OF_A)) == UNKNOWN
-    assert client.post("/jobs", json=create, headers=OF_A).status_code == 201
+    assert outcome(client.post("/v1/jobs", json=by_parameter, headers=OF_A)) == UNKNOWN
+    assert client.post("/v1/jobs", json=create, headers=OF_A).status_code == 201
     steals: dict[str, Any] = {"secrets": ["OF_A", "OF_B"]}
     for change in (steals, {"parameters": {"password": {"secret": "OF_B"}}}):
-        assert outcome(client.post("/jobs/bills/plan", json=change, headers=OF_A)) == UNKNOWN
+        assert outcome(client.post("/v1/jobs/bills/plan", json=change, headers=OF_A)) == UNKNOWN
         match = {**OF_A, "If-Match": "1"}
-        assert outcome(client.patch("/jobs/bills", json=change, headers=match)) == UNKNOWN
+        assert outcome(client.patch("/v1/jobs/bills", json=change, headers=match)) == UNKNOWN
         clone = {"name": "copy", **change}
-        assert outcome(client.post("/jobs/bills/clone", json=clone, headers=OF_A)) == UNKNOWN
-    admin = client.patch("/jobs/bills", json=steals, headers={"If-Match": "1"})
+        assert outcome(client.post("/v1/jobs/bills/clone", json=clone, headers=OF_A)) == UNKNOWN
+    admin = client.patch("/v1/jobs/bills", json=steals, headers={"If-Match": "1"})
     assert admin.status_code == 200, admin.text
-    assert client.patch("/jobs/bills", json={"secrets": []}, headers={"If-Match": "2"}).status_code == 200
+    assert client.patch("/v1/jobs/bills", json={"secrets": []}, headers={"If-Match": "2"}).status_code == 200
     back = {"revision": 2, "state": "current", "plan_first": False}
-    assert outcome(client.post("/jobs/bills/rollback", json=back, headers=OF_A)) == UNKNOWN
-    assert client.post("/jobs/bills/rollback", json={**back, "revision": 1}, headers=OF_A).status_code in {200, 202}
+    assert outcome(client.post("/v1/jobs/bills/rollback", json=back, headers=OF_A)) == UNKNOWN
+    assert client.post("/v1/jobs/bills/rollback", json={**back, "revision": 1}, headers=OF_A).status_code in {200, 202}
 
 
 def test_a_job_keeps_the_secrets_that_it_has(client: httpx.Client, body: dict[str, Any]) -> None:
-    assert client.post("/jobs", json={**body, "secrets": ["OF_A", "OF_B"]}).status_code == 201
+    assert client.post("/v1/jobs", json={**body, "secrets": ["OF_A", "OF_B"]}).status_code == 201
     for version, headers in (("1", OF_A), ("2", NAMED_LIKE_THE_JOB)):
         change = {"parallelism": 1 + int(version), "secrets": ["OF_A", "OF_B"], "parameters": {"x": version}}
-        answer = client.patch("/jobs/bills", json=change, headers={**headers, "If-Match": version})
+        answer = client.patch("/v1/jobs/bills", json=change, headers={**headers, "If-Match": version})
         assert answer.status_code == 200, answer.text
 
 
 def test_a_job_that_gets_all_secrets_keeps_its_program_until_they_are_named(
     client: httpx.Client, context: Context, body: dict[str, Any]
 ) -> None:
-    job_id = client.post("/jobs", json=body).json()["id"]
+    job_id = client.post("/v1/jobs", json=body).json()["id"]
     with context.sessions.begin() as session:
         revision = session.get(Revision, (job_id, 1))
         assert revision is not None
         revision.secrets = None
     match = {**OF_A, "If-Match": "1"}
-    refused = client.patch("/jobs/bills", json={"parameters": {"x": "1"}}, headers=match)
+    refused = client.patch("/v1/jobs/bills", json={"parameters": {"x": "1"}}, headers=match)
     assert outcome(refused) == (403, "OUT_OF_SCOPE")
-    assert client.patch("/jobs/bills", json={"parallelism": 2}, headers=match).status_code == 200
+    assert client.patch("/v1/jobs/bills", json={"parallelism": 2}, headers=match).status_code == 200
     named = {"parameters": {"x": "1"}, "secrets": ["OF_A"]}
-    assert client.patch("/jobs/bills", json=named, headers={**OF_A, "If-Match": "2"}).status_code == 200
+    assert client.patch("/v1/jobs/bills", json=named, headers={**OF_A, "If-Match": "2"}).status_code == 200
 
 
 @pytest.mark.usefixtures("labelled")
 def test_secrets_are_listed_by_scope_and_without_values(client: httpx.Client) -> None:
     def names(headers: dict[str, str]) -> list[str]:
-        answer = client.get("/secrets", headers=headers)
+        answer = client.get("/v1/secrets", headers=headers)
         assert "value-of-it" not in answer.text
         return [each["name"] for each in answer.json()["secrets"]]
 
     assert (names({}), names(OF_A), names(NAMED_LIKE_THE_JOB)) == (["OF_A", "OF_ALL", "OF_B"], ["OF_A"], [])
-    assert client.put("/secrets/OF_A/labels", json={"labels": {}}).json()["labels"] == {}
-    later = client.put("/secrets/LATER/labels", json={"labels": {"team": "a"}}).json()
+    assert client.put("/v1/secrets/OF_A/labels", json={"labels": {}}).json()["labels"] == {}
+    later = client.put("/v1/secrets/LATER/labels", json={"labels": {"team": "a"}}).json()
     assert later == {"name": "LATER", "labels": {"team": "a"}, "is_set": False}
     assert names(OF_A) == ["LATER"]
-    kinds = [each["kind"] for each in client.get("/events").json()["events"]]
+    kinds = [each["kind"] for each in client.get("/v1/events").json()["events"]]
     assert kinds.count("SECRET_LABELLED") == 4
-    assert outcome(client.put("/secrets/a b/labels", json={"labels": {}})) == (422, "REQUEST_INVALID")
-    assert outcome(client.put("/secrets/OF_A/labels", json={"labels": {}}, headers=OF_A)) == (403, "ROLE_TOO_LOW")
+    assert outcome(client.put("/v1/secrets/a b/labels", json={"labels": {}})) == (422, "REQUEST_INVALID")
+    assert outcome(client.put("/v1/secrets/OF_A/labels", json={"labels": {}}, headers=OF_A)) == (403, "ROLE_TOO_LOW")

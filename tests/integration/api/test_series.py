@@ -54,7 +54,7 @@ METRICS = {
 @pytest.fixture
 def attempt(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[[], int]:
     """Replaces the job's attempt by another one, whose driver's token is `driver-<number>`."""
-    client.post(f"/jobs/{job['id']}/start")
+    client.post(f"/v1/jobs/{job['id']}/start")
 
     def replace() -> int:
         with context.sessions.begin() as session:
@@ -81,20 +81,20 @@ def beat(client: httpx.Client, number: int, **metrics: Any) -> None:
 def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt: Callable[[], int]) -> None:
     beat(client, attempt(), **METRICS)
     second = attempt()
-    launching = client.get("/jobs/flights").json()["figures"]
+    launching = client.get("/v1/jobs/flights").json()["figures"]
     assert (launching["input_records"], launching["dead_letters"]) == (100, 5), "before its driver says anything"
     beat(client, second, batches=0)
-    figures = client.get("/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["figures"]
     assert (figures["input_records"], figures["output_records"]) == (100, 80)
     assert (figures["late_records"], figures["dead_letters"]) == (4, 5)
     beat(client, second, batches=1, input_records=5)
     third = attempt()
     beat(client, third, **METRICS)
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["figures"]["input_records"], shown["figures"]["dead_letters"]) == (205, 10)
     assert shown["attempt"]["metrics"]["sinks"] == [{"uid": "orders", "dead_letters": 3}]
     names = ["input_records", "late_records", "dead_letters"]
-    answer = client.get("/jobs/flights/series", params={"names": names}).json()
+    answer = client.get("/v1/jobs/flights/series", params={"names": names}).json()
     assert answer["series"].keys() == set(names)
     newest = [[value for value in answer["series"][name] if value is not None][-1] for name in names]
     assert newest == [205, 8, 10]
@@ -112,10 +112,10 @@ def test_a_driver_is_told_what_its_job_has_counted_and_its_commit_log_may_know_m
     counters = {"input_records": 100, "output_records": 80, "late_records": 4, "dead_letters": 5}
     assert answer.json()["assignment"]["counters"] == counters
     beat(client, second, batches=0, counters={**counters, "input_records": 150, "output_records": 120})
-    figures = client.get("/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["figures"]
     assert (figures["input_records"], figures["output_records"], figures["dead_letters"]) == (150, 120, 5)
     beat(client, attempt(), batches=0)
-    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 150
+    assert client.get("/v1/jobs/flights").json()["figures"]["input_records"] == 150
 
 
 def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
@@ -126,9 +126,9 @@ def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
         for steps_ago, total in ((5, 100), (4, 150), (2, 400), (1, 400)):
             series.store(session, job["id"], end_ms - steps_ago * 10_000, {"input_records": total})
     span = {"from_ms": end_ms - 50_000, "to_ms": end_ms - 10_000, "names": "input_rate"}
-    answer = client.get("/jobs/flights/series", params=span).json()
+    answer = client.get("/v1/jobs/flights/series", params=span).json()
     assert answer["series"] == {"input_rate": [None, 5.0, None, None, 0.0]}
-    later = client.get("/jobs/flights/series", params={**span, "from_ms": end_ms - 40_000}).json()
+    later = client.get("/v1/jobs/flights/series", params={**span, "from_ms": end_ms - 40_000}).json()
     assert later["series"]["input_rate"][0] == 5.0, "the first rate needs the step before the span"
 
 
@@ -162,7 +162,7 @@ def test_late_records_and_dead_letters_are_kept_in_every_ring_and_in_coarser_ste
             assert (newest.late_records, newest.dead_letters) == (60, 120), ring
     for points in (400, 60, 4):
         span = {"from_ms": begin_ms, "to_ms": end_ms, "names": ["late_records", "dead_letters"], "points": points}
-        answer = client.get("/jobs/flights/series", params=span).json()["series"]
+        answer = client.get("/v1/jobs/flights/series", params=span).json()["series"]
         late, dead = ([value for value in answer[name] if value is not None] for name in span["names"])
         assert dead == [2 * value for value in late] == sorted(dead)
         assert dead[-1] == 120
@@ -200,7 +200,7 @@ ENDS_OF_CHANGES = [
 
 
 def test_failures_and_changes_are_marked(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -234,7 +234,7 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
             ),
             {"job": job["id"], "at": now_ms()},
         )
-    marks = client.get("/jobs/flights/series", params={"names": "lag_ms"}).json()["marks"]
+    marks = client.get("/v1/jobs/flights/series", params={"names": "lag_ms"}).json()["marks"]
     assert sorted((mark["kind"], mark["id"]) for mark in marks) == [
         ("CHECKPOINT_FAILED", "3"),
         ("FAILURE", None),
@@ -250,32 +250,32 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
     texts = {mark["id"]: mark["text"] for mark in marks}
     assert texts["rescale-cancelled"] == "rescale from 1 to 2: cancelled"
     assert texts["rescale-rolled_back"] == "rescale from 1 to 2: rolled back: DRIVER_LOST"
-    old = client.get("/jobs/flights/series", params={"to_ms": now_ms() - 60_000}).json()
+    old = client.get("/v1/jobs/flights/series", params={"to_ms": now_ms() - 60_000}).json()
     assert old["marks"] == []
 
 
 def test_a_deleted_job_leaves_no_points(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:
     with context.sessions.begin() as session:
         series.store(session, job["id"], now_ms(), {"lag_ms": 1})
-    assert client.delete("/jobs/flights").status_code == 204
+    assert client.delete("/v1/jobs/flights").status_code == 204
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(SeriesPoint)) == 0
 
 
 def test_a_span_that_ends_before_it_begins_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
-    answer = client.get(f"/jobs/{job['id']}/series", params={"from_ms": 10, "to_ms": 5})
+    answer = client.get(f"/v1/jobs/{job['id']}/series", params={"from_ms": 10, "to_ms": 5})
     assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
-    everything = client.get(f"/jobs/{job['id']}/series", params={"from_ms": 0, "points": 1}).json()
+    everything = client.get(f"/v1/jobs/{job['id']}/series", params={"from_ms": 0, "points": 1}).json()
     assert len(everything["at_ms"]) <= 2
-    assert client.get(f"/jobs/{job['id']}/series", params={"names": "speed"}).status_code == 422
+    assert client.get(f"/v1/jobs/{job['id']}/series", params={"names": "speed"}).status_code == 422
 
 
 def test_a_chart_without_a_begin_is_of_the_hour_before_its_end(client: httpx.Client, job: dict[str, Any]) -> None:
     now, hour_ms = now_ms(), 3_600_000
     for to_ms in (now - 5 * hour_ms, now - 10_000):
-        shown = client.get(f"/jobs/{job['id']}/series", params={"to_ms": to_ms}).json()
+        shown = client.get(f"/v1/jobs/{job['id']}/series", params={"to_ms": to_ms}).json()
         assert (shown["from_ms"], shown["to_ms"]) == (to_ms - hour_ms, to_ms)
-    future = client.get(f"/jobs/{job['id']}/series", params={"to_ms": now + hour_ms}).json()
+    future = client.get(f"/v1/jobs/{job['id']}/series", params={"to_ms": now + hour_ms}).json()
     assert now <= future["to_ms"] <= now_ms()
 
 
@@ -306,7 +306,7 @@ def test_a_day_shows_what_the_job_did_on_it(
         found = jobs.lock(session, job["id"])
         assert found is not None
         apply(ReplaceAttempt(number, {"code": "DRIVER_LOST", "message": "gone"}, 1, 0), JobTransaction(session, found))
-    [today] = client.get("/jobs/flights/days").json()["days"]
+    [today] = client.get("/v1/jobs/flights/days").json()["days"]
     assert today == {
         "day": datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat(),
         "input_records": 100,
@@ -364,10 +364,10 @@ def test_a_days_records_are_those_since_the_last_known_day(
         session.execute(text("UPDATE jobs SET created_at_ms = :at"), {"at": now_ms() - 9 * day_ms})
         for days_ago, total in ((9, 5), (8, 30), (3, 100), (0, 100)):
             series.store(session, job["id"], now_ms() - days_ago * day_ms, {"input_records": total})
-    shown = client.get("/jobs/flights/days").json()["days"]
+    shown = client.get("/v1/jobs/flights/days").json()["days"]
     assert [day["input_records"] for day in shown] == [0, 70, 25, 5]
-    assert [day["input_records"] for day in client.get("/jobs/flights/days?limit=2").json()["days"]] == [0, 70]
+    assert [day["input_records"] for day in client.get("/v1/jobs/flights/days?limit=2").json()["days"]] == [0, 70]
     with context.sessions.begin() as session:
         session.execute(text("UPDATE jobs SET created_at_ms = 1"))
-    oldest = client.get("/jobs/flights/days").json()["days"][-1]
+    oldest = client.get("/v1/jobs/flights/days").json()["days"][-1]
     assert oldest["input_records"] is None, "the job had counted before the days were kept"

@@ -50,12 +50,12 @@ def test_the_cookie_of_a_session_holds_no_token_and_no_script_or_other_site_gets
         )
         assert len(rows) == 1
         assert cookie not in rows[0]
-    assert anonymous.get("/whoami").json()["name"] == "admin"
+    assert anonymous.get("/v1/whoami").json()["name"] == "admin"
 
 
 def test_the_sessions_cookie_can_read_but_changes_need_a_request_of_our_own_page(anonymous: httpx.Client) -> None:
     sign_in(anonymous)
-    assert anonymous.get("/jobs").status_code == 200
+    assert anonymous.get("/v1/jobs").status_code == 200
     foreign = (
         {},
         {**OWN, "Origin": "http://evil.example"},
@@ -64,10 +64,10 @@ def test_the_sessions_cookie_can_read_but_changes_need_a_request_of_our_own_page
         {**OWN, "Sec-Fetch-Site": "same-site"},
     )
     for headers in foreign:
-        answer = anonymous.post("/jobs/none/start", headers=headers)
+        answer = anonymous.post("/v1/jobs/none/start", headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "ORIGIN_NOT_ALLOWED"), headers
     own = {**OWN, "Origin": "http://127.0.0.1", "Host": "127.0.0.1", "Sec-Fetch-Site": "same-origin"}
-    assert anonymous.post("/jobs/none/start", headers=own).json()["code"] == "JOB_NOT_FOUND"
+    assert anonymous.post("/v1/jobs/none/start", headers=own).json()["code"] == "JOB_NOT_FOUND"
 
 
 def test_sign_out_ends_the_session_in_the_database_so_that_a_copy_of_the_cookie_opens_nothing(
@@ -79,9 +79,9 @@ def test_sign_out_ends_the_session_in_the_database_so_that_a_copy_of_the_cookie_
     assert (answer.status_code, answer.headers["location"]) == (303, "/ui/login")
     assert f'{SESSION_COOKIE}=""' in answer.headers["set-cookie"]
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    assert anonymous.get("/jobs", headers=copy).json()["code"] == "TOKEN_INVALID"
+    assert anonymous.get("/v1/jobs", headers=copy).json()["code"] == "TOKEN_INVALID"
     assert kinds(context) == ["SIGNED_IN", "SIGNED_OUT", "ACCESS_DENIED"]
-    assert anonymous.get("/jobs", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert anonymous.get("/v1/jobs", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
 
 
 def test_a_session_expires_and_is_deleted_at_a_later_sign_in(
@@ -93,7 +93,7 @@ def test_a_session_expires_and_is_deleted_at_a_later_sign_in(
     assert now_ms() + 11 * 3_600_000 < row.expires_at_ms <= now_ms() + 12 * 3_600_000
     for at_ms, status in ((row.expires_at_ms - 1, 200), (row.expires_at_ms, 401)):
         monkeypatch.setattr("keyscale.api.access.browser_sessions.shared_now_ms", lambda at_ms=at_ms: at_ms)
-        assert anonymous.get("/jobs").status_code == status
+        assert anonymous.get("/v1/jobs").status_code == status
     sign_in(anonymous)
     with context.sessions() as session:
         assert [found.sha256 for found in session.scalars(select(BrowserSession))] != [row.sha256]
@@ -106,7 +106,7 @@ def test_a_session_ends_with_its_token(anonymous: httpx.Client, context: Context
     with context.sessions.begin() as session:
         found = tokens.find(session, token_sha256(TOKEN))
         setattr(found, field, 1)
-    assert anonymous.get("/jobs").json()["code"] == code
+    assert anonymous.get("/v1/jobs").json()["code"] == code
 
 
 @pytest.mark.parametrize("is_tokens_end_first", [False, True])
@@ -120,7 +120,7 @@ def test_a_user_of_a_session_is_known_until_the_session_or_its_token_ends(
         found = tokens.find(session, token_sha256(TOKEN))
         assert found is not None
         found.expires_at_ms = token_ends_ms
-    shown_ms = anonymous.get("/whoami").json()["expires_at_ms"]
+    shown_ms = anonymous.get("/v1/whoami").json()["expires_at_ms"]
     assert (shown_ms == token_ends_ms) is is_tokens_end_first
     assert shown_ms <= now_ms() + 12 * hour_ms
 
@@ -129,9 +129,9 @@ def test_a_session_has_the_role_and_scope_of_its_token(anonymous: httpx.Client, 
     with context.sessions.begin() as session:
         add_token(session, "the-viewer-token", Role.VIEWER)
     sign_in(anonymous, "the-viewer-token")
-    assert anonymous.get("/jobs").status_code == 200
-    assert anonymous.post("/jobs/none/start", headers=OWN).json()["code"] == "ROLE_TOO_LOW"
-    assert anonymous.get("/tokens").json()["code"] == "ROLE_TOO_LOW"
+    assert anonymous.get("/v1/jobs").status_code == 200
+    assert anonymous.post("/v1/jobs/none/start", headers=OWN).json()["code"] == "ROLE_TOO_LOW"
+    assert anonymous.get("/v1/tokens").json()["code"] == "ROLE_TOO_LOW"
 
 
 def test_a_form_of_another_site_cannot_sign_a_user_in_or_out(anonymous: httpx.Client, context: Context) -> None:

@@ -85,45 +85,49 @@ def remove(context: Context, leadership: Leadership) -> None:
 
 def test_a_dry_run_shows_what_a_deletion_frees_and_changes_nothing(client: httpx.Client, snapshots: Snapshots) -> None:
     before = snapshots.paths()
-    shown = client.delete("/jobs/flights/checkpoints/1", params={"dry_run": True})
+    shown = client.delete("/v1/jobs/flights/checkpoints/1", params={"dry_run": True})
     assert shown.status_code == 200, shown.text
     manifest = len(snapshots.store.get(f"{snapshots.layout.job}chk-1/manifest.json"))
     answer = shown.json()
     assert (answer["allowed"], answer["reasons"], answer["shared_bytes"]) == (True, [], 100)
     assert (answer["freed_objects"], answer["freed_bytes"]) == (2, 10 + manifest)
     assert snapshots.paths() == before
-    assert client.get("/jobs/flights/checkpoints/1").json()["status"] == "COMPLETED"
+    assert client.get("/v1/jobs/flights/checkpoints/1").json()["status"] == "COMPLETED"
 
 
 def test_a_deletion_takes_what_nothing_else_needs(
     client: httpx.Client, context: Context, leadership: Leadership, snapshots: Snapshots
 ) -> None:
     before = snapshots.paths()
-    assert client.delete("/jobs/flights/checkpoints/1").status_code == 202
-    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
-    assert client.get("/jobs/flights/checkpoints/1").json()["status"] == "DISCARDED"
+    assert client.delete("/v1/jobs/flights/checkpoints/1").status_code == 202
+    assert client.delete("/v1/jobs/flights/savepoints/kept").status_code == 202
+    assert client.get("/v1/jobs/flights/checkpoints/1").json()["status"] == "DISCARDED"
     remove(context, leadership)
     gone = {"chk-1/manifest.json", "shared/a", "savepoints/kept/manifest.json", "savepoints/kept/files/b"}
     assert before - snapshots.paths() == gone
-    told = {event["kind"]: event for event in client.get("/jobs/flights/events").json()["events"]}
+    told = {event["kind"]: event for event in client.get("/v1/jobs/flights/events").json()["events"]}
     assert {"CHECKPOINT_DELETED", "SAVEPOINT_DELETED"} <= told.keys()
     assert [told[kind]["actor"] for kind in ("CHECKPOINT_DISCARDED", "SAVEPOINT_DISCARDED")] == ["admin", "admin"]
-    again = client.delete("/jobs/flights/checkpoints/1")
+    again = client.delete("/v1/jobs/flights/checkpoints/1")
     assert (again.status_code, again.json()["code"]) == (409, "SNAPSHOT_NEEDED")
-    verdict = client.post("/jobs/flights/checkpoints/1/verify")
+    verdict = client.post("/v1/jobs/flights/checkpoints/1/verify")
     assert (verdict.status_code, verdict.json()["code"]) == (404, "CHECKPOINT_NOT_FOUND")
 
 
 def test_a_deleted_savepoint_says_so_wherever_it_is_shown(client: httpx.Client, snapshots: Snapshots) -> None:
     def shown() -> list[bool]:
-        listed = client.get("/jobs/flights/savepoints").json()["savepoints"]
-        found = [client.get("/jobs/flights/savepoints/kept").json(), client.get("/operations/kept").json(), *listed]
+        listed = client.get("/v1/jobs/flights/savepoints").json()["savepoints"]
+        found = [
+            client.get("/v1/jobs/flights/savepoints/kept").json(),
+            client.get("/v1/operations/kept").json(),
+            *listed,
+        ]
         assert [each["status"] for each in found] == ["COMPLETED"] * 3, "it was taken"
         return [each["operation"]["discarded"] for each in found]
 
     assert snapshots.paths()
     assert shown() == [False] * 3
-    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
+    assert client.delete("/v1/jobs/flights/savepoints/kept").status_code == 202
     assert shown() == [True] * 3
 
 
@@ -132,27 +136,27 @@ def test_a_savepoint_that_was_deleted_right_before_its_job_does_not_stay(
 ) -> None:
     snapshots.take(5, {f"{snapshots.layout.savepoint('stays')}files/b": b"b"}, "stays")
     snapshots.take(6, {f"{snapshots.layout.shared}c": b"c" * 1000})
-    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
-    assert client.delete("/jobs/flights").status_code == 204
+    assert client.delete("/v1/jobs/flights/savepoints/kept").status_code == 202
+    assert client.delete("/v1/jobs/flights").status_code == 204
     remove(context, leadership)
     assert ObjectRemoval(context.sessions, ReconcilerPulse()).run_due(leadership)
     assert snapshots.paths() == {"savepoints/stays/manifest.json", "savepoints/stays/files/b"}
 
 
 def test_what_is_still_needed_is_not_deleted(client: httpx.Client, context: Context, snapshots: Snapshots) -> None:
-    newest = client.delete("/jobs/flights/checkpoints/4")
+    newest = client.delete("/v1/jobs/flights/checkpoints/4")
     assert (newest.status_code, newest.json()["code"]) == (409, "SNAPSHOT_NEEDED")
-    started = client.post("/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
+    started = client.post("/v1/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
     assert started.status_code == 202, started.text
-    wished = client.delete("/jobs/flights/savepoints/kept")
+    wished = client.delete("/v1/jobs/flights/savepoints/kept")
     assert (wished.status_code, wished.json()["code"]) == (409, "SNAPSHOT_NEEDED")
     assert "flights restores from it" in wished.json()["detail"]
     with context.sessions.begin() as session:
         session.get_one(Job, snapshots.job_id).restore = None
-    assert client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True}).json()["allowed"]
+    assert client.delete("/v1/jobs/flights/savepoints/kept", params={"dry_run": True}).json()["allowed"]
     store, path = snapshots.store, f"{snapshots.layout.savepoint('kept')}manifest.json"
     store.create(claim_path(path), encode_document(KIND, FORMAT_VERSION, Claim(JobId("another"))))
-    claimed = client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True}).json()
+    claimed = client.delete("/v1/jobs/flights/savepoints/kept", params={"dry_run": True}).json()
     assert not claimed["allowed"]
     assert "claimed" in claimed["reasons"][0]
 
@@ -163,7 +167,7 @@ def test_a_job_that_runs_keeps_its_two_newest_checkpoints(
     """A batch that began before the newest one was complete may still be rebuilt from the one before."""
 
     def reasons(number: int) -> list[str]:
-        answer = client.delete(f"/jobs/flights/checkpoints/{number}", params={"dry_run": True})
+        answer = client.delete(f"/v1/jobs/flights/checkpoints/{number}", params={"dry_run": True})
         found: list[str] = answer.json()["reasons"]
         return found
 
@@ -179,14 +183,14 @@ def test_a_job_needs_what_it_began_with_until_it_has_checkpoints_of_its_own(
     client: httpx.Client, context: Context
 ) -> None:
     def may_go() -> bool:
-        answer = client.delete("/jobs/flights/savepoints/kept", params={"dry_run": True})
+        answer = client.delete("/v1/jobs/flights/savepoints/kept", params={"dry_run": True})
         allowed: bool = answer.json()["allowed"]
         return allowed
 
     body = {"name": "copy", "restore_from": {"savepoint_id": "kept"}}
-    clone = client.post("/jobs/flights/clone", json=body).json()
+    clone = client.post("/v1/jobs/flights/clone", json=body).json()
     assert not may_go(), "it is to start from it"
-    location = client.get("/jobs/flights/checkpoints/3").json()["external_path"]
+    location = client.get("/v1/jobs/flights/checkpoints/3").json()["external_path"]
     with context.sessions.begin() as session:
         job = session.get_one(Job, clone["id"])
         job.restore, job.status = None, JobStatus.RUNNING
@@ -207,29 +211,29 @@ def test_a_job_needs_what_it_began_with_until_it_has_checkpoints_of_its_own(
 @pytest.mark.usefixtures("snapshots")
 def test_the_refusal_does_not_name_a_job_that_the_user_may_not_see(client: httpx.Client, context: Context) -> None:
     body = {"name": "hidden", "restore_from": {"savepoint_id": "kept"}}
-    assert client.post("/jobs/flights/clone", json=body).status_code == 201
+    assert client.post("/v1/jobs/flights/clone", json=body).status_code == 201
     with context.sessions.begin() as session:
         add_token(session, "the-narrow-token", Role.OPERATOR, JobScope(frozenset({"flights"})))
         add_token(session, "the-reader-token", Role.VIEWER)
     client.headers["Authorization"] = "Bearer the-narrow-token"
-    refused = client.delete("/jobs/flights/savepoints/kept")
+    refused = client.delete("/v1/jobs/flights/savepoints/kept")
     assert (refused.status_code, refused.json()["code"]) == (409, "SNAPSHOT_NEEDED")
     assert "hidden" not in refused.text
-    assert client.delete("/jobs/flights/checkpoints/1").status_code == 202
-    assert client.delete("/jobs/hidden/checkpoints/1").status_code == 404
+    assert client.delete("/v1/jobs/flights/checkpoints/1").status_code == 202
+    assert client.delete("/v1/jobs/hidden/checkpoints/1").status_code == 404
     client.headers["Authorization"] = "Bearer the-reader-token"
-    assert client.delete("/jobs/flights/checkpoints/2").status_code == 403
+    assert client.delete("/v1/jobs/flights/checkpoints/2").status_code == 403
 
 
 def test_a_restore_and_a_deletion_at_the_same_moment_exclude_each_other(
     client: httpx.Client, context: Context, snapshots: Snapshots
 ) -> None:
     """A clone has found its source, and stores that it needs it only after the deletion was stored."""
-    location = client.get("/jobs/flights/checkpoints/3").json()["external_path"]
+    location = client.get("/v1/jobs/flights/checkpoints/3").json()["external_path"]
     source = FoundSource(Restore("x", location=location), 16)
     with context.sessions.begin() as session:
         require_kept(session, source)
-        deleting = ThreadPoolExecutor(1).submit(client.delete, "/jobs/flights/savepoints/kept")
+        deleting = ThreadPoolExecutor(1).submit(client.delete, "/v1/jobs/flights/savepoints/kept")
         wait_until(lambda: waiting_for_a_lock(context), 30, what="the deletion that waits")
         session.get_one(Job, snapshots.job_id).labels = {}
     assert deleting.result(30).status_code == 202, "nothing was stored that needs it"
@@ -238,19 +242,19 @@ def test_a_restore_and_a_deletion_at_the_same_moment_exclude_each_other(
 
 
 def test_a_job_does_not_start_from_what_was_deleted(client: httpx.Client, snapshots: Snapshots) -> None:
-    assert client.delete("/jobs/flights/savepoints/kept").status_code == 202
-    refused = client.post("/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
+    assert client.delete("/v1/jobs/flights/savepoints/kept").status_code == 202
+    refused = client.post("/v1/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
     assert refused.json()["code"] == "RESTORE_SOURCE_INVALID", "its objects are there until they are deleted"
     assert snapshots.paths()
 
 
 def verification_of(client: httpx.Client, number: int, *, hashes: bool = False) -> dict[str, Any]:
     """Verifies a checkpoint, and waits for the end of that."""
-    begun = client.post(f"/jobs/flights/checkpoints/{number}/verify", json={"hashes": hashes})
+    begun = client.post(f"/v1/jobs/flights/checkpoints/{number}/verify", json={"hashes": hashes})
     assert begun.status_code == 202, begun.text
 
     def look() -> dict[str, Any] | None:
-        shown: dict[str, Any] = client.get(f"/jobs/flights/checkpoints/{number}/verification").json()
+        shown: dict[str, Any] = client.get(f"/v1/jobs/flights/checkpoints/{number}/verification").json()
         return shown if shown["ended_at_ms"] is not None else None
 
     found: dict[str, Any] = wait_until(look, 30, what="the end of the verification")
@@ -264,7 +268,7 @@ def test_a_verification_finds_what_is_missing_or_damaged(
     def verified(number: int) -> dict[str, Any]:
         return verification_of(client, number, hashes=hashes)
 
-    never = client.get("/jobs/flights/checkpoints/1/verification")
+    never = client.get("/v1/jobs/flights/checkpoints/1/verification")
     assert (never.status_code, never.json()["code"]) == (404, "VERIFICATION_NOT_FOUND")
     good = verified(1)
     assert (good["status"], good["restorable"], good["files"], good["problems"]) == ("COMPLETED", True, 2, [])
@@ -295,31 +299,31 @@ def test_a_verification_says_that_it_goes_on_while_it_reads_one_file(
         def slowly(size_bytes: int) -> None:
             clock.ms += LOST_MS - 1000
             on_read(size_bytes)
-            seen.append(client.get("/jobs/flights/checkpoints/5/verification").json())
+            seen.append(client.get("/v1/jobs/flights/checkpoints/5/verification").json())
 
         check(store, path, on_read=slowly, **what)
 
     monkeypatch.setattr(LocalObjectStore, "check", slow_check)
-    assert client.post("/jobs/flights/checkpoints/5/verify", json={"hashes": True}).status_code == 202
+    assert client.post("/v1/jobs/flights/checkpoints/5/verify", json={"hashes": True}).status_code == 202
     wait_until(lambda: len(seen) >= 4, 30, what="the file to be read")
     assert [each["status"] for each in seen] == ["IN_PROGRESS"] * len(seen)
     assert [each["bytes_read"] for each in seen] == [(number + 1) << 20 for number in range(4)]
     wait_until(
-        lambda: client.get("/jobs/flights/checkpoints/5/verification").json()["restorable"],
+        lambda: client.get("/v1/jobs/flights/checkpoints/5/verification").json()["restorable"],
         30,
         what="the end of the verification",
     )
 
 
 def test_two_checkpoints_are_compared_by_operator(client: httpx.Client, snapshots: Snapshots) -> None:
-    answer = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
+    answer = client.get("/v1/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
     [operator] = answer["operators"]
     assert (answer["from_checkpoint"]["id"], answer["to_checkpoint"]["id"], answer["reason"]) == (1, 2, None)
     assert (operator["from_state_size"], operator["to_state_size"]) == (110, 1100)
     assert (operator["shared_files"], operator["shared_bytes"]) == (1, 100)
     assert (operator["only_from_bytes"], operator["only_to_bytes"]) == (10, 1000)
     snapshots.store.delete([f"{snapshots.layout.job}chk-1/manifest.json"])
-    without = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
+    without = client.get("/v1/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
     assert without["operators"][0]["shared_files"] is None
     assert "STATE_OBJECT_NOT_FOUND" in without["reason"]
 
@@ -329,16 +333,16 @@ def test_a_comparison_is_read_in_pages_and_one_of_a_user_at_a_time(
 ) -> None:
     for number, uid in ((5, "first"), (6, "second")):
         snapshots.take(number, {f"{snapshots.layout.shared}{uid}": b"x"}, operator_uid=uid)
-    path, uids, after = "/jobs/flights/checkpoints/5/compare", [], None
+    path, uids, after = "/v1/jobs/flights/checkpoints/5/compare", [], None
     for _ in range(2):
         answer = client.get(path, params={"to": 6, "limit": 1} | ({} if after is None else {"after": after})).json()
         [operator], after = answer["operators"], answer["next"]
         uids.append(operator["uid"])
     assert (uids, after) == (["first", "second"], None)
-    with context.comparisons.place(client.get("/whoami").json()["id"]):
+    with context.comparisons.place(client.get("/v1/whoami").json()["id"]):
         refused = client.get(path, params={"to": 6})
         assert (refused.status_code, refused.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
-        assert client.get("/jobs/flights/checkpoints/5").status_code == 200
+        assert client.get("/v1/jobs/flights/checkpoints/5").status_code == 200
 
 
 @pytest.mark.parametrize("operators", ["x" * 5000, OPERATORS_MAX + 1])
@@ -351,7 +355,7 @@ def test_a_manifest_of_a_hostile_job_is_not_compared(
     names = [operators] if isinstance(operators, str) else [str(number) for number in range(operators)]
     many = tuple(msgspec.structs.replace(one, uid=OperatorUid(name), subtasks=()) for name in names)
     snapshots.store.put(path, encode_manifest(msgspec.structs.replace(manifest, operators=many)))
-    answer = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2})
+    answer = client.get("/v1/jobs/flights/checkpoints/1/compare", params={"to": 2})
     assert "STATE_DOCUMENT_CORRUPT" in answer.json()["reason"]
     assert len(answer.content) < 5000
 
@@ -366,12 +370,12 @@ def test_a_manifest_that_would_take_much_memory_is_read_by_no_request(
     shards = (msgspec.structs.replace(handle.shards[0], files=()),) * (STRUCTURES_MAX // 2)
     many = msgspec.structs.replace(one, subtasks=(msgspec.structs.replace(handle, shards=shards),))
     snapshots.store.put(path, encode_manifest(msgspec.structs.replace(manifest, operators=(many,))))
-    compared = client.get("/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
+    compared = client.get("/v1/jobs/flights/checkpoints/1/compare", params={"to": 2}).json()
     assert "STATE_DOCUMENT_CORRUPT" in compared["reason"]
     assert "too large for a manifest" in verified(2)["problems"][0]
-    start = client.post("/jobs/flights/start", json={"restore_from": {"checkpoint_id": 2}})
+    start = client.post("/v1/jobs/flights/start", json={"restore_from": {"checkpoint_id": 2}})
     assert (start.status_code, start.json()["code"]) == (422, "RESTORE_SOURCE_INVALID"), start.text
-    deletion = client.delete("/jobs/flights/checkpoints/1", params={"dry_run": True}).json()
+    deletion = client.delete("/v1/jobs/flights/checkpoints/1", params={"dry_run": True}).json()
     assert (deletion["allowed"], "cannot be read" in deletion["reasons"][0]) == (False, True)
 
 
@@ -383,7 +387,7 @@ def test_files_of_two_subtasks_with_the_same_content_count_twice_in_a_comparison
         contents = {f"{own[number]}files/{subtask}-OPTIONS": b"o" * 50 for subtask in range(3)}
         contents |= {f"{own[number]}files/{subtask}-CURRENT": letter * 16 for subtask in range(3)}
         snapshots.take(number, contents, f"s{number}")
-    [operator] = client.get("/jobs/flights/checkpoints/5/compare", params={"to": 6}).json()["operators"]
+    [operator] = client.get("/v1/jobs/flights/checkpoints/5/compare", params={"to": 6}).json()["operators"]
     assert (operator["from_state_size"], operator["to_state_size"]) == (198, 198)
     assert [(operator[f"{name}_files"], operator[f"{name}_bytes"]) for name in ("shared", "only_from", "only_to")] == [
         (3, 150),
@@ -424,7 +428,7 @@ def test_the_commands_verify_compare_and_delete(
 
 
 def test_what_is_no_number_is_no_checkpoint_that_could_be_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
-    answer = client.delete(f"/jobs/{job['id']}/checkpoints/config")
+    answer = client.delete(f"/v1/jobs/{job['id']}/checkpoints/config")
     assert (answer.status_code, answer.headers["Allow"]) == (405, "GET")
 
 

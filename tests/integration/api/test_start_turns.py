@@ -123,11 +123,11 @@ class Host:
 
     def waits(self, name: str) -> list[tuple[int, int]]:
         """Returns the attempts whose waits were announced, with their places."""
-        events = self.client.get(f"/jobs/{name}/events?kind=START_WAITS").json()["events"]
+        events = self.client.get(f"/v1/jobs/{name}/events?kind=START_WAITS").json()["events"]
         return [(event["details"]["attempt"], event["details"]["place"]) for event in events]
 
     def health(self, name: str) -> list[str]:
-        return [item["message"] for item in self.client.get(f"/jobs/{name}").json()["health"]]
+        return [item["message"] for item in self.client.get(f"/v1/jobs/{name}").json()["health"]]
 
 
 @pytest.fixture
@@ -142,8 +142,8 @@ def host(
     artifact_id = upload().json()["id"]
     ids = {}
     for name in NAMES:
-        ids[name] = client.post("/jobs", json={"name": name, "artifact_id": artifact_id}).json()["id"]
-        client.post(f"/jobs/{name}/start")
+        ids[name] = client.post("/v1/jobs", json={"name": name, "artifact_id": artifact_id}).json()["id"]
+        client.post(f"/v1/jobs/{name}/start")
     with context.sessions.begin() as session:
         for age, job_id in enumerate(ids.values()):
             session.get_one(Job, job_id).created_at_ms = age
@@ -199,7 +199,7 @@ def test_the_clocks_of_a_change_begin_when_its_driver_is_launched(host: Host) ->
     host.turn("first")
     host.report("first", DriverState.RUNNING, first_commit_at_ms=1, restored_at_ms=1)
     host.turn("first", "second", "third")
-    assert host.client.post("/jobs/first/rescale", json={"parallelism": 2}).status_code == 202
+    assert host.client.post("/v1/jobs/first/rescale", json={"parallelism": 2}).status_code == 202
     host.turn("first")
     host.seconds = 1000.0
     host.turn("first")

@@ -51,7 +51,7 @@ FAILURE = {"code": "X", "message": "it broke"}
 @pytest.fixture
 def take(context: Context, job: dict[str, Any], client: httpx.Client) -> Callable[..., None]:
     """Applies steps to the started job, one transaction each."""
-    client.post(f"/jobs/{job['id']}/start")
+    client.post(f"/v1/jobs/{job['id']}/start")
 
     def apply_all(*wanted: steps.Step) -> None:
         for step in wanted:
@@ -67,7 +67,7 @@ def take(context: Context, job: dict[str, Any], client: httpx.Client) -> Callabl
 def running(take: Callable[..., None], client: httpx.Client) -> Callable[..., None]:
     """The job, RUNNING at parallelism 2, with a rescale to 4 requested and its standby stored."""
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    answer = client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
+    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
     assert answer.status_code == 202, answer.text
     take(steps.CreateAttempt(2, steps.Cause.RESCALE, standby=True))
     return take
@@ -108,15 +108,15 @@ def test_counters_do_not_go_back_when_a_standby_takes_over(
     running(steps.BeginSavepoint())
     publish()
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
-    assert client.get("/jobs/flights").json()["figures"]["input_records"] == 150
+    assert client.get("/v1/jobs/flights").json()["figures"]["input_records"] == 150
 
 
 def phases(client: httpx.Client) -> list[str]:
-    return [phase["phase"] for phase in client.get("/jobs/flights/rescales/r").json()["phases"]]
+    return [phase["phase"] for phase in client.get("/v1/jobs/flights/rescales/r").json()["phases"]]
 
 
 def stages(client: httpx.Client) -> dict[int, str]:
-    return {one["number"]: one["stage"] for one in client.get("/jobs/flights/attempts").json()["attempts"]}
+    return {one["number"]: one["stage"] for one in client.get("/v1/jobs/flights/attempts").json()["attempts"]}
 
 
 def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
@@ -127,17 +127,17 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
     publish()
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
     assert stages(client) == {1: "ENDED", 2: "ACTIVE"}
-    newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
+    newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["restore_from"], newest["parallelism"]) == (SAVEPOINT, 4)
     running(steps.AdvanceChange(ChangePhase.VERIFY), steps.CompleteChange(False, 10**15))
-    done = client.get("/jobs/flights/rescales/r").json()
+    done = client.get("/v1/jobs/flights/rescales/r").json()
     assert (done["status"], done["from_parallelism"], done["to_parallelism"]) == ("COMPLETED", 2, 4)
     assert phases(client) == ["REQUESTED", "SAVEPOINT", "STOP", "RESTORE", "VERIFY"]
     assert all(phase["duration_ms"] >= 0 for phase in done["phases"])
     assert done["downtime_ms"] > 0
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["parallelism"], shown["rescale_id"]) == (4, None)
-    operation = client.get("/operations/r").json()
+    operation = client.get("/v1/operations/r").json()
     assert (operation["kind"], operation["status"]) == ("RESCALE", "COMPLETED")
 
 
@@ -148,16 +148,16 @@ def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
     publish()
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2))
     running(steps.AdvanceChange(ChangePhase.VERIFY), steps.RetryRestore(3))
-    phases = [each["phase"] for each in client.get("/jobs/flights/rescales/r").json()["phases"]]
+    phases = [each["phase"] for each in client.get("/v1/jobs/flights/rescales/r").json()["phases"]]
     assert phases[-4:] == ["STOP", "RESTORE", "VERIFY", "RESTORE"], "each new driver has the time of a restore"
     running(steps.RollBack(4, FAILURE))
     assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ENDED", 5: "ACTIVE"}
-    attempt = client.get("/jobs/flights").json()["attempt"]
+    attempt = client.get("/v1/jobs/flights").json()["attempt"]
     assert (attempt["parallelism"], attempt["restore_from"], attempt["cause"]) == (2, SAVEPOINT, "roll back")
     running(steps.CompleteChange(True, None))
-    done = client.get("/jobs/flights/rescales/r").json()
+    done = client.get("/v1/jobs/flights/rescales/r").json()
     assert (done["status"], done["failure"]["code"], done["phase"]) == ("ROLLED_BACK", "X", "ROLL_BACK")
-    assert client.get("/jobs/flights").json()["parallelism"] == 2
+    assert client.get("/v1/jobs/flights").json()["parallelism"] == 2
 
 
 def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
@@ -165,12 +165,12 @@ def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
 ) -> None:
     running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE))
     assert stages(client) == {1: "ACTIVE", 2: "ENDED"}
-    assert client.get("/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
-    assert client.get("/operations/r").json()["failure_cause"]["code"] == "X"
-    again = client.post("/jobs/flights/rescale", json={"parallelism": 4})
+    assert client.get("/v1/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
+    assert client.get("/v1/operations/r").json()["failure_cause"]["code"] == "X"
+    again = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4})
     assert again.json()["code"] == "RESCALE_IN_PROGRESS"  # until the reconciler has shown the job as RUNNING
     running(steps.ShowStatus(JobStatus.RUNNING))
-    assert client.post("/jobs/flights/rescale", json={"parallelism": 4}).status_code == 202
+    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4}).status_code == 202
 
 
 def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_old_parallelism(
@@ -178,27 +178,27 @@ def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_
 ) -> None:
     running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE, replaced=1))
     assert stages(client) == {1: "ENDED", 2: "ENDED"}
-    assert client.get("/jobs/flights/rescales/r").json()["failure"]["code"] == "X"
-    assert client.get("/operations/r").json()["status"] == "FAILED"
+    assert client.get("/v1/jobs/flights/rescales/r").json()["failure"]["code"] == "X"
+    assert client.get("/v1/operations/r").json()["status"] == "FAILED"
     running(steps.CreateAttempt(1, steps.Cause.RECOVER))
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["parallelism"], shown["attempt"]["parallelism"], shown["restarts"]) == (2, 2, 1)
 
 
 @pytest.mark.usefixtures("running")
 def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(client: httpx.Client) -> None:
-    before = client.get("/jobs/flights/rescales/r").json()
+    before = client.get("/v1/jobs/flights/rescales/r").json()
     refused = {
         "RESCALE_IN_PROGRESS": {"parallelism": 3},
         "PARALLELISM_OUT_OF_RANGE": {"parallelism": 17},
         "OPERATION_ID_TAKEN": {"parallelism": 3, "rescale_id": "r"},
     }
     for code, body in refused.items():
-        assert client.post("/jobs/flights/rescale", json=body).json()["code"] == code
-    same = client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
+        assert client.post("/v1/jobs/flights/rescale", json=body).json()["code"] == code
+    same = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
     assert (same.status_code, same.json()) == (202, before)
-    assert client.post("/jobs/flights/stop", json={}).json()["code"] == "RESCALE_IN_PROGRESS"
-    assert len(client.get("/jobs/flights/rescales").json()["rescales"]) == 1
+    assert client.post("/v1/jobs/flights/stop", json={}).json()["code"] == "RESCALE_IN_PROGRESS"
+    assert len(client.get("/v1/jobs/flights/rescales").json()["rescales"]) == 1
 
 
 def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
@@ -210,28 +210,28 @@ def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
         (0, "PARALLELISM_OUT_OF_RANGE"),
         (-3, "PARALLELISM_OUT_OF_RANGE"),
     ):
-        assert client.post("/jobs/flights/rescale", json={"parallelism": parallelism}).json()["code"] == code
-    assert client.get("/jobs/flights").json()["status"] == "RUNNING"
+        assert client.post("/v1/jobs/flights/rescale", json={"parallelism": parallelism}).json()["code"] == code
+    assert client.get("/v1/jobs/flights").json()["status"] == "RUNNING"
 
 
 def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client, running: Callable[..., None]) -> None:
     running(steps.BeginSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["status"], shown["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
     assert set(stages(client).values()) == {"ENDED"}
-    assert client.get("/jobs/flights/rescales/r").json()["status"] == "FAILED"
-    assert client.post(f"/jobs/{shown['id']}/start").json()["failure"] is None
+    assert client.get("/v1/jobs/flights/rescales/r").json()["status"] == "FAILED"
+    assert client.post(f"/v1/jobs/{shown['id']}/start").json()["failure"] is None
 
 
 def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client, take: Callable[..., None]) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    client.post("/jobs/flights/savepoints", json={"savepoint_id": "mine"})
-    client.post("/jobs/flights/checkpoints", json={"operation_id": "now"})
+    client.post("/v1/jobs/flights/savepoints", json={"savepoint_id": "mine"})
+    client.post("/v1/jobs/flights/checkpoints", json={"operation_id": "now"})
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
     for operation in ("mine", "now"):
-        shown = client.get(f"/operations/{operation}").json()
+        shown = client.get(f"/v1/operations/{operation}").json()
         assert (shown["status"], shown["failure_cause"]["code"]) == ("FAILED", "DRIVER_LOST")
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["status"], shown["restarts"], shown["failure"]["code"]) == ("RESTARTING", 1, "X")
 
 
@@ -240,13 +240,13 @@ def test_a_failure_stays_visible_while_the_job_restarts_and_runs_until_it_is_for
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
-    assert client.get("/jobs/flights").json()["failure"]["code"] == "X"
+    assert client.get("/v1/jobs/flights").json()["failure"]["code"] == "X"
     take(steps.CreateAttempt(1, steps.Cause.RECOVER), steps.ShowStatus(JobStatus.RUNNING))
-    shown = client.get("/jobs/flights").json()
+    shown = client.get("/v1/jobs/flights").json()
     assert (shown["status"], shown["failure"]["code"]) == ("RUNNING", "X")
     take(steps.ForgetFailure())
-    assert client.get("/jobs/flights").json()["failure"] is None
-    assert "JOB_RECOVERED" in {event["kind"] for event in client.get("/jobs/flights/events").json()["events"]}
+    assert client.get("/v1/jobs/flights").json()["failure"] is None
+    assert "JOB_RECOVERED" in {event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]}
 
 
 def test_earlier_runs_are_those_that_were_given_the_job_since_its_user_started_it(
@@ -311,8 +311,8 @@ def test_a_cancelled_change_leaves_no_exception_and_a_failed_one_does(
     publish()
     why = {"code": code, "message": "it ends"}
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RollBack(2, why))
-    assert [each["code"] for each in client.get("/jobs/flights/exceptions").json()["exceptions"]] == kept
-    assert client.get("/jobs/flights/rescales/r").json()["failure"]["code"] == code
+    assert [each["code"] for each in client.get("/v1/jobs/flights/exceptions").json()["exceptions"]] == kept
+    assert client.get("/v1/jobs/flights/rescales/r").json()["failure"]["code"] == code
 
 
 def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carried_out(
@@ -328,7 +328,7 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
         revision = intents.revise(session, found, wanted, user)
         intents.change(session, found, user, "u", revision, kind=ChangeKind.UPGRADE, mode=UpgradeMode.LAST_STATE)
     take(steps.SwitchOver())
-    newest = client.get("/jobs/flights/attempts").json()["attempts"][0]
+    newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["revision"], newest["restore_from"]) == (2, 2, SAVEPOINT)
 
 
@@ -356,9 +356,9 @@ def test_after_a_rewind_the_job_continues_from_the_checkpoints_since_and_before_
         return location
 
     def restored_by_next() -> str | None:
-        latest = client.get("/jobs/flights/attempts").json()["attempts"][0]["number"]
+        latest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]["number"]
         take(steps.EndAttempt(latest), steps.CreateAttempt(1, steps.Cause.RECOVER))
-        shown = client.get("/jobs/flights/attempts").json()["attempts"][0]
+        shown = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
         assert shown["number"] == latest + 1
         return shown["restore_from"]  # type: ignore[no-any-return]  # JSON
 
@@ -386,7 +386,7 @@ def test_a_change_keeps_the_times_of_its_new_driver_which_knows_the_lag_that_it_
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     with context.sessions.begin() as session:
         session.get_one(Attempt, (job["id"], 1)).metrics = DriverMetrics(batches=3, pending_records=5).model_dump()
-    assert client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
+    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
     take(steps.CreateAttempt(2, steps.Cause.RESCALE, standby=True), steps.BeginSavepoint())
     publish()
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.AdvanceChange(ChangePhase.VERIFY))
@@ -471,15 +471,15 @@ def test_an_attempt_is_ended_once_and_its_first_failure_stays(
     ended_at_ms = stored.attempt(1).ended_at_ms
     take(steps.EndAttempt(1))
     assert (stored.attempt(1).ended_at_ms, (stored.attempt(1).failure or {})["code"]) == (ended_at_ms, "FIRST")
-    assert client.get("/jobs/flights/exceptions").json()["exceptions"] == [], "its driver has reported it"
+    assert client.get("/v1/jobs/flights/exceptions").json()["exceptions"] == [], "its driver has reported it"
 
 
 def test_a_stop_moves_to_the_next_attempt_and_ends_with_the_job(
     client: httpx.Client, take: Callable[..., None], stored: Stored
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    client.post("/jobs/flights/stop", json={"operation_id": "end"})
-    client.post("/jobs/flights/savepoints", json={"savepoint_id": "mine"})
+    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/savepoints", json={"savepoint_id": "mine"})
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
     assert stored.job().status is JobStatus.SAVEPOINTING, "a job that stops does not show a restart"
     assert stored.command("end").status is CommandStatus.IN_PROGRESS
@@ -497,7 +497,7 @@ def test_a_job_whose_savepoint_failed_is_wanted_to_run_again(
     client: httpx.Client, take: Callable[..., None], stored: Stored
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
     take(steps.ResumeJob(FAILURE), steps.ShowStatus(JobStatus.RUNNING))
     assert (stored.job().desired, stored.job().status) == (DesiredState.RUNNING, JobStatus.RUNNING)
     assert stages(client) == {1: "ACTIVE"}
@@ -551,7 +551,7 @@ def test_a_change_without_a_standby_gets_a_driver_of_its_own_revision_and_cause(
     client: httpx.Client, take: Callable[..., None], publish: Callable[[], None], stored: Stored
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    assert client.post("/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
+    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
     take(steps.BeginSavepoint(), steps.BeginSavepoint())
     command = stored.command("rescale:r")
     assert (command.attempt, command.savepoint_id, command.drain) == (1, "r", False)

@@ -124,7 +124,7 @@ def record(context: Context, job_id: str) -> None:
 
 
 def test_the_first_message_names_everything_and_comes_at_once(client: httpx.Client, job: dict[str, Any]) -> None:
-    answer = client.get(f"/jobs/{job['name']}/stream", params={"seconds": 0})
+    answer = client.get(f"/v1/jobs/{job['name']}/stream", params={"seconds": 0})
     assert answer.text.startswith("retry: 2000\n\nevent: change\ndata: ")
     reader = Reader()
     reader.read(answer)
@@ -132,12 +132,12 @@ def test_the_first_message_names_everything_and_comes_at_once(client: httpx.Clie
         ("change", ALL, [job["id"]])
     ]
     reader = Reader()
-    reader.read(client.get("/stream", params={"seconds": 0}))
+    reader.read(client.get("/v1/stream", params={"seconds": 0}))
     assert [(data["topics"], data["job_ids"]) for _, data in reader.messages] == [(ALL[:2], None)]
 
 
 def test_a_stream_of_a_job_that_is_not_there_is_refused(client: httpx.Client) -> None:
-    for path in ("/jobs/none/stream", "/operations/none/stream"):
+    for path in ("/v1/jobs/none/stream", "/v1/operations/none/stream"):
         answer = client.get(path)
         assert answer.status_code == 404
         assert answer.headers["content-type"] == "application/problem+json"
@@ -146,7 +146,7 @@ def test_a_stream_of_a_job_that_is_not_there_is_refused(client: httpx.Client) ->
 def test_each_topic_is_named_when_it_changes_and_only_then(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    with reading(client, f"/jobs/{job['id']}/stream") as reader:
+    with reading(client, f"/v1/jobs/{job['id']}/stream") as reader:
         seen = settled(reader)
         record(context, job["id"])
         _, data = reader.wait("the event", names("events"), seen)
@@ -167,7 +167,7 @@ def test_each_topic_is_named_when_it_changes_and_only_then(
                 text("INSERT INTO heartbeats (job_id, attempt, at_ms) SELECT job_id, number, 5 FROM attempts")
             )
         assert reader.wait("the heartbeat", names("figures"), seen)[1]["topics"] == ["figures"]
-        assert client.post(f"/jobs/{job['id']}/start").status_code == 202
+        assert client.post(f"/v1/jobs/{job['id']}/start").status_code == 202
         reader.wait("the start", names("job"), seen)
 
 
@@ -178,14 +178,14 @@ def test_a_stream_of_all_jobs_tells_of_those_in_scope_only(
         add_token(session, "viewer-of-b", Role.VIEWER, JobScope(labels={"team": "b"}))
     body = {"name": "billing", "artifact_id": upload().json()["id"], "labels": {"team": "b"}}
     with (
-        reading(client, "/stream") as everything,
-        reading(client, "/stream", headers={"Authorization": "Bearer viewer-of-b"}) as some,
+        reading(client, "/v1/stream") as everything,
+        reading(client, "/v1/stream", headers={"Authorization": "Bearer viewer-of-b"}) as some,
     ):
         seen, seen_of_some = settled(everything), settled(some, 1)
-        assert client.post(f"/jobs/{job['id']}/start").status_code == 202
+        assert client.post(f"/v1/jobs/{job['id']}/start").status_code == 202
         _, data = everything.wait("the start", names("job"), seen)
         assert data["job_ids"] == [job["id"]]
-        billing = client.post("/jobs", json=body).json()
+        billing = client.post("/v1/jobs", json=body).json()
         some.wait("the new job", lambda _, data: data["job_ids"] == [billing["id"]], seen_of_some)
         assert not [data for _, data in some.messages[seen_of_some:] if data["job_ids"] != [billing["id"]]]
 
@@ -196,21 +196,21 @@ def test_the_stream_of_an_operation_shows_it_and_ends_with_it(
     with context.sessions.begin() as session:
         session.add(Command(id="nightly", job_id=job["id"], attempt=1, kind=CommandKind.SAVEPOINT,
                             savepoint_id="nightly", status=CommandStatus.IN_PROGRESS, created_at_ms=1))  # fmt: skip
-    with reading(client, "/operations/nightly/stream") as reader:
+    with reading(client, "/v1/operations/nightly/stream") as reader:
         reader.wait("the operation", lambda event, data: event == "operation" and data["status"] == "IN_PROGRESS")
         with context.sessions.begin() as session:
             session.execute(text("UPDATE commands SET status = 'COMPLETED', location = 'file:///x', ended_at_ms = 2"))
         wait_until(lambda: reader.has_ended, what="the end of the stream")
-        assert reader.messages[-1][1] == client.get("/operations/nightly").json()
+        assert reader.messages[-1][1] == client.get("/v1/operations/nightly").json()
         assert reader.messages[-1][1]["status"] == "COMPLETED"
-    done = client.get("/operations/nightly/stream")  # it ends by itself
+    done = client.get("/v1/operations/nightly/stream")  # it ends by itself
     assert done.text.count("event: operation") == 1
 
 
 def test_a_stream_ends_when_its_job_is_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
-    with reading(client, f"/jobs/{job['id']}/stream") as reader:
+    with reading(client, f"/v1/jobs/{job['id']}/stream") as reader:
         settled(reader)
-        assert client.delete(f"/jobs/{job['id']}").status_code == 204
+        assert client.delete(f"/v1/jobs/{job['id']}").status_code == 204
         wait_until(lambda: reader.has_ended, what="the end of the stream")
         assert reader.messages[-1] == ("gone", {})
 
@@ -227,7 +227,7 @@ def test_a_stream_ends_with_the_validity_of_its_token_or_session(
         signed_in = httpx.post(f"{client.base_url}/ui/login", data={"token": "the-visitor-token"})
         cookie = signed_in.cookies[SESSION_COOKIE]
         headers = {"Authorization": "", "Cookie": f"{SESSION_COOKIE}={cookie}"}
-    with reading(client, "/stream", headers=headers) as reader, reading(client, "/stream") as other:
+    with reading(client, "/v1/stream", headers=headers) as reader, reading(client, "/v1/stream") as other:
         settled(reader)
         if "revoked" in how:
             with context.sessions.begin() as session:
@@ -244,13 +244,13 @@ def test_a_stream_ends_with_the_validity_of_its_token_or_session(
 def test_listeners_hold_no_connection_and_share_the_looks(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    with reading(client, f"/jobs/{job['id']}/stream") as one, reading(client, "/stream") as another:
+    with reading(client, f"/v1/jobs/{job['id']}/stream") as one, reading(client, "/v1/stream") as another:
         settled(one)
         settled(another)
         wait_until(lambda: context.engine.pool.checkedout() == 0, what="no connection in use")  # type: ignore[attr-defined]
         with statements(context) as sent:
             context.news.look()
-        with reading(client, f"/jobs/{job['id']}/stream") as third:
+        with reading(client, f"/v1/jobs/{job['id']}/stream") as third:
             settled(third, 1)
             assert context.news.streams == 3
             with statements(context) as sent_for_three:
@@ -263,23 +263,23 @@ def test_listeners_hold_no_connection_and_share_the_looks(
 
 def test_too_many_streams_are_refused(client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context.news, "_streams_of_user_max", 1)
-    with reading(client, "/stream"):
-        answer = client.get("/stream")
+    with reading(client, "/v1/stream"):
+        answer = client.get("/v1/stream")
         assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
     wait_until(lambda: context.news.streams == 0, what="the reader to be forgotten")
-    assert client.get("/stream", params={"seconds": 0}).status_code == 200
+    assert client.get("/v1/stream", params={"seconds": 0}).status_code == 200
 
 
 def test_a_quiet_stream_has_heartbeats(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener, "HEARTBEAT_S", 0.05)
-    with reading(client, "/stream") as reader:
+    with reading(client, "/v1/stream") as reader:
         wait_until(lambda: reader.comments > 2, what="heartbeats")
 
 
 def test_readers_are_told_when_the_database_is_away_and_when_it_is_back(
     client: httpx.Client, context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with reading(client, f"/jobs/{job['id']}/stream") as reader:
+    with reading(client, f"/v1/jobs/{job['id']}/stream") as reader:
         settled(reader)
         sessions = context.news._sessions
         monkeypatch.setattr(context.news, "_sessions", _away)
@@ -376,9 +376,8 @@ def test_a_reader_that_stops_reading_loses_its_stream(
     with served(app, serve.listen(replace(settings, host="127.0.0.1", port=0))) as client, socket.socket() as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.connect((client.base_url.host, client.base_url.port))
-        request = (
-            f"GET /stream HTTP/1.1\r\nHost: {client.base_url.netloc.decode()}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-        )
+        host = client.base_url.netloc.decode()
+        request = f"GET /v1/stream HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
         stuck.sendall(request.encode())
         wait_until(lambda: context.news.streams == 1, what="the stream")
         wait_until(is_dropped, 60, what="the stream's end")

@@ -97,7 +97,7 @@ def test_over_tls_the_sessions_cookie_is_sent_over_tls_only(platform: RunningCon
         answer = client.post("/ui/login", data={"token": connection.token}, headers={"Origin": connection.url})
         assert answer.status_code == 303
         assert "; Secure" in answer.headers["set-cookie"]
-        assert client.get("/whoami").json()["role"] == "ADMIN"
+        assert client.get("/v1/whoami").json()["role"] == "ADMIN"
 
 
 def test_plain_http_and_old_tls_get_no_answer(platform: RunningControlPlane, files: Path) -> None:

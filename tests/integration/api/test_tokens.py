@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
 
 
 def create(client: httpx.Client, **fields: Any) -> Any:
-    answer = client.post("/tokens", json={"name": "deploy", "role": "OPERATOR", **fields})
+    answer = client.post("/v1/tokens", json={"name": "deploy", "role": "OPERATOR", **fields})
     assert answer.status_code == 201, answer.text
     return answer.json()
 
@@ -38,12 +38,12 @@ def bearer(token: str) -> dict[str, str]:
 
 def test_a_new_token_opens_what_its_role_allows_and_its_value_is_shown_once(client: httpx.Client) -> None:
     made = create(client, scope={"jobs": ["flights"], "labels": {"team": "travel"}})
-    assert client.get("/jobs", headers=bearer(made["token"])).status_code == 200
-    assert client.get("/tokens", headers=bearer(made["token"])).json()["code"] == "ROLE_TOO_LOW"
-    listed = client.get("/tokens")
+    assert client.get("/v1/jobs", headers=bearer(made["token"])).status_code == 200
+    assert client.get("/v1/tokens", headers=bearer(made["token"])).json()["code"] == "ROLE_TOO_LOW"
+    listed = client.get("/v1/tokens")
     assert made["token"] not in listed.text
     assert {key: value for key, value in made.items() if key != "token"} in listed.json()["tokens"]
-    shown = client.get("/whoami", headers=bearer(made["token"])).json()
+    shown = client.get("/v1/whoami", headers=bearer(made["token"])).json()
     assert shown == {
         **{key: made[key] for key in ("id", "name", "role", "expires_at_ms")},
         "scope": {**made["scope"], "any_labels": []},
@@ -74,24 +74,24 @@ def test_a_token_stops_working_at_the_moment_it_expires(client: httpx.Client, mo
     made = create(client, lifetime_ms=5000)
     for at_ms, status in ((made["expires_at_ms"] - 1, 200), (made["expires_at_ms"], 401)):
         monkeypatch.setattr("keyscale.api.access.principal.shared_now_ms", lambda at_ms=at_ms: at_ms)
-        assert client.get("/jobs", headers=bearer(made["token"])).status_code == status
+        assert client.get("/v1/jobs", headers=bearer(made["token"])).status_code == status
 
 
 def test_a_revoked_token_opens_nothing_at_once_and_twice_is_like_once(client: httpx.Client) -> None:
     made = create(client)
     for _ in range(2):
-        assert client.delete(f"/tokens/{made['id']}").status_code == 204
-    assert client.get("/jobs", headers=bearer(made["token"])).json()["code"] == "TOKEN_REVOKED"
-    revoked = [event for event in client.get("/events").json()["events"] if event["kind"] == "TOKEN_REVOKED"]
+        assert client.delete(f"/v1/tokens/{made['id']}").status_code == 204
+    assert client.get("/v1/jobs", headers=bearer(made["token"])).json()["code"] == "TOKEN_REVOKED"
+    revoked = [event for event in client.get("/v1/events").json()["events"] if event["kind"] == "TOKEN_REVOKED"]
     assert [event["details"]["token_id"] for event in revoked] == [made["id"]]
-    assert client.delete("/tokens/unknown").json()["code"] == "TOKEN_NOT_FOUND"
+    assert client.delete("/v1/tokens/unknown").json()["code"] == "TOKEN_NOT_FOUND"
 
 
 def test_two_valid_tokens_have_different_names(client: httpx.Client) -> None:
     made = create(client)
-    answer = client.post("/tokens", json={"name": "deploy", "role": "VIEWER"})
+    answer = client.post("/v1/tokens", json={"name": "deploy", "role": "VIEWER"})
     assert (answer.status_code, answer.json()["code"]) == (409, "TOKEN_NAME_TAKEN")
-    client.delete(f"/tokens/{made['id']}")
+    client.delete(f"/v1/tokens/{made['id']}")
     create(client)
 
 
@@ -111,16 +111,16 @@ def test_two_valid_tokens_have_different_names(client: httpx.Client) -> None:
     ],
 )
 def test_a_wrong_request_makes_no_token(client: httpx.Client, fields: dict[str, Any]) -> None:
-    answer = client.post("/tokens", json={"name": "deploy", "role": "OPERATOR", **fields})
+    answer = client.post("/v1/tokens", json={"name": "deploy", "role": "OPERATOR", **fields})
     assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
-    assert [token["name"] for token in client.get("/tokens").json()["tokens"]] == ["admin"]
+    assert [token["name"] for token in client.get("/v1/tokens").json()["tokens"]] == ["admin"]
 
 
 def test_events_about_access_and_addresses_are_for_administrators(client: httpx.Client) -> None:
     made = create(client, role="VIEWER")
-    kinds = {event["kind"] for event in client.get("/events").json()["events"]}
+    kinds = {event["kind"] for event in client.get("/v1/events").json()["events"]}
     assert "TOKEN_CREATED" in kinds
-    seen = client.get("/events", headers=bearer(made["token"])).json()["events"]
+    seen = client.get("/v1/events", headers=bearer(made["token"])).json()["events"]
     assert not [event for event in seen if event["kind"] == "TOKEN_CREATED" or event["address"]]
 
 

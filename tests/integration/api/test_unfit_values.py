@@ -79,10 +79,10 @@ def test_no_query_can_hold_a_character_that_makes_a_route_fail(
 def test_text_that_cannot_be_stored_is_refused_wherever_a_request_has_text(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     for text in UNFIT_TEXTS:
         for path, body in requests_with(text, job["artifact_id"]):
-            method = "PATCH" if path == "/jobs/flights" else "POST"
+            method = "PATCH" if path == "/v1/jobs/flights" else "POST"
             answer = client.request(method, path, **as_json(body))
             assert answer.status_code == 422, (path, body, answer.text)
             assert answer.json()["code"] in {"REQUEST_INVALID", "SPARK_CONF_NOT_ALLOWED"}
@@ -92,40 +92,40 @@ def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
     """A text in every place of every request that takes one."""
     new = {"name": "x", "artifact_id": artifact_id}
     return [
-        ("/jobs", {**new, "name": text}),
-        ("/jobs", {**new, "artifact_id": text}),
-        ("/jobs", {**new, "hash_id": text}),
-        ("/jobs", {**new, "parameters": {"input": text}}),
-        ("/jobs", {**new, "parameters": {text: "input"}}),
-        ("/jobs", {**new, "spark_conf": {"spark.executor.memory": text}}),
-        ("/jobs", {**new, "spark_conf": {text: "1g"}}),
-        ("/jobs", {**new, "checkpoints": {text: 1}}),
-        ("/jobs", {**new, "restart": {"type": text}}),
-        ("/jobs", {**new, "restart": {"type": "none", text: 1}}),
-        ("/jobs", {**new, text: 1}),
-        ("/jobs", text),
-        ("/jobs/flights/start", {text: 1}),
-        ("/jobs/flights/stop", {"operation_id": text}),
-        ("/jobs/flights/savepoints", {"savepoint_id": text}),
-        ("/jobs/flights/checkpoints", {"operation_id": text}),
-        ("/jobs/flights/rescale", {"parallelism": 3, "rescale_id": text}),
+        ("/v1/jobs", {**new, "name": text}),
+        ("/v1/jobs", {**new, "artifact_id": text}),
+        ("/v1/jobs", {**new, "hash_id": text}),
+        ("/v1/jobs", {**new, "parameters": {"input": text}}),
+        ("/v1/jobs", {**new, "parameters": {text: "input"}}),
+        ("/v1/jobs", {**new, "spark_conf": {"spark.executor.memory": text}}),
+        ("/v1/jobs", {**new, "spark_conf": {text: "1g"}}),
+        ("/v1/jobs", {**new, "checkpoints": {text: 1}}),
+        ("/v1/jobs", {**new, "restart": {"type": text}}),
+        ("/v1/jobs", {**new, "restart": {"type": "none", text: 1}}),
+        ("/v1/jobs", {**new, text: 1}),
+        ("/v1/jobs", text),
+        ("/v1/jobs/flights/start", {text: 1}),
+        ("/v1/jobs/flights/stop", {"operation_id": text}),
+        ("/v1/jobs/flights/savepoints", {"savepoint_id": text}),
+        ("/v1/jobs/flights/checkpoints", {"operation_id": text}),
+        ("/v1/jobs/flights/rescale", {"parallelism": 3, "rescale_id": text}),
         *((path, {**required, **change}) for path, required in CHANGED.items() for change in changes_with(text)),
-        ("/jobs/flights", {"change_id": text}),
-        ("/jobs/flights/rollback", {"revision": 1, "change_id": text}),
-        ("/jobs/flights/clone", {"name": text}),
-        ("/jobs/flights/clone", {"name": "x", "restore_from": {"job": text, "latest": True}}),
-        ("/jobs/flights/start", {"restore_from": {"savepoint_id": text}}),
-        ("/jobs/flights/start", {"restore_from": {"location": text}}),
-        ("/jobs", {**new, "libraries": [text]}),
-        ("/jobs", {**new, "labels": {"team": text}}),
-        ("/jobs", {**new, "secrets": [text]}),
+        ("/v1/jobs/flights", {"change_id": text}),
+        ("/v1/jobs/flights/rollback", {"revision": 1, "change_id": text}),
+        ("/v1/jobs/flights/clone", {"name": text}),
+        ("/v1/jobs/flights/clone", {"name": "x", "restore_from": {"job": text, "latest": True}}),
+        ("/v1/jobs/flights/start", {"restore_from": {"savepoint_id": text}}),
+        ("/v1/jobs/flights/start", {"restore_from": {"location": text}}),
+        ("/v1/jobs", {**new, "libraries": [text]}),
+        ("/v1/jobs", {**new, "labels": {"team": text}}),
+        ("/v1/jobs", {**new, "secrets": [text]}),
     ]
 
 
 CHANGED: dict[str, dict[str, Any]] = {
-    "/jobs/flights": {},
-    "/jobs/flights/plan": {},
-    "/jobs/flights/clone": {"name": "x"},
+    "/v1/jobs/flights": {},
+    "/v1/jobs/flights/plan": {},
+    "/v1/jobs/flights/clone": {"name": "x"},
 }
 
 
@@ -155,20 +155,24 @@ def test_a_files_name_and_a_form_may_hold_any_text(client: httpx.Client, upload:
 
 
 def test_a_number_out_of_range_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     for number in (-1, 1 << 31, 1 << 63, -(1 << 63) - 1, 1 << 70, 10**400):
         refuse(client, job, number)
 
 
 def refuse(client: httpx.Client, job: dict[str, Any], number: int) -> None:
-    base = f"/jobs/{job['id']}"
+    base = f"/v1/jobs/{job['id']}"
     assert client.get(f"{base}/checkpoints/{number}").status_code in {404, 422}
     assert client.get(f"{base}/logs?attempt={number}").status_code in {404, 422}
-    for path in (f"{base}/logs?tail_bytes={number}", f"{base}/checkpoints?limit={number}", f"/events?limit={number}"):
+    for path in (
+        f"{base}/logs?tail_bytes={number}",
+        f"{base}/checkpoints?limit={number}",
+        f"/v1/events?limit={number}",
+    ):
         assert client.get(path).status_code in {404, 422}, path
     new = {"name": "x", "artifact_id": job["artifact_id"]}
     for body in ({"parallelism": number}, {"max_parallelism": number}, {"batch_interval_ms": number}):
-        assert client.post("/jobs", json={**new, **body}).status_code == 422, body
+        assert client.post("/v1/jobs", json={**new, **body}).status_code == 422, body
     for action in ("rescale", "clone", "plan"):
         assert client.post(f"{base}/{action}", json={"name": "x", "parallelism": number}).status_code == 422, action
     assert client.post(f"{base}/rollback", json={"revision": number}).status_code in {404, 422}
@@ -206,9 +210,9 @@ def test_every_number_of_a_request_has_bounds(app: FastAPI) -> None:
 @pytest.fixture
 def two_running_jobs(client: httpx.Client, context: Context, job: dict[str, Any]) -> tuple[str, str]:
     """Two jobs in a status in which they take commands."""
-    client.post("/jobs", json={"name": "other", "artifact_id": job["artifact_id"], "max_parallelism": 16})
+    client.post("/v1/jobs", json={"name": "other", "artifact_id": job["artifact_id"], "max_parallelism": 16})
     for name in ("flights", "other"):
-        client.post(f"/jobs/{name}/start")
+        client.post(f"/v1/jobs/{name}/start")
         with context.sessions.begin() as session:
             found = jobs.find(session, name, lock=True)
             assert found is not None
@@ -221,7 +225,7 @@ def test_an_operation_id_on_two_jobs_at_once_is_taken_by_one(
     client: httpx.Client, context: Context, two_running_jobs: tuple[str, str]
 ) -> None:
     def send(name: str, number: int) -> int:
-        return client.post(f"/jobs/{name}/checkpoints", json={"operation_id": f"id-{number}"}).status_code
+        return client.post(f"/v1/jobs/{name}/checkpoints", json={"operation_id": f"id-{number}"}).status_code
 
     with ThreadPoolExecutor(4) as pool:
         for number in range(SNAPSHOTS_MAX):  # none of them ends, as no driver runs
@@ -236,8 +240,8 @@ def test_an_id_used_for_a_rescale_and_a_checkpoint_at_once_names_one_of_them(
 ) -> None:
     flights, other = two_running_jobs
     requests = {
-        f"/jobs/{flights}/checkpoints": {"operation_id": "mine"},
-        f"/jobs/{other}/rescale": {"parallelism": 3, "rescale_id": "mine"},
+        f"/v1/jobs/{flights}/checkpoints": {"operation_id": "mine"},
+        f"/v1/jobs/{other}/rescale": {"parallelism": 3, "rescale_id": "mine"},
     }
     with ThreadPoolExecutor(2) as pool:
         statuses = list(pool.map(lambda path: client.post(path, json=requests[path]).status_code, requests))
@@ -247,7 +251,7 @@ def test_an_id_used_for_a_rescale_and_a_checkpoint_at_once_names_one_of_them(
 def test_a_failure_whose_text_cannot_be_stored_is_still_shown(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -261,11 +265,11 @@ def test_a_failure_whose_text_cannot_be_stored_is_still_shown(
             false = {**messages_with(text)["checkpoints"], name: text}
             answer = client.post("/driver/checkpoints", content=json.dumps(false).encode("ascii"), headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (422, "REPORT_INVALID")
-        shown = client.get("/jobs/flights").json()["attempt"]["failure"]
+        shown = client.get("/v1/jobs/flights").json()["attempt"]["failure"]
         assert shown["code"] == "JOB_SCRIPT_FAILED"
         assert shown["message"] == f"ValueError: plate {storable(text)}"
         assert shown["traceback"] == f"line 1\n{storable(text)}"
-        [checkpoint] = client.get("/jobs/flights/checkpoints").json()["history"]
+        [checkpoint] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
         assert checkpoint["failure_message"] == f"no space {storable(text)}"
 
 

@@ -42,7 +42,7 @@ def has_rung(context: Context) -> Callable[[], bool]:
 @pytest.fixture
 def running(client: httpx.Client, context: Context, job: dict[str, Any], has_rung: Callable[[], bool]) -> str:
     """The id of the job, which attempt 1 runs; its driver's token is `driver`."""
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
@@ -66,16 +66,16 @@ def running(client: httpx.Client, context: Context, job: dict[str, Any], has_run
 def test_a_request_that_is_to_be_carried_out_wakes_the_reconciler(
     client: httpx.Client, has_rung: Callable[[], bool], path: str, body: dict[str, Any]
 ) -> None:
-    assert client.get("/jobs/flights").is_success
+    assert client.get("/v1/jobs/flights").is_success
     assert not has_rung(), "a read is nothing to carry out"
-    assert client.post(f"/jobs/flights/{path}", json=body).status_code == 202
+    assert client.post(f"/v1/jobs/flights/{path}", json=body).status_code == 202
     assert has_rung()
 
 
 @pytest.mark.usefixtures("job")
 def test_a_start_wakes_the_reconciler(client: httpx.Client, has_rung: Callable[[], bool]) -> None:
     assert not has_rung()
-    client.post("/jobs/flights/start")
+    client.post("/v1/jobs/flights/start")
     assert has_rung()
 
 
@@ -83,7 +83,7 @@ def test_a_start_wakes_the_reconciler(client: httpx.Client, has_rung: Callable[[
 def test_a_driver_wakes_the_reconciler_by_news_and_by_no_repetition(
     client: httpx.Client, has_rung: Callable[[], bool]
 ) -> None:
-    client.post("/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
     has_rung()
     failed = {"command_id": "end", "status": "FAILED", "failure": {"code": "X", "message": "it failed"}}
     committed = {"batch_id": 0, "at_ms": 7}

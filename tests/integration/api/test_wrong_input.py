@@ -27,9 +27,9 @@ UNKNOWN = "no-such-job"
 @pytest.fixture(scope="module")
 def job(platform: Platform) -> str:
     """The name of a job that was created and never started."""
-    artifact = platform.api.upload("/artifacts", filename="job.py", content=SCRIPT)
+    artifact = platform.api.upload("/v1/artifacts", filename="job.py", content=SCRIPT)
     body = {"name": "untouched", "artifact_id": artifact["id"], "parallelism": 2, "max_parallelism": 16}
-    return str(platform.api.post("/jobs", body)["name"])
+    return str(platform.api.post("/v1/jobs", body)["name"])
 
 
 def refusal(call: Callable[[], Any]) -> RefusedError:
@@ -99,12 +99,12 @@ def test_every_command_reports_that_there_is_no_such_job(platform: Platform, com
 def test_a_job_cannot_be_created_beyond_its_max_parallelism(platform: Platform, job: str, parallelism: int) -> None:
     artifact_id = platform.api.get(job_path(job))["artifact_id"]
     body = {"name": "never", "artifact_id": artifact_id, "parallelism": parallelism, "max_parallelism": 16}
-    error = refusal(lambda: platform.api.post("/jobs", body))
+    error = refusal(lambda: platform.api.post("/v1/jobs", body))
     assert error.http_status == 422
     assert_is_clear(error.problem, "PARALLELISM_OUT_OF_RANGE")
     command = ["jobs", "create", "never", "--artifact", artifact_id, "-p", str(parallelism), "--max-parallelism", "16"]
     assert_is_clear(keyscale(platform, *command, "--json").problem, "PARALLELISM_OUT_OF_RANGE")
-    assert {known["name"] for known in platform.api.get("/jobs")["jobs"]}.isdisjoint({"never"})
+    assert {known["name"] for known in platform.api.get("/v1/jobs")["jobs"]}.isdisjoint({"never"})
 
 
 def test_a_job_that_does_not_run_cannot_be_rescaled_nor_stopped(platform: Platform, job: str) -> None:
@@ -135,8 +135,8 @@ def zip_without_a_program() -> bytes:
 def test_a_file_that_is_not_a_python_file_zip_or_jar_is_refused_and_not_stored(
     platform: Platform, tmp_path: Path, filename: str, content: bytes
 ) -> None:
-    before = platform.api.get("/artifacts")
-    error = refusal(lambda: platform.api.upload("/artifacts", filename=filename, content=content))
+    before = platform.api.get("/v1/artifacts")
+    error = refusal(lambda: platform.api.upload("/v1/artifacts", filename=filename, content=content))
     assert error.http_status == 422
     assert_is_clear(error.problem, "ARTIFACT_INVALID")
     file = tmp_path / filename
@@ -144,13 +144,13 @@ def test_a_file_that_is_not_a_python_file_zip_or_jar_is_refused_and_not_stored(
     answer = keyscale(platform, "artifacts", "upload", str(file), "--json")
     assert answer.exit_code == 1
     assert_is_clear(answer.problem, "ARTIFACT_INVALID")
-    assert platform.api.get("/artifacts") == before
+    assert platform.api.get("/v1/artifacts") == before
 
 
 def test_a_zip_without_a_main_program_cannot_be_a_job(platform: Platform) -> None:
     def create() -> None:
-        artifact = platform.api.upload("/artifacts", filename="library.zip", content=zip_without_a_program())
-        platform.api.post("/jobs", {"name": "never", "artifact_id": artifact["id"]})
+        artifact = platform.api.upload("/v1/artifacts", filename="library.zip", content=zip_without_a_program())
+        platform.api.post("/v1/jobs", {"name": "never", "artifact_id": artifact["id"]})
 
     assert refusal(create).problem["code"] in {"ARTIFACT_INVALID", "ARTIFACT_NOT_RUNNABLE"}
 
@@ -174,7 +174,7 @@ def test_a_missing_file_is_an_error_of_the_command_line(platform: Platform, tmp_
 def test_the_error_of_an_invalid_request_names_the_wrong_field(
     platform: Platform, body: dict[str, Any], field: str
 ) -> None:
-    error = refusal(lambda: platform.api.post("/jobs", body))
+    error = refusal(lambda: platform.api.post("/v1/jobs", body))
     assert_is_clear(error.problem, "REQUEST_INVALID")
     assert any(field in wrong["field"] for wrong in error.problem["errors"])
 
@@ -198,14 +198,14 @@ def test_a_deletion_with_an_unknown_query_parameter_and_a_wrong_token_is_refused
 
 
 def test_a_list_with_an_unknown_filter_is_refused_rather_than_shown_whole(platform: Platform) -> None:
-    error = refusal(lambda: platform.api.get("/jobs", status="FAILED"))
+    error = refusal(lambda: platform.api.get("/v1/jobs", status="FAILED"))
     assert_is_clear(error.problem, "REQUEST_INVALID")
-    assert platform.api.get("/jobs", limit=1)["jobs"], "the known parameters are accepted"
+    assert platform.api.get("/v1/jobs", limit=1)["jobs"], "the known parameters are accepted"
 
 
 def test_a_wrong_token_is_refused_everywhere_except_for_health(platform: Platform) -> None:
     wrong = {"Authorization": "Bearer wrong"}
-    for path in ("/jobs", "/artifacts", "/events", job_path(UNKNOWN)):
+    for path in ("/v1/jobs", "/v1/artifacts", "/v1/events", job_path(UNKNOWN)):
         error = refusal(lambda path=path: platform.api.request("GET", path, headers=wrong))
         assert error.http_status == 401
         assert_is_clear(error.problem, "TOKEN_INVALID")

@@ -47,7 +47,7 @@ class CountsJob:
     def create(self, version: int, *, tick_ms: int = 0, **specification: Any) -> None:
         parameters = {"input": str(self.directory / "input"), "output": str(self.output), "tick_ms": str(tick_ms)}
         body = {"name": self.name, "artifact_id": self.program(version), "parameters": parameters, **specification}
-        self.id = self._api().post("/jobs", body)["id"]
+        self.id = self._api().post("/v1/jobs", body)["id"]
 
     def program(self, version: int) -> str:
         """Uploads a version of the program; returns the artifact's id."""

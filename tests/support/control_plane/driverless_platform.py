@@ -95,9 +95,9 @@ class Platform:
 
     def create_job(self, name: str, **labels: str) -> str:
         """Creates a job of the program without operators; returns its id."""
-        artifact = self.api.upload("/artifacts", filename="job.py", content=SCRIPT)
+        artifact = self.api.upload("/v1/artifacts", filename="job.py", content=SCRIPT)
         body = {"name": name, "artifact_id": artifact["id"], "parallelism": 2, "labels": labels}
-        self.jobs[name] = self.api.post("/jobs", body)["id"]
+        self.jobs[name] = self.api.post("/v1/jobs", body)["id"]
         return self.jobs[name]
 
     def note_figures(self, name: str, reports: Sequence[dict[str, Any]]) -> None:

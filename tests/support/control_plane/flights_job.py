@@ -71,7 +71,7 @@ class FlightsJob:
             body["max_parallelism"] = max_parallelism
         if restart is not None:
             body["restart"] = restart
-        self.id = self.control_plane.api.post("/jobs", body)["id"]
+        self.id = self.control_plane.api.post("/v1/jobs", body)["id"]
 
     def start(self) -> None:
         self.control_plane.api.post(job_path(self.id, "start"))

@@ -45,7 +45,7 @@ class ReadmeJob:
         self.id = str(self.show()["id"])
 
     def show(self) -> Any:
-        return self.control_plane.api.get("/jobs/visits")
+        return self.control_plane.api.get("/v1/jobs/visits")
 
     def ensure_running(self) -> None:
         """Starts the stopped job by the command that a refused savepoint advises; from now on without checkpoints."""

@@ -61,12 +61,12 @@ class Journey:
         places = {part: (self._directory / name / part).as_uri() for part in ("input", "output")}
         (self._directory / name / "input").mkdir()
         body = {"name": name, "artifact_id": self._program(name), "parameters": places, **specification}
-        self._api.post("/jobs", body)
+        self._api.post("/v1/jobs", body)
         self._deliver(name, "/page/0")
 
     def _program(self, name: str, *, version: int = 1) -> str:
         content = _PROGRAM.read_text(encoding="utf-8").replace("VERSION = 1\n", f"VERSION = {version}\n")
-        return str(self._api.upload("/artifacts", filename=f"{name}.py", content=content.encode())["id"])
+        return str(self._api.upload("/v1/artifacts", filename=f"{name}.py", content=content.encode())["id"])
 
     def _deliver(self, name: str, page: str) -> None:
         unfinished = self._directory / name / f"{self._files:04d}.json"
@@ -100,7 +100,7 @@ class Journey:
         assert self._api.get(path)["status"] == "COMPLETED"
 
     def _end(self, operation_id: str) -> None:
-        path = f"/operations/{operation_id}"
+        path = f"/v1/operations/{operation_id}"
         self._await(lambda: self._api.get(path)["status"] != "IN_PROGRESS", "the end of the savepoint")
 
     @staticmethod

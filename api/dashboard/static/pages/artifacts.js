@@ -9,7 +9,7 @@ import { isFirstPage, pageQuery, showPages } from "../paging.js";
 import { mayActAs, viewer } from "../viewer.js";
 
 const page = live(async () => {
-  const [user, { artifacts, next }] = await Promise.all([viewer(), get(`/artifacts?${pageQuery(100)}`)]);
+  const [user, { artifacts, next }] = await Promise.all([viewer(), get(`/v1/artifacts?${pageQuery(100)}`)]);
   byId("loading").hidden = true;
   byId("table").hidden = artifacts.length === 0;
   byId("empty").hidden = artifacts.length > 0 || !isFirstPage();
@@ -46,7 +46,7 @@ async function removeArtifact(one) {
     action: "Delete the artifact",
   });
   if (!agreed) return;
-  await attempt(`${one.name}, version ${one.version}: deleted.`, () => remove(`/artifacts/${one.id}`));
+  await attempt(`${one.name}, version ${one.version}: deleted.`, () => remove(`/v1/artifacts/${one.id}`));
 }
 
 byId("upload").addEventListener("click", () => byId("file").click());

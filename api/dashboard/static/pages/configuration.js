@@ -9,7 +9,7 @@ import { jobPage } from "../job_page.js";
 let libraries = null;
 
 jobPage(async () => {
-  libraries ??= new Map((await get("/artifacts?limit=1000")).artifacts.map((one) => [one.id, `${one.name}, version ${number(one.version)}`]));
+  libraries ??= new Map((await get("/v1/artifacts?limit=1000")).artifacts.map((one) => [one.id, `${one.name}, version ${number(one.version)}`]));
 }, (job) => {
   const checkpoints = job.checkpoints;
   setChildren(byId("configuration"),

@@ -53,7 +53,7 @@ const page = live(async () => {
   byId("loading").hidden = true;
   byId("new").hidden = !mayActAs(user, "OPERATOR");
   show();
-}, { everyMs: 2000, stream: "/stream", topics: ["job", "figures"], redraw: () => show() });
+}, { everyMs: 2000, stream: "/v1/stream", topics: ["job", "figures"], redraw: () => show() });
 
 function show() {
   const shown = sorted(jobs.filter(fits));
@@ -209,7 +209,7 @@ byId("new-job-form").addEventListener("submit", async (event) => {
 async function createJob() {
   const artifact = await upload(byId("program").files[0]);
   const most = byId("job-max").valueAsNumber;
-  const job = await post("/jobs", {
+  const job = await post("/v1/jobs", {
     name: byId("job-name").value,
     artifact_id: artifact.id,
     parallelism: byId("job-parallelism").valueAsNumber,
@@ -217,6 +217,6 @@ async function createJob() {
     labels: parametersOf(labelLines(byId("job-labels").value)),
     ...(Number.isNaN(most) ? {} : { max_parallelism: most }),
   });
-  if (byId("job-start").checked) await post(`/jobs/${job.id}/start`);
+  if (byId("job-start").checked) await post(`/v1/jobs/${job.id}/start`);
   return job;
 }

@@ -51,7 +51,7 @@ const page = jobPage(
 let listed = null;
 /** Reads the uploaded programs once. */
 async function knowPrograms() {
-  listed ??= await get("/artifacts?limit=200");
+  listed ??= await get("/v1/artifacts?limit=200");
   for (const one of listed.artifacts.toReversed()) {
     if (one.kind === "PYTHON" || one.kind === "ZIP") know(one.id, one.name, one.version);
   }

@@ -19,10 +19,10 @@ let platform = null;
 const page = live(async () => {
   const user = await viewer();
   const isAdmin = mayActAs(user, "ADMIN");
-  platform ??= await get("/artifacts/platform");
+  platform ??= await get("/v1/artifacts/platform");
   const [health, known, happened, named, tokens] = await Promise.all([
-    get("/health").catch(unhealthy), get("/replicas"), get(`/events?${pageQuery(100)}${filterQuery()}`), get("/secrets"),
-    isAdmin ? get("/tokens") : null,
+    get("/health").catch(unhealthy), get("/v1/replicas"), get(`/v1/events?${pageQuery(100)}${filterQuery()}`), get("/v1/secrets"),
+    isAdmin ? get("/v1/tokens") : null,
   ]);
   byId("loading").hidden = true;
   showParts(health);
@@ -114,7 +114,7 @@ async function revoke(token) {
       + "This cannot be undone.",
     action: "Revoke the token",
   });
-  if (agreed) await attempt(() => remove(`/tokens/${token.id}`));
+  if (agreed) await attempt(() => remove(`/v1/tokens/${token.id}`));
 }
 
 showFilter();
@@ -122,7 +122,7 @@ showFieldProblems(byId("token-form"));
 byId("token-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   await attempt(async () => {
-    const made = await post("/tokens", {
+    const made = await post("/v1/tokens", {
       name: byId("token-name").value,
       role: byId("token-role").value,
       lifetime_ms: byId("token-days").valueAsNumber * DAY_MS,

@@ -72,24 +72,24 @@ class ControlPlane:
 
 
 USUAL: list[tuple[str, Any]] = [
-    (r"DELETE /(jobs|artifacts|tokens)/\w+", None),
-    (r"PATCH /jobs/\w+", UPDATED),
-    (r"POST /jobs/\w+/rollback", UPDATED),
-    (r"POST /jobs/\w+/(stop|savepoints|checkpoints)", {**OPERATION, "status": "IN_PROGRESS"}),
-    (r"GET /operations/o", OPERATION),
-    (r"\w+ /jobs/\w+/(rescale|rescales/c|changes/c)", CHANGE),
-    (r"\w+ /jobs/\w+/checkpoints/6/(verify|verification)", VERIFIED),
-    (r"GET /jobs/\w+/revisions/2/diff", {"differences": [{"field": "parallelism", "before": 2, "after": 4}]}),
-    (r"GET /jobs/\w+/savepoints/s", {"status": "COMPLETED", "operation": {"checkpoint_id": 6}}),
-    (r"GET /jobs/\w+/(revisions|savepoints|checkpoints/6/compare)", LIST),
-    (r"GET /artifacts", LIST),
-    (r"GET /jobs/\w+/checkpoints", {"history": []}),
-    (r"GET /jobs/\w+/logs", {"truncated": False, "text": "a line\n", "size_bytes": 7}),
-    (r"GET (/jobs/\w+)?/events", {"events": [{"kind": "JOB_FAILED"}]}),
-    (r"GET /tokens", {"tokens": []}),
-    (r"POST /tokens", {"token": "new"}),
-    (r"\w+ /secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}}),
-    (r"GET /jobs", {"jobs": [JOB], "next": None}),
+    (r"DELETE /v1/(jobs|artifacts|tokens)/\w+", None),
+    (r"PATCH /v1/jobs/\w+", UPDATED),
+    (r"POST /v1/jobs/\w+/rollback", UPDATED),
+    (r"POST /v1/jobs/\w+/(stop|savepoints|checkpoints)", {**OPERATION, "status": "IN_PROGRESS"}),
+    (r"GET /v1/operations/o", OPERATION),
+    (r"\w+ /v1/jobs/\w+/(rescale|rescales/c|changes/c)", CHANGE),
+    (r"\w+ /v1/jobs/\w+/checkpoints/6/(verify|verification)", VERIFIED),
+    (r"GET /v1/jobs/\w+/revisions/2/diff", {"differences": [{"field": "parallelism", "before": 2, "after": 4}]}),
+    (r"GET /v1/jobs/\w+/savepoints/s", {"status": "COMPLETED", "operation": {"checkpoint_id": 6}}),
+    (r"GET /v1/jobs/\w+/(revisions|savepoints|checkpoints/6/compare)", LIST),
+    (r"GET /v1/artifacts", LIST),
+    (r"GET /v1/jobs/\w+/checkpoints", {"history": []}),
+    (r"GET /v1/jobs/\w+/logs", {"truncated": False, "text": "a line\n", "size_bytes": 7}),
+    (r"GET /v1(/jobs/\w+)?/events", {"events": [{"kind": "JOB_FAILED"}]}),
+    (r"GET /v1/tokens", {"tokens": []}),
+    (r"POST /v1/tokens", {"token": "new"}),
+    (r"\w+ /v1/secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}}),
+    (r"GET /v1/jobs", {"jobs": [JOB], "next": None}),
 ]
 """The answers of a control plane, by the request; any other is about a job."""
 
@@ -113,32 +113,32 @@ START = {"skip_lost_records": False, "reset_time": False}
 UPDATE = {"upgrade_mode": "savepoint", "allow_non_restored_state": False, "plan_first": True}
 ROLLBACK = {"revision": 3, "state": "savepoint", "allow_non_restored_state": False, "plan_first": True}
 LATEST = {"restore_from": {"latest": True, "job": "other"}}
-GET_JOB = ("GET", "/jobs/flights")
+GET_JOB = ("GET", "/v1/jobs/flights")
 
 
 @pytest.mark.parametrize(
     ("command", "requests"),
     [
         ("jobs show flights", [GET_JOB]),
-        ("jobs show a/b", [("GET", "/jobs/a%2Fb")]),
-        ("jobs start flights", [("POST", "/jobs/flights/start", START)]),
+        ("jobs show a/b", [("GET", "/v1/jobs/a%2Fb")]),
+        ("jobs start flights", [("POST", "/v1/jobs/flights/start", START)]),
         (
             "jobs start flights --reset-time -p 3",
-            [("POST", "/jobs/flights/start", {**START, "reset_time": True, "parallelism": 3})],
+            [("POST", "/v1/jobs/flights/start", {**START, "reset_time": True, "parallelism": 3})],
         ),
         (
             "jobs start flights --skip-lost-records",
-            [("POST", "/jobs/flights/start", {**START, "skip_lost_records": True})],
+            [("POST", "/v1/jobs/flights/start", {**START, "skip_lost_records": True})],
         ),
-        ("jobs start flights --from-job other", [("POST", "/jobs/flights/start", {**START, **LATEST})]),
-        ("jobs start flights --wait", [("POST", "/jobs/flights/start", START), ("GET", "/jobs/0a")]),
-        ("jobs stop flights --no-wait", [("POST", "/jobs/flights/stop", {"drain": False})]),
-        ("jobs stop flights --drain --no-wait", [("POST", "/jobs/flights/stop", {"drain": True})]),
+        ("jobs start flights --from-job other", [("POST", "/v1/jobs/flights/start", {**START, **LATEST})]),
+        ("jobs start flights --wait", [("POST", "/v1/jobs/flights/start", START), ("GET", "/v1/jobs/0a")]),
+        ("jobs stop flights --no-wait", [("POST", "/v1/jobs/flights/stop", {"drain": False})]),
+        ("jobs stop flights --drain --no-wait", [("POST", "/v1/jobs/flights/stop", {"drain": True})]),
         ("jobs wait flights", [GET_JOB]),
-        ("jobs cancel flights", [("POST", "/jobs/flights/cancel", {})]),
-        ("jobs delete flights", [("DELETE", "/jobs/flights?keep_objects=false")]),
-        ("jobs delete flights --keep-objects", [("DELETE", "/jobs/flights?keep_objects=true")]),
-        ("jobs update flights -p 4", [GET_JOB, ("PATCH", "/jobs/flights", {**UPDATE, "parallelism": 4}, '"7"')]),
+        ("jobs cancel flights", [("POST", "/v1/jobs/flights/cancel", {})]),
+        ("jobs delete flights", [("DELETE", "/v1/jobs/flights?keep_objects=false")]),
+        ("jobs delete flights --keep-objects", [("DELETE", "/v1/jobs/flights?keep_objects=true")]),
+        ("jobs update flights -p 4", [GET_JOB, ("PATCH", "/v1/jobs/flights", {**UPDATE, "parallelism": 4}, '"7"')]),
         (
             (
                 "jobs update flights --upgrade-mode last-state --last-state-age-ms-max 5 --allow-non-restored-state"
@@ -148,7 +148,7 @@ GET_JOB = ("GET", "/jobs/flights")
                 GET_JOB,
                 (
                     "PATCH",
-                    "/jobs/flights",
+                    "/v1/jobs/flights",
                     {
                         "upgrade_mode": "last-state",
                         "last_state_age_ms_max": 5,
@@ -160,66 +160,72 @@ GET_JOB = ("GET", "/jobs/flights")
                 ),
             ],
         ),
-        ("jobs rollback flights 3", [("POST", "/jobs/flights/rollback", ROLLBACK)]),
+        ("jobs rollback flights 3", [("POST", "/v1/jobs/flights/rollback", ROLLBACK)]),
         (
             "jobs rollback flights 3 --state current",
-            [("POST", "/jobs/flights/rollback", {**ROLLBACK, "state": "current"})],
+            [("POST", "/v1/jobs/flights/rollback", {**ROLLBACK, "state": "current"})],
         ),
-        ("jobs clone flights new", [("POST", "/jobs/flights/clone", {"name": "new", "start": False})]),
+        ("jobs clone flights new", [("POST", "/v1/jobs/flights/clone", {"name": "new", "start": False})]),
         (
             "jobs clone flights new --start --wait --from-job other -p 4",
             [
-                ("POST", "/jobs/flights/clone", {"name": "new", "start": True, "parallelism": 4, **LATEST}),
-                ("GET", "/jobs/0a"),
+                ("POST", "/v1/jobs/flights/clone", {"name": "new", "start": True, "parallelism": 4, **LATEST}),
+                ("GET", "/v1/jobs/0a"),
             ],
         ),
-        ("jobs revisions flights", [("GET", "/jobs/flights/revisions")]),
-        ("jobs diff flights 2 5", [("GET", "/jobs/flights/revisions/2/diff?to=5")]),
-        ("checkpoints list flights", [("GET", "/jobs/flights/checkpoints")]),
-        ("checkpoints trigger flights --no-wait", [("POST", "/jobs/flights/checkpoints", {})]),
-        ("checkpoints config flights", [("GET", "/jobs/flights/checkpoints/config")]),
-        ("checkpoints delete flights 6", [("DELETE", "/jobs/flights/checkpoints/6?dry_run=false")]),
-        ("checkpoints delete flights 6 --dry-run", [("DELETE", "/jobs/flights/checkpoints/6?dry_run=true")]),
-        ("checkpoints verify flights 6", [("POST", "/jobs/flights/checkpoints/6/verify", {"hashes": False})]),
-        ("checkpoints verify flights 6 --hashes", [("POST", "/jobs/flights/checkpoints/6/verify", {"hashes": True})]),
-        ("checkpoints compare flights 6 8", [("GET", "/jobs/flights/checkpoints/6/compare?to=8")]),
-        ("savepoints trigger flights --id s --no-wait", [("POST", "/jobs/flights/savepoints", {"savepoint_id": "s"})]),
-        ("savepoints list flights", [("GET", "/jobs/flights/savepoints")]),
-        ("savepoints delete flights s", [("DELETE", "/jobs/flights/savepoints/s?dry_run=false")]),
+        ("jobs revisions flights", [("GET", "/v1/jobs/flights/revisions")]),
+        ("jobs diff flights 2 5", [("GET", "/v1/jobs/flights/revisions/2/diff?to=5")]),
+        ("checkpoints list flights", [("GET", "/v1/jobs/flights/checkpoints")]),
+        ("checkpoints trigger flights --no-wait", [("POST", "/v1/jobs/flights/checkpoints", {})]),
+        ("checkpoints config flights", [("GET", "/v1/jobs/flights/checkpoints/config")]),
+        ("checkpoints delete flights 6", [("DELETE", "/v1/jobs/flights/checkpoints/6?dry_run=false")]),
+        ("checkpoints delete flights 6 --dry-run", [("DELETE", "/v1/jobs/flights/checkpoints/6?dry_run=true")]),
+        ("checkpoints verify flights 6", [("POST", "/v1/jobs/flights/checkpoints/6/verify", {"hashes": False})]),
+        (
+            "checkpoints verify flights 6 --hashes",
+            [("POST", "/v1/jobs/flights/checkpoints/6/verify", {"hashes": True})],
+        ),
+        ("checkpoints compare flights 6 8", [("GET", "/v1/jobs/flights/checkpoints/6/compare?to=8")]),
+        (
+            "savepoints trigger flights --id s --no-wait",
+            [("POST", "/v1/jobs/flights/savepoints", {"savepoint_id": "s"})],
+        ),
+        ("savepoints list flights", [("GET", "/v1/jobs/flights/savepoints")]),
+        ("savepoints delete flights s", [("DELETE", "/v1/jobs/flights/savepoints/s?dry_run=false")]),
         (
             "savepoints verify flights s --hashes",
             [
-                ("GET", "/jobs/flights/savepoints/s"),
-                ("POST", "/jobs/flights/checkpoints/6/verify", {"hashes": True}),
+                ("GET", "/v1/jobs/flights/savepoints/s"),
+                ("POST", "/v1/jobs/flights/checkpoints/6/verify", {"hashes": True}),
             ],
         ),
-        ("rescale flights 4 --no-wait", [("POST", "/jobs/flights/rescale", {"parallelism": 4})]),
+        ("rescale flights 4 --no-wait", [("POST", "/v1/jobs/flights/rescale", {"parallelism": 4})]),
         (
             "rescale flights 4",
-            [("POST", "/jobs/flights/rescale", {"parallelism": 4}), ("GET", "/jobs/flights/rescales/c")],
+            [("POST", "/v1/jobs/flights/rescale", {"parallelism": 4}), ("GET", "/v1/jobs/flights/rescales/c")],
         ),
-        ("logs flights", [("GET", "/jobs/flights/logs?tail_bytes=65536"), GET_JOB]),
-        ("logs flights --attempt 3 --tail-bytes 9", [("GET", "/jobs/flights/logs?tail_bytes=9&attempt=3"), GET_JOB]),
-        ("events", [("GET", "/events?limit=100")]),
+        ("logs flights", [("GET", "/v1/jobs/flights/logs?tail_bytes=65536"), GET_JOB]),
+        ("logs flights --attempt 3 --tail-bytes 9", [("GET", "/v1/jobs/flights/logs?tail_bytes=9&attempt=3"), GET_JOB]),
+        ("events", [("GET", "/v1/events?limit=100")]),
         (
             "events flights --kind job_failed --kind X --actor ann --limit 9",
-            [("GET", "/jobs/flights/events?actor=ann&limit=9&kind=JOB_FAILED&kind=X")],
+            [("GET", "/v1/jobs/flights/events?actor=ann&limit=9&kind=JOB_FAILED&kind=X")],
         ),
         (
             "events --since 1970-01-01T00:01 --until 1970-01-01T00:02",
-            [("GET", "/events?from_ms=60000&to_ms=120000&limit=100")],
+            [("GET", "/v1/events?from_ms=60000&to_ms=120000&limit=100")],
         ),
-        ("artifacts list", [("GET", "/artifacts")]),
-        ("artifacts delete a", [("DELETE", "/artifacts/a")]),
-        ("tokens list", [("GET", "/tokens")]),
-        ("tokens revoke t", [("DELETE", "/tokens/t")]),
-        ("tokens create ci --role viewer", [("POST", "/tokens", {"name": "ci", "role": "VIEWER"})]),
+        ("artifacts list", [("GET", "/v1/artifacts")]),
+        ("artifacts delete a", [("DELETE", "/v1/artifacts/a")]),
+        ("tokens list", [("GET", "/v1/tokens")]),
+        ("tokens revoke t", [("DELETE", "/v1/tokens/t")]),
+        ("tokens create ci --role viewer", [("POST", "/v1/tokens", {"name": "ci", "role": "VIEWER"})]),
         (
             "tokens create ci --role operator --job flights --label team=a --days 2",
             [
                 (
                     "POST",
-                    "/tokens",
+                    "/v1/tokens",
                     {
                         "name": "ci",
                         "role": "OPERATOR",
@@ -231,11 +237,11 @@ GET_JOB = ("GET", "/jobs/flights")
         ),
         (
             "tokens create ci --role admin --never-expires",
-            [("POST", "/tokens", {"name": "ci", "role": "ADMIN", "lifetime_ms": None})],
+            [("POST", "/v1/tokens", {"name": "ci", "role": "ADMIN", "lifetime_ms": None})],
         ),
-        ("secrets list", [("GET", "/secrets")]),
-        ("secrets label ORDERS --label team=a", [("PUT", "/secrets/ORDERS/labels", {"labels": {"team": "a"}})]),
-        ("secrets label ORDERS --no-labels", [("PUT", "/secrets/ORDERS/labels", {"labels": {}})]),
+        ("secrets list", [("GET", "/v1/secrets")]),
+        ("secrets label ORDERS --label team=a", [("PUT", "/v1/secrets/ORDERS/labels", {"labels": {"team": "a"}})]),
+        ("secrets label ORDERS --no-labels", [("PUT", "/v1/secrets/ORDERS/labels", {"labels": {}})]),
     ],
 )
 def test_a_command_sends_what_its_options_say(
@@ -270,7 +276,7 @@ def test_options_that_do_not_go_together_are_refused_before_a_request(asked: Con
 
 def test_a_new_job_gets_each_option_in_its_own_field(asked: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("print(1)\n")
-    asked.answers["POST /artifacts"] = [{"id": "up"}]
+    asked.answers["POST /v1/artifacts"] = [{"id": "up"}]
     options = (
         "-p 3 --max-parallelism 16 --hash java --label team=a --parameter in=/in --secret KEY"
         " --secret-parameter password=DATABASE --spark-conf a.b=c --checkpoint-interval-ms 500"
@@ -279,10 +285,10 @@ def test_a_new_job_gets_each_option_in_its_own_field(asked: ControlPlane, tmp_pa
     )
     done(keyscale("jobs", "create", "flights", "--file", str(tmp_path / "job.py"), *options.split()))
     assert [request[:2] for request in asked.requests] == [
-        ("POST", "/artifacts"),
-        ("POST", "/jobs"),
-        ("POST", "/jobs/0a/start"),
-        ("GET", "/jobs/0a"),
+        ("POST", "/v1/artifacts"),
+        ("POST", "/v1/jobs"),
+        ("POST", "/v1/jobs/0a/start"),
+        ("GET", "/v1/jobs/0a"),
     ]
     assert asked.requests[1][2] == {
         "name": "flights",
@@ -305,7 +311,7 @@ def test_a_new_job_gets_each_option_in_its_own_field(asked: ControlPlane, tmp_pa
 def test_what_a_new_job_does_not_choose_is_left_to_the_control_plane(asked: ControlPlane) -> None:
     done(keyscale("jobs", "create", "flights", "--artifact", "a"))
     [(_, path, body)] = asked.requests
-    assert (path, body["artifact_id"], body["parallelism"], body["checkpoints"]) == ("/jobs", "a", 1, {})
+    assert (path, body["artifact_id"], body["parallelism"], body["checkpoints"]) == ("/v1/jobs", "a", 1, {})
     assert not {"max_parallelism", "hash_id", "restart", "batch_interval_ms", "restore_from"} & body.keys()
 
 
@@ -323,31 +329,31 @@ def test_what_a_new_job_does_not_choose_is_left_to_the_control_plane(asked: Cont
 def test_jobs_are_listed_by_any_status_and_all_labels(asked: ControlPlane, options: str, is_listed: bool) -> None:
     answer = done(keyscale("jobs", "list", "--json", *options.split())).json
     assert bool(answer["jobs"]) is is_listed
-    assert asked.requests == [("GET", "/jobs")]
+    assert asked.requests == [("GET", "/v1/jobs")]
 
 
 def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
-    asked.answers["GET /jobs"] = [{"jobs": [JOB], "next": "n"}]
-    asked.answers["GET /jobs?after=n"] = [{"jobs": [{**JOB, "id": "0b"}], "next": None}]
+    asked.answers["GET /v1/jobs"] = [{"jobs": [JOB], "next": "n"}]
+    asked.answers["GET /v1/jobs?after=n"] = [{"jobs": [{**JOB, "id": "0b"}], "next": None}]
     answer = done(keyscale("jobs", "list", "--json")).json
     assert [job["id"] for job in answer["jobs"]] == ["0a", "0b"]
     assert answer["next"] is None
 
 
 def test_a_stop_waits_for_its_savepoint_and_for_the_end_of_the_job(asked: ControlPlane) -> None:
-    asked.answers["GET /operations/o"] = [{**OPERATION, "status": "IN_PROGRESS"}, OPERATION]
+    asked.answers["GET /v1/operations/o"] = [{**OPERATION, "status": "IN_PROGRESS"}, OPERATION]
     stopping = {**JOB, "status": "SAVEPOINTING", "desired": "STOPPED"}
-    asked.answers["GET /jobs/flights"] = [stopping, {**stopping, "status": "STOPPED"}]
+    asked.answers["GET /v1/jobs/flights"] = [stopping, {**stopping, "status": "STOPPED"}]
     done(keyscale("jobs", "stop", "flights"))
     assert [path for _, path, *_ in asked.requests] == [
-        "/jobs/flights/stop",
-        *["/operations/o"] * 2,
-        *["/jobs/flights"] * 2,
+        "/v1/jobs/flights/stop",
+        *["/v1/operations/o"] * 2,
+        *["/v1/jobs/flights"] * 2,
     ]
 
 
 def test_a_start_is_waited_for_no_longer_than_its_limit(asked: ControlPlane) -> None:
-    asked.answers["GET /jobs/0a"] = [{**JOB, "status": "SUBMITTING"}, JOB]
+    asked.answers["GET /v1/jobs/0a"] = [{**JOB, "status": "SUBMITTING"}, JOB]
     answer = keyscale("jobs", "start", "flights", "--wait", "--timeout", "0")
     assert answer.exit_code == 3, answer.stdout
     assert "SUBMITTING, not FINISHED or RUNNING" in answer.stderr
@@ -364,36 +370,36 @@ def failed(text: str) -> CommandAnswer:
     [
         (
             "checkpoints trigger flights",
-            "GET /operations/o",
+            "GET /v1/operations/o",
             {**OPERATION, "status": "FAILED", "failure_cause": {"code": "X", "message": "no space"}},
             "no space",
         ),
         (
             "checkpoints verify flights 6",
-            "POST /jobs/flights/checkpoints/6/verify",
+            "POST /v1/jobs/flights/checkpoints/6/verify",
             {**VERIFIED, "restorable": False, "problems": ["a file is gone"]},
             "a file is gone",
         ),
         (
             "savepoints verify flights s",
-            "GET /jobs/flights/savepoints/s",
+            "GET /v1/jobs/flights/savepoints/s",
             {"status": "IN_PROGRESS", "operation": None},
             "IN_PROGRESS",
         ),
         (
             "rescale flights 4",
-            "GET /jobs/flights/rescales/c",
+            "GET /v1/jobs/flights/rescales/c",
             {**CHANGE, "status": "ROLLED_BACK", "failure": {"message": "it broke"}},
             "it broke",
         ),
         (
             "jobs show flights",
-            "GET /jobs/flights",
+            "GET /v1/jobs/flights",
             httpx.Response(404, json={"code": "JOB_NOT_FOUND", "detail": "no job", "advice": "list them"}),
             "list them",
         ),
-        ("jobs show flights", "GET /jobs/flights", httpx.Response(502, text="<html>"), "502"),
-        ("jobs show flights", "GET /jobs/flights", httpx.Response(200, text="<html>"), "JSON"),
+        ("jobs show flights", "GET /v1/jobs/flights", httpx.Response(502, text="<html>"), "502"),
+        ("jobs show flights", "GET /v1/jobs/flights", httpx.Response(200, text="<html>"), "JSON"),
     ],
 )
 def test_what_has_failed_is_said_with_its_reason(
@@ -404,10 +410,10 @@ def test_what_has_failed_is_said_with_its_reason(
 
 
 def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> None:
-    asked.answers["PATCH /jobs/flights"] = [{**UPDATED, "change": {**CHANGE, "status": "IN_PROGRESS"}}]
+    asked.answers["PATCH /v1/jobs/flights"] = [{**UPDATED, "change": {**CHANGE, "status": "IN_PROGRESS"}}]
     going_on = {**CHANGE, "status": "IN_PROGRESS", "phases": [{**PHASES[0], "ended_at_ms": None}]}
     verified = {"phase": "VERIFY", "started_at_ms": 3, "ended_at_ms": 9, "duration_ms": 6}
-    asked.answers["GET /jobs/0a/changes/c"] = [
+    asked.answers["GET /v1/jobs/0a/changes/c"] = [
         going_on,
         {**CHANGE, "status": "IN_PROGRESS"},
         {**CHANGE, "phases": [*PHASES, verified]},
@@ -416,7 +422,7 @@ def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> 
     assert [line.split()[0] for line in shown.splitlines()] == ["SAVEPOINT", "VERIFY", "COMPLETED:"]
     assert "revision 7 -> 8" in shown
     assert done(keyscale("jobs", "update", "flights", "-p", "4", "--json")).json["status"] == "COMPLETED"
-    asked.answers["GET /jobs/0a/changes/c"] = [
+    asked.answers["GET /v1/jobs/0a/changes/c"] = [
         {**CHANGE, "status": "FAILED", "failure": {"message": "m", "traceback": "T"}}
     ]
     assert "FAILED: T" in failed("jobs update flights -p 4").stderr.replace("\n", " ")
@@ -426,19 +432,19 @@ def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> 
     ("status", "shown"), [("RUNNING", "its driver follows it"), ("STOPPED", "its next start uses it")]
 )
 def test_a_change_of_settings_says_when_it_takes_effect(asked: ControlPlane, status: str, shown: str) -> None:
-    asked.answers["PATCH /jobs/flights"] = [{**UPDATED, "job": {**JOB, "status": status}}]
+    asked.answers["PATCH /v1/jobs/flights"] = [{**UPDATED, "job": {**JOB, "status": status}}]
     assert shown in done(keyscale("jobs", "update", "flights", "-p", "4")).stdout.replace("\n", " ")
 
 
 def test_a_verification_is_waited_for(asked: ControlPlane) -> None:
-    asked.answers["POST /jobs/flights/checkpoints/6/verify"] = [{**VERIFIED, "ended_at_ms": None}]
-    asked.answers["GET /jobs/flights/checkpoints/6/verification"] = [{**VERIFIED, "ended_at_ms": None}, VERIFIED]
+    asked.answers["POST /v1/jobs/flights/checkpoints/6/verify"] = [{**VERIFIED, "ended_at_ms": None}]
+    asked.answers["GET /v1/jobs/flights/checkpoints/6/verification"] = [{**VERIFIED, "ended_at_ms": None}, VERIFIED]
     assert done(keyscale("checkpoints", "verify", "flights", "6", "--json")).json["ended_at_ms"] == 5
     assert len(asked.requests) == 3
 
 
 def test_the_whole_log_is_searched_part_by_part_and_again_when_too_many_search(asked: ControlPlane) -> None:
-    path = "GET /jobs/flights/logs?search=x&offset={}&attempt=2"
+    path = "GET /v1/jobs/flights/logs?search=x&offset={}&attempt=2"
     busy = httpx.Response(429, json={"code": "TOO_MANY_IN_FLIGHT", "detail": "busy"})
     asked.answers[path.format(0)] = [busy, {"matches": [{"text": "x1"}], "next_offset": 8, "size_bytes": 12}]
     asked.answers[path.format(8)] = [{"matches": [{"text": "x2"}], "next_offset": 12, "size_bytes": 12}]
@@ -448,9 +454,9 @@ def test_the_whole_log_is_searched_part_by_part_and_again_when_too_many_search(a
 
 
 def test_a_log_is_printed_with_the_jobs_failure_below_and_says_what_is_missing(asked: ControlPlane) -> None:
-    asked.answers["GET /jobs/flights"] = [{**JOB, "failure": {"code": "X", "message": "it broke"}}]
+    asked.answers["GET /v1/jobs/flights"] = [{**JOB, "failure": {"code": "X", "message": "it broke"}}]
     log = {"truncated": True, "text": "a line\n", "size_bytes": 1 << 20}
-    asked.answers["GET /jobs/flights/logs?tail_bytes=65536"] = [log]
+    asked.answers["GET /v1/jobs/flights/logs?tail_bytes=65536"] = [log]
     answer = done(keyscale("logs", "flights"))
     assert answer.stdout.startswith("a line\n")
     assert "X: it broke" in answer.stdout
@@ -459,13 +465,13 @@ def test_a_log_is_printed_with_the_jobs_failure_below_and_says_what_is_missing(a
 
 def test_events_of_a_deleted_job_are_found_by_its_id(asked: ControlPlane) -> None:
     gone = httpx.Response(404, json={"code": "JOB_NOT_FOUND", "detail": "no job"})
-    asked.answers["GET /jobs/old/events?limit=100"] = [gone]
+    asked.answers["GET /v1/jobs/old/events?limit=100"] = [gone]
     assert done(keyscale("events", "old", "--json")).json["events"][0]["kind"] == "JOB_FAILED"
-    assert asked.requests[-1] == ("GET", "/events?job=old&limit=100")
-    asked.answers["GET /events?job=old&limit=100"] = [{"events": []}]
+    assert asked.requests[-1] == ("GET", "/v1/events?job=old&limit=100")
+    asked.answers["GET /v1/events?job=old&limit=100"] = [{"events": []}]
     assert "JOB_NOT_FOUND" in failed("events old").stderr
     refused = httpx.Response(403, json={"code": "ROLE_TOO_LOW", "detail": "no"})
-    asked.answers["GET /jobs/old/events?limit=100"] = [refused]
+    asked.answers["GET /v1/jobs/old/events?limit=100"] = [refused]
     assert "ROLE_TOO_LOW" in failed("events old").stderr
 
 
@@ -479,7 +485,7 @@ def test_events_of_a_deleted_job_are_found_by_its_id(asked: ControlPlane) -> Non
     ],
 )
 def test_a_scope_is_shown_in_words(asked: ControlPlane, scope: Any, shown: str) -> None:
-    asked.answers["GET /whoami"] = [{"name": "ann", "role": "OPERATOR", "scope": scope}]
+    asked.answers["GET /v1/whoami"] = [{"name": "ann", "role": "OPERATOR", "scope": scope}]
     assert shown in done(keyscale("whoami")).stdout
     assert done(keyscale("whoami", "--json")).json["scope"] == scope
 
@@ -491,9 +497,9 @@ def test_a_new_token_is_printed_alone() -> None:
 
 def test_the_libraries_that_are_files_are_uploaded_and_each_is_named_once(asked: ControlPlane, tmp_path: Path) -> None:
     (tmp_path / "helpers.py").write_text("x = 1\n")
-    asked.answers["POST /artifacts"] = [{"id": "up"}]
+    asked.answers["POST /v1/artifacts"] = [{"id": "up"}]
     arguments = ["--library", "f" * 32, "--library", "package:kafka", "--library", str(tmp_path / "helpers.py")]
     done(keyscale("jobs", "create", "flights", "--artifact", "a", *arguments, "--library", "f" * 32))
-    assert [request[:2] for request in asked.requests] == [("POST", "/artifacts"), ("POST", "/jobs")]
+    assert [request[:2] for request in asked.requests] == [("POST", "/v1/artifacts"), ("POST", "/v1/jobs")]
     assert asked.requests[1][2]["libraries"] == ["f" * 32, "package:kafka", "up"]
     assert "cannot be read" in failed("jobs create flights --file /none.py").stderr

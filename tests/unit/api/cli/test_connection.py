@@ -42,14 +42,14 @@ def test_who_listens_at_the_address_of_the_home_has_to_know_its_token(home: Path
         for token in (None, "another-token"):
             connection = find_connection(None, token, home)
             with ControlPlane(connection) as control_plane, pytest.raises(ControlPlaneNotProvenError):
-                control_plane.get("/whoami")
+                control_plane.get("/v1/whoami")
         assert (set(stranger.asked), stranger.credentials) == ({"/proofs/home"}, set())
         with ControlPlane(find_connection(stranger.url, None, home)) as control_plane:
-            assert control_plane.get("/whoami") == {}, "the user trusts the address"
+            assert control_plane.get("/v1/whoami") == {}, "the user trusts the address"
     with stand_in_server(KEY) as right:
         (home / ADDRESS_FILE).write_text(right.url)
         with ControlPlane(find_connection(None, "another-token", home)) as control_plane:
-            assert control_plane.get("/whoami") == {}
+            assert control_plane.get("/v1/whoami") == {}
         assert right.credentials == {"Bearer another-token"}
 
 

@@ -40,7 +40,7 @@ class Answers:
         self.left = list(jobs)
 
     def get(self, path: str) -> dict[str, Any]:
-        assert path == "/jobs/visits"
+        assert path == "/v1/jobs/visits"
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
 

@@ -24,7 +24,7 @@ class Logs:
         self.begins_at = 0
 
     def get(self, path: str, **query: Any) -> dict[str, Any]:
-        assert path == "/jobs/visits/logs"
+        assert path == "/v1/jobs/visits/logs"
         self.queries.append(query)
         if len(self.queries) > 4:
             raise KeyboardInterrupt

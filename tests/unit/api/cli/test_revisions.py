@@ -38,7 +38,7 @@ class Uploads:
         self.filenames: list[str] = []
 
     def upload(self, path: str, *, filename: str, content: bytes) -> dict[str, Any]:
-        assert path == "/artifacts"
+        assert path == "/v1/artifacts"
         assert content
         self.filenames.append(filename)
         return {"id": f"{len(self.filenames):032x}"}

@@ -98,7 +98,7 @@ def test_an_upload_may_have_256_mebibytes(settings: Settings) -> None:
             statuses.append(message.get("status"))
 
         headers = [(b"host", b"localhost"), (b"content-length", str(length).encode())]
-        scope = {"type": "http", "method": "POST", "path": "/artifacts", "headers": headers}
+        scope = {"type": "http", "method": "POST", "path": "/v1/artifacts", "headers": headers}
         await RequestLimits(application, settings)(scope, None, send)  # type: ignore[arg-type]
         return statuses[0]
 

@@ -41,7 +41,7 @@ def send(
     *chunks: bytes,
     host: bytes | tuple[bytes, ...] | None = b"localhost",
     length: bytes | None = None,
-    path: str = "/jobs",
+    path: str = "/v1/jobs",
     kind: str = "http",
 ) -> int:
     """Sends a request through the limits to an application that reads all of it; returns the status of the answer."""
@@ -109,11 +109,11 @@ def test_of_several_hosts_each_has_to_be_ours(settings: Settings, foreign: tuple
 @pytest.mark.parametrize(
     ("path", "limit"),
     [
-        ("/jobs", BODY_BYTES_MAX),
+        ("/v1/jobs", BODY_BYTES_MAX),
         ("/driver", BODY_BYTES_MAX),
         ("/driver/checkpoints", CHECKPOINT_BYTES_MAX),
         ("/driver/heartbeat", HEARTBEAT_BYTES_MAX),
-        ("/artifacts", UPLOAD_BYTES_MAX + MULTIPART_OVERHEAD_BYTES),
+        ("/v1/artifacts", UPLOAD_BYTES_MAX + MULTIPART_OVERHEAD_BYTES),
     ],
 )
 def test_a_body_has_the_limit_of_its_route_whether_it_is_announced_or_not(
@@ -135,6 +135,6 @@ def test_what_is_no_request_goes_through_unchecked(settings: Settings) -> None:
     assert send(settings, host=None, kind="lifespan") == OK
 
 
-@pytest.mark.parametrize("path", ["/jobs/\x00", "/jobs/\ud800"])
+@pytest.mark.parametrize("path", ["/v1/jobs/\x00", "/v1/jobs/\ud800"])
 def test_a_path_with_a_character_that_no_name_has_leads_nowhere(settings: Settings, path: str) -> None:
     assert send(settings, path=path) == 404
