@@ -286,7 +286,8 @@ class ControlledEnvironment(Environment):
         self._check_data()
         if self.auditor.findings:
             return
-        self._request_now("slow", lambda context: revisions.update(context, USER, NAME, _slow(), "*"))
+        for name in self._job_names():
+            self._request_now("slow", lambda context, name=name: revisions.update(context, USER, name, _slow(), "*"))
         self._rest(AGE_FLOOR_MS / 1000)
         self.on_records([1])
         self._rest(3 * RETENTION_INTERVAL_SECONDS)

@@ -16,6 +16,7 @@ from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.reports import drivers
 from keyscale.api.store_check import PublishedSavepoint
+from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import (
@@ -105,7 +106,13 @@ class World:
         """As the store's check does."""
         if savepoint_id not in self.savepoints:
             return None
-        return PublishedSavepoint(self.location(savepoint_id), CheckpointId(len(self.savepoints)))
+        return PublishedSavepoint(
+            self.location(savepoint_id),
+            CheckpointId(len(self.savepoints)),
+            batch_id=len(self.log),
+            state_size=0,
+            created_at_ms=now_ms(),
+        )
 
     def newest_attempt(self, _store_url: str, _job_id: str) -> int:
         """As the store's check does."""

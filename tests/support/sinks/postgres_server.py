@@ -420,7 +420,7 @@ _STATEMENTS: tuple[tuple[re.Pattern[str], Callable[[Session, re.Match[str], Any]
         (r'EXPLAIN INSERT INTO .* FROM "(\w+)" WHERE', _explain),
         (rf'INSERT INTO "{MARKERS}"', _set_marker),
         (r'INSERT INTO "(\w+)" \((.*?)\) SELECT (?:DISTINCT ON \((.*?)\) )?(.*?) FROM "(\w+)" WHERE', _move),
-        (r'DELETE FROM "(\w+)" WHERE "(\w+)" > (-?\d+)', _take_back),
+        (r'DELETE FROM "(\w+)" WHERE "(\w+)" > +(-?\d+)', _take_back),
         (r'UPDATE "(\w+)" SET target', _nothing),
         (r"SET lock_timeout = '(\d+)s'", _set),
         (r"SET ", _nothing),
