@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from ..errors import SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkUnavailableError
 from ..spark_internals.hadoop_files import HadoopDirectory, file_failures, hadoop_settings
 from .parquet_output import PARQUET, ParquetForm, ParquetOutput
-from .published import Published, Step, decoded_token, is_rewound, next_step
+from .published import Published, Step, decoded_token, last_kept, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,11 +203,14 @@ class FileSink:
         if left:
             logger.info("sink %s: removed %d batches that earlier runs had staged", context.uid, len(left))
         marked = self._marked(context.job_id, context.uid)
-        is_left = any(is_rewound(each, context.batch_id) for each in marked)
+        kept = context.batch_id
+        if marked:
+            kept = last_kept(max(marked, key=_age), context.batch_id, context.rewinds)
+        is_left = any(each.batch_id > kept for each in marked)
         if is_left and context.batch_id < 0:
             return  # the first batch of the new history takes the output back
         if is_left or not marked:
-            self._take_back(context.job_id, context.uid, context.attempt, context.batch_id)
+            self._take_back(context.job_id, context.uid, context.attempt, kept)
         self._mark(context.job_id, context.uid, Published(context.attempt, context.batch_id))
 
     def _take_back(self, job_id: str, uid: str, attempt: int, batch_id: int) -> None:

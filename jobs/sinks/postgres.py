@@ -32,7 +32,7 @@ from .postgres_connection import OURS, transaction
 from .postgres_copy import COPIED, ROW_COLUMN, TASK_COLUMN, CopyRows
 from .postgres_moves import OpenMoves
 from .postgres_sessions import end_sessions_before, session_name
-from .published import Published, Step, decoded_token, is_rewound, next_step
+from .published import Published, Step, decoded_token, is_rewound, last_kept, next_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -144,7 +144,6 @@ class PostgresSink:
         self._has_markers = False
         self._stages: dict[str, str] = {}  # this run's staging tables, with their shapes
         self._free_stage: str | None = None  # the empty staging table
-        self._keeps_output = False  # rows of a history that the job has left, until the new history's first batch
 
     def check(self, schema: pa.Schema, context: SinkContext) -> None:
         """Stages and moves no rows in a transaction that is taken back.
@@ -253,13 +252,8 @@ class PostgresSink:
         """
         moves = OpenMoves.of(revealed(self._url), context)
         letters: list[tuple[str, str]] = []
-        take_back = self._take_back(-1) if self._keeps_output else None
         try:
-            if take_back is not None and (kept := moves.try_move(take_back, {})) is not None:
-                raise SinkRowsRefusedError(
-                    f"PostgreSQL refuses to delete the rows of table {self._table} from before the start without state:"
-                    f" {kept}; delete them, or start the job with its state"
-                )
+            moves.take_back()
             reason = moves.try_move(self._move(token), {"tasks": list(token.tasks)})
             if reason is not None and self._dead_letters.sink is None:
                 raise SinkRowsRefusedError(f"PostgreSQL refuses: {reason}")
@@ -340,7 +334,7 @@ class PostgresSink:
             sink._publish_staged(key)
             if sink is not self:
                 sink.discard(token)  # the sink does not return to that table
-        self._keeps_output = False
+        OpenMoves.forget(revealed(self._url), key.job_id, key.uid)
         if key.stage in self._stages:
             self._free_stage = key.stage
         self._dead_letters.publish(key.dead_letters)
@@ -395,11 +389,25 @@ class PostgresSink:
 
         Their drivers may sleep in a transaction with locks on the tables.
 
+        If the first batch of a new history is committed and not published yet, this takes the output of the earlier
+        history back: `publish` takes one sink after the other, and rows of a later sink may refer to rows of this sink.
+
         Raises:
             SinkUnavailableError: The database cannot be reached.
         """
         with self._connection(context) as connection:
             end_sessions_before(connection, context.job_id, context.attempt)
+            if context.batch_id < 0 or not _exists(connection, self._sibling(MARKERS)):
+                return
+            marker = self._locked_marker(connection, context.job_id, context.uid)
+            newer = [each for each in context.rewinds if marker is not None and each.attempt > marker.attempt]
+            if marker is None or not newer:
+                return
+            kept = last_kept(marker, context.batch_id, newer)
+            if is_rewound(marker, kept) and (take_back := self._take_back(kept)) is not None:
+                connection.execute(take_back)
+                # The token of the batch has the rewind's attempt, or a later one.
+                self._set_marker(connection, context.job_id, context.uid, Published(newer[-1].attempt, kept))
 
     def recover(self, context: SinkContext) -> None:
         """Takes the sink over for an attempt.
@@ -421,12 +429,16 @@ class PostgresSink:
                 self._refuse_a_shared_table(connection, context)
             if marker is not None and marker.attempt > context.attempt:
                 raise SinkOccupiedError(f"attempt {marker.attempt} writes the output of sink {context.uid}")
-            is_left = is_rewound(marker, context.batch_id)
+            kept = context.batch_id
+            if marker is not None:
+                kept = last_kept(marker, context.batch_id, context.rewinds)
+            is_left = is_rewound(marker, kept)
             if is_left:
-                self._check_take_back(context)
-            self._keeps_output = is_left and context.batch_id < 0
-            if not self._keeps_output:
-                if is_left and (take_back := self._take_back(context.batch_id)) is not None:
+                self._check_take_back(context, kept)
+            keeps_output = is_left and context.batch_id < 0
+            OpenMoves.note(revealed(self._url), context, self._table, self._take_back(-1) if keeps_output else None)
+            if not keeps_output:
+                if is_left and (take_back := self._take_back(kept)) is not None:
                     connection.execute(take_back)
                 self._set_marker(connection, context.job_id, context.uid, Published(context.attempt, context.batch_id))
             connection.execute(
@@ -481,11 +493,11 @@ class PostgresSink:
         of_batch, last = sql.Identifier(self._batch_column), sql.Literal(batch_id)
         return sql.SQL("DELETE FROM {} WHERE {} > {}").format(self._target, of_batch, last)
 
-    def _check_take_back(self, context: SinkContext) -> None:
+    def _check_take_back(self, context: SinkContext, kept: int) -> None:
         """Refuses earlier rows that nothing can replace."""
         if self._batch_column is None and not self._keys:
             raise SinkOccupiedError(
-                f"the job has gone back to batch {context.batch_id}, but table {self._table} holds later rows:"
+                f"the job has gone back to batch {kept}, but table {self._table} holds later rows:"
                 f" give the sink keys or a batch column, or delete those rows and then the row of sink {context.uid}"
                 f" from {MARKERS}"
             )

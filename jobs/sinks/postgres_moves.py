@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 from psycopg.errors import DeadlockDetected, LockNotAvailable
 
+from ..errors import SinkRowsRefusedError
 from .postgres_connection import connected, described, errors_without_data, is_of_rows
 from .postgres_sessions import session_name
 
@@ -46,10 +47,13 @@ class OpenMoves:
 
     _lock: ClassVar = threading.Lock()
     _of_jobs: ClassVar[dict[tuple[str, str], OpenMoves]] = {}
+    _left: ClassVar[dict[tuple[str, str], dict[str, tuple[str, sql.Composed]]]] = {}  # by sink, see `note`
 
     def __init__(self, url: str, context: SinkContext) -> None:
         self._url = url
+        self._job_id = context.job_id
         self._unique = context.unique
+        self._has_taken_back = False
         self._finish: dict[str, Callable[[psycopg.Connection[Any]], bool]] = {}
         self._connection = connected(url, application_name=session_name(context.job_id, context.attempt))
         for statement in _BEGIN:
@@ -80,6 +84,21 @@ class OpenMoves:
                 found._connection.close()
 
     @classmethod
+    def note(cls, url: str, context: SinkContext, table: str, take_back: sql.Composed | None) -> None:
+        """Notes how the first batch takes back the rows of a sink.
+
+        They are rows of a history that the job has left. None: the sink has no such rows.
+        """
+        cls.forget(url, context.job_id, context.uid)
+        if take_back is not None:
+            cls._left.setdefault((url, context.job_id), {})[context.uid] = (table, take_back)
+
+    @classmethod
+    def forget(cls, url: str, job_id: str, uid: str) -> None:
+        """Forgets the rows of a sink that are taken back."""
+        cls._left.get((url, job_id), {}).pop(uid, None)
+
+    @classmethod
     def commit(cls, url: str, job_id: str, stage: str) -> bool:
         """Commits all moves, including the move from a staging table.
 
@@ -101,6 +120,24 @@ class OpenMoves:
                 return False
             connection.commit()
         return True
+
+    def take_back(self) -> None:
+        """Takes back the noted rows of all sinks, before the first move.
+
+        The order is the order in which the rows were noted: rows of a later sink may refer to rows of an earlier sink.
+
+        Raises:
+            SinkRowsRefusedError: Other rows refer to these rows.
+        """
+        if self._has_taken_back:
+            return
+        for table, statement in self._left.get((self._url, self._job_id), {}).values():
+            if (reason := self.try_move(statement, {})) is not None:
+                raise SinkRowsRefusedError(
+                    f"PostgreSQL refuses to delete the rows of table {table} from before the start without state:"
+                    f" {reason}; delete them, or start the job with its state"
+                )
+        self._has_taken_back = True
 
     def try_move(self, statement: sql.Composed, values: Mapping[str, object]) -> str | None:
         """Moves all given rows, or no row.

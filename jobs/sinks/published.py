@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import logging
 from enum import Enum, auto
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from keyscale.state.documents.rewind import Rewind
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +71,19 @@ def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
     return Step.APPLY if attempt >= marker.attempt else Step.REFUSE
 
 
-def is_rewound(marker: Published | None, committed_batch_id: int) -> bool:
-    """Returns whether batches outside the attempt's history are visible."""
-    return marker is not None and marker.batch_id > committed_batch_id
+def last_kept(marker: Published, committed_batch_id: int, rewinds: Iterable[Rewind]) -> int:
+    """Returns the last batch of the job's history that a marker may cover.
+
+    A program without the sink may have gone back since the marker was set, and have run any number of batches.
+
+    Args:
+        marker: The marker.
+        committed_batch_id: The last committed batch.
+        rewinds: The rewinds in the job's history.
+    """
+    return min([committed_batch_id, *(rewind.batch_id for rewind in rewinds if rewind.attempt > marker.attempt)])
+
+
+def is_rewound(marker: Published | None, last_batch_id: int) -> bool:
+    """Returns whether batches outside the attempt's history, after its last batch, are visible."""
+    return marker is not None and marker.batch_id > last_batch_id

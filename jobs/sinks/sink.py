@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from keyscale.state.documents.rewind import Rewind
     from keyscale.state.identifiers import SubtaskIndex
 
 
@@ -41,6 +42,8 @@ class SinkContext:
         unique: An id that no other try of this batch has.
         forked_from: In `recover`, the other job that the attempt's snapshot comes from. That job may continue, so its
             output must not be changed. None for a job that starts from its own history.
+        rewinds: In `recover` and `take_over`, the rewinds in the job's history, the oldest first. After a rewind,
+            output of earlier attempts is part of the history only up to the rewind's batch.
     """
 
     job_id: str
@@ -49,6 +52,7 @@ class SinkContext:
     attempt: int
     unique: str
     forked_from: str | None = None
+    rewinds: tuple[Rewind, ...] = ()
 
 
 class Sink(Protocol):
@@ -107,7 +111,8 @@ class Takeover(Protocol):
 
         Examples are the locks of a sleeping driver.
 
-        Called once per run, before the last committed batch is published. It changes no output.
+        Called once per run, before the last committed batch is published. It changes no output of the job's history,
+        but may take back output that the job has left.
         """
         ...
 

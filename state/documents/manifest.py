@@ -22,6 +22,7 @@ from ..syncpoint import reach
 from .checked_document import DocumentCorruptError, decode_document, document_bytes, encode_document
 from .job_counters import JobCounters
 from .job_time import JobTime
+from .rewind import Rewind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -174,6 +175,7 @@ class Manifest(msgspec.Struct, frozen=True):
         forked_from: The job that took it, if this is another job's copy of a checkpoint; else omitted.
         counters: The counters of the job that took it, after `batch_id`; left out in what earlier versions have
             written, and in another job's own copy.
+        rewinds: The rewinds in the job's history, the oldest first; omitted without any, and in another job's own copy.
     """
 
     job_id: JobId
@@ -192,6 +194,7 @@ class Manifest(msgspec.Struct, frozen=True):
     time: JobTime | msgspec.UnsetType = msgspec.UNSET
     forked_from: JobId | msgspec.UnsetType = msgspec.UNSET
     counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
+    rewinds: tuple[Rewind, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def path(self) -> str:

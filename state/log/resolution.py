@@ -15,6 +15,7 @@ from keyscale.errors import KeyscaleError
 from ..documents.job_counters import NOTHING_COUNTED, JobCounters
 from ..documents.job_time import JobTime
 from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
+from ..documents.rewind import Rewind
 from ..documents.state_version import NO_BATCH
 from ..identifiers import Attempt, BatchId, OperatorUid
 from ..keyed.schema import merge_schemas
@@ -96,6 +97,7 @@ class ResumePoint:
         max_parallelism: As fixed by the history; None before any.
         hash_id: As fixed by the history; None before any.
         time: The job's time.
+        rewinds: The rewinds in the history, the oldest first.
     """
 
     batch_id: BatchId
@@ -110,6 +112,7 @@ class ResumePoint:
     time: JobTime = field(default_factory=JobTime)
     replaces_positions: bool = False
     counters: JobCounters = NOTHING_COUNTED
+    rewinds: tuple[Rewind, ...] = ()
 
 
 def log_start(manifest: Manifest | None, job_id: JobId) -> int:
@@ -209,6 +212,9 @@ class _History:
         self._counters = NOTHING_COUNTED
         if manifest is not None and own and isinstance(manifest.counters, JobCounters):
             self._counters = manifest.counters
+        self._rewinds: tuple[Rewind, ...] = ()
+        if manifest is not None and own and not isinstance(manifest.rewinds, msgspec.UnsetType):
+            self._rewinds = manifest.rewinds
         self._planned: BatchPlanned | None = None
         self._positions: dict[str, str] = {}
         self._replaces_positions = False
@@ -234,6 +240,8 @@ class _History:
         self._attempt, self._max_parallelism, self._hash_id = entry.attempt, entry.max_parallelism, entry.hash_id
         if isinstance(entry.counters, JobCounters):
             self._counters = self._counters.at_least(entry.counters)
+        if entry.rewinds:
+            self._rewinds = (*self._rewinds, Rewind(entry.attempt, self._batch_id))
         for uid in entry.dropped_operators:
             self._drop(uid)
         if entry.resets_time:
@@ -292,6 +300,7 @@ class _History:
             time=self._time,
             replaces_positions=self._replaces_positions,
             counters=self._counters,
+            rewinds=self._rewinds,
         )
 
     def _check(self, entry: BatchPlanned | BatchCommitted) -> None:

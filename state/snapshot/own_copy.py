@@ -71,6 +71,7 @@ def own_copy(store: ObjectStore, manifest: Manifest, job_id: JobId, savepoint_id
         sinks={},
         forked_from=manifest.job_id,
         counters=msgspec.UNSET,
+        rewinds=msgspec.UNSET,
     )
     write_manifest(store, copy)
     return copy

@@ -230,5 +230,6 @@ def patches(world: World) -> list[tuple[Any, str, object]]:
         (postgres_connection, "connected", connected),
         (postgres_moves, "connected", connected),
         (OpenMoves, "_of_jobs", OwnMapping(world, "open moves")),
+        (OpenMoves, "_left", OwnMapping(world, "rows to take back")),
         (postgres_copy, "TaskContext", SimpleNamespace(get=lambda: model().next_task())),
     ]

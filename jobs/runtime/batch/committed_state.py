@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.documents.rewind import Rewind
     from keyscale.state.identifiers import BatchId, OperatorUid
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.log.resolution import ResumePoint
@@ -58,6 +59,7 @@ class CommittedState:
         time: The job's event times and number of time batches.
         timers: Each subtask's earliest timers, by operator and index; None if this driver does not know them.
         counters: The job's counters.
+        rewinds: The rewinds in the job's history, the oldest first.
         base: An earlier state of the same attempt from which the log leads to this state, if any.
     """
 
@@ -69,6 +71,7 @@ class CommittedState:
     time: JobTime = field(default_factory=JobTime)
     timers: dict[OperatorUid, tuple[NextTimers | None, ...]] = field(default_factory=dict)
     counters: JobCounters = NOTHING_COUNTED
+    rewinds: tuple[Rewind, ...] = ()
     base: PlanBase | None = None
 
     @property
@@ -119,6 +122,7 @@ class CommittedState:
             log_position,
             resume.time,
             counters=resume.counters,
+            rewinds=resume.rewinds,
             base=base,
         )
 
@@ -157,7 +161,16 @@ class CommittedState:
             base = PlanBase(log_position, starts)
         counters = self.counters.plus(outcome.counters)
         return CommittedState(
-            batch_id, starts, dict(positions), sinks, log_position, time or self.time, timers, counters, base
+            batch_id,
+            starts,
+            dict(positions),
+            sinks,
+            log_position,
+            time or self.time,
+            timers,
+            counters,
+            self.rewinds,
+            base,
         )
 
     def rebased(self, manifest: Manifest) -> CommittedState:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.documents.rewind import Rewind
     from keyscale.state.identifiers import Attempt, JobId, OperatorUid
     from keyscale.state.keys.hashing import HashId
 
@@ -310,29 +311,38 @@ class BatchRunner:
                 with contextlib.suppress(KeyscaleError):
                     node.sink.discard(tokens[node.uid])
 
-    def take_over(self, committed: BatchId) -> None:
+    def take_over(self, committed: BatchId, rewinds: tuple[Rewind, ...] = ()) -> None:
         """Ends what earlier attempts hold in the systems of sinks.
 
         Call it before publishing the last committed batch. It waits for sinks with unavailable systems.
+
+        Sinks are taken over in reverse order, as rows that are taken back may refer to rows of a sink before.
+
+        Args:
+            committed: The last committed batch.
+            rewinds: The rewinds in the job's history.
         """
-        for node in self._topology.sinks:
+        for node in reversed(self._topology.sinks):
             if isinstance(node.sink, Takeover):
-                context = self._sink_context(node, committed, uuid.uuid4().hex)
+                context = replace(self._sink_context(node, committed, uuid.uuid4().hex), rewinds=rewinds)
                 self._waiting(partial(of_sink, node, partial(node.sink.take_over, context)))
 
-    def recover(self, committed: BatchId, forked_from: JobId | None = None) -> None:
+    def recover(self, committed: BatchId, rewinds: tuple[Rewind, ...] = (), forked_from: JobId | None = None) -> None:
         """Deletes output that earlier attempts left.
 
         Call it after publishing the last committed batch.
 
-        It waits for sinks with unavailable systems.
+        It waits for sinks with unavailable systems. Sinks are taken in reverse order, as rows that are taken back may
+        refer to rows of a sink before.
 
         Args:
             committed: The last committed batch.
+            rewinds: The rewinds in the job's history.
             forked_from: The other job that the attempt's snapshot comes from, if any.
         """
-        for node in self._topology.sinks:
-            context = replace(self._sink_context(node, committed, uuid.uuid4().hex), forked_from=forked_from)
+        for node in reversed(self._topology.sinks):
+            context = self._sink_context(node, committed, uuid.uuid4().hex)
+            context = replace(context, rewinds=rewinds, forked_from=forked_from)
             self._waiting(partial(of_sink, node, partial(node.sink.recover, context)))
 
     def _waiting(self, operation: Callable[[], _Result]) -> _Result:

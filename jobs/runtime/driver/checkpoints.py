@@ -353,6 +353,7 @@ class _Taking:
             savepoint_id=self.savepoint_id,
             time=UNSET if committed.time == JobTime() else committed.time,
             counters=committed.counters,
+            rewinds=committed.rewinds or UNSET,
         )
         reach("checkpoint.publishing")
         write_manifest(context.store, manifest)

@@ -266,9 +266,9 @@ class Execution:
                 on_outage=context.status.sink_waited_for,
                 clock=self._clock,
             )
-            runner.take_over(committed.batch_id)
+            runner.take_over(committed.batch_id, committed.rewinds)
             runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
-            runner.recover(committed.batch_id, self._forked_from(opened.manifest))
+            runner.recover(committed.batch_id, committed.rewinds, self._forked_from(opened.manifest))
             try:
                 self._restore(anchor, shipment, committed)
             except (ObjectCorruptError, ObjectNotFoundError):

@@ -6,10 +6,12 @@ them in turn, and then look at what readers see.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.jobs.sinks.sink import SinkContext, Takeover
+from keyscale.state.documents.rewind import Rewind
+from keyscale.state.identifiers import Attempt, BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +54,7 @@ class SinkDriver:
         committed: The last committed batch.
         tokens: The tokens of all committed batches.
         attempt: The attempt that runs, 0 before the first.
+        rewinds: The rewinds in the job's history.
     """
 
     make: Callable[[], Sink]
@@ -59,6 +62,7 @@ class SinkDriver:
     committed: int = -1
     tokens: dict[int, str] = field(default_factory=dict)
     attempt: int = 0
+    rewinds: tuple[Rewind, ...] = ()
 
     def run(self, last: int) -> None:
         """Runs all batches up to the last one, in as many attempts as it takes."""
@@ -83,14 +87,23 @@ class SinkDriver:
         """Starts the next attempt: publishes the batch that was committed last, and takes the sink over."""
         self.attempt += 1
         sink = self.make()
+        start = replace(self.context(self.committed), rewinds=self.rewinds)
+        if isinstance(sink, Takeover):
+            sink.take_over(start)
         if self.committed in self.tokens:
             sink.publish(self.tokens[self.committed])
-        sink.recover(self.context(self.committed))
+        sink.recover(start)
         return sink
 
     def go_back(self, batch_id: int) -> None:
         """Makes the next attempt begin after an earlier batch."""
         self.committed = batch_id
+
+    def run_without_the_sink(self, batch_id: int, last: int) -> None:
+        """Makes a program without the sink go back to a batch, and run up to another batch."""
+        self.attempt += 1
+        self.rewinds = (*self.rewinds, Rewind(Attempt(self.attempt), BatchId(batch_id)))
+        self.committed, self.tokens = last, {}
 
     def context(self, batch_id: int) -> SinkContext:
         return SinkContext(JOB, UID, batch_id, self.attempt, f"{self.attempt:08x}{batch_id:04x}")

@@ -155,6 +155,18 @@ def test_a_start_from_nothing_that_commits_no_batch_leaves_all_output(driver: Si
     assert ids(tmp_path / "out") == expected_ids(LAST + 1)
 
 
+@pytest.mark.parametrize("kept", [-1, 0])
+def test_a_sink_that_comes_back_after_the_job_went_back_without_it_loses_the_output_of_its_earlier_life(
+    driver: SinkDriver, tmp_path: Path, kept: int
+) -> None:
+    driver.run(LAST)
+    driver.run_without_the_sink(kept, last=20)
+    driver.run(21)
+    assert ids(tmp_path / "out") == [*expected_ids(kept), 210, 211]
+    driver.run(22)
+    assert ids(tmp_path / "out") == [*expected_ids(kept), 210, 211, 220, 221], "the next attempt takes nothing back"
+
+
 def test_a_check_shows_readers_nothing_and_leaves_nothing_to_the_running_attempt_or_the_next(
     driver: SinkDriver, tmp_path: Path
 ) -> None:

@@ -64,12 +64,14 @@ def make_server(monkeypatch: pytest.MonkeyPatch) -> Callable[[Host], Server]:
     context = SimpleNamespace(get=lambda: SimpleNamespace(taskAttemptId=lambda: next(tasks), partitionId=lambda: 0))
     monkeypatch.setattr(postgres_copy, "TaskContext", context)
     monkeypatch.setattr(OpenMoves, "_of_jobs", {})
+    monkeypatch.setattr(OpenMoves, "_left", {})
     return make
 
 
 def driver_of(server: Server, options: dict[str, Any]) -> SinkDriver:
     def make() -> PostgresSink:
         OpenMoves._of_jobs.clear()
+        OpenMoves._left.clear()
         for session in list(server.sessions):
             session.close()
         return PostgresSink("url", "orders", **options)

@@ -6,9 +6,10 @@ The database is real, and rows are copied without Spark. Each statement is a mom
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import psycopg
 import pyarrow as pa
@@ -22,9 +23,11 @@ from keyscale.jobs.sinks.postgres import MARKERS
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
 from keyscale.jobs.sinks.postgres_sessions import session_name
 from keyscale.jobs.sinks.sink import SinkContext
+from keyscale.state.documents.rewind import Rewind
+from keyscale.state.identifiers import Attempt, BatchId
 from tests.support.servers.postgres import create_database
 from tests.support.short_form import short_form
-from tests.support.sinks.driver import JOB, UID, Host, SinkDriver, every_kill
+from tests.support.sinks.driver import JOB, UID, Host, KilledError, SinkDriver, every_kill
 from tests.support.sinks.file_system import ModelSession, TableFrame
 
 if TYPE_CHECKING:
@@ -67,6 +70,7 @@ class Database:
     def end_process(self) -> None:
         """Ends the connections of a driver that was killed, uncommitted."""
         OpenMoves._of_jobs.clear()
+        OpenMoves._left.clear()
         for connection in self.connections:
             connection.close()
         self.connections.clear()
@@ -187,6 +191,89 @@ def test_a_start_from_nothing_that_commits_no_batch_leaves_all_rows(
     driver.go_back(LAST)
     driver.run(LAST + 1)
     assert database.ids() == expected_ids(LAST + 1)
+
+
+def test_a_sink_that_comes_back_after_the_job_went_back_without_it_loses_the_rows_of_its_earlier_life(
+    make_database: Callable[[], Database],
+) -> None:
+    database = make_database()
+    driver = driver_of(database, batch_column="batch")
+    driver.run(LAST)
+    driver.run_without_the_sink(-1, last=20)
+    driver.run(21)
+    assert database.ids() == [210, 211]
+    driver.start()
+    assert database.ids() == [210, 211]
+
+
+class TwoSinks:
+    """Sinks of orders and of their items, which refer to the orders, as one sink of a job.
+
+    They are called as a runner calls them: what is taken back is taken back in the reverse order.
+    """
+
+    reads_repeatedly: ClassVar[bool] = False
+
+    def __init__(self, database: Database) -> None:
+        self.orders = sink_of(database, batch_column="batch")
+        self.items = PostgresSink(database.url, "items", batch_column="batch")
+
+    def prepare(self, frame: TableFrame, context: SinkContext) -> str:
+        of_order = [[{"of_order": row["id"]} for row in table.to_pylist()] for table in frame.partitions]
+        items = TableFrame(frame.session, tuple(map(pa.Table.from_pylist, of_order)))
+        return "|".join([self.orders.prepare(frame, context), self.items.prepare(items, of_items(context))])
+
+    def publish(self, token: str) -> None:
+        for sink, part in zip((self.orders, self.items), token.split("|"), strict=True):
+            sink.publish(part)
+
+    def discard(self, token: str) -> None:
+        raise NotImplementedError
+
+    def take_over(self, context: SinkContext) -> None:
+        self.items.take_over(of_items(context))
+        self.orders.take_over(context)
+
+    def recover(self, context: SinkContext) -> None:
+        self.items.recover(of_items(context))
+        self.orders.recover(context)
+
+
+def of_items(context: SinkContext) -> SinkContext:
+    return replace(context, uid="items")
+
+
+@pytest.mark.parametrize("kept", [-1, 0])
+@pytest.mark.parametrize("kill_before", [None, "publish"])
+def test_sinks_with_rows_that_refer_to_each_other_go_back(
+    make_database: Callable[[], Database], monkeypatch: pytest.MonkeyPatch, kept: int, kill_before: str | None
+) -> None:
+    database = make_database()
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE items (of_order bigint REFERENCES orders, batch bigint)")
+
+    def make() -> TwoSinks:
+        database.end_process()
+        return TwoSinks(database)
+
+    driver = SinkDriver(make, frame)
+    driver.run(LAST)
+    driver.go_back(kept)
+    driver.rewinds = (Rewind(Attempt(2), BatchId(kept)),)
+    if kill_before is not None:
+        driver.tokens.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(TwoSinks, kill_before, killed)
+            with pytest.raises(KilledError):
+                driver.run_attempt(kept + 1)
+    driver.run(kept + 1)
+    assert database.ids() == expected_ids(kept + 1)
+    assert [number for (number,) in database.rows("SELECT of_order FROM items ORDER BY 1")] == expected_ids(kept + 1)
+    assert {attempt for _, attempt in database.written()} == ({1, 2} if kept == 0 else {2})
+
+
+def killed(*_: Any) -> None:
+    raise KilledError
 
 
 def test_a_start_from_nothing_fails_if_other_rows_refer_to_rows_of_before(

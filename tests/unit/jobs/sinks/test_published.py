@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from keyscale.jobs.sinks.published import Published, Step, is_rewound, next_step
+from keyscale.jobs.sinks.published import Published, Step, is_rewound, last_kept, next_step
+from keyscale.state.documents.rewind import Rewind
+from keyscale.state.identifiers import Attempt, BatchId
 
 
 def test_the_first_batch_is_applied() -> None:
@@ -33,3 +35,22 @@ def test_a_job_is_rewound_if_more_is_visible_than_it_has_committed() -> None:
     assert is_rewound(Published(attempt=1, batch_id=9), 5)
     assert not is_rewound(Published(attempt=1, batch_id=5), 5)
     assert not is_rewound(None, -1)
+
+
+def rewind(attempt: int, batch_id: int) -> Rewind:
+    return Rewind(Attempt(attempt), BatchId(batch_id))
+
+
+@pytest.mark.parametrize(
+    ("rewinds", "kept"),
+    [
+        ([], 20),
+        ([rewind(1, -1)], 20),
+        ([rewind(2, -1)], -1),
+        ([rewind(2, 5)], 5),
+        ([rewind(1, -1), rewind(2, 3), rewind(3, 5)], 3),
+        ([rewind(2, 50)], 20),
+    ],
+)
+def test_a_sink_keeps_its_output_up_to_the_first_rewind_after_its_marker(rewinds: list[Rewind], kept: int) -> None:
+    assert last_kept(Published(attempt=1, batch_id=9), 20, rewinds) == kept

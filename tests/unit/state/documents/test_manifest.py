@@ -31,6 +31,7 @@ from keyscale.state.documents.manifest import (
     read_manifest,
     write_manifest,
 )
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.schema import KeyedSchema
 from keyscale.state.keys.hashing import HashId
@@ -129,6 +130,14 @@ def test_a_jobs_counters_are_in_its_manifest() -> None:
     expected = {"input_records": 10, "output_records": 6, "late_records": 2, "dead_letters": 1}
     assert json.loads(data)["body"]["counters"] == expected
     assert decode_manifest(data, "here") == counted
+
+
+def test_the_rewinds_of_a_jobs_history_are_in_its_manifest_if_there_are_any() -> None:
+    assert "rewinds" not in json.loads(encode_manifest(example()))["body"]
+    gone_back = msgspec.structs.replace(example(), rewinds=(Rewind(Attempt(3), BatchId(-1)),))
+    data = encode_manifest(gone_back)
+    assert json.loads(data)["body"]["rewinds"] == [{"attempt": 3, "batch_id": -1}]
+    assert decode_manifest(data, "here") == gone_back
 
 
 def test_todays_writer_still_writes_every_field_that_last_years_reader_read() -> None:

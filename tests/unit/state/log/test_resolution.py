@@ -18,6 +18,7 @@ from keyscale.state.documents.manifest import (
     SnapshotHandle,
     SnapshotKind,
 )
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
@@ -116,6 +117,22 @@ def test_a_job_s_counters_are_those_of_its_last_batch_or_of_its_own_manifest_and
     assert resumed(manifest()).counters == JobCounters()
     of_another = msgspec.structs.replace(manifest(job_id=OTHER), counters=counters)
     assert resumed(of_another, opened(1, base=of_another), after=0).counters == JobCounters()
+
+
+def test_the_rewinds_in_a_history_are_those_of_its_manifest_and_those_after_it() -> None:
+    def back(attempt: int, base: Manifest | None) -> AttemptOpened:
+        return msgspec.structs.replace(opened(attempt, base=base), rewinds=True)
+
+    none, to_four = Rewind(Attempt(2), BatchId(-1)), Rewind(Attempt(3), BatchId(4))
+    to_six = Rewind(Attempt(5), BatchId(6))
+    assert resumed(manifest()).rewinds == ()
+    assert resumed(None, opened(1), committed(1, 0), back(2, None), committed(2, 0), after=0).rewinds == (none,)
+    own = msgspec.structs.replace(manifest(attempt=2), rewinds=(none,))
+    assert resumed(own, back(3, own), committed(3, 5), opened(4)).rewinds == (none, to_four)
+    later = msgspec.structs.replace(own, batch_id=BatchId(6), attempt=Attempt(4), rewinds=(none, to_four))
+    assert resumed(later, back(5, later)).rewinds == (none, to_four, to_six)
+    of_another = msgspec.structs.replace(manifest(job_id=OTHER), rewinds=(none,))
+    assert resumed(of_another, opened(1, base=of_another), after=0).rewinds == ()
 
 
 def test_what_was_declared_last_counts() -> None:

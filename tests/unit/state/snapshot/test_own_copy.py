@@ -9,7 +9,8 @@ import pytest
 
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.identifiers import JobId
+from keyscale.state.documents.rewind import Rewind
+from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import ObjectNotFoundError
@@ -27,6 +28,9 @@ KEYS = {key: key for key in range(40)}
 FAR_FUTURE_MS = 4_000_000_000_000
 
 
+REWIND = Rewind(Attempt(2), BatchId(-1))
+
+
 @pytest.fixture
 def owner(tmp_path: Path) -> StateJob:
     job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "owner")
@@ -39,9 +43,10 @@ def test_a_fork_goes_on_when_the_other_job_has_deleted_its_checkpoint_and_cleans
     owner: StateJob, tmp_path: Path
 ) -> None:
     checkpoint, _ = owner.checkpoint()
-    checkpoint = msgspec.structs.replace(checkpoint, counters=JobCounters(input_records=40))
+    checkpoint = msgspec.structs.replace(checkpoint, counters=JobCounters(input_records=40), rewinds=(REWIND,))
     copy = own_copy(owner.store, checkpoint, FORK, "copy")
     assert copy.counters is msgspec.UNSET, "the new job counts from zero"
+    assert copy.rewinds is msgspec.UNSET, "the new job has gone back to nothing"
     assert (copy.job_id, copy.kind, copy.forked_from) == (FORK, SnapshotKind.SAVEPOINT, owner.job_id)
     owner.store.delete([info.path for info in owner.store.list(Layout(owner.job_id).job)])
     assert missing_files(owner.store, copy) == []

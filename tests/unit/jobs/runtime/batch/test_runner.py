@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_spe
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.log.resolution import resolve
@@ -292,11 +293,37 @@ def test_a_sink_gets_the_batch_its_attempt_and_the_try(runs: Runs, sink: NotedSi
 def test_a_sink_takes_over_with_the_last_batch_and_the_job_that_this_one_was_forked_from(
     runs: Runs, sink: NotedSink
 ) -> None:
-    runs.runner.recover(BatchId(7), JobId("origin"))
+    rewinds = (Rewind(Attempt(2), BatchId(-1)),)
+    runs.runner.recover(BatchId(7), rewinds, JobId("origin"))
     runs.runner.recover(BatchId(7))
     [(_, forked), (_, own)] = sink.calls
-    assert (forked.batch_id, forked.forked_from, forked.attempt) == (7, "origin", 3)
-    assert own.forked_from is None
+    assert (forked.batch_id, forked.forked_from, forked.attempt, forked.rewinds) == (7, "origin", 3, rewinds)
+    assert (own.forked_from, own.rewinds) == (None, ())
+
+
+def test_sinks_take_output_back_in_the_reverse_of_the_order_in_which_they_publish(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    orders = TakingOver()
+    items = TakingOver(orders.calls)
+    runner = runs_of(monkeypatch, orders).runner
+    [node] = runner._topology.sinks
+    second = replace(node, uid=OperatorUid("items"), sink=items)
+    monkeypatch.setattr(runner, "_topology", SimpleNamespace(sinks=(node, second)))
+    rewinds = (Rewind(Attempt(2), BatchId(-1)),)
+    runner.take_over(BatchId(7), rewinds)
+    runner.publish({SINK: "orders", OperatorUid("items"): "items"})
+    runner.recover(BatchId(7), rewinds)
+    made = [(what, of if what == "publish" else of.uid) for what, of in orders.calls]
+    assert made == [
+        ("take over", "items"),
+        ("take over", SINK),
+        ("publish", "orders"),
+        ("publish", "items"),
+        ("recover", "items"),
+        ("recover", SINK),
+    ]
+    assert {of.rewinds for what, of in orders.calls if what != "publish"} == {rewinds}
 
 
 def test_a_batch_whose_sink_is_away_is_discarded_and_runs_again_as_another_try(

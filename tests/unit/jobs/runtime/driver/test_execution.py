@@ -34,6 +34,7 @@ from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_groups import KeyGroupRange
@@ -288,14 +289,14 @@ class Runner:
         self.calls: list[str] = []
         self.named = named
 
-    def take_over(self, batch_id: int) -> None:
-        self.calls.append(f"take over after {batch_id}")
+    def take_over(self, batch_id: int, rewinds: tuple[Rewind, ...]) -> None:
+        self.calls.append(f"take over after {batch_id} and {len(rewinds)} rewinds")
 
     def publish(self, tokens: Any) -> None:
         self.calls.append(f"publish {tokens}")
 
-    def recover(self, batch_id: int, forked_from: str | None) -> None:
-        self.calls.append(f"recover after {batch_id} of {forked_from}")
+    def recover(self, batch_id: int, rewinds: tuple[Rewind, ...], forked_from: str | None) -> None:
+        self.calls.append(f"recover after {batch_id} and {len(rewinds)} rewinds of {forked_from}")
 
 
 def resume_point(schema: Any = None) -> ResumePoint:
@@ -310,6 +311,7 @@ def resume_point(schema: Any = None) -> ResumePoint:
         max_parallelism=8,
         hash_id=HashId.SPARK,
         counters=JobCounters(input_records=5),
+        rewinds=(Rewind(Attempt(2), BatchId(-1)),),
     )
 
 
@@ -378,9 +380,9 @@ def test_a_resumed_attempt_publishes_recovers_and_restores_with_the_schema_of_it
     assert [spec.schema for spec in driver.execution._places.specs[uid]] == [schema, schema]
     assert (committed.batch_id, committed.log_position) == (4, 8)
     assert cast("Any", runner).calls == [
-        "take over after 4",
+        "take over after 4 and 1 rewinds",
         "publish {'out': 'token'}",
-        "recover after 4 of other",
+        "recover after 4 and 1 rewinds of other",
     ]
     named = cast("Any", runner).named
     assert named["sink_retries"] is driver.execution._sink_retries
