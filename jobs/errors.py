@@ -234,7 +234,7 @@ class SinkForbiddenError(JobError):
     """
 
     code = "SINK_FORBIDDEN"
-    domain = "user"
+    domain = "external"
     advice = (
         "Give the user the right that the message names (for a directory, for example, `chown -R USER DIRECTORY`), or "
         "give the sink another target. Then start the job if it has FAILED (`./keyscale jobs start JOB --wait`)."

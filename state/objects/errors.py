@@ -48,7 +48,6 @@ class StoreRefusedError(ObjectStoreError):
     """The store refused the request: credentials, permission or a missing bucket."""
 
     code = "STATE_STORE_REFUSED"
-    domain = "user"
     advice = (
         "Check the bucket's name, the credentials and their permissions. On a Spark cluster the workers need the"
         " credentials, too, in their environment."
@@ -56,12 +55,13 @@ class StoreRefusedError(ObjectStoreError):
 
 
 class StoreForbiddenError(StoreRefusedError):
-    """The process's user lacks a right on the local store."""
+    """The process lacks a right on the store, or its credentials are wrong."""
 
     code = "STATE_STORE_FORBIDDEN"
     advice = (
-        "Give the user the right that the message names, for example with `chown -R USER DIRECTORY`. Then start the "
-        "job if it has FAILED (`./keyscale jobs start JOB --wait`)."
+        "Give the user the right that the message names: in a directory, for example, with `chown -R USER DIRECTORY`; "
+        "in S3, by correct credentials whose policy allows the request. Then start the job if it has FAILED "
+        "(`./keyscale jobs start JOB --wait`)."
     )
 
 

@@ -23,6 +23,7 @@ from .errors import (
     ObjectCorruptError,
     ObjectExistsError,
     ObjectNotFoundError,
+    StoreForbiddenError,
     StoreFullError,
     StoreRefusedError,
     StoreUnavailableError,
@@ -41,6 +42,9 @@ _DELETES_PER_REQUEST = 1000  # S3's limit
 _READ_TRIES = 3
 _CONFLICT_TRIES = 5
 _CONFLICT_PAUSE_SECONDS = 0.05
+
+_PASSING = frozenset({"SlowDown", "RequestTimeout", "BadDigest", "RequestTimeTooSkewed"})
+_FORBIDDEN = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
 
 _LOCK = threading.Lock()
 _Result = TypeVar("_Result")
@@ -184,8 +188,10 @@ class S3ObjectStore:
                 answer = self._client.delete_objects(
                     Bucket=self._bucket, Delete={"Objects": [{"Key": key} for key in some], "Quiet": True}
                 )
-            if answer.get("Errors"):
-                raise StoreUnavailableError(f"{len(answer['Errors'])} of {len(some)} objects could not be deleted")
+            if failed := answer.get("Errors"):
+                codes = sorted({each.get("Code", "") for each in failed})
+                kind = StoreForbiddenError if _FORBIDDEN.intersection(codes) else StoreUnavailableError
+                raise kind(f"{len(failed)} of {len(some)} objects could not be deleted: {', '.join(codes)}")
 
     def remove_unfinished(self, prefix: str, before_ms: int) -> int:
         check_prefix(prefix)
@@ -265,6 +271,8 @@ def _failures(path: str) -> Iterator[None]:
     except ClientError as error:
         raise _from_answer(error, path) from error
     except S3UploadFailedError as error:
+        if isinstance(answer := error.__context__, ClientError):
+            raise _from_answer(answer, path) from error
         raise StoreUnavailableError(f"the upload of {path} failed") from error
     except (NoCredentialsError, PartialCredentialsError, ProfileNotFound) as error:
         raise StoreRefusedError(f"found no credentials for the object store: {error}") from error
@@ -288,11 +296,11 @@ def _from_answer(error: ClientError, path: str) -> Exception:
         return ObjectNotFoundError(f"no object exists at {path}")
     if status == 412:
         return ObjectExistsError(f"there is already an object at {path}")
-    passing = {"SlowDown", "RequestTimeout", "BadDigest", "RequestTimeTooSkewed"}
     # 409: another write of the object was in progress; 501: the store will never support the request.
-    if (status >= 500 and status != 501) or status in {409, 429} or code in passing:
+    if (status >= 500 and status != 501) or status in {409, 429} or code in _PASSING:
         return StoreUnavailableError(f"the object store answered {status} {code} on {path}")
-    return StoreRefusedError(f"the object store answered {status} {code} on {path}")
+    kind = StoreForbiddenError if status == 403 or code in _FORBIDDEN else StoreRefusedError
+    return kind(f"the object store answered {status} {code} on {path}")
 
 
 def _is_conflict(error: StoreUnavailableError) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keyscale.jobs.protocol.restart import FATAL_CODES
 from tests.support.error_catalogue import PAGE, catalogue
 from tests.support.error_trees import error_classes
 
@@ -58,3 +59,10 @@ def test_two_errors_share_no_code_unless_one_refines_the_other(errors: list[Any]
     for error in errors:
         other = by_code.setdefault(error.code, error)
         assert issubclass(error, other) or issubclass(other, error), f"{error} and {other} share {error.code}"
+
+
+def test_a_missing_right_is_of_a_system_outside_and_makes_no_record_a_failed_record(errors: list[Any]) -> None:
+    missing = {error.code: error for error in errors if re.fullmatch(r"(SINK|STATE_\w+)_FORBIDDEN", error.code)}
+    assert set(missing) == {"SINK_FORBIDDEN", "STATE_DISK_FORBIDDEN", "STATE_STORE_FORBIDDEN"}
+    assert {(error.domain, error.retryable) for error in missing.values()} == {("external", False)}
+    assert set(missing) <= FATAL_CODES

@@ -22,6 +22,7 @@ from keyscale.state.objects.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectTooLargeError,
+    StoreForbiddenError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUrlError,
@@ -479,6 +480,56 @@ def test_an_unreachable_store_is_an_error_within_a_limited_time(monkeypatch: pyt
         with pytest.raises(StoreUnavailableError) as failed:
             use()
         assert failed.value.retryable
+
+
+@pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "403"])
+def test_a_missing_right_is_named_at_once_and_no_outage(
+    answers: tuple[S3ObjectStore, Stubber], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    store, stubber = answers
+    (tmp_path / "file").write_bytes(b"content")
+
+    def refuse(operation: str) -> None:
+        stubber.add_client_error(operation, code, http_status_code=403)
+
+    requests: dict[str, Callable[[], object]] = {
+        "put_object": lambda: store.create("a", b""),
+        "head_object": lambda: store.head("a"),
+        "get_object": lambda: store.get("a"),
+        "delete_objects": lambda: store.delete(["a"]),
+        "list_objects_v2": lambda: list(store.list("a")),
+    }
+    for operation, request in requests.items():
+        refuse(operation)
+        with pytest.raises(StoreForbiddenError, match=f"answered 403 {code}"):
+            request()
+    monkeypatch.setattr(s3_store, "_SINGLE_PUT_BYTES_MAX", 1)
+    refuse("create_multipart_upload")
+    with pytest.raises(StoreForbiddenError, match=f"answered 403 {code}"):
+        store.upload(tmp_path / "file", "a")
+
+
+@pytest.mark.parametrize(("code", "kind"), [("AccessDenied", StoreForbiddenError), ("Busy", StoreUnavailableError)])
+def test_a_missing_right_on_one_of_many_deleted_objects_is_named(
+    answers: tuple[S3ObjectStore, Stubber], code: str, kind: type[Exception]
+) -> None:
+    store, stubber = answers
+    stubber.add_response("delete_objects", {"Errors": [{"Key": "a", "Code": code}]})
+    with pytest.raises(kind, match=f"1 of 2 objects could not be deleted: {code}"):
+        store.delete(["a", "b"])
+
+
+def test_a_clock_that_differs_and_a_refused_request_are_no_missing_right(
+    answers: tuple[S3ObjectStore, Stubber],
+) -> None:
+    store, stubber = answers
+    stubber.add_client_error("put_object", "RequestTimeTooSkewed", http_status_code=403)
+    with pytest.raises(StoreUnavailableError):
+        store.put("a", b"")
+    stubber.add_client_error("put_object", "InvalidRequest", http_status_code=400)
+    with pytest.raises(StoreRefusedError) as refused:
+        store.put("a", b"")
+    assert type(refused.value) is StoreRefusedError
 
 
 @pytest.mark.real
