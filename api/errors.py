@@ -148,7 +148,10 @@ class OutOfScopeError(ApiError):
     title = "Your scope does not cover this job"
     status = 403
     domain = "user"
-    advice = "Give the job the labels of your scope, or a name that your scope covers. GET /v1/whoami shows the scope."
+    advice = (
+        "Give the job the labels of your scope, or a name that your scope covers. `./keyscale whoami` shows the scope. "
+        "Over HTTP: GET /v1/whoami."
+    )
 
 
 class TokenNotFoundError(ApiError):
@@ -158,7 +161,7 @@ class TokenNotFoundError(ApiError):
     title = "The token does not exist"
     status = 404
     domain = "user"
-    advice = "GET /v1/tokens lists all tokens. Use the token's id, not the token itself."
+    advice = "Use the token's id, not the token. `./keyscale tokens list` lists all tokens. Over HTTP: GET /v1/tokens."
 
 
 class TokenNameTakenError(ApiError):
@@ -185,7 +188,10 @@ class RateLimitedError(ApiError):
     status = 429
     domain = "user"
     retryable = True
-    advice = "Wait as long as the header Retry-After says. docs/configuration.md lists the limits and their settings."
+    advice = (
+        "Wait, and try again. docs/configuration.md lists the limits and their settings. Over HTTP: the header "
+        "Retry-After says how long to wait."
+    )
 
     def __init__(self, detail: str = "", retry_after_s: float = 2.0) -> None:
         super().__init__(detail)
@@ -249,7 +255,7 @@ class ArtifactNotFoundError(ApiError):
     title = "The artifact does not exist"
     status = 404
     domain = "user"
-    advice = "GET /v1/artifacts lists all artifacts."
+    advice = "`./keyscale artifacts list` lists all artifacts. Over HTTP: GET /v1/artifacts."
 
 
 class ArtifactInvalidError(ApiError):
@@ -363,7 +369,7 @@ class JobNotFoundError(ApiError):
     title = "The job does not exist"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs lists all jobs. Use the id or the name of a job."
+    advice = "Use the id or the name of a job. `./keyscale jobs list` lists all jobs. Over HTTP: GET /v1/jobs."
 
 
 class JobNameTakenError(ApiError):
@@ -499,7 +505,7 @@ class CheckpointNotFoundError(ApiError):
     title = "The job has no such checkpoint"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs/{id}/checkpoints lists its checkpoints."
+    advice = "`./keyscale checkpoints list JOB` lists its checkpoints. Over HTTP: GET /v1/jobs/{id}/checkpoints."
 
 
 class SavepointNotFoundError(ApiError):
@@ -509,7 +515,7 @@ class SavepointNotFoundError(ApiError):
     title = "The job has no such savepoint"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs/{id}/savepoints lists its savepoints."
+    advice = "`./keyscale savepoints list JOB` lists its savepoints. Over HTTP: GET /v1/jobs/{id}/savepoints."
 
 
 class RescaleNotFoundError(ApiError):
@@ -519,7 +525,7 @@ class RescaleNotFoundError(ApiError):
     title = "The job has no such rescale"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs/{id}/rescales lists its rescales."
+    advice = "`./keyscale events JOB` lists its rescales. Over HTTP: GET /v1/jobs/{id}/rescales."
 
 
 class ChangeNotFoundError(ApiError):
@@ -529,7 +535,7 @@ class ChangeNotFoundError(ApiError):
     title = "The job has no such change"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs/{id}/changes lists its changes."
+    advice = "`./keyscale events JOB` lists its changes. Over HTTP: GET /v1/jobs/{id}/changes."
 
 
 class RevisionNotFoundError(ApiError):
@@ -539,7 +545,7 @@ class RevisionNotFoundError(ApiError):
     title = "The job has no such revision"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs/{id}/revisions lists its revisions."
+    advice = "`./keyscale jobs revisions JOB` lists its revisions. Over HTTP: GET /v1/jobs/{id}/revisions."
 
 
 class ChangeInProgressError(ApiError):
@@ -570,8 +576,8 @@ class UpgradeInProgressError(ChangeInProgressError):
     domain = "user"
     retryable = True
     advice = (
-        "Wait for the running upgrade to end: `change_id` names it, for GET /v1/jobs/{id}/changes/{change_id}. Or "
-        "cancel it: `./keyscale jobs cancel-change JOB`."
+        "`./keyscale jobs wait JOB` waits for the running upgrade to end; `./keyscale jobs cancel-change JOB` cancels "
+        "it. Over HTTP: GET /v1/jobs/{id}/changes/{change_id} with the `change_id` of this answer."
     )
 
 
@@ -582,7 +588,10 @@ class RevisionConflictError(ApiError):
     title = "The job has another revision now"
     status = 412
     domain = "user"
-    advice = "`revision` is the current revision. Read it (GET /v1/jobs/{id}), and send its ETag in If-Match."
+    advice = (
+        "Look at the current revision (`./keyscale jobs revisions JOB`), and change the job again. Over HTTP: "
+        "`revision` is the current revision; read it (GET /v1/jobs/{id}), and send its ETag in If-Match."
+    )
 
     def __init__(self, detail: str = "", revision: int = 0) -> None:
         super().__init__(detail)
@@ -648,8 +657,9 @@ class RestoreSourceError(ApiError):
     status = 422
     domain = "user"
     advice = (
-        "`detail` says why. GET /v1/jobs/{id}/checkpoints and GET /v1/jobs/{id}/savepoints list the job's snapshots; "
-        "the snapshot must be COMPLETED, with the job's own max parallelism, hash and store."
+        "`detail` says why. The snapshot must be COMPLETED, with the job's own max parallelism, hash and store. "
+        "`./keyscale checkpoints list JOB` and `./keyscale savepoints list JOB` list the job's snapshots. Over HTTP: "
+        "GET /v1/jobs/{id}/checkpoints and GET /v1/jobs/{id}/savepoints."
     )
 
 
@@ -662,8 +672,8 @@ class RescaleInProgressError(ChangeInProgressError):
     domain = "user"
     retryable = True
     advice = (
-        "`detail` names the command that waits for its end. Over HTTP: GET /v1/jobs/{id} until `status` is RUNNING; "
-        "`change_id` is the running rescale, which `./keyscale jobs cancel-change JOB` cancels."
+        "`detail` names the command that waits for its end. `./keyscale jobs cancel-change JOB` cancels the rescale. "
+        "Over HTTP: GET /v1/jobs/{id} until `status` is RUNNING; `change_id` is the running rescale."
     )
 
 
@@ -701,9 +711,10 @@ class ChangeIncompatibleError(ApiError):
     status = 409
     domain = "user"
     advice = (
-        "`detail` names each difference. POST /v1/jobs/{id}/plan with the same body shows the whole plan. Declare the"
-        " state as it is stored or under another name; allow_non_restored_state permits dropping state; upgrade_mode"
-        " stateless begins without state."
+        "`detail` names each difference, and `./keyscale jobs plan JOB` shows the whole plan. Declare the state as it "
+        "is stored or under another name; --allow-non-restored-state permits dropping state; --upgrade-mode stateless "
+        "begins without state. Over HTTP: POST /v1/jobs/{id}/plan with the same body, and its fields "
+        "allow_non_restored_state and upgrade_mode."
     )
 
 
@@ -765,7 +776,7 @@ class AttemptNotFoundError(ApiError):
     title = "The job has no such attempt"
     status = 404
     domain = "user"
-    advice = "GET /v1/jobs/{id}/attempts lists its attempts."
+    advice = "`./keyscale jobs show JOB` shows its present attempt. Over HTTP: GET /v1/jobs/{id}/attempts lists all."
 
 
 class SnapshotNeededError(ApiError):
@@ -788,7 +799,10 @@ class VerificationNotFoundError(ApiError):
     title = "The checkpoint was never verified"
     status = 404
     domain = "user"
-    advice = "POST /v1/jobs/{id}/checkpoints/{checkpoint_id}/verify verifies it."
+    advice = (
+        "`./keyscale checkpoints verify JOB N` verifies it. Over HTTP: POST "
+        "/v1/jobs/{id}/checkpoints/{checkpoint_id}/verify."
+    )
 
 
 class LogNotHereError(ApiError):

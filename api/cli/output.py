@@ -90,8 +90,20 @@ def make_fields(answer: dict[str, Any]) -> Table:
     table.add_column(overflow="fold")
     for field, value in answer.items():
         nested = isinstance(value, (dict, list)) and bool(value)
-        table.add_row(field, json.dumps(value, indent=2, ensure_ascii=False) if nested else cell(field, value))
+        table.add_row(
+            field, json.dumps(_with_units(field, value), indent=2, ensure_ascii=False) if nested else cell(field, value)
+        )
     return table
+
+
+def _with_units(field: str, value: Any) -> Any:
+    """Returns a nested value with its sizes, durations and times in words."""
+    if isinstance(value, dict):
+        return {name: _with_units(name, each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_units(field, each) for each in value]
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return cell(field, value) if is_number and form_of(field) is not None else value
 
 
 def make_table(rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]]) -> Table:
@@ -115,10 +127,13 @@ def cell(field: str, value: Any) -> str:
         return "yes" if value else "no"
     if not isinstance(value, (int, float)):
         return str(value)
-    for endings, form in UNITS:
-        if field.endswith(endings):
-            return form(value)
-    return f"{value:,}"
+    form = form_of(field)
+    return f"{value:,}" if form is None else form(value)
+
+
+def form_of(field: str) -> Callable[[float], str] | None:
+    """Returns the form of numbers of a field; None without a unit."""
+    return next((form for endings, form in UNITS if field.endswith(endings)), None)
 
 
 def format_time_ms(moment: float) -> str:

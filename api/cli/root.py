@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ from .tokens import tokens, whoami
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_OF_REQUESTS = re.compile(r"\bOver HTTP:|\b(GET|POST|PUT|PATCH|DELETE) /")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -127,5 +131,17 @@ def show_problem(error: CliError, *, as_json: bool) -> None:
         console.print(f"  {wrong['field']}: {wrong['message']}", markup=False)
     if failure := problem.get("failure"):
         console.print(describe_failure(failure), markup=False, highlight=False, soft_wrap=True)
-    if advice := problem.get("advice"):
+    if advice := advice_of_command_line(problem.get("advice") or ""):
         console.print(f"  {advice}", markup=False)
+
+
+def advice_of_command_line(advice: str) -> str:
+    """Returns an advice in the words of the command line.
+
+    An advice names the commands first, and requests in sentences that begin with "Over HTTP". Advice for requests alone
+    stays.
+    """
+    sentences = re.split(r"(?<=\.) (?=[A-Z`])", advice)
+    own = [sentence for sentence in sentences if not _OF_REQUESTS.search(sentence)] or sentences
+    text = re.sub(r"^`detail`|(?<=\. )`detail`", "The message", " ".join(own))
+    return text.replace("`detail`", "the message")

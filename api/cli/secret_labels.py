@@ -53,4 +53,5 @@ def label(session: Session, /, *, name: str, labels: Sequence[tuple[str, str]], 
     with session.control_plane() as control_plane:
         answer = control_plane.put(f"/v1/secrets/{quote(name, safe='')}/labels", {"labels": dict(labels)})
     shown = ", ".join(f"{key}={value}" for key, value in sorted(answer["labels"].items()))
-    session.output.say(f"labelled the secret {name}: {shown or 'no labels'}", answer)
+    lacks = "" if answer["is_set"] else "; no secret of this name has a value yet"
+    session.output.say(f"labelled the secret {name}: {shown or 'no labels'}{lacks}", answer)

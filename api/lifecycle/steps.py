@@ -130,7 +130,7 @@ class SettleJob:
 
 @dataclass(frozen=True, slots=True)
 class StopWithoutSavepoint:
-    """Stops a job without a driver that could take the savepoint of the stop.
+    """Stops a job that has no driver to take a savepoint.
 
     Attributes:
         failure: Why there is no savepoint.

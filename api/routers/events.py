@@ -3,7 +3,10 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 
+from keyscale.db.event_kinds import EVENT_KINDS
 from keyscale.db.repositories.events import EventFilter
 
 from ..access.identities import User
@@ -15,10 +18,29 @@ from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/events", tags=["events"], route_class=GuardedRoute)
 
+_KINDS = ", ".join(sorted(EVENT_KINDS))
 _KINDS_MAX = 20
 _TEXT_PATTERN = r"^[^\x00]+$"
+
+
+def _known(kind: str) -> str:
+    """Refuses a kind that no event has.
+
+    Its list would be empty without a reason.
+    """
+    if kind not in EVENT_KINDS:
+        raise PydanticCustomError("event_kind", "no event has this kind; the kinds are {kinds}", {"kinds": _KINDS})
+    return kind
+
+
 Kinds = Annotated[
-    list[Annotated[str, Query(pattern=r"^[A-Z][A-Z0-9_]{0,63}$")]],
+    list[
+        Annotated[
+            str,
+            Query(pattern=r"^[A-Z][A-Z0-9_]{0,63}$", json_schema_extra={"enum": sorted(EVENT_KINDS)}),
+            AfterValidator(_known),
+        ]
+    ],
     Query(
         max_length=_KINDS_MAX,
         description="Only these kinds. Default: every kind but refused requests (`ACCESS_DENIED`).",

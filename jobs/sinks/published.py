@@ -72,7 +72,7 @@ def next_step(marker: Published | None, attempt: int, batch_id: int) -> Step:
 
 
 def last_kept(marker: Published, committed_batch_id: int, rewinds: Iterable[Rewind]) -> int:
-    """Returns the last batch of the job's history that a marker may cover.
+    """Returns the last batch that the job's history shares with a marker.
 
     A program without the sink may have gone back since the marker was set, and have run any number of batches.
 
@@ -85,5 +85,5 @@ def last_kept(marker: Published, committed_batch_id: int, rewinds: Iterable[Rewi
 
 
 def is_rewound(marker: Published | None, last_batch_id: int) -> bool:
-    """Returns whether batches outside the attempt's history, after its last batch, are visible."""
+    """Returns whether batches after the history's last batch are visible."""
     return marker is not None and marker.batch_id > last_batch_id

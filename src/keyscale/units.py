@@ -20,5 +20,5 @@ def duration_text(ms: float) -> str:
     if ms < 1000:
         return f"{ms:.0f} ms"
     if ms < 120_000:
-        return f"{ms / 1000:.1f} s"
+        return f"{ms / 1000:.1f}".removesuffix(".0") + " s"
     return f"{ms // 60_000:,.0f} min {ms % 60_000 / 1000:.0f} s"

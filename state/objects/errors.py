@@ -55,7 +55,7 @@ class StoreRefusedError(ObjectStoreError):
 
 
 class StoreForbiddenError(StoreRefusedError):
-    """The process lacks a right on the store, or its credentials are wrong."""
+    """The process lacks a right on the store, or valid credentials."""
 
     code = "STATE_STORE_FORBIDDEN"
     advice = (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.errors import JobNotFoundError
 from keyscale.clock import now_ms
 from keyscale.state.keys.key_groups import key_group_range
 from tests.pages.opening import NONE, open_page
@@ -80,7 +81,7 @@ def test_subtasks_that_took_conspicuously_long_are_stragglers(page: Page) -> Non
 def test_advice_for_other_clients_is_not_shown_on_a_page(page: Page) -> None:
     ask = "async (problem) => new (await import('/ui/static/api.js')).ApiError(problem).text"
     for advice, shown in (
-        ("GET /v1/jobs lists all jobs. Use the id or the name of a job.", "Use the id or the name of a job."),
+        (JobNotFoundError.advice, "Use the id or the name of a job."),
         ("Over HTTP: POST /v1/jobs/{id}/start.", ""),
         ("Wait for it. Or run ./keyscale jobs stop.", "Wait for it."),
     ):

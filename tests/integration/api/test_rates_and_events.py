@@ -183,7 +183,14 @@ def test_events_are_chosen_by_kind_job_actor_and_time(
     assert [event["at_ms"] for event in first["events"]] == [20]
     rest = client.get("/v1/events", params={"kind": "JOB_FAILED", "limit": 1, "after": first["next"]}).json()
     assert ([event["at_ms"] for event in rest["events"]], rest["next"]) == ([10], None)
-    for query in ({"kind": "x"}, {"kind": ["A"] * 21}, {"actor": "a\0"}, {"job": "\0"}, {"from_ms": -1}):
+    for query in (
+        {"kind": "x"},
+        {"kind": "NOSUCH"},
+        {"kind": ["JOB_FAILED"] * 21},
+        {"actor": "a\0"},
+        {"job": "\0"},
+        {"from_ms": -1},
+    ):
         refused = client.get("/v1/events", params=query)
         assert (refused.status_code, refused.json()["code"]) == (422, "REQUEST_INVALID"), query
 

@@ -88,7 +88,7 @@ USUAL: list[tuple[str, Any]] = [
     (r"GET /v1(/jobs/\w+)?/events", {"events": [{"kind": "JOB_FAILED"}]}),
     (r"GET /v1/tokens", {"tokens": []}),
     (r"POST /v1/tokens", {"token": "new"}),
-    (r"\w+ /v1/secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}}),
+    (r"\w+ /v1/secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}, "is_set": True}),
     (r"GET /v1/jobs", {"jobs": [JOB], "next": None}),
 ]
 """The answers of a control plane, by the request; any other is about a job."""

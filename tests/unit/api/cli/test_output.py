@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from keyscale.api.cli.output import Output, cell
@@ -44,3 +46,13 @@ def test_a_failure_is_shown_once_with_its_traceback_in_lines(capsys: pytest.Capt
         "JOB_FUNCTION_FAILED: the function raised KeyError (operator totals, subtask 1)\n"
         'File "job.py", line 3\nKeyError\nCorrect the function.\n\n'
     )
+
+
+def test_nested_values_have_their_units_too(capsys: pytest.CaptureFixture[str]) -> None:
+    revision = {"checkpoints": {"interval_ms": 30_000, "retained_count": 3}, "sizes_bytes": [1536], "wants_ms": True}
+    Output(as_json=False).fields({"revision": revision})
+    shown = capsys.readouterr().out
+    for part in ('"interval_ms": "30 s"', '"retained_count": 3', '"1.5 KiB"', '"wants_ms": true'):
+        assert part in shown
+    Output(as_json=True).fields({"revision": revision})
+    assert json.loads(capsys.readouterr().out) == {"revision": revision}
