@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from pyspark.sql import SparkSession
 
-from ..errors import SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkUnavailableError
+from ..errors import InvalidTopologyError, SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkUnavailableError
 from ..spark_internals.hadoop_files import HadoopDirectory, file_failures, hadoop_settings
 from .parquet_output import PARQUET, ParquetForm, ParquetOutput
 from .published import Published, Step, decoded_token, last_kept, next_step
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+"""The short names of Spark's formats of files."""
 _STAGING = "_staging"  # readers of Hadoop files ignore names that begin with an underscore
 _PUBLISHED = "_published"
 _CHECK = "_check-"  # prefix of the directory by which a sink finds out whether it can write
@@ -71,13 +73,21 @@ class FileSink:
 
     Args:
         path: A directory that no other job or sink uses, at any address that Spark can write to.
-        format: parquet, json, csv, orc, ...
+        format: avro, csv, json, orc, parquet, text or xml; or the full class name of another format, as libraries have.
         options: Further options of Spark's DataFrameWriter.
+
+    Raises:
+        InvalidTopologyError: The format is unknown.
     """
 
     reads_repeatedly: ClassVar[bool] = False
 
     def __init__(self, path: str, format: str = "parquet", **options: str | bool | int) -> None:  # noqa: A002 - as in Spark
+        if format.lower() not in FORMATS and "." not in format:
+            raise InvalidTopologyError(
+                f"FileSink has no format {format!r}: give one of {', '.join(sorted(FORMATS))}, or the full class name"
+                " of a library's format"
+            )
         self._path = path
         self._format = format
         self._options = options

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from keyscale import FileSink
-from keyscale.jobs.errors import SinkOccupiedError, SinkPublishError
+from keyscale.jobs.errors import InvalidTopologyError, SinkOccupiedError, SinkPublishError
 from keyscale.jobs.sinks import files
 from keyscale.jobs.sinks.sink import CheckedSink, SinkContext
 from keyscale.state.identifiers import SubtaskIndex
@@ -165,6 +165,17 @@ def test_a_sink_that_comes_back_after_the_job_went_back_without_it_loses_the_out
     assert ids(tmp_path / "out") == [*expected_ids(kept), 210, 211]
     driver.run(22)
     assert ids(tmp_path / "out") == [*expected_ids(kept), 210, 211, 220, 221], "the next attempt takes nothing back"
+
+
+@pytest.mark.parametrize("wrong", ["jsn", "", "json "])
+def test_an_unknown_format_is_refused_where_it_is_declared(wrong: str) -> None:
+    with pytest.raises(InvalidTopologyError, match="give one of avro, csv, json, orc, parquet, text, xml"):
+        FileSink("/out", format=wrong)
+
+
+@pytest.mark.parametrize("form", ["json", "Parquet", "org.library.spark.SomeFormat"])
+def test_a_format_of_spark_or_of_a_library_is_taken(form: str) -> None:
+    FileSink("/out", form)
 
 
 def test_a_check_shows_readers_nothing_and_leaves_nothing_to_the_running_attempt_or_the_next(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from keyscale import ForeachBatchSink
-from keyscale.jobs.errors import SinkFunctionError, SinkUnavailableError
+from keyscale.jobs.errors import InvalidTopologyError, SinkForbiddenError, SinkFunctionError, SinkUnavailableError
 from keyscale.jobs.operators.failures import origin_of
+from keyscale.jobs.sinks.sink import CheckedSink, SinkContext
 from tests.support.sinks.driver import UID, SinkDriver
 
 FRAME = SimpleNamespace(where=lambda condition: f"rows where {condition}")
@@ -64,3 +66,47 @@ def test_an_exception_of_the_function_is_the_users_and_one_of_ours_stays_what_it
 
     with pytest.raises(SinkUnavailableError, match="away"):
         driver_of(away).run(0)
+
+
+SCHEMA = pa.schema([("id", pa.int64())])
+CONTEXT = SinkContext("job", UID, 0, 1, "u")
+
+
+def ignore(_frame: Any, _context: Any) -> None:
+    pass
+
+
+def test_a_check_of_the_users_gets_the_schema_before_an_attempt_and_a_sink_without_one_tries_nothing() -> None:
+    given: list[Any] = []
+    sink = ForeachBatchSink(ignore, check=lambda schema, context: given.append((schema, context)))
+    assert isinstance(sink, CheckedSink)
+    sink.check(SCHEMA, CONTEXT)
+    assert given == [(SCHEMA, CONTEXT)]
+    ForeachBatchSink(ignore).check(SCHEMA, CONTEXT)
+
+
+def test_a_check_that_fails_is_the_users_and_a_missing_right_stays_what_it_is() -> None:
+    def broken(*_: Any) -> None:
+        raise LookupError("no table")
+
+    def forbidden(*_: Any) -> None:
+        raise SinkForbiddenError("user a may not write")
+
+    with pytest.raises(SinkFunctionError, match="the check of sink out failed: LookupError: no table"):
+        ForeachBatchSink(ignore, broken).check(SCHEMA, CONTEXT)
+    with pytest.raises(SinkForbiddenError, match="may not write"):
+        ForeachBatchSink(ignore, forbidden).check(SCHEMA, CONTEXT)
+
+
+@pytest.mark.parametrize("function", [lambda _frame: None, lambda _a, _b, _c: None, "write", None])
+def test_a_function_that_does_not_take_a_frame_and_a_context_is_refused_where_it_is_declared(function: Any) -> None:
+    with pytest.raises(InvalidTopologyError, match="the frame and the context of a batch"):
+        ForeachBatchSink(function)
+    if function is not None:
+        with pytest.raises(InvalidTopologyError, match="a schema and a context"):
+            ForeachBatchSink(ignore, function)
+
+
+@pytest.mark.parametrize("function", [ignore, lambda *_: None, lambda _a, _b, _more=1: None, print])
+def test_any_function_of_two_arguments_is_taken(function: Any) -> None:
+    ForeachBatchSink(function, function)
