@@ -39,6 +39,7 @@ def test_the_rates_and_the_last_checkpoint_of_a_job_are_in_the_table(page: Page,
     def add_figures(route: Route) -> None:
         answer = route.fetch()
         (job,) = [one for one in answer.json()["jobs"] if one["name"] == "departures"]
+        job["status"] = "RESCALING"
         job["figures"] |= {"input_rate": 64.0, "processed_rate": 930.0}
         size = {"checkpointed_size": 2048, "state_size": 4096, "end_to_end_duration": 1500}
         job["latest_checkpoint"] = {"id": 7, "completed_at_ms": now_ms() - 65_000, **size}
@@ -47,6 +48,7 @@ def test_the_rates_and_the_last_checkpoint_of_a_job_are_in_the_table(page: Page,
     page.route("**/jobs?limit=*", add_figures)
     page.goto(f"{platform.url}/ui/")
     row = page.get_by_role("table").get_by_role("row").filter(has_text="departures")
+    expect(page.locator("#summary")).to_have_text("1 of 1 running")
     expect(row.locator("[data-column='Input']")).to_have_text("64/scould process 930/s")
     expect(row.locator("[data-column='Last checkpoint']")).to_have_text(
         re.compile(r"^1 min \d+ s agoin 1.5 s, wrote 2 KiB$")

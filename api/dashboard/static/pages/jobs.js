@@ -9,6 +9,8 @@ import { live } from "../live.js";
 import { parametersOf, problemOfLines } from "../parameters.js";
 import { mayActAs, viewer } from "../viewer.js";
 
+/** A job runs while it is changed, except for its downtime. */
+const RUNS = new Set(["RUNNING", "RESCALING", "UPGRADING"]);
 const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
   "STOPPED", "FAILED", "FINISHED"];
 
@@ -61,7 +63,7 @@ function show() {
   byId("table").hidden = shown.length === 0;
   byId("empty").hidden = jobs.length > 0;
   byId("none-fits").hidden = jobs.length === 0 || shown.length > 0;
-  const running = jobs.filter((job) => job.status === "RUNNING").length;
+  const running = jobs.filter((job) => RUNS.has(job.status)).length;
   setText(byId("summary"), jobs.length ? `${number(running)} of ${number(jobs.length)} running` : "");
   setText(byId("filtered"), shown.length < jobs.length ? `${plural(shown.length, "job")} shown` : "");
   byId("sort").value = query.get("sort") ?? "";
