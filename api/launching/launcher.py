@@ -273,13 +273,12 @@ class Launcher:
             OSError: Some files cannot be deleted. All other files were deleted.
         """
         directory = self._settings.runs_directory / job_id
-        links = [path for path in directory.glob("state/*/attempt-*/*/subtask-*") if path.is_symlink()]
-        elsewhere = [path.readlink() for path in links]  # on another disk
+        elsewhere = _on_other_disks(directory / "state", job_id)
         if (uid := owner_of(directory / "state")) is not None:
             kill_all(strays_of(uid))
             if elsewhere:
-                # The job has made the links, which may lead anywhere: the job's own user deletes what it can. There may
-                # be more links than fit into a command.
+                # The job has made the links: the job's own user deletes what it can. There may be more links than fit
+                # into a command.
                 command = ["xargs", "-0", "rm", "-rf", "--"]
                 subprocess.run(  # noqa: S603
                     command,
@@ -406,6 +405,23 @@ class Launcher:
 
 def _run_name(job_id: str, attempt: int) -> str:
     return f"{job_id}-{attempt}"
+
+
+def _on_other_disks(state: Path, job_id: str) -> list[Path]:
+    """Returns the directories of a job's local state on other disks.
+
+    The job's program names the disks, so only its links tell the directories. A job can make links that lead anywhere:
+    a link counts only if it leads to a directory that is named like its own place, by job, attempt, operator and
+    subtask, and if no other link is on the way.
+    """
+    found, root = [], os.path.realpath(state)
+    for link in (state / job_id).glob("attempt-*/*/subtask-*"):
+        own = link.relative_to(state)
+        if link.is_symlink() and os.path.realpath(link.parent) == os.path.join(root, own.parent):  # noqa: PTH118 - text
+            place = os.path.realpath(link)
+            if place.endswith(f"/{own}") and link.readlink().is_absolute():
+                found.append(link.readlink())
+    return found
 
 
 def _attempts_in(directory: Path) -> list[int]:

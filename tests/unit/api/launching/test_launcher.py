@@ -202,6 +202,36 @@ def test_a_deleted_jobs_local_files_are_deleted_on_every_disk(launcher: Launcher
     assert not (launcher._settings.runs_directory / "job").exists()
 
 
+@pytest.mark.parametrize("way", ["to another place", "to another job", "through another job", "of a name alone"])
+def test_a_link_of_a_deleted_job_is_followed_only_to_the_jobs_own_directory(
+    launcher: Launcher, tmp_path: Path, way: str
+) -> None:
+    runs = launcher._settings.runs_directory
+    own = Path("job", "attempt-1", "totals", "subtask-0")
+    other = Path("other", *own.parts[1:])
+    place = tmp_path / ("precious" if way == "to another place" else "disk" / other)
+    place.mkdir(parents=True)
+    (place / "file").touch()
+    link = runs / "job" / "state" / own
+    if way == "through another job":
+        inner = runs / "other" / "state" / other
+        inner.parent.mkdir(parents=True)
+        inner.symlink_to(place)
+        (runs / "job" / "state").mkdir(parents=True)
+        for name in ("other", "job"):
+            (runs / "job" / "state" / name).symlink_to(runs / "other" / "state" / "other")
+    else:
+        link.parent.mkdir(parents=True)
+        if way == "of a name alone":
+            (tmp_path / "disk" / "job").symlink_to(tmp_path / "disk" / "other")
+            link.symlink_to(tmp_path / "disk" / own)
+        else:
+            link.symlink_to(place)
+    launcher.forget("job")
+    assert (place / "file").exists()
+    assert not (runs / "job").exists()
+
+
 def test_the_log_shows_no_secret_of_the_drivers_environment(launcher: Launcher, tmp_path: Path) -> None:
     key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\n-----END KEY-----\n"
     secrets = {"KEYSCALE_ATTEMPT_TOKEN": "of-this-attempt", "KEYSCALE_JOB_SECRET_DB": "pg://me:hunter2hunter2@db/x"}
