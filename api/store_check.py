@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt, CheckpointId, JobId
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.claim import claim_path, read_claim
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import Attempt, CheckpointId, JobId
 from keyscale.state.inspection.foreign_files import foreign_files
 from keyscale.state.layout import Layout, location_of, split_location
 from keyscale.state.log.commit_log import CommitLog, LogGapError

@@ -1,4 +1,10 @@
 from keyscale.errors import KeyscaleError as KeyscaleError
+from keyscale.identifiers import Attempt as Attempt
+from keyscale.identifiers import BatchId as BatchId
+from keyscale.identifiers import CheckpointId as CheckpointId
+from keyscale.identifiers import JobId as JobId
+from keyscale.identifiers import OperatorUid as OperatorUid
+from keyscale.identifiers import SubtaskIndex as SubtaskIndex
 
 from .documents.log_entries import AttemptOpened as AttemptOpened
 from .documents.log_entries import BatchCommitted as BatchCommitted
@@ -11,12 +17,6 @@ from .documents.manifest import read_manifest as read_manifest
 from .documents.manifest import write_manifest as write_manifest
 from .engine.rocksdb_settings import RocksDbSettings as RocksDbSettings
 from .errors import StateError as StateError
-from .identifiers import Attempt as Attempt
-from .identifiers import BatchId as BatchId
-from .identifiers import CheckpointId as CheckpointId
-from .identifiers import JobId as JobId
-from .identifiers import OperatorUid as OperatorUid
-from .identifiers import SubtaskIndex as SubtaskIndex
 from .inspection.checkpoint_reader import CheckpointReader as CheckpointReader
 from .inspection.summary import summarize as summarize
 from .keyed.aggregating import AggregateFunction as AggregateFunction

@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 from keyscale.errors import KeyscaleError
-
-from .identifiers import Attempt, BatchId, CheckpointId, JobId
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 
 if TYPE_CHECKING:
-    from .identifiers import OperatorUid, SubtaskIndex
+    from keyscale.identifiers import OperatorUid, SubtaskIndex
 
 POSITION_DIGITS = 20
 MANIFEST_NAME = "manifest.json"

@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from keyscale import syncpoint
 from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away
 from keyscale.db.repositories import attempts, changes, checkpoints, commands, jobs, revisions
 from keyscale.db.statuses import CommandStatus, RestoreMode
-from keyscale.state import syncpoint
 
 from ..errors import LeadershipLostError, PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import artifacts, attempts
 from keyscale.db.statuses import AttemptStage, RestoreMode
+from keyscale.identifiers import Attempt as AttemptNumber
+from keyscale.identifiers import JobId
 from keyscale.state.documents.job_record import JobRecord, RecordedArtifact, RecordedOrigin, RecordedRestore
-from keyscale.state.identifiers import Attempt as AttemptNumber
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import job_of_manifest, split_location
 
 from ..libraries.jar_rules import PACKAGE_PREFIX

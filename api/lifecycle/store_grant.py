@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.statuses import ClaimMode
-from keyscale.state.identifiers import JobId
+from keyscale.identifiers import JobId
 from keyscale.state.layout import CONTROL_PLANES, Layout, job_of_manifest, split_location
 from keyscale.state.objects.s3_grant import Grant
 

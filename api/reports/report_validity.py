@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.statuses import AttemptStage
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import (
     OPERATORS_MAX,
     REPORTED_SPLITS_MAX,
@@ -20,7 +21,6 @@ from keyscale.jobs.protocol.messages import (
     DriverState,
 )
 from keyscale.state.documents.manifest import UID_CHARACTERS_MAX
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
 

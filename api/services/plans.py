@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, revisions
 from keyscale.db.statuses import ChangeKind, DesiredState, JobStatus
+from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.state.documents.manifest import size_bytes_of
-from keyscale.state.identifiers import JobId
 from keyscale.state.inspection.stored_state import UNNAMED_SOURCE, read_stored_state
 from keyscale.state.keyed.schema_change import Fate
 from keyscale.state.layout import location_of, split_location

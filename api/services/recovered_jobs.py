@@ -16,11 +16,11 @@ from keyscale.db.models import Artifact, Attempt, DeletedJob, Job, Revision
 from keyscale.db.repositories import artifacts, events, jobs
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt as AttemptNumber
+from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.storable_text import is_storable
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.job_record import read_job_record
-from keyscale.state.identifiers import Attempt as AttemptNumber
-from keyscale.state.identifiers import JobId
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import (
     JOB_RECORDS,

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints, commands, jobs
 from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import InvalidNameError, Layout, LocationError, job_of_manifest, location_of, split_location
 

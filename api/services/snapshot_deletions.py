@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
 from keyscale.db.statuses import CheckpointStatus
+from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.deletion_plan import RetentionError
 from keyscale.state.retention.snapshot_deletion import SnapshotObjects, snapshot_objects

@@ -9,7 +9,7 @@ from keyscale.clock import now_ms
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
 from keyscale.errors import KeyscaleError
-from keyscale.state.identifiers import JobId
+from keyscale.identifiers import JobId
 from keyscale.state.layout import location_of, split_location
 from keyscale.state.retention.deleted_job import delete_job_objects
 from keyscale.units import bytes_text

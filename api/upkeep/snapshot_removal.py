@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
-from keyscale.state.identifiers import JobId
+from keyscale.identifiers import JobId
 from keyscale.state.layout import split_location
 from keyscale.state.retention.snapshot_deletion import delete_snapshot
 from keyscale.units import bytes_text

@@ -19,11 +19,11 @@ import pyspark
 
 from bench.peers.followed_log import FollowedLog
 from bench.peers.spark import DRIVER_MEMORY
+from keyscale.identifiers import JobId
 from keyscale.installation import DRIVER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout, split_location
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.opening import open_store

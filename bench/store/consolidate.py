@@ -15,8 +15,8 @@ import pyarrow as pa
 from bench.store.filled import SEEN, checkpoint, fill
 from bench.store.keys import key_column
 from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
+from keyscale.identifiers import BatchId, CheckpointId
 from keyscale.state.consolidation.consolidator import start_consolidator
-from keyscale.state.identifiers import BatchId, CheckpointId
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import plan_subtask, version_of
 from keyscale.state.subtask.warm_stores import WarmStores

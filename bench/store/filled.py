@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
 from bench.store.lone_subtask import INT64_KEY, JOB, local_root, object_store, spec_of
+from keyscale.identifiers import Attempt, BatchId, CheckpointId
 from keyscale.state.documents.manifest import (
     Manifest,
     OperatorDeclaration,
@@ -20,7 +21,6 @@ from keyscale.state.documents.manifest import (
     SnapshotKind,
     write_manifest,
 )
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.restore.plan import RestorePlan

@@ -16,9 +16,9 @@ from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdic
 from bench.peers.task import folder_bytes
 from bench.store.keys import BATCH_KEYS, batches_of_keys
 from bench.store.lone_subtask import INT64_KEY, STRING_KEY, fresh_subtask
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl

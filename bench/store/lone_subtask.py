@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from bench.store.keys import MAX_PARALLELISM
+from keyscale.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.local.subtask_spec import SubtaskSpec
 from keyscale.state.objects.opening import open_store

@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from bench.store.keys import KeyColumn, key_column
 from bench.store.lone_subtask import INT64_KEY, fresh_subtask, settle
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.rocksdb_settings import MEBIBYTE, RocksDbSettings
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
 

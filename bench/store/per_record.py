@@ -15,8 +15,8 @@ from rocksdict import Options, Rdict, WriteOptions
 
 from bench.store.keys import key_column
 from bench.store.lone_subtask import INT64_KEY, fresh_subtask
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 

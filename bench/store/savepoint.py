@@ -17,6 +17,7 @@ import pyarrow as pa
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
 from bench.store.lone_subtask import JOB, local_root, object_store, spec_of
 from keyscale.clock import now_ms
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
 from keyscale.state.documents.manifest import (
     Manifest,
     OperatorDeclaration,
@@ -25,7 +26,6 @@ from keyscale.state.documents.manifest import (
     write_manifest,
 )
 from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.keys.hashing import HashId

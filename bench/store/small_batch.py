@@ -16,8 +16,8 @@ import pyarrow as pa
 from bench.store.filled import SEEN
 from bench.store.keys import MAX_PARALLELISM
 from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
+from keyscale.identifiers import BatchId
 from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import BatchId
 from keyscale.state.restore.plan import RestorePlan, version_of
 from keyscale.state.subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
 

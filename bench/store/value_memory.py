@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from bench.store.keys import key_column
 from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_of
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.rocksdb_settings import MEBIBYTE, RocksDbSettings
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.restore.plan import RestorePlan
 from keyscale.state.subtask.store import open_subtask

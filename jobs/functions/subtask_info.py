@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
+    from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 
 FailedRecordPolicy: TypeAlias = Literal["fail", "drop"]
 """The fate of a record that an operator fails on: the batch fails, or the record is dropped and counted."""

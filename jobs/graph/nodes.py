@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NewType, TypeAlias
 
-from keyscale.state.identifiers import OperatorUid
+from keyscale.identifiers import OperatorUid
 
 from ..errors import InvalidTopologyError, UnionTimestampsError
 

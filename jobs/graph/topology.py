@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from keyscale.identifiers import OperatorUid
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.identifiers import OperatorUid
 
 from ..errors import (
     DuplicateUidError,

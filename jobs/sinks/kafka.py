@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 from pyspark.sql.types import StructType
 
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ..errors import (
     InvalidTopologyError,

@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ..errors import SinkForbiddenError, SinkOccupiedError, SinkTooSlowError, SinkUnavailableError
 from ..kafka_client import error_of, is_away, is_forbidden

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from keyscale.state.identifiers import SubtaskIndex
+from keyscale.identifiers import SubtaskIndex
 
 from ..operators.column_values import grouped
 from ..spark_internals.arrow_schemas import spark_schema_of

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from keyscale.identifiers import SubtaskIndex
     from keyscale.state.documents.rewind import Rewind
-    from keyscale.state.identifiers import SubtaskIndex
 
 
 @dataclass(frozen=True, slots=True)

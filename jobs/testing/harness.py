@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keys.hashing import HashId, hash_codes

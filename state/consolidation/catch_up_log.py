@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import BatchId
 
 from ..decoding import json_decoder
 from ..documents.changelog import ChangelogCorruptError, ChangelogHandle
 from ..engine.rocksdb_settings import MEBIBYTE
-from ..identifiers import BatchId
 from ..local.file_index import link_or_copy
 from ..objects.local_store import LocalObjectStore
 from .consolidation_directory import begin_consolidation, consolidations

@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.identifiers import BatchId
+from keyscale.syncpoint import reach
+
 from ..decoding import json_decoder
 from ..engine.rocksdb_settings import RocksDbSettings
-from ..identifiers import BatchId
 from ..keyed.schema import KeyedSchema
 from ..keyed.ttl import Ttl
 from ..keys.key_groups import KeyGroupRange
@@ -38,7 +40,6 @@ from ..local.subtask_directory import (
     lock_directory,
     write_durably,
 )
-from ..syncpoint import reach
 from .policy import DEFAULT_POLICY, Consolidation, ConsolidationFacts, decide, foreign_bytes
 
 if TYPE_CHECKING:

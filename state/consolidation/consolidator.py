@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from keyscale.errors import KeyscaleError
+from keyscale.syncpoint import reach
 
 from ..engine.engine import SortedRun
 from ..engine.rocksdb import RocksDbEngine
@@ -44,7 +45,6 @@ from ..local.file_index import (
 from ..local.subtask_directory import CleanMarker, LocalShard, boot_id, local_failures
 from ..restore.rebuild import replay
 from ..snapshot.snapshot import IMMUTABLE_SUFFIX
-from ..syncpoint import reach
 from .catch_up_log import CatchUpLog, committed_after
 from .consolidation_directory import ConsolidationDirectory
 from .take_over import TAKE_OVER_CHANGELOGS_MAX
@@ -52,9 +52,10 @@ from .take_over import TAKE_OVER_CHANGELOGS_MAX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from keyscale.identifiers import BatchId
+
     from ..engine.engine import Engine
     from ..engine.rocksdb_settings import RocksDbSettings
-    from ..identifiers import BatchId
     from ..keyed.batch_clock import Clock
     from ..keyed.schema import KeyedSchema
     from ..keyed.ttl import Ttl

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.syncpoint import reach
 
 from ..keyed.schema import merge_schemas
 from ..local.file_index import read_index, write_index
 from ..local.subtask_directory import LocalShard, local_failures
 from ..restore.opened_shards import OpenedShards, StateSource, open_shards
 from ..restore.rebuild import replay
-from ..syncpoint import reach
 from .catch_up_log import CatchUpLog, changelogs_between
 from .consolidation_directory import consolidations
 

@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import BatchId, SubtaskIndex
 
 from ..decoding import json_decoder
 from ..engine.engine import SortedRun
-from ..identifiers import BatchId, SubtaskIndex
 from ..keyed.schema import KeyedSchema
 from ..keys.key_groups import KeyGroupRange
 from ..local.file_index import hash_file

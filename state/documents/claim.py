@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import JobId
 
-from ..identifiers import JobId
 from ..objects.errors import ObjectExistsError, ObjectNotFoundError
 from .checked_document import decode_document, document_bytes, encode_document
 from .manifest import SnapshotKind

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..identifiers import Attempt, JobId
+from keyscale.identifiers import Attempt, JobId
+
 from ..layout import Layout
 from .checked_document import DocumentCorruptError, decode_document, document_bytes, encode_document
 

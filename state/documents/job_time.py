@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..identifiers import OperatorUid
+from keyscale.identifiers import OperatorUid
 
 
 class EventTime(msgspec.Struct, frozen=True):

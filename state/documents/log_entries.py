@@ -6,7 +6,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from ..identifiers import Attempt, BatchId, OperatorUid
+from keyscale.identifiers import Attempt, BatchId, OperatorUid
+
 from ..keys.hashing import HashId
 from .changelog import ChangelogHandle
 from .job_counters import JobCounters

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.syncpoint import reach
 
-from ..identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from ..keyed.schema import KeyedSchema
 from ..keys.hashing import HashId
 from ..keys.key_groups import KeyGroupRange
 from ..layout import Layout
 from ..objects.errors import ObjectExistsError, StoreUnavailableError
-from ..syncpoint import reach
 from .checked_document import DocumentCorruptError, decode_document, document_bytes, encode_document
 from .job_counters import JobCounters
 from .job_time import JobTime

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..identifiers import Attempt, BatchId
+from keyscale.identifiers import Attempt, BatchId
 
 
 class Rewind(msgspec.Struct, frozen=True):

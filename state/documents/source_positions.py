@@ -17,7 +17,8 @@ from .checked_document import decode_document, document_bytes, encode_document
 from .manifest import FileHandle
 
 if TYPE_CHECKING:
-    from ..identifiers import CheckpointId
+    from keyscale.identifiers import CheckpointId
+
     from ..layout import Layout
     from ..objects.object_store import ObjectStore
 

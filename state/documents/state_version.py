@@ -11,7 +11,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..identifiers import BatchId
+from keyscale.identifiers import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from keyscale.clock import now_ms
+from keyscale.syncpoint import reach
 
 from ..documents.job_time import EventTime, JobTime
 from ..documents.manifest import SnapshotKind, write_manifest
@@ -35,15 +36,15 @@ from ..local.subtask_directory import snapshots_root
 from ..serializers.key_codecs import key_codec_for
 from ..serializers.type_names import type_from_json, type_to_json
 from ..snapshot.snapshot import LocalSnapshot, link_snapshot, upload_snapshot
-from ..syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from keyscale.identifiers import OperatorUid
+
     from ..documents.manifest import FileHandle, Manifest, OperatorSnapshot, SnapshotHandle
     from ..engine.engine import Engine
-    from ..identifiers import OperatorUid
     from ..keyed.schema import KeyedSchema, StateSchema
     from ..objects.object_store import ObjectStore
     from ..serializers.key_codecs import KeyCodec

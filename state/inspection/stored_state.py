@@ -13,8 +13,9 @@ from ..objects.object_store import check_size
 from ..operator_state.operator_files import read_operator_state
 
 if TYPE_CHECKING:
+    from keyscale.identifiers import JobId, OperatorUid
+
     from ..documents.manifest import Manifest
-    from ..identifiers import JobId, OperatorUid
     from ..log.resolution import ResumePoint
     from ..objects.object_store import ObjectStore
     from ..operator_state.backend import StoredOperatorState

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.file_rights import missing_right
+from keyscale.identifiers import BatchId
 
 from ..decoding import json_decoder
 from ..errors import DiskForbiddenError, DiskFullError, DiskReadOnlyError, StateError, StoreIOError
-from ..identifiers import BatchId
 from ..keyed.schema import KeyedSchema
 from ..keyed.ttl import Ttl
 from ..keys.key_groups import KeyGroupRange
@@ -37,7 +37,7 @@ from .hand_over_signal import HandOverSignal, request_hand_over
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from ..identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+    from keyscale.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
 
 LOCK_WAIT_SECONDS = 5.0
 _LOCK_POLL_SECONDS = 0.001

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from ..identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+    from keyscale.identifiers import Attempt, JobId, OperatorUid, SubtaskIndex
+
     from ..keyed.schema import KeyedSchema
     from ..keys.hashing import HashId
 

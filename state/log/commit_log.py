@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.syncpoint import reach
 
 from ..documents.checked_document import (
     DocumentCorruptError,
@@ -27,7 +28,6 @@ from ..documents.checked_document import (
 from ..documents.job_counters import NOTHING_COUNTED, JobCounters
 from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from ..objects.errors import ObjectExistsError, ObjectNotFoundError, StoreUnavailableError
-from ..syncpoint import reach
 from .resolution import (
     last_rewind,
     log_start,
@@ -36,8 +36,9 @@ from .resolution import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from keyscale.identifiers import Attempt
+
     from ..documents.manifest import Manifest
-    from ..identifiers import Attempt
     from ..layout import Layout
     from ..objects.object_store import ObjectStore
 

@@ -25,8 +25,9 @@ from .resolution import BaseDisownedError, ResumePoint, last_rewind, manifest_ra
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from keyscale.identifiers import JobId
+
     from ..documents.log_entries import LogEntry
-    from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
 
 logger = logging.getLogger(__name__)

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt, BatchId, OperatorUid
 
 from ..documents.job_counters import NOTHING_COUNTED, JobCounters
 from ..documents.job_time import JobTime
 from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from ..documents.rewind import Rewind
 from ..documents.state_version import NO_BATCH
-from ..identifiers import Attempt, BatchId, OperatorUid
 from ..keyed.schema import merge_schemas
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from keyscale.identifiers import JobId
 
     from ..documents.changelog import ChangelogHandle
     from ..documents.manifest import (
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
         OperatorSnapshot,
         SnapshotHandle,
     )
-    from ..identifiers import JobId
     from ..keyed.schema import KeyedSchema
     from ..keys.hashing import HashId
 

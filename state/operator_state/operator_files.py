@@ -14,7 +14,8 @@ from ..objects.errors import ObjectCorruptError
 from .backend import OperatorStateBackend, OperatorStateSnapshot, redistribute
 
 if TYPE_CHECKING:
-    from ..identifiers import SubtaskIndex
+    from keyscale.identifiers import SubtaskIndex
+
     from ..objects.object_store import ObjectStore
 
 NAME = "operator-state"

@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from keyscale.syncpoint import reach
+
 from ..engine.filtered import FilteredEngine
 from ..engine.sharded import ShardedEngine
 from ..errors import StateError
 from ..keyed.schema import merge_schemas
 from ..local.subtask_directory import LocalShard
-from ..syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,9 +18,10 @@ from ..operator_state.operator_files import OperatorStatePlan
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from keyscale.identifiers import BatchId
+
     from ..documents.changelog import ChangelogHandle
     from ..documents.manifest import ShardHandle, SnapshotHandle
-    from ..identifiers import BatchId
     from ..keyed.schema import KeyedSchema
     from ..log.resolution import OperatorHistory
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.identifiers import OperatorUid
+
 from ..documents.manifest import OperatorDeclaration
-from ..identifiers import OperatorUid
 from ..keyed.schema_change import Fate, StateChange, changes_of, dropped
 from ..operator_state.backend import StoredOperatorState
 from ..operator_state.state_change import operator_state_changes

@@ -8,13 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keyscale.syncpoint import reach
+
 from ..documents.changelog import clip_runs, read_changelog
 from ..errors import StoreCorruptError
 from ..keyed.schema import merge_schemas
 from ..local.damage import doubt_local_files
 from ..local.file_index import FileIdentity, IndexedFile, link_or_copy, local_copies, write_index
 from ..local.subtask_directory import LocalShard, local_failures, local_snapshot_directories
-from ..syncpoint import reach
 from .opened_shards import FetchReport, OpenedShards, StateSource, open_shards
 from .plan import assign_to_range
 

@@ -20,20 +20,22 @@ from typing import TYPE_CHECKING
 
 from msgspec import UnsetType
 
+from keyscale.syncpoint import reach
+
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import CLAIM_NAME, claim_path, read_claim
 from ..documents.manifest import read_manifest
 from ..layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
 from ..log.commit_log import CLOSED, CommitLog
 from ..objects.errors import ObjectExistsError, ObjectNotFoundError, StoreRefusedError
-from ..syncpoint import reach
 from .deletion import DELETES_AT_A_TIME
 from .deletion_plan import claimed_by, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from ..identifiers import JobId
+    from keyscale.identifiers import JobId
+
     from ..objects.object_store import ObjectStore
 
 

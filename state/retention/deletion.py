@@ -18,19 +18,21 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keyscale.syncpoint import reach
+
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import CLAIM_NAME, read_claim
 from ..documents.manifest import Manifest, read_manifest
 from ..layout import MANIFEST_NAME, Layout
 from ..log.commit_log import CommitLog
 from ..objects.errors import ObjectNotFoundError
-from ..syncpoint import reach
 from .deletion_plan import RetentionFacts, claimed_by, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..identifiers import JobId
+    from keyscale.identifiers import JobId
+
     from ..objects.object_store import ObjectInfo, ObjectStore
     from .deletion_plan import DeletionPlan
 

@@ -14,19 +14,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt
 
 from ..documents.claim import claim_path
 from ..documents.manifest import Manifest, SnapshotKind
 from ..documents.state_version import NO_BATCH
-from ..identifiers import Attempt
 from ..layout import MANIFEST_NAME, Layout
 from ..log.resolution import log_start, manifest_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from keyscale.identifiers import BatchId, CheckpointId, JobId
+
     from ..documents.log_entries import AttemptOpened
-    from ..identifiers import BatchId, CheckpointId, JobId
     from ..objects.object_store import ObjectInfo
 
 AGE_FLOOR_MS = 60 * 60 * 1000

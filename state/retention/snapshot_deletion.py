@@ -13,20 +13,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keyscale.syncpoint import reach
+
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import claim_path, read_claim
 from ..documents.manifest import read_manifest
 from ..layout import MANIFEST_NAME, Layout
 from ..objects.errors import ObjectNotFoundError
-from ..syncpoint import reach
 from .deletion import DELETES_AT_A_TIME, LISTINGS
 from .deletion_plan import RetentionError, directory_of
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
+    from keyscale.identifiers import JobId
+
     from ..documents.manifest import FileHandle
-    from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
 
 

@@ -6,9 +6,10 @@ import logging
 import shutil
 from typing import TYPE_CHECKING
 
+from keyscale.syncpoint import reach
+
 from ..engine.rocksdb import RocksDbEngine
 from ..keyed.cleanup import purge_all
-from ..syncpoint import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.identifiers import Attempt
+
 from ..documents.manifest import SnapshotKind, write_manifest
-from ..identifiers import Attempt
 from ..layout import Layout
 
 if TYPE_CHECKING:
+    from keyscale.identifiers import JobId
+
     from ..documents.manifest import FileHandle, Manifest, SnapshotHandle
-    from ..identifiers import JobId
     from ..objects.object_store import ObjectStore
 
 _COPIERS = 16

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET
 
 from keyscale.errors import KeyscaleError
+from keyscale.syncpoint import reach
 
 from ..documents.manifest import FileHandle, ShardHandle, SnapshotHandle
 from ..engine.rocksdb_settings import RocksDbSettings
@@ -25,7 +26,6 @@ from ..local.file_index import FileIdentity, IndexedFile, hash_file, known_hashe
 from ..local.subtask_directory import local_failures, remove_older_attempts, snapshots_root
 from ..objects.errors import ObjectNotFoundError
 from ..operator_state.operator_files import NAME as OPERATOR_STATE_NAME
-from ..syncpoint import reach
 from .expired_copy import clean_copies
 
 if TYPE_CHECKING:
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
     from msgspec import UnsetType
 
+    from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
+
     from ..documents.state_version import StateVersion
     from ..engine.engine import Engine
-    from ..identifiers import Attempt, CheckpointId, JobId, OperatorUid, SubtaskIndex
     from ..keyed.batch_clock import Clock
     from ..keyed.schema import KeyedSchema
     from ..keyed.ttl import Ttl

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
+from keyscale.syncpoint import reach
 
 from ..consolidation.catch_up_log import begin_catch_up_log, find_catch_up_log
 from ..consolidation.expired_estimate import estimate_expired_bytes
@@ -39,7 +40,6 @@ from ..snapshot.snapshot import (
     local_snapshot_directory,
     write_operator_state,
 )
-from ..syncpoint import reach
 from .batch_files import check_size, spill_runs, split_runs
 
 if TYPE_CHECKING:
@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from keyscale.identifiers import BatchId, CheckpointId
+
     from ..consolidation.catch_up_log import CatchUpLog
     from ..consolidation.policy import ConsolidationPolicy
     from ..documents.changelog import ChangelogHandle, SortedFile
     from ..documents.state_version import StateVersion
     from ..engine.engine import SortedRun
     from ..engine.key_group_sizes import KeyGroupSizes
-    from ..identifiers import BatchId, CheckpointId
     from ..keyed.batch_clock import Clock
     from ..keyed.ttl import Ttl
     from ..local.subtask_spec import SubtaskSpec

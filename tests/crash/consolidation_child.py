@@ -8,8 +8,8 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
+from keyscale.identifiers import CheckpointId
 from keyscale.state.consolidation.consolidator import consolidate
-from keyscale.state.identifiers import CheckpointId
 from keyscale.state.subtask.store import open_subtask
 from tests.support.state.state_job import ALWAYS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.errors import DiskFullError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.objects.errors import StoreFullError
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.state.state_job import StateJob

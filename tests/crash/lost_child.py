@@ -12,7 +12,7 @@ from multiprocessing.forkserver import _forkserver
 from multiprocessing.resource_tracker import _resource_tracker
 from typing import TYPE_CHECKING
 
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

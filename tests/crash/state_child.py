@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keyscale.state.identifiers import CheckpointId
+from keyscale.identifiers import CheckpointId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion

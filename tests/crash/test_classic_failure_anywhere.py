@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.installation import IMPORT_PATH
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.examples.page_views import counts, ids_by_page
 from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
 from tests.support.repository import ROOT

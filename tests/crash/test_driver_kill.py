@@ -18,7 +18,7 @@ from keyscale.jobs.protocol.messages import (
     FixedDelayRestart,
 )
 from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
 if TYPE_CHECKING:

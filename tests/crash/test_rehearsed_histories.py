@@ -11,8 +11,8 @@ import pytest
 
 import keyscale.jobs.runtime.driver.batch_loop
 import keyscale.jobs.runtime.driver.checkpoints
+from keyscale.identifiers import CheckpointId
 from keyscale.state.documents.manifest import read_manifest, write_manifest
-from keyscale.state.identifiers import CheckpointId
 from keyscale.state.layout import split_location
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.examples.page_views import ids_by_page

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.jobs.protocol.messages import CheckpointSettings
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from keyscale.identifiers import BatchId
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.errors import StateError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import (
     AggregatingStateDescriptor,

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.source_order import stored_positions
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt, open_attempt, reopen_attempt
@@ -17,7 +18,6 @@ from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.documents.source_positions import write_positions
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.local_store import LocalObjectStore

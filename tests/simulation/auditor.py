@@ -10,13 +10,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import decode_document
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, decode_manifest
 from keyscale.state.documents.source_positions import decode_positions
 from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import MANIFEST_NAME, Layout
 from keyscale.state.log import commit_log
 from tests.simulation.job import expected_rows

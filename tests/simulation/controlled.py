@@ -23,10 +23,10 @@ from keyscale.api.web.app import make_context
 from keyscale.db.models import Attempt, Change, DeletedJob, Job, Revision
 from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout
 from tests.simulation.control_plane import ROUND_SECONDS, USER, Election, Launched, PlayedControlPlane
 from tests.simulation.database import ARTIFACT

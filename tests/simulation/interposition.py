@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from keyscale import clock as keyscale_clock
-from keyscale.state import syncpoint
+from keyscale import syncpoint
 from keyscale.state.objects import opening
 
 if TYPE_CHECKING:

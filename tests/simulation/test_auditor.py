@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.log_entries import BatchPlanned
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import FORMAT_VERSION, KIND, _Record
 from tests.simulation.auditor import Auditor

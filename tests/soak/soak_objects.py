@@ -6,9 +6,9 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import JobId
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.local_store import LocalObjectStore

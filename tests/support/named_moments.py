@@ -1,11 +1,11 @@
-"""Chooses the named step at which processes are held, while they run; see `keyscale.state.syncpoint`."""
+"""Chooses the named step at which processes are held, while they run; see `keyscale.syncpoint`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.syncpoint import CHOSEN_LATER, POINT_FILE, SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import CHOSEN_LATER, POINT_FILE, SYNC_DIRECTORY, SYNC_POINT
 
 if TYPE_CHECKING:
     from pathlib import Path

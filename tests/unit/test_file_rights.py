@@ -15,13 +15,13 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it pu
 
 from keyscale import FileSink
 from keyscale.file_rights import missing_right, user_name
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.errors import SinkForbiddenError, SinkUnavailableError
 from keyscale.jobs.sinks import files
 from keyscale.jobs.sinks.parquet_output import ParquetForm, ParquetOutput
 from keyscale.jobs.sinks.sink import SinkContext
 from keyscale.jobs.spark_internals import hadoop_files
 from keyscale.state.errors import DiskForbiddenError
-from keyscale.state.identifiers import SubtaskIndex
 from keyscale.state.local.subtask_directory import local_failures
 from keyscale.state.objects.errors import StoreForbiddenError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -10,9 +10,9 @@ from keyscale.state.documents.job_counters import JobCounters
 from .watermarks import time_after
 
 if TYPE_CHECKING:
+    from keyscale.identifiers import OperatorUid
     from keyscale.state.documents.changelog import ChangelogHandle
     from keyscale.state.documents.job_time import JobTime
-    from keyscale.state.identifiers import OperatorUid
 
     from ..executor.task import BatchTime
     from ..executor.task_reports import TaskReport

@@ -18,9 +18,9 @@ from ..executor.subtask_starts import SubtaskStart
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from keyscale.identifiers import BatchId, OperatorUid
     from keyscale.state.documents.manifest import Manifest
     from keyscale.state.documents.rewind import Rewind
-    from keyscale.state.identifiers import BatchId, OperatorUid
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.log.resolution import ResumePoint
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.state.identifiers import OperatorUid
+    from keyscale.identifiers import OperatorUid
 
     from ...graph.nodes import NodeId, SourceNode
     from ...sources.source import Source

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from keyscale.state.identifiers import OperatorUid
+    from keyscale.identifiers import OperatorUid
     from keyscale.state.keys.hashing import HashId
 
     from ...graph.nodes import OperatorNode

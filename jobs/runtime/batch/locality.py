@@ -13,7 +13,7 @@ from keyscale.state.restore.opened_shards import StateSource
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+    from keyscale.identifiers import OperatorUid, SubtaskIndex
 
     from ..executor.task_reports import TaskReport
 

@@ -22,8 +22,8 @@ from .record_rates import rate_after
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.identifiers import OperatorUid
     from keyscale.state.documents.job_time import JobTime
-    from keyscale.state.identifiers import OperatorUid
 
     from ...graph.nodes import NodeId
     from ...graph.topology import Topology

@@ -17,8 +17,8 @@ import msgspec
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.local.subtask_spec import SubtaskSpec
 
 from ...errors import (
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from keyscale.identifiers import Attempt, JobId, OperatorUid
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.documents.rewind import Rewind
-    from keyscale.state.identifiers import Attempt, JobId, OperatorUid
     from keyscale.state.keys.hashing import HashId
 
     from ...functions.timer_service import NextTimers

@@ -13,7 +13,7 @@ from ..executor.subtask_starts import ShippedStarts, pickled_plans
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from keyscale.state.identifiers import OperatorUid
+    from keyscale.identifiers import OperatorUid
 
     from ...graph.topology import Topology
     from .committed_state import CommittedState, PlanBase

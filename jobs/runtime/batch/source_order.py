@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.identifiers import OperatorUid
 from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, SourcePositions
-from keyscale.state.identifiers import OperatorUid
 
 from ...graph.nodes import ONLY_SOURCE_UID
 from ...spark_internals.checkpoint_directory import (

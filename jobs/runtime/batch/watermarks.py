@@ -25,7 +25,7 @@ from ..executor.task import BatchTime
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.state.identifiers import OperatorUid
+    from keyscale.identifiers import OperatorUid
 
     from ...functions.timer_service import NextTimers
     from ...graph.nodes import Arrival

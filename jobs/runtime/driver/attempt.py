@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, UnsetType
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import Attempt, JobId
 from keyscale.state.documents.claim import ClaimMode, check_claim, take_claim
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.identifiers import Attempt, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, FencedError
@@ -35,8 +35,8 @@ from .resume_plan import newest_plan, path_of, plan_resume
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from keyscale.identifiers import OperatorUid
     from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
-    from keyscale.state.identifiers import OperatorUid
     from keyscale.state.log.resolution import ResumePoint
     from keyscale.state.objects.object_store import ObjectStore
 

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import BatchId
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
-from keyscale.state.identifiers import BatchId
 from keyscale.state.log.commit_log import FencedError
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ...protocol.messages import Commit
 from ...spark_internals.checkpoint_directory import (

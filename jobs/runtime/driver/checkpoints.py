@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import CheckpointId
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.manifest import (
     Manifest,
@@ -29,12 +30,11 @@ from keyscale.state.documents.manifest import (
     write_manifest,
 )
 from keyscale.state.documents.source_positions import write_positions
-from keyscale.state.identifiers import CheckpointId
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.stamp import STAMP_MIN_MS
 from keyscale.state.layout import location_of
 from keyscale.state.objects.errors import ObjectNotFoundError
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ...operators.failures import shown_message, typed_failure
 from ...protocol.messages import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
     from keyscale.state.documents.manifest import OperatorDeclaration
-    from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
     from keyscale.state.layout import Layout
     from keyscale.state.objects.object_store import ObjectStore
 

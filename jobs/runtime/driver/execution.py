@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from msgspec import UnsetType
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.retention.deletion_plan import RetentionPolicy
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ...errors import SinkUnavailableError
 from ...protocol.messages import DriverState

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import SparkSession
 
+from keyscale.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.jobs.operators.failures import TaskOrigin, origin_of, typed_failure, with_origin
 from keyscale.jobs.operators.operator_contract import SubtaskProgress, run_subtask
 from keyscale.jobs.protocol.messages import SecretReference
@@ -48,7 +49,6 @@ from keyscale.jobs.spark_internals.source_inputs import kinds_of
 from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keys.hashing import HashId

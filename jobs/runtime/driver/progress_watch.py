@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from keyscale.state.identifiers import OperatorUid
+    from keyscale.identifiers import OperatorUid
 
     from ...spark_internals.idle_queries import IdleQueries
     from ..control.driver_status import DriverStatus

@@ -10,10 +10,10 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.documents.source_positions import read_positions
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout, split_location
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.recovery import missing_files, recover
@@ -36,8 +36,8 @@ from ..errors import RestoreRefusedError
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from keyscale.identifiers import OperatorUid
     from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
-    from keyscale.state.identifiers import OperatorUid
     from keyscale.state.log.resolution import ResumePoint
     from keyscale.state.objects.object_store import ObjectStore
 

@@ -23,7 +23,7 @@ from ...protocol.messages import Failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.state.identifiers import JobId
+    from keyscale.identifiers import JobId
     from keyscale.state.objects.object_store import ObjectStore
 
     from ..control.driver_status import DriverStatus

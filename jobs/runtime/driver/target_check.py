@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from keyscale.file_rights import missing_right
+from keyscale.identifiers import JobId
 from keyscale.state.errors import DiskForbiddenError
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import StoreForbiddenError
 from keyscale.state.objects.object_store import probe

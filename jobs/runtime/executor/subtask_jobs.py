@@ -20,7 +20,7 @@ from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.layout import Layout
 from keyscale.state.restore.plan import check_cover
 from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row, SparkSession
 
+    from keyscale.identifiers import CheckpointId, OperatorUid, SubtaskIndex
     from keyscale.state.documents.manifest import SnapshotHandle
     from keyscale.state.engine.key_group_sizes import KeyGroupSizes
-    from keyscale.state.identifiers import CheckpointId, OperatorUid, SubtaskIndex
     from keyscale.state.keys.key_groups import KeyGroupRange
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.snapshot.snapshot import LocalSnapshot

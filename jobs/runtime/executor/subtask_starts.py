@@ -19,8 +19,8 @@ from keyscale.state.restore.plan import DeferredPlan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.identifiers import OperatorUid, SubtaskIndex
     from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
     from keyscale.state.layout import Layout
     from keyscale.state.objects.object_store import ObjectStore
     from keyscale.state.operator_state.operator_files import OperatorStatePlan

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.identifiers import SubtaskIndex
+from keyscale.identifiers import SubtaskIndex
 from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.syncpoint import reach
+from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
 from ...functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark import Accumulator
 
-    from keyscale.state.identifiers import BatchId
+    from keyscale.identifiers import BatchId
     from keyscale.state.local.subtask_spec import SubtaskSpec
     from keyscale.state.subtask.store import SubtaskStore
 

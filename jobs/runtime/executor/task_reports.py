@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogHandle
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 from keyscale.state.restore.opened_shards import StateSource
 
 from ...errors import IncompleteReportsError

@@ -15,7 +15,7 @@ from keyscale.state.subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
 from ...spark_internals.socket_exchange import socket_exchange
 
 if TYPE_CHECKING:
-    from keyscale.state.identifiers import OperatorUid, SubtaskIndex
+    from keyscale.identifiers import OperatorUid, SubtaskIndex
     from keyscale.state.objects.object_store import ObjectStore
 
 WARM_IDLE_VARIABLE = "KEYSCALE_WARM_STATE_IDLE_MS"

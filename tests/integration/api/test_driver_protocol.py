@@ -19,10 +19,10 @@ from keyscale.db.models import Change
 from keyscale.db.repositories import attempts, exceptions, jobs, replicas, revisions
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import AttemptStage, ChangePhase, ClaimMode, JobStatus, RestoreMode
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.jobs.protocol.control_address import UNKNOWN, read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.objects.opening import open_store
 from tests.integration.api.test_reads import statements

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale import syncpoint
 from keyscale.api.access.principal import Principal
 from keyscale.api.lifecycle import intents, pursuit
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
@@ -21,7 +22,6 @@ from keyscale.api.specification import Specification, changed
 from keyscale.db.models import Attempt, Change, Job
 from keyscale.db.repositories import attempts, jobs, revisions
 from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, Role, UpgradeMode
-from keyscale.state import syncpoint
 from tests.support.control_plane.rehearsed_drivers import Committed, RehearsedLauncher, World
 from tests.support.waiting import wait_until
 

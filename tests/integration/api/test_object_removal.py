@@ -14,9 +14,9 @@ from keyscale.api.upkeep.object_removal import RETRY_MS, SETTLED_MS, ObjectRemov
 from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs
 from keyscale.db.statuses import ClaimMode
+from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import claim_path, read_claim, take_claim
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import StoreUnavailableError

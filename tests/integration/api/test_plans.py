@@ -24,11 +24,11 @@ from keyscale.api.specification import Specification, changed
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import revisions
 from keyscale.db.statuses import AttemptStage, JobStatus, Role
+from keyscale.identifiers import CheckpointId, JobId, OperatorUid
 from keyscale.jobs.protocol.messages import DriverMetrics, GraphNode
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration, write_manifest
 from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.identifiers import CheckpointId, JobId, OperatorUid
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.schema import KeyedSchema, StateKind, StateSchema, ValueFormat

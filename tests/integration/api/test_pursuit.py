@@ -20,8 +20,8 @@ from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import attempts as stored_attempts
 from keyscale.db.repositories import commands, jobs
 from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
 from tests.support.state.state_job import StateJob

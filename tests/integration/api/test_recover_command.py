@@ -13,7 +13,7 @@ from keyscale.api.lifecycle.recorded_definition import record_of
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import artifacts, jobs
-from keyscale.state.identifiers import Attempt, JobId
+from keyscale.identifiers import Attempt, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.opening import open_store
 from tests.support.control_plane.command_line import done, keyscale

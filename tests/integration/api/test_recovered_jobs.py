@@ -16,6 +16,7 @@ from keyscale.api.store_check import StoreCheck
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import attempts, jobs, leaders, revisions
 from keyscale.db.statuses import ClaimMode, RestoreMode, Role
+from keyscale.identifiers import Attempt, JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.job_record import (
     FORMAT_VERSION,
@@ -25,7 +26,6 @@ from keyscale.state.documents.job_record import (
     read_job_record,
     write_job_record,
 )
-from keyscale.state.identifiers import Attempt, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -14,9 +14,9 @@ import pytest
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import artifacts
 from keyscale.db.statuses import Role
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import FileHandle, read_manifest, write_manifest
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import location_of
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.snapshots import Snapshots

@@ -9,8 +9,8 @@ import pytest
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint
 from keyscale.db.statuses import CheckpointStatus, Role
+from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import take_claim
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
 from tests.integration.api.conftest import add_token

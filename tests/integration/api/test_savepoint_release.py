@@ -22,9 +22,9 @@ from keyscale.db.statuses import (
     RestoreMode,
     UpgradeMode,
 )
+from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import location_of
 from tests.support.control_plane.snapshots import Snapshots
 

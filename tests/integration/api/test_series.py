@@ -28,7 +28,7 @@ from keyscale.db.statuses import (
     JobStatus,
     UpgradeMode,
 )
-from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from tests.support.waiting import wait_until
 

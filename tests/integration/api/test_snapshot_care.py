@@ -27,12 +27,12 @@ from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
 from keyscale.db.statuses import AttemptStage, JobStatus, Role
+from keyscale.identifiers import JobId, OperatorUid
 from keyscale.state.documents import source_positions as positions
 from keyscale.state.documents.checked_document import STRUCTURES_MAX, encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
 from keyscale.state.documents.manifest import OPERATORS_MAX, FileHandle, encode_manifest, read_manifest, write_manifest
 from keyscale.state.documents.source_positions import BatchEnd, SourcePositions
-from keyscale.state.identifiers import JobId, OperatorUid
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.control_plane.snapshots import Snapshots

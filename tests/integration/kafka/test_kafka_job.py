@@ -20,7 +20,7 @@ from keyscale.jobs.protocol.messages import (
     FixedDelayRestart,
 )
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
 

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from keyscale import FileSink, ForeachBatchSink, KeyedProcessFunction
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError, OutputTypeError, TaskFailedError, UserFunctionError
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
@@ -23,7 +24,6 @@ from keyscale.jobs.runtime.executor.subtask_jobs import run_per_subtask
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, Anchor
 from keyscale.jobs.spark_internals.function_copies import pickled
 from keyscale.state.errors import SerializationError
-from keyscale.state.identifiers import SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.restore.opened_shards import StateSource
 from tests.support.short_form import short_form

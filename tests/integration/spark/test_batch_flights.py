@@ -13,12 +13,12 @@ import pytest
 
 import keyscale.jobs.examples.flights as example
 from keyscale import StreamEnvironment
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.spark_internals.affinity import Anchor
 from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.restore.plan import RestorePlan, version_of
 

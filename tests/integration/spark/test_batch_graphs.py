@@ -17,11 +17,11 @@ from keyscale import (
     StreamEnvironment,
     ValueStateDescriptor,
 )
+from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid
 from keyscale.jobs.errors import BroadcastDivergedError
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo
 from keyscale.jobs.spark_internals.affinity import Anchor
-from keyscale.state.identifiers import Attempt, BatchId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import nothing_committed

@@ -13,7 +13,7 @@ from keyscale.jobs.runtime.batch.metrics import operator_metrics, sink_metrics
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driven_job import write_files
 from tests.support.drivers.driver_process import DriverProcess, sink_rows

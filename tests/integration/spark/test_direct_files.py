@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.errors import SinkPublishError
 from keyscale.jobs.sinks.files import FileSink
 from keyscale.jobs.sinks.sink import SinkContext
 from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
-from keyscale.state.identifiers import SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

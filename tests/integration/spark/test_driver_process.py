@@ -11,7 +11,7 @@ from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkU
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.layout import split_location
 from keyscale.state.objects.opening import open_store
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, command_line, sink_rows
 from tests.support.repository import ROOT
 

@@ -11,11 +11,11 @@ from pyspark import RDD
 
 from keyscale import FileSink, KeyedProcessFunction, TumblingWindows
 from keyscale.clock import now_ms
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError, UserFunctionError
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.runtime.batch.processing_clock import ProcessingClock
 from keyscale.jobs.runtime.executor.task import TasksWithoutRecords
-from keyscale.state.identifiers import SubtaskIndex
 from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import (
     PARALLELISM,

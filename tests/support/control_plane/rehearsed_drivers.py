@@ -19,6 +19,7 @@ from keyscale.api.store_check import PublishedSavepoint
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
 from keyscale.db.statuses import AttemptStage
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     CommandResult,
@@ -29,7 +30,6 @@ from keyscale.jobs.protocol.messages import (
     Heartbeat,
 )
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
 

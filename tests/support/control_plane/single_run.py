@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from keyscale.identifiers import JobId
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.opening import open_store

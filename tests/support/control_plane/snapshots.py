@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Command, Job
 from keyscale.db.statuses import ChangeKind, CheckpointStatus, CommandKind, CommandStatus, SnapshotOwner
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.manifest import (
     FileHandle,
     Manifest,
@@ -17,7 +18,6 @@ from keyscale.state.documents.manifest import (
     SnapshotKind,
     write_manifest,
 )
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import open_store

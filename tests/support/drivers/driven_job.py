@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, CheckpointStatus, Command, CommandKind
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import DriverProcess
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class DrivenJob:
         return driver
 
     def held_at(self, moment: str) -> dict[str, str]:
-        """Variables of a driver that is to stand still at a named moment; see `keyscale.state.syncpoint`."""
+        """Variables of a driver that is to stand still at a named moment; see `keyscale.syncpoint`."""
         directory = self.home / "sync"
         directory.mkdir()
         return {SYNC_POINT: moment, SYNC_DIRECTORY: str(directory)}

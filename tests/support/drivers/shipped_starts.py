@@ -11,8 +11,8 @@ from tests.support.rehearsal.rehearsed_spark import RehearsedContext
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.identifiers import OperatorUid
     from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
-    from keyscale.state.identifiers import OperatorUid
 
 
 def parcel(thing: Any) -> Parcel:

@@ -18,6 +18,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyscale.identifiers import JobId, SubtaskIndex
 from keyscale.jobs.graph.nodes import (
     OperatorNode,
     SideOutputNode,
@@ -40,7 +41,6 @@ from keyscale.jobs.runtime.driver.execution import Execution, RunContext
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
 from keyscale.jobs.runtime.executor.worker import warm_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
-from keyscale.state.identifiers import JobId, SubtaskIndex
 from keyscale.state.keys.hashing import hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_groups, subtask_for_key_group
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -51,13 +51,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from keyscale.identifiers import OperatorUid
     from keyscale.jobs.graph.nodes import NodeId
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
     from keyscale.jobs.runtime.executor.task import OperatorTask
     from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.documents.job_time import JobTime
-    from keyscale.state.identifiers import OperatorUid
 
 JOB = JobId("rehearsed")
 MAX_PARALLELISM = 16

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from keyscale.identifiers import Attempt, BatchId
 from keyscale.jobs.sinks.sink import SinkContext, Takeover
 from keyscale.state.documents.rewind import Rewind
-from keyscale.state.identifiers import Attempt, BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,6 +14,7 @@ import pytest
 
 from keyscale import FileSink, KeyedProcessFunction, StreamEnvironment, Ttl, ValueStateDescriptor
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
@@ -21,7 +22,6 @@ from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.spark_internals.affinity import Anchor
 from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.restore.plan import RestorePlan, version_of
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.manifest import (
     Manifest,
     OperatorDeclaration,
@@ -17,7 +18,6 @@ from keyscale.state.documents.manifest import (
     SnapshotKind,
     write_manifest,
 )
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import (
     AggregatingStateDescriptor,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.consolidation.consolidator import consolidate
 from keyscale.state.consolidation.policy import DEFAULT_POLICY, ConsolidationPolicy
 from keyscale.state.documents.claim import check_claim, take_claim
@@ -25,7 +26,6 @@ from keyscale.state.documents.manifest import (
     write_manifest,
 )
 from keyscale.state.documents.state_version import NO_BATCH
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.hashing import HashId

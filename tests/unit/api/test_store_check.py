@@ -10,10 +10,10 @@ import pytest
 
 from keyscale.api.errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 from keyscale.api.store_check import PublishedSavepoint, StoreCheck
+from keyscale.identifiers import BatchId
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import encode_manifest, read_manifest
-from keyscale.state.identifiers import BatchId
 from keyscale.state.layout import location_of
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import StoreRefusedError

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.peers.followed_log import FollowedLog
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, LogGapError

@@ -17,11 +17,11 @@ from keyscale.deploy.program_check import (
     place_libraries,
     summary_lines,
 )
+from keyscale.identifiers import OperatorUid
 from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.protocol.messages import Failure
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramDeclaration
 from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.identifiers import OperatorUid
 from keyscale.state.keyed.descriptors import MapStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.schema import KeyedSchema
 from keyscale.state.restore.program_change import DeclaredOperator

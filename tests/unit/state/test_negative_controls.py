@@ -24,11 +24,11 @@ import keyscale.state.restore.plan
 import keyscale.state.restore.rebuild
 import keyscale.state.serializers.value_serializer
 import keyscale.state.subtask.store
+from keyscale.identifiers import BatchId
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.sharded import ShardedEngine
 from keyscale.state.errors import PickleNotAskedForError, StoreCorruptError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.cleanup import Sweeper

@@ -15,12 +15,12 @@ import keyscale.state.keyed.formats
 import keyscale.state.keyed.keyed_state
 import keyscale.state.restore.rebuild
 import keyscale.state.subtask.store
+from keyscale.identifiers import BatchId
 from keyscale.state.documents.changelog import ChangelogCorruptError, decode_changelog, encode_changelog
 from keyscale.state.engine.engine import SortedRun
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import BatchTooLargeError, KeyGroupError, KeyTooLargeError, ValueTooLargeError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND

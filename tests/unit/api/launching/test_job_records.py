@@ -11,8 +11,8 @@ import pytest
 
 from keyscale.api.errors import StoreUnavailableError
 from keyscale.api.launching.job_records import keep_record
+from keyscale.identifiers import Attempt
 from keyscale.state.documents.job_record import RecordedArtifact, read_job_record
-from keyscale.state.identifiers import Attempt
 from keyscale.state.layout import Layout
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.unit.state.documents.test_job_record import JOB, RECORD

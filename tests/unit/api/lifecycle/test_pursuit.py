@@ -18,8 +18,8 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.models import Attempt, Change, Command, Job, Revision
 from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus, UpgradeMode
+from keyscale.identifiers import CheckpointId
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.identifiers import CheckpointId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyscale.api.lifecycle.store_grant import grant_of
 from keyscale.db.models import Job
 from keyscale.db.statuses import ClaimMode
-from keyscale.state.identifiers import CheckpointId, JobId
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.layout import CONTROL_PLANES, Layout, location_of
 
 STORE = "s3://bucket/prefix"

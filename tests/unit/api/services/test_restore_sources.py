@@ -17,8 +17,8 @@ from keyscale.api.services.restore_sources import Restorer, find_source, why_not
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Checkpoint, Job
 from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode, Role
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import Layout, location_of
 

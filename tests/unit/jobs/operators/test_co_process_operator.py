@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from keyscale import DataStream, KeyedCoProcessFunction, ListStateDescriptor, ValueStateDescriptor
+from keyscale.identifiers import OperatorUid
 from keyscale.jobs.errors import InvalidKeyError, InvalidTopologyError, UserFunctionError
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.deduplicate import Deduplicate
@@ -16,7 +17,6 @@ from keyscale.jobs.operators.two_inputs import packed_batch, unpacked
 from keyscale.jobs.runtime.batch.watermarks import batch_times, time_after
 from keyscale.jobs.testing.harness import OperatorHarness, SecondStream
 from keyscale.state.documents.job_time import JobTime
-from keyscale.state.identifiers import OperatorUid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,6 +18,7 @@ from keyscale import (
     TumblingWindows,
     ValueStateDescriptor,
 )
+from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import OutputTypeError, UserFunctionError
 from keyscale.jobs.functions.subtask_info import SplitInfo, SubtaskInfo
 from keyscale.jobs.graph.topology import dead_letter_tag
@@ -29,7 +30,6 @@ from keyscale.jobs.operators.window_contents import Aggregated
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.testing.harness import OperatorHarness
 from keyscale.state.errors import KeyTooLargeError, SerializationError, StoreIOError
-from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import OutputTypeError, UserFunctionError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction, ProcessContext, Row, RuntimeContext
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
@@ -18,7 +19,6 @@ from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.operators.process_operator import Process
 from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.errors import SerializationError
-from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor

@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from keyscale import FileSink
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.errors import InvalidTopologyError, SinkOccupiedError, SinkPublishError
 from keyscale.jobs.sinks import files
 from keyscale.jobs.sinks.sink import CheckedSink, SinkContext
-from keyscale.state.identifiers import SubtaskIndex
 from tests.support.sinks.driver import JOB, UID, Host, KilledError, SinkDriver, every_kill
 from tests.support.sinks.file_system import ModelDirectory, ModelSession, TableFrame, use_model
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.errors import SinkForbiddenError, SinkPublishError, SinkUnavailableError
 from keyscale.jobs.sinks import parquet_output
 from keyscale.jobs.sinks.parquet_output import ParquetForm, ParquetOutput
 from keyscale.jobs.spark_internals import hadoop_files
-from keyscale.state.identifiers import SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from keyscale import PostgresSink
+from keyscale.identifiers import Attempt, BatchId
 from keyscale.jobs.errors import SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkRowsRefusedError
 from keyscale.jobs.sinks import postgres_connection, postgres_copy, postgres_moves
 from keyscale.jobs.sinks.postgres import MARKERS
@@ -24,7 +25,6 @@ from keyscale.jobs.sinks.postgres_moves import OpenMoves
 from keyscale.jobs.sinks.postgres_sessions import session_name
 from keyscale.jobs.sinks.sink import SinkContext
 from keyscale.state.documents.rewind import Rewind
-from keyscale.state.identifiers import Attempt, BatchId
 from tests.support.servers.postgres import create_database
 from tests.support.short_form import short_form
 from tests.support.sinks.driver import JOB, UID, Host, KilledError, SinkDriver, every_kill

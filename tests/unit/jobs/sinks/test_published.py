@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId
 from keyscale.jobs.sinks.published import Published, Step, is_rewound, last_kept, next_step
 from keyscale.state.documents.rewind import Rewind
-from keyscale.state.identifiers import Attempt, BatchId
 
 
 def test_the_first_batch_is_applied() -> None:

@@ -21,12 +21,12 @@ from keyscale import (
     TimeDomain,
     TumblingWindows,
 )
+from keyscale.identifiers import Attempt, JobId
 from keyscale.jobs.errors import InvalidSchemaError, InvalidTopologyError, UnionTimestampsError, UnknownColumnError
 from keyscale.jobs.graph.nodes import DAY_MS, OperatorNode, SideOutputNode, Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
-from keyscale.state.identifiers import Attempt, JobId
 from keyscale.state.keys.hashing import HashId
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.consolidation.catch_up_log import CatchUpEntry, changelogs_between, committed_after
 from keyscale.state.consolidation.consolidator import LEFT_TO_TAKE_OVER_MAX, merge_shards
 from keyscale.state.consolidation.policy import Consolidation, ConsolidationFacts, decide, foreign_bytes
@@ -15,7 +16,6 @@ from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.engine.key_group_sizes import FileFacts
 from keyscale.state.engine.rocksdb import RocksDbEngine
 from keyscale.state.engine.sharded import ShardedEngine
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.warm_stores import WarmStores

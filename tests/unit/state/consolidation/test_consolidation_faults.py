@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import keyscale.state.consolidation.consolidator
+from keyscale.identifiers import BatchId
 from keyscale.state.consolidation.consolidation_directory import consolidations
 from keyscale.state.consolidation.consolidator import ConsolidationUnwantedError, consolidate, start_consolidator
 from keyscale.state.errors import StateError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.state.state_job import ALWAYS, StateJob
 from tests.support.state.two_shards import leftovers, two_shards

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import (
     ChangelogCorruptError,
     clip_runs,
@@ -19,7 +20,6 @@ from keyscale.state.documents.changelog import (
 )
 from keyscale.state.documents.checked_document import FormatTooNewError
 from keyscale.state.engine.engine import SortedRun
-from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import JobId
 from keyscale.state.documents import checked_document
 from keyscale.state.documents.checked_document import (
     DOCUMENT_BYTES_MAX,
@@ -19,7 +20,6 @@ from keyscale.state.documents.checked_document import (
     is_cheap,
 )
 from keyscale.state.documents.claim import Claim
-from keyscale.state.identifiers import JobId
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import (
     FORMAT_VERSION,
@@ -16,7 +17,6 @@ from keyscale.state.documents.claim import (
     read_claim,
     take_claim,
 )
-from keyscale.state.identifiers import JobId
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention import deletion as retention

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from keyscale.identifiers import Attempt, JobId
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError, encode_document
 from keyscale.state.documents.job_record import (
     FORMAT_VERSION,
@@ -18,7 +19,6 @@ from keyscale.state.documents.job_record import (
     read_job_record,
     write_job_record,
 )
-from keyscale.state.identifiers import Attempt, JobId
 from keyscale.state.layout import Layout, recorded_job
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.repository import GOLDEN

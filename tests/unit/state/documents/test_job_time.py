@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, LogEntry
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, decode_manifest, encode_manifest
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.log.resolution import resolve
 

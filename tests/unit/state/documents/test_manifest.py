@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import (
@@ -32,7 +33,6 @@ from keyscale.state.documents.manifest import (
     write_manifest,
 )
 from keyscale.state.documents.rewind import Rewind
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.schema import KeyedSchema
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import InvalidNameError, Layout, LocationError, location_of, path_segment, split_location

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError, encode_document
 from keyscale.state.documents.source_positions import (
     KIND,
@@ -17,7 +18,6 @@ from keyscale.state.documents.source_positions import (
     read_positions,
     write_positions,
 )
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import FileHandle, Manifest, encode_manifest
-from keyscale.state.identifiers import JobId
 from keyscale.state.inspection.foreign_files import foreign_files
 from keyscale.state.inspection.verification import verify
 from keyscale.state.objects.local_store import LocalObjectStore

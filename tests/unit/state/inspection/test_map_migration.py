@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.__main__ import main
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.documents.manifest import Manifest, read_manifest
 from keyscale.state.errors import DescriptorError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.inspection.checkpoint_reader import CheckpointReader, UnknownStateError
 from keyscale.state.inspection.map_migration import MapMigration, MigrationRefusedError, migrate_map
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -25,7 +25,7 @@ from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import choose_base, missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.repository import ROOT
 from tests.support.state.state_job import UID, StateJob, add, group_of
 from tests.support.waiting import wait_until

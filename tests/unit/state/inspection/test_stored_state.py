@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.state.identifiers import JobId
+from keyscale.identifiers import JobId
 from keyscale.state.inspection.stored_state import read_stored_state
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.rehearsal.page_views_rehearsal import PARALLELISM, page_views_rehearsal

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.__main__ import main
-from keyscale.state.identifiers import BatchId
 from keyscale.state.inspection import dump as state_dump
 from keyscale.state.inspection.checkpoint_reader import CheckpointReader, UnknownStateError
 from keyscale.state.inspection.summary import summarize

@@ -10,8 +10,8 @@ import pytest
 
 import keyscale.state.local.file_index
 import keyscale.state.objects.local_store
+from keyscale.identifiers import BatchId
 from keyscale.state.errors import StoreCorruptError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.ttl import Cleanup, Ttl

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from keyscale.state.identifiers import BatchId, CheckpointId, JobId
+from keyscale.identifiers import BatchId, CheckpointId, JobId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, LogEntry
 from keyscale.state.documents.manifest import FileHandle, Manifest, SnapshotKind, write_manifest
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, LogGapError

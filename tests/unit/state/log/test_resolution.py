@@ -6,6 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import EventTime, JobTime
@@ -20,7 +21,6 @@ from keyscale.state.documents.manifest import (
 )
 from keyscale.state.documents.rewind import Rewind
 from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.schema import KeyedSchema, schema_of_key
 from keyscale.state.keys.hashing import HashId

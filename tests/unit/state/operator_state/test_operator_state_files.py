@@ -9,8 +9,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.state.documents.manifest import FileHandle, SnapshotHandle, read_manifest
-from keyscale.state.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.log.resolution import HistoryError, files_after, resolve

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
-from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.keys.key_groups import key_group_range
 from keyscale.state.restore.movement import movements, skew
 

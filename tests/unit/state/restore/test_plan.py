@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
-from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import CoverError, assign_shards, check_cover, plan_operator, plan_subtask, version_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from keyscale.identifiers import BatchId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.manifest import OperatorDeclaration, SnapshotHandle
-from keyscale.state.identifiers import BatchId, OperatorUid, SubtaskIndex
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.schema import schema_of_key
 from keyscale.state.keyed.schema_change import Fate

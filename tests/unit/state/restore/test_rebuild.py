@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keyscale.state.restore.rebuild
+from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
-from keyscale.state.identifiers import BatchId, SubtaskIndex
 from keyscale.state.local.subtask_directory import SubtaskDirectory
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import FetchReport, StateSource

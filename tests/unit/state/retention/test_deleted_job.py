@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.state.documents.claim import claim_path, read_claim, take_claim
 from keyscale.state.documents.log_entries import BatchPlanned
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.layout import JOB_RECORDS, Layout
 from keyscale.state.log.commit_log import FencedError
 from keyscale.state.log.recovery import missing_files

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 import keyscale.state.retention.deletion
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, SubtaskIndex
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.documents.manifest import read_manifest, write_manifest
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, SubtaskIndex
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore

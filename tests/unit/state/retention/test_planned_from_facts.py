@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.claim import claim_path
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.documents.manifest import FileHandle, Manifest, SnapshotKind
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.object_store import ObjectInfo

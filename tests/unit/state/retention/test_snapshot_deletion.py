@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.local_store import LocalObjectStore

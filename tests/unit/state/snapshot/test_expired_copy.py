@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from keyscale.state.identifiers import CheckpointId
+from keyscale.identifiers import CheckpointId
 from keyscale.state.inspection.checkpoint_reader import CheckpointReader
 from keyscale.state.inspection.summary import summarize
 from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain

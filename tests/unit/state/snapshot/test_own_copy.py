@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.documents.rewind import Rewind
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import ObjectNotFoundError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keyscale.state.log.recovery
+from keyscale.identifiers import BatchId, CheckpointId, JobId
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import BatchId, CheckpointId, JobId
 from keyscale.state.log.recovery import NothingUsableError, choose_base
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import BatchTooLargeError
-from keyscale.state.identifiers import BatchId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.store import SORTED_FILE_MUTATIONS_MIN
 from tests.support.state.state_job import StateJob, add

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.rocksdb_options import shared_memory
 from keyscale.state.engine.rocksdb_settings import MEBIBYTE, RocksDbSettings
-from keyscale.state.identifiers import BatchId
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.store import open_subtask

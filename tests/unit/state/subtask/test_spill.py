@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import BatchId
 from keyscale.state.engine.rocksdb_settings import MEBIBYTE, RocksDbSettings
-from keyscale.state.identifiers import BatchId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.store import open_subtask
 from tests.support.peak_memory import peak_growth_bytes

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import BatchId, CheckpointId
 from keyscale.state.errors import StateError
-from keyscale.state.identifiers import BatchId, CheckpointId
 from keyscale.state.local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
 from keyscale.state.objects.errors import ObjectCorruptError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from keyscale.state.identifiers import BatchId
+from keyscale.identifiers import BatchId
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
 FIRST, SECOND = OperatorUid("first"), OperatorUid("second")
 

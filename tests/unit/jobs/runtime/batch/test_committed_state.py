@@ -7,6 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
@@ -17,7 +18,6 @@ from keyscale.state.documents.manifest import (
     SnapshotHandle,
     SnapshotKind,
 )
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.local.subtask_spec import SubtaskSpec
 from keyscale.state.log.resolution import ResumePoint

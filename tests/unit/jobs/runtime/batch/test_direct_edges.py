@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.functions.process_function import OutputTag
 from keyscale.jobs.graph.nodes import NodeId, Timestamps
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.runtime.batch.direct_edges import carries_no_rows, direct_edges
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.locality import Locality
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 from keyscale.state.restore.opened_shards import StateSource
 
 UID = OperatorUid("count")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.protocol.messages import Commit, OperatorMetrics, SinkOutage, SourceMetrics, SubtaskMetrics
 from keyscale.jobs.runtime.batch.metrics import (
     PROGRESS_AGE_MAX_MS,
@@ -21,7 +22,6 @@ from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.state.documents.job_counters import NOTHING_COUNTED
 from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
 UID = OperatorUid("counts")
 COMMIT = Commit(batch_id=1, at_ms=9000)

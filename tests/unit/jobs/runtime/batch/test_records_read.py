@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.runtime.batch.metrics import records_read
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
 if TYPE_CHECKING:
     from keyscale.jobs.graph.nodes import NodeId

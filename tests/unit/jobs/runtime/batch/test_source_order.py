@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.identifiers import OperatorUid
 from keyscale.jobs.runtime.batch.source_order import (
     DeclaredSource,
     check_kinds,
@@ -22,7 +23,6 @@ from keyscale.jobs.runtime.batch.source_order import (
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
 from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, SourcePositions
-from keyscale.state.identifiers import OperatorUid
 
 
 def uids(text: str) -> list[OperatorUid]:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.identifiers import OperatorUid
 from keyscale.jobs.errors import TooManySplitsError
 from keyscale.jobs.functions.timer_service import NextTimers
 from keyscale.jobs.graph.nodes import Timestamps
@@ -18,7 +19,6 @@ from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks, time_after
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.identifiers import OperatorUid
 
 SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64())])
 FIRST, SECOND = OperatorUid("first"), OperatorUid("second")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.driver.checkpoints import added_bytes, subtask_report
 from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
 from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
 from keyscale.state.engine.key_group_sizes import KeyGroupSizes
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.layout import Layout
 
 UID = OperatorUid("totals")

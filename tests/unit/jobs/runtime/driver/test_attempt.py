@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.source_order import (
     DeclaredSource,
@@ -31,7 +32,6 @@ from keyscale.state.documents.manifest import (
     write_manifest,
 )
 from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, write_positions
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.log.commit_log import CommitLog, FencedError

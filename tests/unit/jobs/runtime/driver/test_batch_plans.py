@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
@@ -16,7 +17,6 @@ from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.errors import RunEndedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsMissingError
 from keyscale.state.documents.log_entries import AttemptOpened, BatchPlanned
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog

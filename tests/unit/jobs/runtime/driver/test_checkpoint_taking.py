@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.runtime.driver import checkpoints as module
 from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
-from keyscale.state.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore

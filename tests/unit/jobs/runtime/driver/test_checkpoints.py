@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import CheckpointId, OperatorUid
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.identifiers import CheckpointId, OperatorUid
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.layout import split_location
 from keyscale.state.objects.errors import StoreUnavailableError

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from msgspec import UNSET
 
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.topology import TopologyBuilder
@@ -35,7 +36,6 @@ from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.rewind import Rewind
-from keyscale.state.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.layout import Layout

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import CheckpointId
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver import retention_runner
 from keyscale.jobs.runtime.driver.retention_runner import FIRST_SECONDS, INTERVAL_SECONDS, RetentionRunner
-from keyscale.state.identifiers import CheckpointId
 from keyscale.state.objects.errors import StoreRefusedError
 from keyscale.state.objects.object_store import TEMPORARY_PREFIX
 from keyscale.state.objects.opening import open_store

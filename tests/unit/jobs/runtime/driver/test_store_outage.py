@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver import store_watch
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.driver.store_watch import StoreWatch
 from keyscale.jobs.runtime.retries import Retries, RetryingStore
 from keyscale.state.documents.log_entries import BatchPlanned
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import ObjectNotFoundError, StoreUnavailableError

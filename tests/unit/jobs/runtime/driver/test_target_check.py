@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import JobId
 from keyscale.jobs.errors import SinkForbiddenError, SinkUnavailableError
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.failures import origin_of
@@ -17,7 +18,6 @@ from keyscale.jobs.runtime.driver.target_check import TargetCheck
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.errors import DiskForbiddenError
-from keyscale.state.identifiers import JobId
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import StoreForbiddenError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore

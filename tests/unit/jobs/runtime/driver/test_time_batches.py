@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.jobs.runtime.driver.resume_plan import resume_positions
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
-from keyscale.state.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.log.resolution import HistoryError, resolve
 

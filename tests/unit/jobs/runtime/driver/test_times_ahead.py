@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale import TumblingWindows
 from keyscale.clock import now_ms
-from keyscale.state.identifiers import OperatorUid
+from keyscale.identifiers import OperatorUid
 from tests.support.rehearsal.keyed_rehearsal import OPERATOR, SINK, declared_rehearsal
 
 if TYPE_CHECKING:

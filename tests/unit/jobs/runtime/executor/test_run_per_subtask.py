@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask, check_restored, run_per_subtask
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.restore.plan import CoverError
 from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor

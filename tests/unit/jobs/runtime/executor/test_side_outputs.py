@@ -7,10 +7,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import SideBatch
 from keyscale.jobs.runtime.executor.side_outputs import to_wire, wire_schema
-from keyscale.state.identifiers import Attempt, OperatorUid, SubtaskIndex
 
 MAIN = pa.schema([("user", pa.string())])
 SIDE = {"late": pa.schema([("user", pa.string()), ("at", pa.int64())]), "odd": pa.schema([("n", pa.int32())])}

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from keyscale.identifiers import CheckpointId, SubtaskIndex
 from keyscale.jobs.runtime.driver.checkpoints import snapshot_clocks
 from keyscale.jobs.runtime.executor.subtask_jobs import SnapshotSubtasks, SubtaskPlaces, Uploads, UploadSnapshots
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.state.consolidation.policy import ConsolidationPolicy
 from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.identifiers import CheckpointId, SubtaskIndex
 from keyscale.state.keyed.batch_clock import BatchClock, TimeDomain
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.stamp import STAMP_MIN_MS

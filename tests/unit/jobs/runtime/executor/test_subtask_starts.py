@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec import structs
 
+from keyscale.identifiers import SubtaskIndex
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.spark_internals.function_copies import pickled
-from keyscale.state.identifiers import SubtaskIndex
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import StateSource
 from keyscale.state.subtask.store import LineageError

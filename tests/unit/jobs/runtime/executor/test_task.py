@@ -11,6 +11,7 @@ import pytest
 
 import keyscale.jobs.runtime.executor.task as task_module
 from keyscale import KeyedProcessFunction
+from keyscale.identifiers import Attempt, BatchId, SubtaskIndex
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.jobs.operators.process_operator import Process
@@ -19,7 +20,6 @@ from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask
 from keyscale.jobs.runtime.executor.task_stopwatch import TaskStopwatch
 from keyscale.jobs.runtime.executor.worker import warm_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
-from keyscale.state.identifiers import Attempt, BatchId, SubtaskIndex
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.drivers.shipped_starts import parcel, shipped
 from tests.support.state.state_job import UID, StateJob

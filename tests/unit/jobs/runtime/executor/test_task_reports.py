@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError
 from keyscale.jobs.runtime.executor.task_reports import TaskReport, complete_reports
-from keyscale.state.identifiers import OperatorUid, SubtaskIndex
 
 UIDS = [OperatorUid("unique"), OperatorUid("totals")]
 PARALLELISM = 3

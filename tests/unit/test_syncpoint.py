@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.state.syncpoint import SYNC_DIRECTORY, SYNC_POINT, reach
+from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT, reach
 from tests.support.named_moments import NamedMoments
 from tests.support.waiting import wait_until
 
