@@ -144,7 +144,7 @@ def _(step: steps.AdvanceChange, transaction: JobTransaction) -> None:
     if step.phase is ChangePhase.STOP:
         command = commands.find(transaction.session, change_command_id(change))
         if command is not None:
-            change.savepoint_location, change.savepoint_checkpoint_id = command.location, command.checkpoint_id
+            change.savepoint_location = command.location
     transaction.begin_phase(change, step.phase)
 
 

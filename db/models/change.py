@@ -40,7 +40,6 @@ class Change(Base):
     old_attempt: Mapped[int]
     new_attempt: Mapped[int | None]
     savepoint_location: Mapped[str | None]
-    savepoint_checkpoint_id: Mapped[int | None]
     requested_at_ms: Mapped[int]
     ended_at_ms: Mapped[int | None]
     stopped_at_ms: Mapped[int | None]

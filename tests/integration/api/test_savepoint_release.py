@@ -86,7 +86,7 @@ class Changes:
                     id=change_id, job_id=self.job_id, kind=kind, status=status, phase=ChangePhase.VERIFY, phases=[],
                     from_revision=1, to_revision=1, from_parallelism=2, to_parallelism=2,
                     upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=self.attempts, requested_at_ms=self.number,
-                    savepoint_location=location, savepoint_checkpoint_id=self.number,
+                    savepoint_location=location,
                 )
             )  # fmt: skip
             # The control plane clears it when it next needs to know it.
