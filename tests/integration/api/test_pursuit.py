@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,6 +62,16 @@ class DeadDrivers:
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """There is nothing to delete."""
+
+
+class UnlaunchableDrivers(DeadDrivers):
+    """In place of the launcher: a launch fails, as without room for the run's directory."""
+
+    def inspect(self, attempt: Attempt) -> Seen:
+        return Seen(ProcessState.DEAD if attempt.reaped else ProcessState.UNLAUNCHED)
+
+    def prepare(self, *_: Any) -> str:
+        raise OSError(errno.ENOSPC, "no space")
 
 
 class Store:
@@ -136,6 +147,24 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     [taken] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
     assert (taken["status"], taken["savepoint_id"], taken["owner"]) == ("COMPLETED", "end", "USER")
     assert (taken["id"], taken["batch_id"], taken["state_size"]) == (9, 4, 70)
+
+
+@pytest.mark.usefixtures("stopping")
+def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    with closing(Candidacy(context.engine, "")) as candidacy:
+        leadership = Leadership(context.sessions, wait_until(candidacy.stand, what="the election"))
+        launcher = cast("Any", UnlaunchableDrivers())
+        pursuit = Pursuit(leadership=leadership, launcher=launcher, store=cast("Any", Store(None)))
+        with pytest.raises(OSError, match="no space"):
+            pursuit.pursue(job["id"])
+        assert client.get("/v1/jobs/flights").json()["status"] == "SAVEPOINTING"
+        pursuit.pursue(job["id"])
+    operation = client.get("/v1/operations/end").json()
+    assert (operation["status"], operation["failure_cause"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
+    stopped = client.get("/v1/jobs/flights").json()
+    assert (stopped["status"], stopped["desired"], stopped["failure"]) == ("STOPPED", "STOPPED", None)
 
 
 def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
