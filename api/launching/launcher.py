@@ -255,7 +255,10 @@ class Launcher:
         self.enclosures.remove(_run_name(job_id, attempt))
         directory = self._run_directory(job_id, attempt)
         for name in ("token", _LIBRARIES):
-            (directory / name).unlink(missing_ok=True)
+            try:
+                (directory / name).unlink(missing_ok=True)
+            except OSError as error:  # the attempt has ended, so that its token is refused
+                logger.warning("%s stays until its run is removed: %s", directory / name, error)
         work = directory / "work"
         for place in (work, temporary_directory(work)):
             try:

@@ -181,6 +181,17 @@ def test_the_files_that_a_killed_driver_leaves_are_deleted_with_its_run(launcher
     assert [path.name for path in run.iterdir()] == ["log"]
 
 
+def test_a_run_on_a_disk_that_cannot_be_written_to_is_cleaned_up_as_far_as_possible(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    run = tmp_path / "runs" / "job" / "1"
+    (run / "token" / "kept").mkdir(parents=True)  # cannot be unlinked, even by root
+    (run / "libraries").touch()
+    (run / "work").mkdir()
+    launcher.clean_up("job", 1)
+    assert [path.name for path in run.iterdir()] == ["token"], "a cancelled job ends nevertheless"
+
+
 def test_a_missing_program_is_a_dead_driver_with_a_reason(launcher: Launcher, attempt: Attempt, tmp_path: Path) -> None:
     launcher.prepare("job", 1)
     directory = tmp_path / "runs" / "job" / "1"
