@@ -6,21 +6,19 @@ They are kept in rings of steps that are coarser for older times.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import case, delete, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import BigInteger, bindparam, delete, select, text
+from sqlalchemy.dialects.postgresql import JSONB
 
 from ..models import SeriesPoint
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Table
-    from sqlalchemy.dialects.postgresql import Insert
+    from sqlalchemy import TextClause
     from sqlalchemy.orm import Session
-    from sqlalchemy.sql.base import ReadOnlyColumnCollection
-    from sqlalchemy.sql.elements import KeyedColumnElement
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,53 +64,53 @@ AVERAGED = {"processed_rate": "samples", "batch_duration_ms": "samples", "busy_r
 """Their mean counts, weighted by the column of samples named here."""
 SUM_MAX = 2**61
 """The limit of sums, so that two can be added."""
-_POINTS = cast("Table", SeriesPoint.__table__)
 COLUMNS = (*LATEST, *LARGEST, *SMALLEST, *SUMMED, *AVERAGED)
-
-
-def _merged(new: ReadOnlyColumnCollection[str, KeyedColumnElement[Any]]) -> dict[str, ColumnElement[Any]]:
-    """Returns the columns of a slot in use.
-
-    They are merged if the slot holds the same step, and replaced otherwise.
-    """
-    old = _POINTS.c
-    is_same = old.at_ms == new.at_ms
-    merged: dict[str, ColumnElement[Any]] = {name: func.coalesce(new[name], old[name]) for name in LATEST}
-    merged |= {name: func.greatest(new[name], old[name]) for name in LARGEST}
-    merged |= {name: func.least(new[name], old[name]) for name in SMALLEST}
+_WEIGHTS = ("samples", "busy_samples")
+_MERGED = {
+    **dict.fromkeys(LATEST, "coalesce(excluded.{0}, old.{0})"),
+    **dict.fromkeys(LARGEST, "greatest(excluded.{0}, old.{0})"),
+    **dict.fromkeys(SMALLEST, "least(excluded.{0}, old.{0})"),
     # A job that reports arbitrary numbers fills its columns, and statements do not fail.
-    sums = {name: old[name] + new[name] for name in SUMMED}
-    merged |= {
-        name: case((total > SUM_MAX, SUM_MAX), else_=func.coalesce(total, new[name], old[name]))
-        for name, total in sums.items()
-    }
-    merged |= {
-        name: func.coalesce(
-            (old[name] * old[weight] + new[name] * new[weight]) / func.nullif(old[weight] + new[weight], 0),
-            new[name],
-            old[name],
-        )
-        for name, weight in AVERAGED.items()
-    }
-    merged |= {weight: old[weight] + new[weight] for weight in AVERAGED.values()}
-    columns = {name: case((is_same, value), else_=new[name]) for name, value in merged.items()}
-    return {**columns, "at_ms": new.at_ms}
+    **dict.fromkeys(SUMMED, f"least(coalesce(old.{{0}} + excluded.{{0}}, excluded.{{0}}, old.{{0}}), {SUM_MAX})"),
+    **dict.fromkeys(
+        AVERAGED,
+        "coalesce((old.{0} * old.{1} + excluded.{0} * excluded.{1}) / nullif(old.{1} + excluded.{1}, 0),"
+        " excluded.{0}, old.{0})",
+    ),
+}
+"""How the values of one step are merged; {1} is the column of samples."""
 
 
-def _upsert() -> Insert:
-    statement = insert(_POINTS)
-    return statement.on_conflict_do_update(
-        index_elements=[_POINTS.c.job_id, _POINTS.c.step_ms, _POINTS.c.slot],
-        set_=_merged(statement.excluded),
-        where=_POINTS.c.at_ms <= statement.excluded.at_ms,
-    )
+@cache
+def _upsert(given: tuple[str, ...]) -> TextClause:
+    """Returns the statement that adds given values to each ring.
 
+    A slot in use is merged if it holds the same step, and replaced otherwise.
 
-_UPSERT = _upsert()  # built once, as building and compiling it takes ten times as long as its execution
+    The point comes as one document: a parameter for each value and ring would cost more than the rest. psycopg splits
+    a statement of more than 4,096 characters anew at each execution, so only the given values are merged.
+    """
+    rings = ", ".join(f"({ring.step_ms}, {ring.slots})" for ring in RINGS)
+    inserted = (*_WEIGHTS, *given)
+    changed = {name: f"{_MERGED[name].format(name, AVERAGED.get(name))} ELSE excluded.{name}" for name in given}
+    changed |= {name: f"old.{name} + excluded.{name} ELSE excluded.{name}" for name in _WEIGHTS}
+    values = {**changed, **{name: f"old.{name}" for name in COLUMNS if name not in given}}
+    merged = (f"{name} = CASE WHEN old.at_ms = excluded.at_ms THEN {value} END" for name, value in values.items())
+    return text(
+        f"""
+INSERT INTO series_points AS old (job_id, step_ms, slot, at_ms, {", ".join(inserted)})
+SELECT point.job_id, ring.step_ms, :now_ms / ring.step_ms % ring.slots, :now_ms - :now_ms % ring.step_ms,
+    {", ".join(f"point.{name}" for name in inserted)}
+FROM (VALUES {rings}) AS ring (step_ms, slots),
+    jsonb_populate_record(CAST(NULL AS series_points), :point) AS point
+ON CONFLICT (job_id, step_ms, slot) DO UPDATE SET at_ms = excluded.at_ms, {", ".join(merged)}
+WHERE old.at_ms <= excluded.at_ms
+"""  # noqa: S608 - the names of columns are constants
+    ).bindparams(bindparam("now_ms", type_=BigInteger), bindparam("point", type_=JSONB))
 
 
 def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) -> None:
-    """Adds values to the steps of a time, in one round trip.
+    """Adds values to the steps of a time, in one statement.
 
     A value from before a ring's begin is ignored.
 
@@ -122,20 +120,12 @@ def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) 
         at_ms: The time of the values.
         values: Values by column; a missing value is unknown.
     """
-    rows = [
-        {
-            **dict.fromkeys(COLUMNS),
-            **values,
-            "job_id": job_id,
-            "step_ms": ring.step_ms,
-            "slot": at_ms // ring.step_ms % ring.slots,
-            "at_ms": at_ms - at_ms % ring.step_ms,
-            "samples": int(values.get("processed_rate") is not None),
-            "busy_samples": int(values.get("busy_ratio") is not None),
-        }
-        for ring in RINGS
-    ]
-    session.execute(_UPSERT, rows)
+    weights = {
+        "samples": int(values.get("processed_rate") is not None),
+        "busy_samples": int(values.get("busy_ratio") is not None),
+    }
+    point = {**values, **weights, "job_id": job_id}
+    session.connection().execute(_upsert(tuple(sorted(values))), {"point": point, "now_ms": at_ms})
 
 
 def read(session: Session, job_id: str, ring: Ring, from_ms: int, to_ms: int) -> Sequence[SeriesPoint]:

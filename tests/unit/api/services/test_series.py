@@ -7,15 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+from sqlalchemy.dialects.postgresql import psycopg
 
 from keyscale.api.errors import RequestInvalidError
 from keyscale.api.schemas.series import SeriesName
 from keyscale.api.services import series
 from keyscale.api.services.series import SAMPLE_MS, choose_step, is_sample_due, merged
 from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
-from keyscale.db.repositories.series import COLUMNS, RINGS
+from keyscale.db.repositories.series import COLUMNS, RINGS, _upsert
 from keyscale.jobs.protocol.messages import DriverMetrics, DriverState, Heartbeat
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
@@ -84,11 +86,12 @@ def test_of_several_points_counts_are_added_and_the_shortest_duration_counts() -
 @pytest.mark.parametrize(
     ("ring_ms", "step_ms"), [(10_000, 10_000), (10_000, 40_000), (60_000, 60_000), (60_000, 300_000)]
 )
+@settings(max_examples=40)
 @given(passed_ms=st.integers(0, 900_000), late_ms=st.integers(0, 9_000))
 def test_steady_records_have_one_rate_in_every_step_also_in_one_that_is_not_over(
     ring_ms: int, step_ms: int, passed_ms: int, late_ms: int
 ) -> None:
-    now = HOUR_MS + passed_ms
+    now = 600_000 + passed_ms
     rows: dict[int, SeriesPoint] = {}
     for at_ms in range(0, now + 1, SAMPLE_MS):
         row_ms = at_ms - at_ms % ring_ms
@@ -125,6 +128,16 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, dict[str, An
     values: list[tuple[str, int, dict[str, Any]]] = []
     monkeypatch.setattr(series.series, "store", lambda _, job_id, at_ms, given: values.append((job_id, at_ms, given)))
     return values
+
+
+def test_psycopg_keeps_the_statements_of_samples_and_of_checkpoints(stored: list[Any]) -> None:
+    """It splits longer statements into their parts at each execution."""
+    session: Any = None
+    series.sample(session, "job", DriverMetrics(), None, is_current=True, at_ms=50)
+    series.note_checkpoint(session, Checkpoint(job_id="job", state_size=1), 50)
+    lengths = [len(str(_upsert(tuple(sorted(given))).compile(dialect=psycopg.dialect()))) for *_, given in stored]
+    assert [length <= MAX_CACHED_STATEMENT_LENGTH for length in lengths] == [True, True]
+    assert len(str(_upsert(COLUMNS))) > MAX_CACHED_STATEMENT_LENGTH, "with values that are not given"
 
 
 def test_the_values_of_a_checkpoint_are_stored_as_themselves(stored: list[Any]) -> None:
