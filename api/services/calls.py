@@ -88,7 +88,8 @@ class Calls:
         if self._closing.is_set():
             waiter.call()
         try:
-            await asyncio.wait_for(waiter.is_called.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await waiter.is_called.wait()
         except TimeoutError:
             return False
         else:
