@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             return status
         return run_parts([part for part in PARTS if not rest or part.name in rest])
     if mode == "--fast":
-        return run_tier(RUFF, [*FAST, *(rest or [*GROUPS, PROCESSES or "2"])])
+        return run_tier(RUFF, [*FAST, *(rest or [*GROUPS, PROCESSES or "3"])])
     return run_tier([CHECKS], list(arguments) or [*GROUPS, PROCESSES or "3"])
 
 

@@ -33,7 +33,7 @@ def test_starts_a_tree(request):
 """
 
 COMMAND = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_tree.py"]
-BURN_SECONDS = 2.0
+BURN_SECONDS = 1.0
 BURN = f"""
 import pathlib, subprocess, sys, time
 burn = "import pathlib, time\\nwhile time.process_time() < {BURN_SECONDS}: pass\\npathlib.Path('burnt').touch()"

@@ -1,4 +1,4 @@
-"""Tests that share an expensive thing share a worker, real ones come first, and no fast one needs a server."""
+"""Tests that share an expensive thing share a worker, long ones come first, and no fast one needs a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.suite.tiers import arrange
+from tests.suite.tiers import SHORT_FILES, arrange
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:
@@ -68,6 +68,18 @@ def test_real_tests_begin_first_and_the_groups_of_several_files_before_them() ->
         )
     )
     assert order == ["c.py::spark", "b.py::real", "a.py::fast", "d.py::fast"]
+
+
+def test_short_files_come_last() -> None:
+    order = list(
+        arranged(
+            Item("tests/unit/api/a.py::fast"),
+            Item("tests/unit/api/b.py::real", marks=REAL),
+            Item("tests/unit/test_c.py::fast"),
+        )
+    )
+    assert order == ["tests/unit/api/b.py::real", "tests/unit/test_c.py::fast", "tests/unit/api/a.py::fast"]
+    assert (ROOT / SHORT_FILES).is_dir()
 
 
 @pytest.mark.parametrize("fixture", ["postgres_server", "spark", "kafka", "control_plane", "drivers"])

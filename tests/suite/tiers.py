@@ -13,10 +13,12 @@ REAL_FIXTURES = {"postgres_server", "migrated_template", "control_plane", "spark
 """The fixtures of the root that start what a fast test must not start."""
 GROUPS = {"spark": "spark", "kafka": "spark", "browser": "browser"}
 """The worker of the tests that share an expensive thing, by the fixture which they share."""
+SHORT_FILES = "tests/unit/api/"
+"""The folder of the files that fill the gaps between workers at the end of a run: none of them takes long."""
 
 
 def arrange(items: list[pytest.Item]) -> None:
-    """Puts real tests first, and in one worker the tests that share a fixture of `GROUPS`, or else a file.
+    """Puts real tests first, short files last, and tests that share a fixture of `GROUPS`, or else a file, in a worker.
 
     Raises:
         pytest.UsageError: A test without a mark needs something real.
@@ -29,7 +31,7 @@ def arrange(items: list[pytest.Item]) -> None:
             shared = [group for fixture, group in GROUPS.items() if fixture in fixtures]
             item.add_marker(pytest.mark.xdist_group(shared[0] if shared else file_of(item)))
     # The long ones first, so that no worker waits for another in the end: groups of several files, then real tests.
-    items.sort(key=lambda item: (is_fast(item), group_of(item) == file_of(item)))
+    items.sort(key=lambda item: (is_fast(item), group_of(item) == file_of(item), file_of(item).startswith(SHORT_FILES)))
 
 
 def file_of(item: pytest.Item) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,12 @@ if TYPE_CHECKING:
 
     from keyscale.testing import HarnessSnapshot
 
-REPORTS = departure_reports(2000)
 UPGRADED_AFTER = 900
+
+
+@cache  # not while tests are collected: it reads all flights
+def reports() -> list[dict[str, Any]]:
+    return departure_reports(2000)
 
 
 def loaded(file: Path) -> ModuleType:
@@ -50,7 +55,7 @@ def modules(tmp_path_factory: pytest.TempPathFactory) -> list[ModuleType]:
 def snapshot(modules: list[ModuleType]) -> HarnessSnapshot:
     """The state of version 1 after some reports."""
     harness = harness_of(modules[0])
-    harness.process(*REPORTS[:UPGRADED_AFTER])
+    harness.process(*reports()[:UPGRADED_AFTER])
     return harness.snapshot()
 
 
@@ -58,20 +63,20 @@ def snapshot(modules: list[ModuleType]) -> HarnessSnapshot:
 def rows(modules: list[ModuleType], snapshot: HarnessSnapshot) -> list[dict[str, Any]]:
     """The rows of version 1, and then of version 2 with its state, at another parallelism."""
     first = harness_of(modules[0])
-    first.process(*REPORTS[:UPGRADED_AFTER])
+    first.process(*reports()[:UPGRADED_AFTER])
     second = harness_of(modules[1], snapshot)
-    second.process(*REPORTS[UPGRADED_AFTER:1500])
-    second.process(*REPORTS[1500:])
+    second.process(*reports()[UPGRADED_AFTER:1500])
+    second.process(*reports()[1500:])
     return [dict(zip(row.columns, row, strict=True)) for row in (*first.take_output(), *second.take_output())]
 
 
 def test_version_2_repairs_what_version_1_counted_wrongly(rows: list[dict[str, Any]]) -> None:
-    assert [check for check in sink_checks("flights", REPORTS, rows) if not check.holds] == []
-    seen = replay(REPORTS, rows)
-    assert (len(seen.ids[1]), len(seen.ids[2])) == (UPGRADED_AFTER, len(REPORTS) - UPGRADED_AFTER)
+    assert [check for check in sink_checks("flights", reports(), rows) if not check.holds] == []
+    seen = replay(reports(), rows)
+    assert (len(seen.ids[1]), len(seen.ids[2])) == (UPGRADED_AFTER, len(reports()) - UPGRADED_AFTER)
     assert seen.missed > 0
     last = {row["tailnum"]: row for row in rows if MISSED in row}
-    flown = {tailnum: sum(report["tailnum"] == tailnum for report in REPORTS) for tailnum in last}
+    flown = {tailnum: sum(report["tailnum"] == tailnum for report in reports()) for tailnum in last}
     assert {tailnum: row["flights"] for tailnum, row in last.items()} == flown
 
 
@@ -79,12 +84,12 @@ def test_version_1_misses_exactly_the_flights_that_left_on_time_or_were_cancelle
     counted: dict[str | None, int] = {}
     for row in rows[:UPGRADED_AFTER]:
         counted[row["tailnum"]] = row["flights"]
-    assert sum(counted.values()) == sum(map(is_counted_by_version_1, REPORTS[:UPGRADED_AFTER])) < UPGRADED_AFTER
+    assert sum(counted.values()) == sum(map(is_counted_by_version_1, reports()[:UPGRADED_AFTER])) < UPGRADED_AFTER
 
 
 def test_version_3_raises_with_its_first_record(modules: list[ModuleType], snapshot: HarnessSnapshot) -> None:
     with pytest.raises(Exception, match="departure_delay") as failed:
-        harness_of(modules[2], snapshot).process(REPORTS[UPGRADED_AFTER])
+        harness_of(modules[2], snapshot).process(reports()[UPGRADED_AFTER])
     assert isinstance(failed.value.__cause__, AttributeError)
 
 
@@ -125,7 +130,7 @@ def test_a_single_wrong_row_fails_a_check(
 ) -> None:
     spoiled = copy.deepcopy(rows)
     spoil(spoiled)
-    assert [check for check in sink_checks("flights", REPORTS, spoiled) if not check.holds]
+    assert [check for check in sink_checks("flights", reports(), spoiled) if not check.holds]
 
 
 def test_the_order_of_the_aircraft_does_not_matter(rows: list[dict[str, Any]]) -> None:
@@ -133,13 +138,13 @@ def test_the_order_of_the_aircraft_does_not_matter(rows: list[dict[str, Any]]) -
     for part in (first, second):
         place = {tailnum: random.Random(str(tailnum)).random() for tailnum in {row["tailnum"] for row in part}}
         part.sort(key=lambda row: place[row["tailnum"]])  # stable: the rows of an aircraft stay in order
-    assert all(check.holds for check in sink_checks("flights", REPORTS, [*first, *second]))
+    assert all(check.holds for check in sink_checks("flights", reports(), [*first, *second]))
 
 
 def test_reports_that_come_again_after_the_upgrade_are_found() -> None:
     deliveries = [Delivery((0, 1), ()), Delivery((2,), (0,)), Delivery((3,), (1, 2)), Delivery((), (3,))]
-    before = {REPORTS[index]["report_id"] for index in (0, 1, 2)}
-    assert repeats_across(REPORTS, deliveries, before) == {REPORTS[index]["report_id"] for index in (1, 2)}
+    before = {reports()[index]["report_id"] for index in (0, 1, 2)}
+    assert repeats_across(reports(), deliveries, before) == {reports()[index]["report_id"] for index in (1, 2)}
 
 
 def test_versions_differ_in_few_lines_from_the_example_and_are_programs() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 from collections import Counter, defaultdict
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +16,16 @@ from keyscale.deploy.demo.reports import delivered, departure_reports, plan_deli
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-REPORTS = departure_reports(3000)
+
+@cache  # not while tests are collected: it reads all flights
+def reports() -> list[dict[str, Any]]:
+    return departure_reports(3000)
 
 
-def right_rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+@cache
+def right_rows() -> list[dict[str, Any]]:
     """The rows of a right job. Any order of aircraft is right, so the reports are shuffled first."""
-    shuffled = random.Random(3).sample(reports, len(reports))
+    shuffled = random.Random(3).sample(reports(), len(reports()))
     history: dict[str | None, list[dict[str, Any]]] = defaultdict(list)
     rows = []
     for report in shuffled:
@@ -40,15 +45,12 @@ def right_rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
-RIGHT_ROWS = right_rows(REPORTS)
-
-
 def failed_checks(rows: list[dict[str, Any]]) -> set[str]:
-    return {check.name for check in compare(REPORTS, rows) if not check.holds}
+    return {check.name for check in compare(reports(), rows) if not check.holds}
 
 
 def test_right_rows_in_any_order_pass_every_check() -> None:
-    assert failed_checks(RIGHT_ROWS) == set()
+    assert failed_checks(right_rows()) == set()
 
 
 def lose_one(rows: list[dict[str, Any]]) -> None:
@@ -106,7 +108,7 @@ def final_row_of(rows: list[dict[str, Any]], tailnum: str | None) -> dict[str, A
     ],
 )
 def test_a_single_wrong_row_fails_the_verdict(spoil: Callable[[list[dict[str, Any]]], None]) -> None:
-    rows = copy.deepcopy(RIGHT_ROWS)
+    rows = copy.deepcopy(right_rows())
     spoil(rows)
     assert failed_checks(rows)
 
@@ -115,13 +117,19 @@ def test_an_empty_sink_fails_the_verdict() -> None:
     assert failed_checks([])
 
 
-def test_the_whole_table_is_delivered_with_its_unknown_aircraft_and_cancelled_flights() -> None:
-    reports = departure_reports()
-    assert len(reports) == 336_776
-    assert len({report["report_id"] for report in reports}) == len(reports)
-    assert sum(report["tailnum"] is None for report in reports) == 2_512
-    assert sum(report["dep_delay"] is None for report in reports) == 8_255
-    assert [report["sched_ms"] for report in reports] == sorted(report["sched_ms"] for report in reports)
+@pytest.mark.parametrize(
+    ("limit", "flights", "unknown_aircraft", "cancelled"),
+    [(3000, 3000, 5, 24), pytest.param(None, 336_776, 2_512, 8_255, marks=pytest.mark.exhaustive)],
+)
+def test_the_table_is_delivered_with_its_unknown_aircraft_and_cancelled_flights(
+    limit: int | None, flights: int, unknown_aircraft: int, cancelled: int
+) -> None:
+    found = departure_reports(limit)
+    assert len(found) == flights
+    assert len({report["report_id"] for report in found}) == flights
+    assert sum(report["tailnum"] is None for report in found) == unknown_aircraft
+    assert sum(report["dep_delay"] is None for report in found) == cancelled
+    assert [report["sched_ms"] for report in found] == sorted(report["sched_ms"] for report in found)
 
 
 def test_every_report_is_delivered_once_and_a_tenth_of_them_again_in_a_later_file() -> None:
@@ -136,7 +144,7 @@ def test_every_report_is_delivered_once_and_a_tenth_of_them_again_in_a_later_fil
 
 
 def test_a_file_holds_exactly_its_planned_reports() -> None:
-    for delivery in plan_deliveries(len(REPORTS), files=5, seed=7):
-        records = delivered(REPORTS, delivery, seed=7)
-        planned = [REPORTS[index]["report_id"] for index in (*delivery.first, *delivery.again)]
+    for delivery in plan_deliveries(len(reports()), files=5, seed=7):
+        records = delivered(reports(), delivery, seed=7)
+        planned = [reports()[index]["report_id"] for index in (*delivery.first, *delivery.again)]
         assert Counter(record["report_id"] for record in records) == Counter(planned)

@@ -18,6 +18,7 @@ from pyspark.serializers import SpecialLengths
 from keyscale.jobs.spark_internals import socket_exchange
 from keyscale.jobs.spark_internals.socket_exchange import PARTITIONS_MAX, SocketExchange
 from tests.support.readable_sources import readable
+from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -286,10 +287,11 @@ def test_a_worker_ends_with_the_connection_that_it_has_after_an_exchange(daemon:
     assert done(daemon.connections[0]) == (homes[1], 2)
 
 
-def test_a_worker_that_is_killed_costs_one_connection_and_no_other_task(daemon: Daemon) -> None:
+@pytest.mark.parametrize("turns", short_form([20, 100], [20]))
+def test_a_worker_that_is_killed_costs_one_connection_and_no_other_task(daemon: Daemon, turns: int) -> None:
     daemon.settle([0, 1, 2, 3])
     random_ = random.Random(5)
-    for turn in range(1, 101):
+    for turn in range(1, turns + 1):
         given = random_.sample(daemon.connections, 4)
         for partition, connection in enumerate(given):
             start(connection, partition, 4 * turn + partition)

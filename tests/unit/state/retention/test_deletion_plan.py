@@ -137,10 +137,10 @@ def test_a_pass_reads_few_log_entries_however_many_batches_there_were(job: State
     """601 reads for 300 batches were 24,000 an hour at ten batches a second, however short the log was kept."""
     job.start(1)
     run(job, 1)
-    for number in range(60):
+    for number in range(40):
         job.run_batch({number: 1})
     job.start(2)
-    for number in range(60):
+    for number in range(20):
         job.run_batch({number: 1})
     store = CountingStore(tmp_path / "store")
     log = CommitLog(store, job.layout)

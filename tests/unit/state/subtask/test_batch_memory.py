@@ -17,6 +17,7 @@ from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.store import open_subtask
 from tests.support.peak_memory import peak_growth_bytes
+from tests.support.short_form import short_form
 from tests.support.state.state_job import StateJob, group_of
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def test_without_its_limit_such_a_batch_takes_as_much_as_its_values(tmp_path: Pa
     assert peak_growth_bytes(prepare, tmp_path, form, MEBIBYTE, budget_bytes, False) > BUDGETS * budget_bytes
 
 
-@pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.parametrize("parallelism", short_form([1, 2], [2]))
 def test_a_batch_that_spills_with_several_shards_is_restored_as_a_whole(tmp_path: Path, parallelism: int) -> None:
     job, size = job_in(tmp_path, 3), MEBIBYTE // 2
     job.settings = replace(BUDGET, memory_budget_bytes=BUDGET_BYTES // 2)
