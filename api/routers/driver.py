@@ -81,6 +81,26 @@ def _charged(control: Control, driver: Driver) -> Iterator[None]:
 router = APIRouter(prefix="/driver", tags=["driver"], include_in_schema=False, route_class=ReportRoute)
 
 
+# First, as drivers send these all the time: each route before a request's route costs a comparison.
+@router.post("/heartbeat")
+def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse:
+    """Takes a driver's state, and answers with its commands."""
+    with _charged(control, driver):
+        return drivers.heartbeat(control, driver, _read(control, Heartbeat, body))
+
+
+@router.get("/call")
+async def wait_for_call(
+    control: Control,
+    driver: Driver,
+    revision: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
+    seconds: Annotated[float, Query(ge=0, le=WAIT_S_MAX)],
+) -> Call:
+    """Waits until the control plane wants a heartbeat of the driver."""
+    listening = Listening(driver.job_id, driver.attempt, revision)
+    return Call(is_called=driver.over or await control.calls.wait(listening, seconds))
+
+
 @router.post("/attach")
 def attach(control: Control, driver: Driver, body: Body) -> AttachResponse:
     """Answers a driver's request for work."""
@@ -116,25 +136,6 @@ def read_artifact(control: Control, driver: Driver) -> StreamingResponse:
 def give_store_credentials(control: Control, driver: Driver) -> StoreCredentials:
     """Gives a driver credentials for its job's objects in the store."""
     return drivers.store_credentials(control, driver)
-
-
-@router.post("/heartbeat")
-def heartbeat(control: Control, driver: Driver, body: Body) -> HeartbeatResponse:
-    """Takes a driver's state, and answers with its commands."""
-    with _charged(control, driver):
-        return drivers.heartbeat(control, driver, _read(control, Heartbeat, body))
-
-
-@router.get("/call")
-async def wait_for_call(
-    control: Control,
-    driver: Driver,
-    revision: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
-    seconds: Annotated[float, Query(ge=0, le=WAIT_S_MAX)],
-) -> Call:
-    """Waits until the control plane wants a heartbeat of the driver."""
-    listening = Listening(driver.job_id, driver.attempt, revision)
-    return Call(is_called=driver.over or await control.calls.wait(listening, seconds))
 
 
 @router.post("/checkpoints", status_code=204)
