@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import gzip
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, iscoroutinefunction, signature
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
-from fastapi import Depends, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.params import Depends as Dependency
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
+
+from .dependencies import Control
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -29,16 +30,7 @@ if TYPE_CHECKING:
 
 
 COMPRESSED_BYTES_MIN = 16 << 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Later:
-    """A dependency that defers a request's check to the endpoint's thread."""
-
-    guard: Callable[..., Any]
-
-    async def __call__(self, request: Request) -> Request:
-        return request
+_REQUEST = "incoming_request"
 
 
 class GuardedRoute(APIRoute):
@@ -51,6 +43,9 @@ class GuardedRoute(APIRoute):
     It would also run the guard, the endpoint and the check of the answer in a thread each, one after the other. To hand
     a request to a thread and back costs about as much as to read a job, so here one thread does all three.
 
+    FastAPI resolves a dependency anew for each request, which takes as long as the rest of its work. So it sees none of
+    the dependencies that need the request alone, the guards and the control plane.
+
     Attributes:
         unguarded_bytes_max: A body up to this size is read immediately: looking its sender up twice would cost more.
     """
@@ -58,18 +53,13 @@ class GuardedRoute(APIRoute):
     unguarded_bytes_max: ClassVar[int] = 64 << 10
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().__init__(path, endpoint if iscoroutinefunction(endpoint) else self._in_one_thread(endpoint), **options)
+        parameters = signature(endpoint).parameters
+        self._guards = {name: guard for name, each in parameters.items() if (guard := _guard_of(each)) is not None}
+        super().__init__(path, self._of_request(endpoint), **options)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
-        guards = [
-            call.guard if isinstance(call, _Later) else call
-            for dependency in self.dependant.dependencies
-            if (call := dependency.call) is not None
-            and dependency.request_param_name == "request"
-            and not iscoroutinefunction(call)  # it checks nothing
-        ]
-
+        guards = tuple(self._guards.values())
         known = _query_names(self.dependant) if self.include_in_schema else None
 
         async def guarded(request: Request) -> Response:
@@ -88,26 +78,39 @@ class GuardedRoute(APIRoute):
 
         return guarded
 
-    def _in_one_thread(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
+    def _of_request(self, endpoint: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the endpoint with the request in place of its dependencies."""
         parameters = signature(endpoint).parameters
-        guards = {name: guard for name, parameter in parameters.items() if (guard := _guard_of(parameter)) is not None}
+        controls = [name for name, each in parameters.items() if each.annotation == Control]
+        own = next((name for name, each in parameters.items() if each.annotation is Request), None)
+        guards = self._guards
 
-        @wraps(endpoint)
+        def begin(arguments: dict[str, Any]) -> Request:
+            request: Request = arguments.pop(_REQUEST) if own is None else arguments[own]
+            arguments.update(dict.fromkeys(controls, request.app.state.context) if controls else {})
+            return request
+
+        def written(answer: Any, arguments: dict[str, Any], request: Request) -> Any:
+            return self._written(answer, arguments.get("response"), request.headers.get("accept-encoding", ""))
+
         def answer(**arguments: Any) -> Any:
-            accepted = ""
+            request = begin(arguments)
             for name, guard in guards.items():
-                accepted = arguments[name].headers.get("accept-encoding", "")
-                arguments[name] = guard(request=arguments[name])
-            return self._written(endpoint(**arguments), arguments.get("response"), accepted)
+                arguments[name] = guard(request=request)
+            return written(endpoint(**arguments), arguments, request)
 
-        deferred = {
-            name: parameters[name].replace(annotation=Annotated[Request, Depends(_Later(guard))])
-            for name, guard in guards.items()
-        }
-        answer.__signature__ = signature(endpoint).replace(  # type: ignore[attr-defined]
-            parameters=[deferred.get(name, parameter) for name, parameter in parameters.items()]
-        )
-        return answer
+        async def answer_in_loop(**arguments: Any) -> Any:
+            request = begin(arguments)
+            for name, guard in guards.items():
+                arguments[name] = await run_in_threadpool(guard, request=request)
+            return written(await endpoint(**arguments), arguments, request)
+
+        rest = [each for name, each in parameters.items() if name not in {*guards, *controls}]
+        if own is None:
+            rest.append(Parameter(_REQUEST, Parameter.KEYWORD_ONLY, annotation=Request))
+        of_request = wraps(endpoint)(answer_in_loop if iscoroutinefunction(endpoint) else answer)
+        of_request.__signature__ = signature(endpoint).replace(parameters=rest)  # type: ignore[attr-defined]
+        return of_request
 
     def _written(self, answer: Any, headers_of: Response | None, accepted_encodings: str) -> Any:
         """Returns a model as FastAPI's response, and other answers unchanged.
