@@ -14,25 +14,27 @@ from typing import TYPE_CHECKING, TypeVar
 
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import Attempt, CheckpointId, JobId
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.inspection.foreign_files import foreign_files
-from keyscale.state.layout import Layout, location_of, split_location
-from keyscale.state.log.commit_log import CommitLog, LogGapError
-from keyscale.state.log.recovery import missing_files
-from keyscale.state.objects.errors import ObjectNotFoundError
-from keyscale.state.objects.object_store import probe
-from keyscale.state.objects.opening import open_store
+from keyscale.state.doors.catalogue import (
+    DocumentCorruptError,
+    FormatTooNewError,
+    LogGapError,
+    claim_path,
+    foreign_files,
+    missing_files,
+    read_claim,
+    read_manifest,
+)
+from keyscale.state.doors.commits import CommitLog
+from keyscale.state.doors.objects import ObjectNotFoundError, open_store, probe
+from keyscale.state.doors.paths import Layout, location_of, split_location
 
 from .errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keyscale.state.documents.job_counters import JobCounters
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import JobCounters, Manifest
+    from keyscale.state.doors.objects import ObjectStore
 
 T = TypeVar("T")
 

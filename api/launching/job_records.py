@@ -6,10 +6,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.job_record import read_job_record, write_job_record
-from keyscale.state.layout import JOB_RECORDS, Layout
-from keyscale.state.objects.errors import ObjectNotFoundError
+from keyscale.state.doors.catalogue import DocumentCorruptError, FormatTooNewError, read_job_record, write_job_record
+from keyscale.state.doors.objects import ObjectNotFoundError
+from keyscale.state.doors.paths import JOB_RECORDS, Layout
 
 from ..store_check import open_to_read, store_failures
 from .isolation import local_directory, make_directory
@@ -17,8 +16,8 @@ from .isolation import local_directory, make_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keyscale.state.documents.job_record import JobRecord
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import JobRecord
+    from keyscale.state.doors.objects import ObjectStore
 
 
 def keep_record(store_url: str, record: JobRecord, read_artifact: Callable[[str], Iterable[bytes]]) -> None:

@@ -20,7 +20,7 @@ import psutil
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.storable_text import is_storable
-from keyscale.state.layout import CONTROL_PLANES
+from keyscale.state.doors.paths import CONTROL_PLANES
 
 from ..access.tokens import attempt_token, token_sha256
 from ..errors import JobUserError
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.db.models import Attempt, Job, Revision
-    from keyscale.state.documents.job_record import JobRecord
-    from keyscale.state.objects.s3_grant import Grant
+    from keyscale.state.doors.catalogue import JobRecord
+    from keyscale.state.doors.grants import Grant
 
     from ..libraries.job_libraries import JobLibraries
     from ..settings import Settings

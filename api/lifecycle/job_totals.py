@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.state.documents.job_counters import JobCounters
+    from keyscale.state.doors.catalogue import JobCounters
 
 NUMBER_MAX = 2**53
 """Larger numbers are invalid: JSON readers would round them, and times are always smaller."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Change, Checkpoint, Job
-    from keyscale.state.documents.job_counters import JobCounters
+    from keyscale.state.doors.catalogue import JobCounters
 
     from .steps import Cause
 

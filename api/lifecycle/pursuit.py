@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.models import Job
     from keyscale.db.repositories.job_signs import JobSign
-    from keyscale.state.documents.job_counters import JobCounters
+    from keyscale.state.doors.catalogue import JobCounters
 
     from ..launching.launcher import Launcher
     from ..store_check import StoreCheck

@@ -8,8 +8,8 @@ from keyscale.db.repositories import artifacts, attempts
 from keyscale.db.statuses import AttemptStage, RestoreMode
 from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
-from keyscale.state.documents.job_record import JobRecord, RecordedArtifact, RecordedOrigin, RecordedRestore
-from keyscale.state.layout import job_of_manifest, split_location
+from keyscale.state.doors.catalogue import JobRecord, RecordedArtifact, RecordedOrigin, RecordedRestore
+from keyscale.state.doors.paths import job_of_manifest, split_location
 
 from ..libraries.jar_rules import PACKAGE_PREFIX
 from ..specification import Specification

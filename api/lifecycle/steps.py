@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.statuses import ChangePhase, JobStatus
     from keyscale.jobs.protocol.messages import FailureHistory
-    from keyscale.state.documents.job_counters import JobCounters
+    from keyscale.state.doors.catalogue import JobCounters
 
 
 class Cause(StrEnum):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.statuses import ClaimMode
 from keyscale.identifiers import JobId
-from keyscale.state.layout import CONTROL_PLANES, Layout, job_of_manifest, split_location
-from keyscale.state.objects.s3_grant import Grant
+from keyscale.state.doors.grants import Grant
+from keyscale.state.doors.paths import CONTROL_PLANES, Layout, job_of_manifest, split_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

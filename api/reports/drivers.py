@@ -37,7 +37,7 @@ from keyscale.jobs.protocol.messages import (
     StoreCredentials,
 )
 from keyscale.jobs.protocol.redaction import Mask
-from keyscale.state.objects.s3_grant import assume
+from keyscale.state.doors.grants import assume
 
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError

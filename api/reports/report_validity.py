@@ -20,9 +20,9 @@ from keyscale.jobs.protocol.messages import (
     CheckpointStatus,
     DriverState,
 )
-from keyscale.state.documents.manifest import UID_CHARACTERS_MAX
-from keyscale.state.layout import Layout, location_of
-from keyscale.state.objects.opening import canonical_url
+from keyscale.state.doors.catalogue import UID_CHARACTERS_MAX
+from keyscale.state.doors.objects import canonical_url
+from keyscale.state.doors.paths import Layout, location_of
 
 if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, DriverMetrics, Heartbeat

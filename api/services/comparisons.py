@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.manifest import FileHandle, read_manifest
-from keyscale.state.layout import split_location
+from keyscale.state.doors.catalogue import FileHandle, read_manifest
+from keyscale.state.doors.paths import split_location
 
 from ..errors import CheckpointNotFoundError, PlanTimeoutError
 from ..schemas.snapshot_care import ComparisonAnswer, OperatorComparison
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keyscale.db.models import Checkpoint, CheckpointSubtask, Job
-    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.doors.catalogue import Manifest
 
     from ..access.principal import Principal
     from .context import Context

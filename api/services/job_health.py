@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.state.doors.objects import StoreUnavailableError
 
 from ..schemas.job import HealthItemAnswer
 

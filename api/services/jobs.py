@@ -31,7 +31,7 @@ from keyscale.db.repositories import (
 )
 from keyscale.db.statuses import AttemptStage, ChangeKind, CheckpointStatus, ClaimMode, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
+from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
 
 from ..database_clock import shared_now_ms
 from ..errors import (

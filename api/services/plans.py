@@ -14,12 +14,16 @@ from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
-from keyscale.state.documents.manifest import size_bytes_of
-from keyscale.state.inspection.stored_state import UNNAMED_SOURCE, read_stored_state
-from keyscale.state.keyed.schema_change import Fate
-from keyscale.state.layout import location_of, split_location
-from keyscale.state.restore.movement import movements, skew
-from keyscale.state.restore.program_change import operator_changes
+from keyscale.state.doors.paths import location_of, split_location
+from keyscale.state.doors.planning import (
+    UNNAMED_SOURCE,
+    Fate,
+    movements,
+    operator_changes,
+    read_stored_state,
+    size_bytes_of,
+    skew,
+)
 
 from ..errors import (
     ChangeIncompatibleError,
@@ -49,8 +53,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.models import Artifact, Attempt, Job
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
-    from keyscale.state.inspection.stored_state import StoredState
-    from keyscale.state.restore.program_change import OperatorChange
+    from keyscale.state.doors.planning import OperatorChange, StoredState
 
     from ..access.principal import Principal
     from ..schemas.revision import SpecificationChange

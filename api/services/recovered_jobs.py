@@ -19,10 +19,15 @@ from keyscale.errors import KeyscaleError
 from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.storable_text import is_storable
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.job_record import read_job_record
-from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
-from keyscale.state.layout import (
+from keyscale.state.doors.catalogue import DocumentCorruptError, FormatTooNewError, read_job_record
+from keyscale.state.doors.objects import (
+    InvalidObjectPathError,
+    ObjectCorruptError,
+    ObjectNotFoundError,
+    StoreUrlError,
+    canonical_url,
+)
+from keyscale.state.doors.paths import (
     JOB_RECORDS,
     Layout,
     LocationError,
@@ -31,8 +36,7 @@ from keyscale.state.layout import (
     recorded_job,
     split_location,
 )
-from keyscale.state.objects.errors import InvalidObjectPathError, ObjectCorruptError, ObjectNotFoundError, StoreUrlError
-from keyscale.state.objects.opening import canonical_url
+from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND
 
 from ..errors import JobNameTakenError, JobRecordInvalidError, RequestInvalidError
 from ..libraries.artifact_inspection import inspect_artifact
@@ -53,8 +57,8 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.statuses import ArtifactKind
-    from keyscale.state.documents.job_record import JobRecord, RecordedArtifact
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import JobRecord, RecordedArtifact
+    from keyscale.state.doors.objects import ObjectStore
 
     from ..access.principal import Principal
     from ..libraries.contents import Contents

@@ -13,9 +13,16 @@ from keyscale.db.repositories import checkpoints, commands, jobs
 from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.storable_text import storable
-from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
-from keyscale.state.layout import InvalidNameError, Layout, LocationError, job_of_manifest, location_of, split_location
+from keyscale.state.doors.catalogue import SnapshotKind
+from keyscale.state.doors.paths import (
+    InvalidNameError,
+    Layout,
+    LocationError,
+    job_of_manifest,
+    location_of,
+    split_location,
+)
+from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND
 
 from ..errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
 from ..lifecycle.job_transaction import JobTransaction
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Checkpoint, Job
-    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.doors.catalogue import Manifest
 
     from ..access.principal import Principal
     from ..schemas.restore import RestoreRequest, RestoreSource

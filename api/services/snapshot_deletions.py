@@ -11,10 +11,8 @@ from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
 from keyscale.db.statuses import CheckpointStatus
 from keyscale.identifiers import JobId
-from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.layout import split_location
-from keyscale.state.retention.deletion_plan import RetentionError
-from keyscale.state.retention.snapshot_deletion import SnapshotObjects, snapshot_objects
+from keyscale.state.doors.catalogue import RetentionError, SnapshotObjects, claim_path, read_claim, snapshot_objects
+from keyscale.state.doors.paths import split_location
 from keyscale.units import bytes_text
 
 from ..errors import (

@@ -20,12 +20,18 @@ from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.source_retention import source_retention
 from keyscale.jobs.protocol.storable_text import storable
-from keyscale.state.documents.checked_document import DocumentCorruptError, FormatTooNewError
-from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.documents.source_positions import SourcePositions, read_positions
-from keyscale.state.inspection.verification import Verification, verify
-from keyscale.state.layout import split_location
-from keyscale.state.objects.errors import ObjectCorruptError, ObjectTooLargeError
+from keyscale.state.doors.catalogue import (
+    DocumentCorruptError,
+    FormatTooNewError,
+    SourcePositions,
+    Verification,
+    claim_path,
+    read_claim,
+    read_positions,
+    verify,
+)
+from keyscale.state.doors.objects import ObjectCorruptError, ObjectTooLargeError
+from keyscale.state.doors.paths import split_location
 
 from ..database_clock import shared_now_ms
 from ..errors import TooManyInFlightError
@@ -39,8 +45,8 @@ if TYPE_CHECKING:
 
     from keyscale.db.models import Checkpoint, Job
     from keyscale.jobs.protocol.messages import SourceMetrics
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import Manifest
+    from keyscale.state.doors.objects import ObjectStore
 
 AT_ONCE = 2
 BEAT_S = 2.0

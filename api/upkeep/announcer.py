@@ -17,7 +17,7 @@ from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs, replicas
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.control_address import ControlAddress, publish, withdraw
-from keyscale.state.objects.opening import open_store
+from keyscale.state.doors.objects import open_store
 
 from ..database_clock import follow_database_clock
 

@@ -10,8 +10,8 @@ from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import checkpoints, deleted_jobs, events
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import JobId
-from keyscale.state.layout import location_of, split_location
-from keyscale.state.retention.deleted_job import delete_job_objects
+from keyscale.state.doors.catalogue import delete_job_objects
+from keyscale.state.doors.paths import location_of, split_location
 from keyscale.units import bytes_text
 
 from ..store_check import open_to_read
@@ -20,7 +20,7 @@ from .leader_thread import LeaderThread
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.state.retention.deleted_job import DeletedObjects
+    from keyscale.state.doors.catalogue import DeletedObjects
 
     from ..lifecycle.leadership import Leadership
     from ..lifecycle.reconciler import ReconcilerPulse

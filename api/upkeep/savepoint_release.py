@@ -13,8 +13,8 @@ from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, commands, events, jobs, snapshot_needs
 from keyscale.db.statuses import CheckpointStatus, SnapshotOwner
 from keyscale.errors import KeyscaleError
-from keyscale.state.documents.claim import claim_path, read_claim
-from keyscale.state.layout import split_location
+from keyscale.state.doors.catalogue import claim_path, read_claim
+from keyscale.state.doors.paths import split_location
 
 from ..lifecycle.snapshot_uses import uses_of
 from ..store_check import open_to_read

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
 from keyscale.identifiers import JobId
-from keyscale.state.layout import split_location
-from keyscale.state.retention.snapshot_deletion import delete_snapshot
+from keyscale.state.doors.catalogue import delete_snapshot
+from keyscale.state.doors.paths import split_location
 from keyscale.units import bytes_text
 
 from ..store_check import open_to_read
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
     from keyscale.db.models import Checkpoint
-    from keyscale.state.retention.snapshot_deletion import SnapshotObjects
+    from keyscale.state.doors.catalogue import SnapshotObjects
 
     from ..lifecycle.leadership import Leadership
     from ..lifecycle.reconciler import ReconcilerPulse

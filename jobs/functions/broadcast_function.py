@@ -11,8 +11,12 @@ from .process_function import OnTimerContext, ProcessContext
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.keyed.descriptors import MapStateDescriptor
-    from keyscale.state.operator_state.backend import BroadcastState, OperatorStateBackend, ReadOnlyBroadcastState
+    from keyscale.state.doors.keyed import (
+        BroadcastState,
+        MapStateDescriptor,
+        OperatorStateBackend,
+        ReadOnlyBroadcastState,
+    )
 
     from .process_function import OutputTag, Row, RuntimeContext
     from .timer_service import TimerService

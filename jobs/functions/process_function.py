@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 import pyarrow as pa
 
-from keyscale.state.errors import DescriptorError
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.descriptors import (
+from keyscale.state.doors.keyed import (
     AggregatingStateDescriptor,
+    DescriptorError,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    TimeDomain,
     ValueStateDescriptor,
 )
 
@@ -25,12 +25,16 @@ from ..errors import OperatorStateUnavailableError, UnknownOutputError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from keyscale.state.keyed.aggregating import AggregatingState, ReducingState
-    from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.list import ListState
-    from keyscale.state.keyed.map import MapState
-    from keyscale.state.keyed.value import ValueState
-    from keyscale.state.operator_state.backend import OperatorListState, OperatorStateBackend
+    from keyscale.state.doors.keyed import (
+        AggregatingState,
+        KeyedStateBackend,
+        ListState,
+        MapState,
+        OperatorListState,
+        OperatorStateBackend,
+        ReducingState,
+        ValueState,
+    )
 
     from .subtask_info import SubtaskInfo
     from .timer_service import TimerService

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from keyscale.state.keys.hashing import HashId
+from keyscale.state.doors.values import HashId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

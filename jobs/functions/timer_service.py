@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.stamp import STAMP_MIN_MS
+from keyscale.state.doors.keyed import STAMP_MIN_MS, TimeDomain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.timer_queue import Timer, TimerQueue
+    from keyscale.state.doors.keyed import KeyedStateBackend, Timer, TimerQueue
 
 NO_WATERMARK_MS = STAMP_MIN_MS
 """The watermark before any record: earlier than any event."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.doors.keyed import TimeDomain
 
 from ..errors import InvalidTopologyError
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from keyscale.identifiers import OperatorUid
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+from keyscale.state.doors.keyed import RocksDbSettings
 
 from ..errors import (
     DuplicateUidError,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.serializers.conversions import column_of
+from keyscale.state.doors.keyed import ValueStateDescriptor
+from keyscale.state.doors.values import column_of
 
 from ..functions.process_function import row_type
 from .column_values import batch_of, tuple_of, tuples_of
@@ -24,9 +24,7 @@ from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from keyscale.state.keyed.aggregating import AggregateFunction
-    from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.ttl import Ttl
+    from keyscale.state.doors.keyed import AggregateFunction, KeyedStateBackend, Ttl
 
     from ..functions.process_function import Row
     from ..functions.subtask_info import SubtaskInfo

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keyed.ttl import Ttl, UpdateType
+from keyscale.state.doors.keyed import TimeDomain, Ttl, UpdateType, ValueStateDescriptor
 
 from .bloom_filter import (
     BLOCK_BYTES,
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.subtask_info import SubtaskInfo
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from keyscale.state.operator_state.backend import OperatorStateBackend
-from keyscale.state.serializers.conversions import exact_cast, other_names
+from keyscale.state.doors.keyed import OperatorStateBackend
+from keyscale.state.doors.values import exact_cast, other_names
 
 from ..errors import OutputTypeError
 from ..functions.batch_function import KeyedBatch
@@ -20,7 +20,7 @@ from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.batch_function import KeyedBatchFunction
     from ..functions.subtask_info import SubtaskInfo

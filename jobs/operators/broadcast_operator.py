@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.operator_state.backend import OperatorStateBackend
+from keyscale.state.doors.keyed import OperatorStateBackend
 
 from ..functions.broadcast_function import (
     BroadcastContext,
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.descriptors import MapStateDescriptor
+    from keyscale.state.doors.keyed import KeyedStateBackend, MapStateDescriptor
 
     from ..functions.subtask_info import SubtaskInfo
     from .operator_contract import OutputBatch

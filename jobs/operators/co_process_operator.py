@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from keyscale.state.operator_state.backend import OperatorStateBackend
+from keyscale.state.doors.keyed import OperatorStateBackend
 
 from ..functions.process_function import KeyedCoProcessFunction, row_type
 from .operator_contract import OperatorLogic
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.subtask_info import SubtaskInfo
     from .operator_contract import OutputBatch

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.state.errors import SerializationError
-from keyscale.state.serializers.conversions import exact_array, other_names
+from keyscale.state.doors.values import SerializationError, exact_array, other_names
 
 from ..errors import OutputTypeError
 

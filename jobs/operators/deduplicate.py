@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.errors import StateSchemaMismatchError
-from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.serializers.arrow_columns import column_over
+from keyscale.state.doors.keyed import StateSchemaMismatchError, ValueStateDescriptor
+from keyscale.state.doors.values import column_over
 
 from .key_hash import KEY_HASH_VERSION, key_hashes
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
@@ -18,8 +17,7 @@ from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.ttl import Ttl
+    from keyscale.state.doors.keyed import KeyedStateBackend, Ttl
 
     from ..functions.subtask_info import SubtaskInfo
 

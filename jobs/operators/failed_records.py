@@ -9,9 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.errors import KeyTooLargeError
-from keyscale.state.keys.stored_key import KEY_BYTES_MAX
-from keyscale.state.serializers.conversions import Kind, exact_classes, kind_of_type
+from keyscale.state.doors.values import KEY_BYTES_MAX, KeyTooLargeError, Kind, exact_classes, kind_of_type
 
 from ..secret import without_secrets
 from .column_values import batch_of, tuple_of
@@ -20,7 +18,7 @@ from .failures import exception_line, printable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.subtask_info import SubtaskInfo
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from keyscale.state.serializers.key_columns import encode_column, join_columns
+from keyscale.state.doors.values import encode_column, join_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from keyscale.state.serializers.key_columns import EncodedColumn
+    from keyscale.state.doors.values import EncodedColumn
 
     Hashes = npt.NDArray[np.uint64]
 

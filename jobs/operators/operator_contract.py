@@ -13,10 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.state.errors import KeyTooLargeError
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.operator_state.backend import OperatorStateBackend
-from keyscale.state.serializers.arrow_columns import fixed_values
+from keyscale.state.doors.keyed import BatchClock, OperatorStateBackend
+from keyscale.state.doors.values import KeyTooLargeError, fixed_values
 
 from ..functions.timer_service import NextTimers
 from .column_values import latest_by_ms, latest_ms, up_to_ms
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.subtask_info import SplitInfo, SubtaskInfo
 

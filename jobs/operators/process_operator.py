@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from keyscale.state.operator_state.backend import OperatorStateBackend
+from keyscale.state.doors.keyed import OperatorStateBackend
 
 from ..errors import OutputTypeError
 from ..functions.process_function import (
@@ -26,7 +26,7 @@ from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.broadcast_function import KeyedBroadcastProcessFunction
     from ..functions.process_function import KeyedCoProcessFunction, Row

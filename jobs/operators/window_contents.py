@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from keyscale.state.keyed.aggregating import AggregateFunction
-from keyscale.state.keyed.descriptors import AggregatingStateDescriptor, ListStateDescriptor
+from keyscale.state.doors.keyed import AggregateFunction, AggregatingStateDescriptor, ListStateDescriptor
 
 from ..functions.process_function import row_type
 from ..functions.windows import WINDOW_TYPE
@@ -17,7 +16,7 @@ from .column_values import tuple_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.process_function import Row
     from ..functions.subtask_info import SubtaskInfo

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.descriptors import MapStateDescriptor
+from keyscale.state.doors.keyed import MapStateDescriptor, TimeDomain
 
 from ..functions.process_function import row_type
 from ..functions.timer_service import TimerService
@@ -22,7 +21,7 @@ from .process_operator import Results
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.process_function import Row
     from ..functions.subtask_info import SubtaskInfo

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import ValidationError
 
 from keyscale.address_proof import Challenge
-from keyscale.state.layout import CONTROL_PLANES, control_plane
-from keyscale.state.objects.errors import ObjectNotFoundError
+from keyscale.state.doors.objects import ObjectNotFoundError
+from keyscale.state.doors.paths import CONTROL_PLANES, control_plane
 
 from .messages import Message
 
 if TYPE_CHECKING:
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
 UNKNOWN = "unknown attempt"
 """The subject of a control plane's proof that it does not know an attempt."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from keyscale.state.restore.program_change import DeclaredOperator
+from keyscale.state.doors.planning import DeclaredOperator
 
 QUESTION_FILE = "program.json"
 ANSWER_FILE = "declaration.json"

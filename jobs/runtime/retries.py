@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.state.doors.objects import StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from keyscale.errors import KeyscaleError
-    from keyscale.state.objects.object_store import ObjectInfo, ObjectStore
+    from keyscale.state.doors.objects import ObjectInfo, ObjectStore
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from keyscale.state.documents.rewind import Rewind
+    from keyscale.state.doors.commits import Rewind
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from keyscale.identifiers import SubtaskIndex
-    from keyscale.state.documents.rewind import Rewind
+    from keyscale.state.doors.commits import Rewind
 
 
 @dataclass(frozen=True, slots=True)

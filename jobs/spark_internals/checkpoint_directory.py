@@ -38,7 +38,8 @@ import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.source_positions import BatchEnd, ReadFiles, SourcePositions
+from keyscale.state.doors.catalogue import SourcePositions
+from keyscale.state.doors.commits import BatchEnd, ReadFiles
 
 from ..errors import JobError
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.state.engine.rocksdb_settings import RocksDbSettings
+    from keyscale.state.doors.keyed import RocksDbSettings
 
     from ..functions.subtask_info import FailedRecordPolicy
     from ..graph.topology import Topology

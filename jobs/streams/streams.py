@@ -11,9 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from keyscale.state.keyed.batch_clock import TimeDomain
-from keyscale.state.keyed.descriptors import check_type
-from keyscale.state.keyed.ttl import check_ttl
+from keyscale.state.doors.keyed import TimeDomain, check_ttl, check_type
 
 from ..errors import InvalidTopologyError, UnknownColumnError
 from ..functions.batch_function import KeyedBatchFunction
@@ -48,9 +46,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from keyscale.state.keyed.aggregating import AggregateFunction
-    from keyscale.state.keyed.descriptors import MapStateDescriptor
-    from keyscale.state.keyed.ttl import Ttl
+    from keyscale.state.doors.keyed import AggregateFunction, MapStateDescriptor, Ttl
 
     from ..functions.process_function import (
         OutputTag,

@@ -15,12 +15,15 @@ import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
-from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.keyed.backend import KeyedStateBackend
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.keys.hashing import HashId, hash_codes
-from keyscale.state.keys.key_groups import KEY_GROUP_BYTES, assign_to_key_groups, key_group_range, subtask_for_key_group
-from keyscale.state.operator_state.backend import OperatorStateBackend, redistribute
+from keyscale.state.doors.keyed import BatchClock, HeapEngine, KeyedStateBackend, OperatorStateBackend, redistribute
+from keyscale.state.doors.values import (
+    KEY_GROUP_BYTES,
+    HashId,
+    assign_to_key_groups,
+    hash_codes,
+    key_group_range,
+    subtask_for_key_group,
+)
 
 from ..errors import InvalidSchemaError, InvalidTopologyError, OutputTypeError
 from ..functions.batch_function import KeyedBatchFunction
@@ -49,10 +52,7 @@ from ..spark_internals.function_copies import worker_copy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from keyscale.state.keyed.descriptors import MapStateDescriptor
-    from keyscale.state.keyed.schema import KeyedSchema
-    from keyscale.state.keys.stored_key import StoredKey
-    from keyscale.state.operator_state.backend import OperatorStateSnapshot
+    from keyscale.state.doors.keyed import KeyedSchema, MapStateDescriptor, OperatorStateSnapshot, StoredKey
 
     from ..functions.process_function import Row
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 from pyspark.sql.streaming import stateful_processor as spark
 
-from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.doors.keyed import ListStateDescriptor, MapStateDescriptor, Ttl, ValueStateDescriptor
 
 from ..errors import ProcessorCallError
 from .row_codec import RowCodec, StateColumns
@@ -24,8 +23,7 @@ from .time_mode import TimeMode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
-    from keyscale.state.keyed.timer_queue import Timer
+    from keyscale.state.doors.keyed import KeyedStateBackend, Timer
 
     from .time_mode import ProcessorTime
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import pyarrow as pa
 
-from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keys.hashing import hash_codes
-from keyscale.state.keys.key_groups import assign_to_key_groups, key_group_range
+from keyscale.state.doors.keyed import ValueStateDescriptor
+from keyscale.state.doors.values import assign_to_key_groups, hash_codes, key_group_range
 
 from ..errors import InvalidTopologyError
 from ..operators.operator_contract import KEY_GROUP_COLUMN
@@ -21,7 +20,7 @@ from ..operators.operator_contract import KEY_GROUP_COLUMN
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.subtask_info import SubtaskInfo
 

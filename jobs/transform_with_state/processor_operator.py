@@ -24,7 +24,7 @@ from .time_mode import ProcessorTime, TimeMode
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from keyscale.state.keyed.backend import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend
 
     from ..functions.subtask_info import SubtaskInfo
     from ..operators.operator_contract import OutputBatch

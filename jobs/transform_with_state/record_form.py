@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
 
-from keyscale.state.serializers.conversions import exact_array
-from keyscale.state.serializers.key_columns import encode_column, join_columns
+from keyscale.state.doors.values import encode_column, exact_array, join_columns
 
 from ..errors import OutputTypeError
 from ..operators.column_values import batch_of, output_column, tuple_of, tuples_of

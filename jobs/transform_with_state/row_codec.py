@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 
-from keyscale.state.errors import SerializationError
+from keyscale.state.doors.values import SerializationError
 
 from ..errors import InvalidSchemaError
 from ..spark_internals.arrow_schemas import arrow_type_of

@@ -10,8 +10,7 @@ import hashlib
 from typing import Final
 from urllib.parse import quote
 
-from keyscale.state.errors import DescriptorError
-from keyscale.state.keyed.descriptors import check_name
+from keyscale.state.doors.keyed import DescriptorError, check_name
 
 _KEPT_CHARACTERS: Final = 80
 _DIGEST_CHARACTERS: Final = 40

@@ -11,9 +11,7 @@ from ..errors import ProcessorCallError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.state.keyed.list import ListState
-    from keyscale.state.keyed.map import MapState
-    from keyscale.state.keyed.value import ValueState
+    from keyscale.state.doors.keyed import ListState, MapState, ValueState
 
     from .row_codec import RowCodec
 

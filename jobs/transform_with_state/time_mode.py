@@ -17,7 +17,7 @@ from ..errors import InvalidTopologyError
 from ..functions.timer_service import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
-    from keyscale.state.keyed.batch_clock import Clock
+    from keyscale.state.doors.keyed import Clock
 
 _NO_TIME_MS: Final = -1
 _BEFORE_ANY_WATERMARK_MS: Final = 0

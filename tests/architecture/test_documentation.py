@@ -105,7 +105,7 @@ def test_the_architecture_lists_the_layers_of_the_import_contracts() -> None:
     for contract in settings["tool"]["importlinter"]["contracts"]:
         if contract["type"] == "layers":
             folder = contract["containers"][0].removeprefix("keyscale.").replace(".", "/")
-            layers = [re.sub(r"(\w+)", r"`\1`", layer.replace(" |", ",")) for layer in contract["layers"]]
+            layers = [re.sub(r"(\w+)", r"`\1`", re.sub(" [|:]", ",", layer)) for layer in contract["layers"]]
             assert f"| `{folder}/` | {' → '.join(layers)} |" in page
 
 

@@ -18,7 +18,8 @@ from tests.support.repository import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-FACADES = {"keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models"}
+DOORS = {f"keyscale.state.doors.{path.stem}" for path in (ROOT / "state" / "doors").glob("[a-z]*.py")}
+FACADES = {"keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models", *DOORS}
 # Names of several modules that mean the same in each. Inside of `api`
 # and `db`, where every room has a module per noun of the REST API, names may repeat.
 SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "errors", "kafka", "secret"}
@@ -61,6 +62,23 @@ def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
 def test_a_name_that_is_passed_on_would_be_found() -> None:
     assert ("keyscale.errors", "KeyscaleError") in names_imported_by(ROOT / "jobs" / "errors.py")
     assert "KeyscaleError" in imported_names("keyscale.jobs.errors")
+
+
+def test_a_door_lists_what_other_packages_use() -> None:
+    used = {
+        (module, name)
+        for path in source_files()
+        if path.relative_to(ROOT).parts[0] in {"jobs", "api", "db", "deploy"}
+        for module, name in names_imported_by(path)
+    }
+    names = [(door, name) for door in DOORS for name in importlib.import_module(door).__all__]
+    assert len(names) > len(DOORS)
+    assert set(names) - used == set()
+
+
+def test_a_name_is_listed_by_one_door() -> None:
+    names = Counter(name for door in DOORS for name in importlib.import_module(door).__all__)
+    assert {name for name, count in names.items() if count > 1} == set()
 
 
 def names_imported_by(path: Path) -> list[tuple[str, str]]:

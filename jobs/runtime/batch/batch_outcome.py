@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.job_counters import JobCounters
+from keyscale.state.doors.catalogue import JobCounters
 
 from .watermarks import time_after
 
 if TYPE_CHECKING:
     from keyscale.identifiers import OperatorUid
-    from keyscale.state.documents.changelog import ChangelogHandle
-    from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.doors.commits import JobTime
+    from keyscale.state.doors.subtasks import ChangelogHandle
 
     from ..executor.task import BatchTime
     from ..executor.task_reports import TaskReport

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
-from keyscale.state.documents.job_time import JobTime
-from keyscale.state.log.resolution import OperatorHistory
-from keyscale.state.restore.plan import plan_operator, version_of
+from keyscale.state.doors.catalogue import NOTHING_COUNTED, JobCounters
+from keyscale.state.doors.commits import JobTime, OperatorHistory
+from keyscale.state.doors.subtasks import plan_operator, version_of
 
 from ..executor.subtask_starts import SubtaskStart
 
@@ -19,10 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keyscale.identifiers import BatchId, OperatorUid
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.documents.rewind import Rewind
-    from keyscale.state.local.subtask_spec import SubtaskSpec
-    from keyscale.state.log.resolution import ResumePoint
+    from keyscale.state.doors.catalogue import Manifest
+    from keyscale.state.doors.commits import ResumePoint, Rewind
+    from keyscale.state.doors.subtasks import SubtaskSpec
 
     from ...functions.timer_service import NextTimers
     from .batch_outcome import BatchOutcome

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from keyscale.identifiers import OperatorUid
-    from keyscale.state.keys.hashing import HashId
+    from keyscale.state.doors.values import HashId
 
     from ...graph.nodes import OperatorNode
     from ...graph.topology import Topology

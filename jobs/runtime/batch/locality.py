@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.state.restore.opened_shards import StateSource
+from keyscale.state.doors.subtasks import StateSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from keyscale.state.documents.job_time import EventTime
+from keyscale.state.doors.commits import EventTime
 
 from ...graph.nodes import SourceNode
 from ...protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keyscale.identifiers import OperatorUid
-    from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.doors.commits import JobTime
 
     from ...graph.nodes import NodeId
     from ...graph.topology import Topology

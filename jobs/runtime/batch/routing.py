@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 from pyspark.sql.types import IntegerType
 
-from keyscale.state.keys.hashing import HashId, hash_codes
+from keyscale.state.doors.values import HashId, hash_codes
 
 from ...operators.operator_contract import KEY_GROUP_COLUMN
 from ...spark_internals.affinity import SUBTASK_COLUMN

@@ -18,8 +18,8 @@ import msgspec
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import BatchId, SubtaskIndex
-from keyscale.state.engine.rocksdb_settings import RocksDbSettings
-from keyscale.state.local.subtask_spec import SubtaskSpec
+from keyscale.state.doors.keyed import RocksDbSettings
+from keyscale.state.doors.subtasks import SubtaskSpec
 
 from ...errors import (
     SinkForbiddenError,
@@ -61,9 +61,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keyscale.identifiers import Attempt, JobId, OperatorUid
-    from keyscale.state.documents.job_time import JobTime
-    from keyscale.state.documents.rewind import Rewind
-    from keyscale.state.keys.hashing import HashId
+    from keyscale.state.doors.commits import JobTime, Rewind
+    from keyscale.state.doors.values import HashId
 
     from ...functions.timer_service import NextTimers
     from ...graph.nodes import NodeId, OperatorNode, SinkNode

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.identifiers import OperatorUid
-from keyscale.state.documents.source_positions import KINDS_NAME, ORDER_NAME, SourcePositions
+from keyscale.state.doors.catalogue import SourcePositions
+from keyscale.state.doors.commits import KINDS_NAME, ORDER_NAME
 
 from ...graph.nodes import ONLY_SOURCE_UID
 from ...spark_internals.checkpoint_directory import (
@@ -31,7 +32,7 @@ from ..errors import RestoreRefusedError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.state.documents.source_positions import SparkFiles
+    from keyscale.state.doors.commits import SparkFiles
 
 
 @dataclass(frozen=True, slots=True)

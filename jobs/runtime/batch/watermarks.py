@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
-from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.keyed.batch_clock import END_OF_TIME_MS
+from keyscale.state.doors.commits import EventTime, JobTime
+from keyscale.state.doors.keyed import END_OF_TIME_MS
 
 from ...errors import TooManySplitsError
 from ...graph.nodes import OperatorNode

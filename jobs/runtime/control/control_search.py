@@ -16,7 +16,7 @@ from ...protocol.control_address import attempt_challenge, read_addresses
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
 logger = logging.getLogger(__name__)
 

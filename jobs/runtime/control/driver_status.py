@@ -26,8 +26,8 @@ from ..batch.record_rates import AVERAGED_MS, CoveredTime, rate_after
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from keyscale.state.documents.job_counters import JobCounters
-    from keyscale.state.retention.deletion import Deleted
+    from keyscale.state.doors.catalogue import JobCounters
+    from keyscale.state.doors.commits import Deleted
 
     from ...protocol.messages import (
         CommandResult,

@@ -14,15 +14,19 @@ from msgspec import UNSET, UnsetType
 
 from keyscale.clock import now_ms
 from keyscale.identifiers import Attempt, JobId
-from keyscale.state.documents.claim import ClaimMode, check_claim, take_claim
-from keyscale.state.documents.job_counters import JobCounters
-from keyscale.state.documents.log_entries import AttemptOpened
-from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.keys.hashing import HashId
-from keyscale.state.layout import Layout
-from keyscale.state.log.commit_log import CommitLog, FencedError
-from keyscale.state.objects.errors import ObjectNotFoundError
-from keyscale.state.snapshot.own_copy import own_copy
+from keyscale.state.doors.catalogue import JobCounters, SnapshotKind
+from keyscale.state.doors.commits import (
+    AttemptOpened,
+    ClaimMode,
+    CommitLog,
+    FencedError,
+    check_claim,
+    own_copy,
+    take_claim,
+)
+from keyscale.state.doors.objects import ObjectNotFoundError
+from keyscale.state.doors.paths import Layout
+from keyscale.state.doors.values import HashId
 
 from ...graph.nodes import ONLY_SOURCE_UID
 from ..batch.source_order import (
@@ -36,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from keyscale.identifiers import OperatorUid
-    from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
-    from keyscale.state.log.resolution import ResumePoint
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import Manifest
+    from keyscale.state.doors.commits import OperatorDeclaration, ResumePoint
+    from keyscale.state.doors.objects import ObjectStore
 
     from ...protocol.messages import Assignment
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.identifiers import BatchId
-from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
-from keyscale.state.log.commit_log import FencedError
+from keyscale.state.doors.commits import BatchCommitted, BatchPlanned, FencedError
 from keyscale.syncpoint import reach
 
 from ...protocol.messages import Commit
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from keyscale.state.documents.manifest import Manifest
+    from keyscale.state.doors.catalogue import Manifest
 
     from ..batch.batch_outcome import BatchOutcome
     from ..batch.committed_state import CommittedState

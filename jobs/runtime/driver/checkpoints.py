@@ -19,21 +19,19 @@ from msgspec import UNSET
 
 from keyscale.clock import now_ms
 from keyscale.identifiers import CheckpointId
-from keyscale.state.documents.job_time import EventTime, JobTime
-from keyscale.state.documents.manifest import (
-    Manifest,
+from keyscale.state.doors.catalogue import Manifest, SnapshotKind, read_manifest
+from keyscale.state.doors.commits import (
+    EventTime,
+    JobTime,
     OperatorSnapshot,
-    SnapshotKind,
     distinct_bytes,
     known_files,
-    read_manifest,
     write_manifest,
+    write_positions,
 )
-from keyscale.state.documents.source_positions import write_positions
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.keyed.stamp import STAMP_MIN_MS
-from keyscale.state.layout import location_of
-from keyscale.state.objects.errors import ObjectNotFoundError
+from keyscale.state.doors.keyed import STAMP_MIN_MS, BatchClock
+from keyscale.state.doors.objects import ObjectNotFoundError
+from keyscale.state.doors.paths import location_of
 from keyscale.syncpoint import reach
 
 from ...operators.failures import shown_message, typed_failure
@@ -49,9 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
-    from keyscale.state.documents.manifest import OperatorDeclaration
-    from keyscale.state.layout import Layout
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.commits import OperatorDeclaration
+    from keyscale.state.doors.objects import ObjectStore
+    from keyscale.state.doors.paths import Layout
 
     from ...spark_internals.affinity import Anchor
     from ..batch.committed_state import CommittedState

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.log.commit_log import FencedError
+from keyscale.state.doors.commits import FencedError
 
 from ...operators.failures import typed_failure
 from ...protocol.messages import CommandKind, CommandResult, DriverState

@@ -17,12 +17,10 @@ from msgspec import UnsetType
 
 from keyscale.clock import now_ms
 from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
-from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.keys.hashing import HashId
-from keyscale.state.keys.key_groups import KeyGroupRange
-from keyscale.state.layout import Layout
-from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
-from keyscale.state.retention.deletion_plan import RetentionPolicy
+from keyscale.state.doors.commits import OperatorDeclaration, RetentionPolicy
+from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
+from keyscale.state.doors.paths import Layout
+from keyscale.state.doors.values import HashId, KeyGroupRange
 from keyscale.syncpoint import reach
 
 from ...errors import SinkUnavailableError
@@ -57,9 +55,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.log.resolution import ResumePoint
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import Manifest
+    from keyscale.state.doors.commits import ResumePoint
+    from keyscale.state.doors.objects import ObjectStore
 
     from ...graph.topology import Topology
     from ...protocol.messages import Assignment, CheckpointSettings, Command

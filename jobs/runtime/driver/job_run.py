@@ -8,7 +8,7 @@ import queue
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from keyscale.state.objects.opening import open_store
+from keyscale.state.doors.objects import open_store
 
 from ...errors import SinkUnavailableError
 from ...graph.described_graph import describe
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
     from ...graph.topology import Topology
     from ...protocol.messages import Assignment, Command, RestartStrategy, SecretReference

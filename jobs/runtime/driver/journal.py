@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from ..retries import Retries
 
 if TYPE_CHECKING:
-    from keyscale.state.documents.log_entries import LogEntry
-    from keyscale.state.log.commit_log import CommitLog
+    from keyscale.state.doors.commits import CommitLog, LogEntry
 
 NO_RETRIES = Retries(0)
 

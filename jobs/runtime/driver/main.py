@@ -70,7 +70,7 @@ from keyscale.jobs.runtime.errors import (
     DriverEnvironmentError,
 )
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp
-from keyscale.state.objects.opening import open_store
+from keyscale.state.doors.objects import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -47,14 +47,11 @@ from keyscale.jobs.secret import Secret
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.jobs.spark_internals.source_inputs import kinds_of
 from keyscale.jobs.streams.environment import StreamEnvironment
-from keyscale.state.documents.manifest import OperatorDeclaration
-from keyscale.state.engine.heap import HeapEngine
-from keyscale.state.keyed.backend import KeyedStateBackend
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.keys.hashing import HashId
-from keyscale.state.local.subtask_spec import SubtaskSpec
-from keyscale.state.operator_state.backend import OperatorStateBackend
-from keyscale.state.restore.program_change import DeclaredOperator
+from keyscale.state.doors.commits import OperatorDeclaration
+from keyscale.state.doors.keyed import BatchClock, HeapEngine, KeyedStateBackend, OperatorStateBackend
+from keyscale.state.doors.planning import DeclaredOperator
+from keyscale.state.doors.subtasks import SubtaskSpec
+from keyscale.state.doors.values import HashId
 
 if TYPE_CHECKING:
     from keyscale.jobs.graph.nodes import OperatorNode

@@ -11,15 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.identifiers import JobId
-from keyscale.state.documents.checked_document import DocumentCorruptError
-from keyscale.state.documents.manifest import read_manifest
-from keyscale.state.documents.source_positions import read_positions
-from keyscale.state.layout import Layout, split_location
-from keyscale.state.log.commit_log import CommitLog, FencedError
-from keyscale.state.log.recovery import missing_files, recover
-from keyscale.state.log.resolution import resolve
-from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundError
-from keyscale.state.restore.program_change import rekeyed
+from keyscale.state.doors.catalogue import DocumentCorruptError, missing_files, read_manifest, read_positions
+from keyscale.state.doors.commits import CommitLog, FencedError, recover, rekeyed, resolve
+from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
+from keyscale.state.doors.paths import Layout, split_location
 
 from ...spark_internals.checkpoint_directory import merged, with_commit
 from ..batch.source_order import (
@@ -37,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from keyscale.identifiers import OperatorUid
-    from keyscale.state.documents.manifest import Manifest, OperatorDeclaration
-    from keyscale.state.log.resolution import ResumePoint
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.catalogue import Manifest
+    from keyscale.state.doors.commits import OperatorDeclaration, ResumePoint
+    from keyscale.state.doors.objects import ObjectStore
 
     from ...protocol.messages import Assignment
 

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.state.layout import Layout
-from keyscale.state.log.commit_log import CommitLog
-from keyscale.state.objects.errors import StoreRefusedError
-from keyscale.state.retention.deletion import delete_planned, gather_facts
-from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from keyscale.state.doors.commits import CommitLog, RetentionPolicy, delete_planned, gather_facts, plan_deletion
+from keyscale.state.doors.objects import StoreRefusedError
+from keyscale.state.doors.paths import Layout
 
 from ...protocol.messages import Failure
 
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from keyscale.identifiers import JobId
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
     from ..control.driver_status import DriverStatus
 

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.log.commit_log import FencedError
+from keyscale.state.doors.commits import FencedError
 
 from ...operators.failures import described, origin_of, shown_message, shown_traceback, typed_failure
 from ...protocol.messages import DriverState, Failure

@@ -13,7 +13,7 @@ from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 
 if TYPE_CHECKING:
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
     from ..control.driver_status import DriverStatus
 

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from keyscale.file_rights import missing_right
 from keyscale.identifiers import JobId
-from keyscale.state.errors import DiskForbiddenError
-from keyscale.state.layout import Layout
-from keyscale.state.objects.errors import StoreForbiddenError
-from keyscale.state.objects.object_store import probe
+from keyscale.state.doors.objects import DiskForbiddenError, StoreForbiddenError, probe
+from keyscale.state.doors.paths import Layout
 
 from ...sinks.sink import CheckedSink, SinkContext
 from ..batch.runner import of_sink
@@ -25,7 +23,7 @@ from ..batch.runner import of_sink
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
     from ...graph.topology import Topology
     from ...protocol.messages import Assignment

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.state.serializers.arrow_columns import column_over
+from keyscale.state.doors.values import column_over
 
 from ...operators.operator_contract import SideBatch
 

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.state.consolidation.consolidator import start_consolidator
-from keyscale.state.keyed.batch_clock import BatchClock
-from keyscale.state.layout import Layout
-from keyscale.state.restore.plan import check_cover
-from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
+from keyscale.state.doors.keyed import BatchClock
+from keyscale.state.doors.paths import Layout
+from keyscale.state.doors.subtasks import LocalSnapshotLostError, check_cover, start_consolidator, upload_snapshot
 from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
@@ -35,12 +33,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
     from keyscale.identifiers import CheckpointId, OperatorUid, SubtaskIndex
-    from keyscale.state.documents.manifest import SnapshotHandle
-    from keyscale.state.engine.key_group_sizes import KeyGroupSizes
-    from keyscale.state.keys.key_groups import KeyGroupRange
-    from keyscale.state.local.subtask_spec import SubtaskSpec
-    from keyscale.state.snapshot.snapshot import LocalSnapshot
-    from keyscale.state.subtask.store import SubtaskStore
+    from keyscale.state.doors.subtasks import KeyGroupSizes, LocalSnapshot, SnapshotHandle, SubtaskSpec, SubtaskStore
+    from keyscale.state.doors.values import KeyGroupRange
 
     from ...spark_internals.affinity import Anchor
     from ...spark_internals.parcels import Parcel

@@ -12,19 +12,16 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.documents.log_entries import BatchCommitted
-from keyscale.state.log.commit_log import CommitLog
-from keyscale.state.restore.plan import DeferredPlan
+from keyscale.state.doors.commits import BatchCommitted, CommitLog
+from keyscale.state.doors.subtasks import DeferredPlan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keyscale.identifiers import OperatorUid, SubtaskIndex
-    from keyscale.state.documents.state_version import StateVersion
-    from keyscale.state.layout import Layout
-    from keyscale.state.objects.object_store import ObjectStore
-    from keyscale.state.operator_state.operator_files import OperatorStatePlan
-    from keyscale.state.restore.plan import RestorePlan
+    from keyscale.state.doors.objects import ObjectStore
+    from keyscale.state.doors.paths import Layout
+    from keyscale.state.doors.subtasks import OperatorStatePlan, RestorePlan, StateVersion
 
     from ...spark_internals.parcels import Parcel
 

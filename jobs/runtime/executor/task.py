@@ -15,7 +15,7 @@ from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import SubtaskIndex
-from keyscale.state.keyed.batch_clock import BatchClock
+from keyscale.state.doors.keyed import BatchClock
 from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from pyspark import Accumulator
 
     from keyscale.identifiers import BatchId
-    from keyscale.state.local.subtask_spec import SubtaskSpec
-    from keyscale.state.subtask.store import SubtaskStore
+    from keyscale.state.doors.subtasks import SubtaskSpec, SubtaskStore
 
     from ...graph.nodes import OperatorNode
     from ...operators.operator_contract import OperatorLogic

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
-from keyscale.state.documents.changelog import ChangelogHandle
-from keyscale.state.restore.opened_shards import StateSource
+from keyscale.state.doors.subtasks import ChangelogHandle, StateSource
 
 from ...errors import IncompleteReportsError
 from ...functions.timer_service import NextTimers

@@ -9,14 +9,14 @@ import os
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from keyscale.state.objects.opening import open_store
-from keyscale.state.subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
+from keyscale.state.doors.objects import open_store
+from keyscale.state.doors.subtasks import IDLE_SECONDS_MAX, WarmStores
 
 from ...spark_internals.socket_exchange import socket_exchange
 
 if TYPE_CHECKING:
     from keyscale.identifiers import OperatorUid, SubtaskIndex
-    from keyscale.state.objects.object_store import ObjectStore
+    from keyscale.state.doors.objects import ObjectStore
 
 WARM_IDLE_VARIABLE = "KEYSCALE_WARM_STATE_IDLE_MS"
 

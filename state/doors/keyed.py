@@ -1,0 +1,77 @@
+"""State of functions and operators, with timers and time.
+
+It needs neither RocksDB nor an object store.
+"""
+
+from __future__ import annotations
+
+from ..engine.heap import HeapEngine
+from ..engine.rocksdb_settings import RocksDbSettings
+from ..errors import DescriptorError, StateSchemaMismatchError
+from ..keyed.aggregating import AggregateFunction, AggregatingState, ReducingState
+from ..keyed.backend import KeyedStateBackend
+from ..keyed.batch_clock import END_OF_TIME_MS, BatchClock, Clock, TimeDomain
+from ..keyed.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+    check_name,
+    check_type,
+)
+from ..keyed.list import ListState
+from ..keyed.map import MapState
+from ..keyed.schema import KeyedSchema
+from ..keyed.stamp import STAMP_MIN_MS
+from ..keyed.timer_queue import Timer, TimerQueue
+from ..keyed.ttl import Ttl, UpdateType, check_ttl
+from ..keyed.value import ValueState
+from ..keys.stored_key import StoredKey
+from ..operator_state.backend import (
+    BroadcastState,
+    OperatorListState,
+    OperatorStateBackend,
+    OperatorStateSnapshot,
+    ReadOnlyBroadcastState,
+    redistribute,
+)
+
+__all__ = [
+    "END_OF_TIME_MS",
+    "STAMP_MIN_MS",
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "BatchClock",
+    "BroadcastState",
+    "Clock",
+    "DescriptorError",
+    "HeapEngine",
+    "KeyedSchema",
+    "KeyedStateBackend",
+    "ListState",
+    "ListStateDescriptor",
+    "MapState",
+    "MapStateDescriptor",
+    "OperatorListState",
+    "OperatorStateBackend",
+    "OperatorStateSnapshot",
+    "ReadOnlyBroadcastState",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "RocksDbSettings",
+    "StateSchemaMismatchError",
+    "StoredKey",
+    "TimeDomain",
+    "Timer",
+    "TimerQueue",
+    "Ttl",
+    "UpdateType",
+    "ValueState",
+    "ValueStateDescriptor",
+    "check_name",
+    "check_ttl",
+    "check_type",
+    "redistribute",
+]

@@ -1,0 +1,41 @@
+"""A subtask's store in an executor: opening, snapshots and uploads.
+
+No other door imports RocksDB.
+"""
+
+from __future__ import annotations
+
+from ..consolidation.consolidator import start_consolidator
+from ..documents.changelog import ChangelogHandle
+from ..documents.manifest import SnapshotHandle
+from ..documents.state_version import StateVersion
+from ..engine.key_group_sizes import KeyGroupSizes
+from ..local.subtask_spec import SubtaskSpec
+from ..operator_state.operator_files import OperatorStatePlan
+from ..restore.opened_shards import StateSource
+from ..restore.plan import DeferredPlan, RestorePlan, check_cover, plan_operator, version_of
+from ..snapshot.snapshot import LocalSnapshot, LocalSnapshotLostError, upload_snapshot
+from ..subtask.store import SubtaskStore
+from ..subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
+
+__all__ = [
+    "IDLE_SECONDS_MAX",
+    "ChangelogHandle",
+    "DeferredPlan",
+    "KeyGroupSizes",
+    "LocalSnapshot",
+    "LocalSnapshotLostError",
+    "OperatorStatePlan",
+    "RestorePlan",
+    "SnapshotHandle",
+    "StateSource",
+    "StateVersion",
+    "SubtaskSpec",
+    "SubtaskStore",
+    "WarmStores",
+    "check_cover",
+    "plan_operator",
+    "start_consolidator",
+    "upload_snapshot",
+    "version_of",
+]
