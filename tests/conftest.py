@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import uuid
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.support.servers.postgres import create_database
 from tests.support.servers.shared_postgres import SharedPostgres
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from pyspark.sql import SparkSession
     from xdist.workermanage import WorkerController
@@ -63,6 +64,17 @@ def pytest_configure_node(node: WorkerController) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not is_worker(config):
         config.stash[POSTGRES].stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Spares the garbage collection what is collected: it all stays, and would be walked through again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
