@@ -87,6 +87,7 @@ def test_the_tests_environment_serves_every_other_command_too(checkout: Path, tm
     assert launch(checkout / "keyscale", "--help", KEYSCALE_VENV=str(environment)).returncode == 0
 
 
+@pytest.mark.real
 def test_a_benchmark_runs_in_the_development_environment(checkout: Path, tmp_path: Path) -> None:
     (checkout / "bench").symlink_to(ROOT / "bench")
     environment = stamped_environment(tmp_path, hash_of(checkout / "requirements-dev.lock"))
@@ -140,6 +141,7 @@ def test_a_lock_pins_every_package_by_hash_and_names_no_address(lock: str) -> No
     assert len(pinned) == len(required)
 
 
+@pytest.mark.real
 def test_packages_are_installed_from_the_lock_alone_and_it_holds_everything_that_they_need() -> None:
     # pip that resolves would meet a newer version of `coverage[toml]` than the pinned one, and refuse every new clone.
     assert "--no-deps --require-hashes" in LAUNCHER.read_text()

@@ -51,7 +51,6 @@ def source_files() -> list[Path]:
     return sorted(path for package in ("src", *FOLDERS, "bench", "tests") for path in (root / package).rglob("*.py"))
 
 
-@cache
 def syntax_tree(path: Path) -> ast.Module:
-    """Returns a source's syntax tree, which several tests look at."""
+    """Returns a source's syntax tree; to keep the trees of all sources would take 600 MB."""
     return ast.parse(path.read_text(encoding="utf-8"))
