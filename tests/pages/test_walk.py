@@ -206,7 +206,7 @@ def upgrade(walk: Walk) -> None:
     page.get_by_role("button", name="Change the job…").click()
     form = page.get_by_role("region", name="Change the job")
     form.get_by_label("or upload another program").set_input_files(program(2))
-    expect(form.get_by_label("Program")).to_have_value(re.compile("."))
+    expect(form.get_by_label("Program", exact=True)).to_have_value(re.compile("."))
     expect(page).to_have_url(re.compile("program="), timeout=TIMEOUT_MS)
     form.get_by_label("Why").fill("rows say their version")
     form.get_by_role("button", name="Show the plan").click()
