@@ -548,37 +548,33 @@ class RevisionNotFoundError(ApiError):
     advice = "`./keyscale jobs revisions JOB` lists its revisions. Over HTTP: GET /v1/jobs/{id}/revisions."
 
 
-class ChangeInProgressError(ApiError):
-    """Another change of the job is in progress.
+class OperationInProgressError(ApiError):
+    """Another operation changes the job.
 
     Attributes:
-        change_id: The running change.
+        operation_id: The operation.
     """
 
-    def __init__(self, detail: str = "", change_id: str | None = None) -> None:
-        super().__init__(detail)
-        self.change_id = change_id
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.detail, self.change_id)
-
-    @property
-    def more(self) -> dict[str, Any]:
-        return {"change_id": self.change_id}
-
-
-class UpgradeInProgressError(ChangeInProgressError):
-    """The job is being upgraded; another change must wait."""
-
-    code = "UPGRADE_IN_PROGRESS"
-    title = "The job is being upgraded"
+    code = "OPERATION_IN_PROGRESS"
+    title = "Another operation changes the job"
     status = 409
     domain = "user"
     retryable = True
     advice = (
-        "`./keyscale jobs wait JOB` waits for the running upgrade to end; `./keyscale jobs cancel-change JOB` cancels "
-        "it. Over HTTP: GET /v1/jobs/{id}/changes/{change_id} with the `change_id` of this answer."
+        "`detail` names the command that waits for its end, and `operation_id` the operation: "
+        "`./keyscale operations watch ID` follows it, `./keyscale operations cancel ID` cancels it."
     )
+
+    def __init__(self, detail: str = "", operation_id: str | None = None) -> None:
+        super().__init__(detail)
+        self.operation_id = operation_id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail, self.operation_id)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        return {"operation_id": self.operation_id}
 
 
 class RevisionConflictError(ApiError):
@@ -663,30 +659,16 @@ class RestoreSourceError(ApiError):
     )
 
 
-class RescaleInProgressError(ChangeInProgressError):
-    """The job is being rescaled; a second rescale must wait."""
+class OperationNotCancellableError(ApiError):
+    """An operation cannot be cancelled, or not any more."""
 
-    code = "RESCALE_IN_PROGRESS"
-    title = "The job is being rescaled"
-    status = 409
-    domain = "user"
-    retryable = True
-    advice = (
-        "`detail` names the command that waits for its end. `./keyscale jobs cancel-change JOB` cancels the rescale. "
-        "Over HTTP: GET /v1/jobs/{id} until `status` is RUNNING; `change_id` is the running rescale."
-    )
-
-
-class ChangeNotCancellableError(ApiError):
-    """A change can no longer be cancelled."""
-
-    code = "CHANGE_NOT_CANCELLABLE"
-    title = "The change can no longer be cancelled"
+    code = "OPERATION_NOT_CANCELLABLE"
+    title = "The operation cannot be cancelled"
     status = 409
     domain = "user"
     advice = (
-        "`detail` says how far it is. To take back a change that has ended, make another change: `./keyscale rescale"
-        " JOB N` to the old parallelism, or `./keyscale jobs rollback JOB REVISION`."
+        "`detail` says why. To take back a change that has ended, make another change: `./keyscale rescale JOB N` to"
+        " the old parallelism, or `./keyscale jobs rollback JOB REVISION`."
     )
 
 

@@ -51,12 +51,12 @@ _STATEMENTS = (
        SELECT md5('job' || j), c, 'totals', s, 'COMPLETED', 0, 63, :now, 200, 1, 5, 150, 100, 50000, 3
        FROM generate_series(1, :jobs) j, generate_series(greatest(1, :checkpoints - 99), :checkpoints) c,
             generate_series(0, :subtasks - 1) s""",
-    """INSERT INTO commands (id, job_id, attempt, kind, savepoint_id, drain, status, location, checkpoint_id,
-                              created_at_ms, ended_at_ms)
-       SELECT 'savepoint-' || j || '-' || a, md5('job' || j), 1, 'SAVEPOINT', 'savepoint-' || j || '-' || a, false,
-              'COMPLETED', 'file:///store/s', 1, :now - a, :now
+    """INSERT INTO operations (id, job_id, old_attempt, kind, status, command_status, location, checkpoint_id,
+                                requested_at_ms, ended_at_ms)
+       SELECT 'savepoint-' || j || '-' || a, md5('job' || j), 1, 'SAVEPOINT', 'COMPLETED', 'COMPLETED',
+              'file:///store/s', 1, :now - a, :now
        FROM generate_series(1, :jobs) j, generate_series(1, 6) a""",
-    """INSERT INTO changes (id, job_id, kind, status, phase, phases, from_revision, to_revision, upgrade_mode,
+    """INSERT INTO operations (id, job_id, kind, status, phase, phases, from_revision, to_revision, upgrade_mode,
                              from_parallelism, to_parallelism, old_attempt, requested_at_ms, ended_at_ms)
        SELECT 'rescale-' || j || '-' || a, md5('job' || j), 'RESCALE', 'COMPLETED', 'VERIFY', '[]', 1, 2, 'SAVEPOINT',
               1, 2, 1, :now - a, :now

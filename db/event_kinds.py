@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .statuses import ChangeKind, CommandKind
+from keyscale.jobs.protocol.operations import CHANGES, CommandKind, OperationStatus
 
 EVENT_KINDS = frozenset(
     {
@@ -44,8 +44,8 @@ EVENT_KINDS = frozenset(
         "VERIFICATION_REQUESTED",
         *(f"{noun}_{what}" for noun in ("CHECKPOINT", "SAVEPOINT") for what in ("REQUESTED", "DISCARDED", "DELETED")),
         *(f"{kind}_{status}" for kind in CommandKind for status in ("COMPLETED", "FAILED")),
-        *(f"{kind}_{what}" for kind in ChangeKind for what in ("REQUESTED", "PHASE", "CANCELLED")),
-        *(f"{kind}_{status}" for kind in ChangeKind for status in ("COMPLETED", "ROLLED_BACK", "FAILED")),
+        *(f"{kind}_{what}" for kind in CHANGES for what in ("REQUESTED", "PHASE", "CANCEL_REQUESTED")),
+        *(f"{kind}_{how}" for kind in CHANGES for how in OperationStatus if how is not OperationStatus.IN_PROGRESS),
     }
 )
 """All kinds that events have."""

@@ -52,38 +52,11 @@ class AttemptStage(StrEnum):
     ENDED = "ENDED"
 
 
-class CheckpointStatus(StrEnum):
-    """Status of a checkpoint or savepoint."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    SUBSUMED = "SUBSUMED"
-    DISCARDED = "DISCARDED"
-
-
 class SnapshotOwner(StrEnum):
     """Who decides when a checkpoint or savepoint is deleted."""
 
     PLATFORM = "PLATFORM"
     USER = "USER"
-
-
-class CommandStatus(StrEnum):
-    """Status of a command to a driver, and of its operation."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-
-
-class CommandKind(StrEnum):
-    """The kinds of commands to a driver."""
-
-    CHECKPOINT = "CHECKPOINT"
-    SAVEPOINT = "SAVEPOINT"
-    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"
-    CANCEL = "CANCEL"
 
 
 class RestoreMode(StrEnum):
@@ -102,45 +75,6 @@ class ClaimMode(StrEnum):
 
     NO_CLAIM = "NO_CLAIM"
     CLAIM = "CLAIM"
-
-
-class ChangeKind(StrEnum):
-    """The kinds of changes."""
-
-    RESCALE = "RESCALE"  # another parallelism, and nothing else
-    UPGRADE = "UPGRADE"
-    ROLLBACK = "ROLLBACK"  # to an earlier revision, at the user's request
-
-
-class UpgradeMode(StrEnum):
-    """How a change takes state along."""
-
-    SAVEPOINT = "SAVEPOINT"
-    LAST_STATE = "LAST_STATE"  # no savepoint: the latest checkpoint and the commit log
-    STATELESS = "STATELESS"
-
-
-class ChangeStatus(StrEnum):
-    """Status of a change."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    ROLLED_BACK = "ROLLED_BACK"  # the job runs its old revision
-    FAILED = "FAILED"  # the job ended during the change
-
-
-class ChangePhase(StrEnum):
-    """The phases of a change, in order.
-
-    ROLL_BACK replaces the remaining phases.
-    """
-
-    REQUESTED = "REQUESTED"  # the new driver is started beside the running driver
-    SAVEPOINT = "SAVEPOINT"
-    STOP = "STOP"
-    RESTORE = "RESTORE"
-    VERIFY = "VERIFY"
-    ROLL_BACK = "ROLL_BACK"
 
 
 class Role(StrEnum):

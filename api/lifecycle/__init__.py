@@ -2,6 +2,6 @@
 
 Only this room writes a job's status.
 
-`intents` stores users' requests, `fact_reader` reads the facts, `decision` (pure) decides the one next step, `steps`
+`requests` stores users' requests, `fact_reader` reads the facts, `decision` (pure) decides the one next step, `steps`
 defines the steps, `apply` applies them, and `reconciler` is the loop around them.
 """

@@ -8,23 +8,15 @@ from __future__ import annotations
 from functools import singledispatch
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, commands, series
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangePhase,
-    ChangeStatus,
-    CommandStatus,
-    DesiredState,
-    JobStatus,
-    UpgradeMode,
-)
+from keyscale.db.repositories import attempts, series
+from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationStatus, UpgradeMode
 from keyscale.units import duration_text
 
 from . import steps
 from .change_phases import cause_of
-from .intents import command_stop, settle_command
 from .job_totals import known_before
-from .job_transaction import JobTransaction, change_command_id
+from .job_transaction import JobTransaction
 from .ledger import stopped_at_ms, times_of
 from .restoring import restore_of_change, restore_of_roll_back
 from .transitions import enter
@@ -50,7 +42,7 @@ def _(step: steps.CreateAttempt, transaction: JobTransaction) -> None:
     transaction.note_counters(step.counters)
     attempt = transaction.create_attempt(step.revision, step.cause, stage=stage, after=step.after)
     if step.standby:
-        transaction.change().new_attempt = attempt.number
+        transaction.running().new_attempt = attempt.number
 
 
 @apply.register
@@ -104,9 +96,7 @@ def _(step: steps.SettleJob, transaction: JobTransaction) -> None:
 
 @apply.register
 def _(step: steps.StopWithoutSavepoint, transaction: JobTransaction) -> None:
-    command = commands.find(transaction.session, transaction.job.stop_operation_id or "")
-    if command is not None:
-        settle_command(transaction.session, command, status=CommandStatus.FAILED, failure=step.failure)
+    transaction.end(OperationStatus.FAILED, step.failure)
     transaction.settle(JobStatus.STOPPED, None)
 
 
@@ -120,6 +110,11 @@ def _(step: steps.ShowStatus, transaction: JobTransaction) -> None:
 
 
 @apply.register
+def _(step: steps.CompleteStart, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    transaction.end(OperationStatus.COMPLETED)
+
+
+@apply.register
 def _(step: steps.ForgetFailure, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
     failed = transaction.job.failure or {}
     transaction.job.failure = None
@@ -128,44 +123,38 @@ def _(step: steps.ForgetFailure, transaction: JobTransaction) -> None:  # noqa: 
 
 @apply.register
 def _(step: steps.ReassignStop, transaction: JobTransaction) -> None:
-    if (command := commands.find(transaction.session, step.command_id)) is not None:
-        command.attempt = step.attempt
+    transaction.running().old_attempt = step.attempt
 
 
 @apply.register
 def _(step: steps.ResumeJob, transaction: JobTransaction) -> None:
     transaction.job.desired = DesiredState.RUNNING
+    transaction.end(OperationStatus.FAILED, step.failure)
     transaction.record("STOP_FAILED", f"the savepoint failed, the job runs on: {step.failure['code']}")
 
 
 @apply.register
 def _(step: steps.AdvanceChange, transaction: JobTransaction) -> None:
-    change = transaction.change()
-    if step.phase is ChangePhase.STOP:
-        command = commands.find(transaction.session, change_command_id(change))
-        if command is not None:
-            change.savepoint_location = command.location
-    transaction.begin_phase(change, step.phase)
+    transaction.begin_phase(transaction.running(), step.phase)
 
 
 @apply.register
 def _(step: steps.BeginSavepoint, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
-    change = transaction.change()
-    command_id = change_command_id(change)
-    if commands.find(transaction.session, command_id) is None:
-        command_stop(transaction.session, transaction.job.id, change.old_attempt, command_id, change.id)
+    change = transaction.running()
+    change.command_status = change.command_status or CommandStatus.IN_PROGRESS
     transaction.begin_phase(change, ChangePhase.SAVEPOINT)
 
 
 @apply.register
 def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
-    change, session, job = transaction.change(), transaction.session, transaction.job
-    old = transaction.attempt(change.old_attempt)
+    change, session, job = transaction.running(), transaction.session, transaction.job
+    assert change.to_revision is not None  # noqa: S101 - a change has revisions
+    old = transaction.attempt(change.old_attempt or 0)
     change.stopped_at_ms = stopped_at_ms(old, change.phases, now_ms())
     transaction.end_attempt(old.number)
     pending = transaction.pending_restore()
     if change.upgrade_mode is UpgradeMode.LAST_STATE:
-        change.savepoint_location = transaction.latest_location()
+        change.location = transaction.latest_location()
     job.restore = restore_of_change(change, pending).dump()
     job.revision = change.to_revision
     standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
@@ -181,20 +170,19 @@ def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG
 
 @apply.register
 def _(step: steps.RetryRestore, transaction: JobTransaction) -> None:
-    change = transaction.change()
+    change = transaction.running()
     transaction.end_attempt(step.attempt)
-    change.new_attempt = transaction.create_attempt(change.to_revision, cause_of(change.kind)).number
+    change.new_attempt = transaction.create_attempt(change.to_revision or 0, cause_of(change.kind)).number
     if change.phase is not ChangePhase.RESTORE:
         transaction.begin_phase(change, ChangePhase.RESTORE)
 
 
 @apply.register
 def _(step: steps.AbandonChange, transaction: JobTransaction) -> None:
-    change = transaction.change()
     standby = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.STANDBY)
     if standby is not None:
         transaction.end_attempt(standby.number)
-    transaction.end_change(change, ChangeStatus.ROLLED_BACK, step.failure)
+    transaction.end(OperationStatus.ROLLED_BACK, step.failure)
     if step.replaced is not None:
         transaction.end_attempt(step.replaced, step.failure)
         transaction.job.restarts += 1
@@ -203,9 +191,10 @@ def _(step: steps.AbandonChange, transaction: JobTransaction) -> None:
 
 @apply.register
 def _(step: steps.RollBack, transaction: JobTransaction) -> None:
-    change = transaction.change()
+    change = transaction.running()
     if step.attempt is not None:
         transaction.end_attempt(step.attempt, step.failure)
+    assert change.from_revision is not None  # noqa: S101 - a change has revisions
     change.failure = dict(step.failure)
     transaction.pending_restore()
     transaction.job.restore = restore_of_roll_back(change).dump()
@@ -216,11 +205,11 @@ def _(step: steps.RollBack, transaction: JobTransaction) -> None:
 
 @apply.register
 def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
-    change = transaction.change()
+    change = transaction.running()
     change.resumed_at_ms = step.resumed_at_ms
     change.times = times_of(attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE))
-    status = ChangeStatus.ROLLED_BACK if step.rolled_back else ChangeStatus.COMPLETED
-    transaction.end_change(change, status, change.failure if step.rolled_back else None)
+    status = OperationStatus.ROLLED_BACK if step.rolled_back else OperationStatus.COMPLETED
+    transaction.end(status, change.failure if step.rolled_back else None)
 
 
 def _count_restart(transaction: JobTransaction) -> None:

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, UpgradeMode
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, UpgradeMode
 
 from .outcomes import Outcome, failure, failure_of, may_pass, outcome_of
 from .steps import (
@@ -70,9 +70,9 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
             return _rolled_back(facts.active, change, timeouts)
 
 
-def cause_of(kind: ChangeKind) -> Cause:
+def cause_of(kind: OperationKind) -> Cause:
     """Returns the cause of a change's attempts of the new revision."""
-    return Cause.RESCALE if kind is ChangeKind.RESCALE else Cause.UPGRADE
+    return {OperationKind.RESCALE: Cause.RESCALE, OperationKind.RESTART: Cause.RESTART}.get(kind, Cause.UPGRADE)
 
 
 def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
@@ -123,14 +123,14 @@ def _savepoint(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
         return AdvanceChange(ChangePhase.STOP)
     outcome = outcome_of(facts.active, timeouts) if facts.active is not None else Outcome.LOST
     if outcome is None:
-        return _give_savepoint_up(facts.active, command.id, change, timeouts)
+        return _give_savepoint_up(facts.active, command.operation_id, change, timeouts)
     lost = failure("DRIVER_LOST", "the driver is gone")
     why = failure_of(facts.active, outcome) if facts.active is not None else lost
-    return CheckSavepoint(command.id, missing=AbandonChange(why))
+    return CheckSavepoint(command.operation_id, missing=AbandonChange(why))
 
 
 def _give_savepoint_up(
-    active: AttemptFacts | None, command_id: str, change: ChangeFacts, timeouts: Timeouts
+    active: AttemptFacts | None, operation_id: str, change: ChangeFacts, timeouts: Timeouts
 ) -> Step | None:
     """Replaces an old driver that does not end its savepoint in time.
 
@@ -140,7 +140,7 @@ def _give_savepoint_up(
     if active is None or change.phase_age_ms <= limit_ms:
         return None
     why = _timed_out(change, "the old driver took no savepoint", limit_ms)
-    return CheckSavepoint(command_id, missing=AbandonChange(why, replaced=active.number))
+    return CheckSavepoint(operation_id, missing=AbandonChange(why, replaced=active.number))
 
 
 def _restore_or_roll_back(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
@@ -190,7 +190,7 @@ def _has_new_program(change: ChangeFacts) -> bool:
 
     A batch of timers alone does not try functions with records.
     """
-    return change.kind is not ChangeKind.RESCALE
+    return change.kind.may_change_program
 
 
 def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: ChangeFacts) -> Step | None:

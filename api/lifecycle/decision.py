@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus
+from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind
 
 from ..launching.processes import ProcessState
 from .change_phases import next_change_step
@@ -18,6 +19,7 @@ from .steps import (
     AnnounceWait,
     Cause,
     CheckSavepoint,
+    CompleteStart,
     CreateAttempt,
     EndAttempt,
     ForgetFailure,
@@ -55,8 +57,9 @@ def waits_for_news(facts: JobFacts) -> bool:
     News is the end or the silence of its driver, or what its driver or its user writes into the database. No time that
     the job's status has lasted matters.
     """
-    is_settled = facts.status is JobStatus.RUNNING and facts.desired is DesiredState.RUNNING and facts.change is None
-    return is_settled and facts.active is not None and facts.standby is None and not facts.ended
+    is_settled = facts.status is JobStatus.RUNNING and facts.desired is DesiredState.RUNNING
+    is_moved = facts.change is not None or facts.is_starting
+    return is_settled and not is_moved and facts.active is not None and facts.standby is None and not facts.ended
 
 
 def status_of(facts: JobFacts) -> JobStatus:
@@ -64,7 +67,7 @@ def status_of(facts: JobFacts) -> JobStatus:
     if facts.desired is DesiredState.CANCELLED:
         return JobStatus.STOPPING
     if facts.change is not None:
-        return JobStatus.RESCALING if facts.change.kind is ChangeKind.RESCALE else JobStatus.UPGRADING
+        return JobStatus.RESCALING if facts.change.kind is OperationKind.RESCALE else JobStatus.UPGRADING
     if facts.desired is DesiredState.STOPPED:
         done = facts.stop is not None and facts.stop.status is CommandStatus.COMPLETED
         return JobStatus.STOPPING if done else JobStatus.SAVEPOINTING
@@ -79,6 +82,8 @@ def _show(facts: JobFacts) -> Step | None:
     status = status_of(facts)
     if status is not facts.status:
         return ShowStatus(status)
+    if facts.is_starting and status is JobStatus.RUNNING and facts.active is not None and facts.active.has_begun:
+        return CompleteStart()
     has_committed = facts.active is not None and facts.active.first_commit_at_ms is not None
     return ForgetFailure() if facts.has_failure and has_committed else None
 
@@ -195,7 +200,7 @@ def _pursue_stop(
 ) -> Step | None:
     """Decides for a stop command without a result."""
     if outcome is not None:
-        return CheckSavepoint(stop.id, missing=replace_or_fail(facts, active, outcome, timeouts))
+        return CheckSavepoint(stop.operation_id, missing=replace_or_fail(facts, active, outcome, timeouts))
     if stop.attempt != active.number:
-        return ReassignStop(stop.id, active.number)
+        return ReassignStop(stop.operation_id, active.number)
     return None

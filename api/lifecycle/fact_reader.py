@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, changes, commands, revisions
-from keyscale.db.statuses import AttemptStage, ChangePhase
+from keyscale.db.repositories import attempts, operations, revisions
+from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
+from keyscale.jobs.protocol.operations import STOPS, ChangePhase, OperationKind, UpgradeMode
 from keyscale.jobs.protocol.restart import delay_ms_max
 
 from ..launching.processes import ProcessState
 from .facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
-from .job_transaction import change_command_id
 from .repeated_faults import REPETITIONS_MAX, EarlierRun
 from .steps import Cause
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Attempt, Change, Command, Job, Revision
+    from keyscale.db.models import Attempt, Job, Operation, Revision
     from keyscale.db.repositories.job_signs import JobSign
 
     from ..launching.launcher import Launcher
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _WARM_UPS_MAX = 5  # of the job's last changes
 
+_OF_CHANGES = (Cause.RESCALE, Cause.RESTART, Cause.UPGRADE)
 _STRATEGY: TypeAdapter[Any] = TypeAdapter(RestartStrategy)
 
 
@@ -55,8 +56,7 @@ class FactReader:
 
     def read(self, session: Session, job: Job) -> JobFacts:
         """Returns the current facts of a job."""
-        change, revision = changes.running(session, job.id), revisions.current(session, job)
-        stop = commands.find(session, job.stop_operation_id) if job.stop_operation_id else None
+        running, revision = operations.running(session, job.id), revisions.current(session, job)
         active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
         standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)
         now = now_ms()
@@ -78,11 +78,12 @@ class FactReader:
             earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
             has_failure=job.failure is not None,
             ended=tuple(self.of_attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
-            stop=self._command(stop) if stop else None,
+            stop=self._command(running) if running is not None and running.kind in STOPS else None,
+            is_starting=running is not None and running.kind is OperationKind.START,
         )
-        if change is None:
+        if running is None or not running.kind.is_change:
             return facts
-        return replace(facts, change=self._change(session, change, waits_for_turn=facts.waits_for_turn))
+        return replace(facts, change=self._change(session, running, waits_for_turn=facts.waits_for_turn))
 
     def silent_ms(self, sign: JobSign) -> int:
         """Returns how long a job's active driver has been silent.
@@ -128,31 +129,34 @@ class FactReader:
     def _silent_ms(self, job_id: str, attempt: int, heartbeat_at_ms: int | None, attached_at_ms: int | None) -> int:
         return self._stopwatch.elapsed_ms((job_id, attempt, "heartbeat"), (heartbeat_at_ms, attached_at_ms))
 
-    def _command(self, command: Command) -> CommandFacts:
+    def _command(self, operation: Operation) -> CommandFacts | None:
+        if operation.command_status is None:
+            return None
         return CommandFacts(
-            id=command.id,
-            status=command.status,
-            attempt=command.attempt,
-            drain=command.drain,
-            status_age_ms=self._stopwatch.elapsed_ms(("command", command.id), command.status),
-            failure=command.failure,
+            operation_id=operation.id,
+            status=operation.command_status,
+            attempt=operation.old_attempt or 0,
+            drain=operation.kind is OperationKind.DRAIN,
+            status_age_ms=self._stopwatch.elapsed_ms(("command", operation.id), operation.command_status),
+            failure=operation.failure,
         )
 
-    def _change(self, session: Session, change: Change, *, waits_for_turn: bool) -> ChangeFacts:
-        command = commands.find(session, change_command_id(change))
-        old = attempts.find(session, change.job_id, change.old_attempt)
-        revision = revisions.find(session, change.job_id, change.from_revision)
+    def _change(self, session: Session, change: Operation, *, waits_for_turn: bool) -> ChangeFacts:
+        assert change.phase is not None  # noqa: S101 - a change begins with its first phase
+        old_attempt, to_revision = change.old_attempt or 0, change.to_revision or 0
+        old = attempts.find(session, change.job_id, old_attempt)
+        revision = revisions.find(session, change.job_id, change.from_revision or 0)
         settings = CheckpointSettings.model_validate(revision.checkpoints if revision else {})
         is_warming = change.phase is ChangePhase.REQUESTED
-        earlier_warm_ms = changes.last_warm_ups(session, change.job_id, _WARM_UPS_MAX) if is_warming else ()
+        earlier_warm_ms = operations.last_warm_ups(session, change.job_id, _WARM_UPS_MAX) if is_warming else ()
         phase_age_ms = self._stopwatch.elapsed_ms(("change", change.id), (change.phase, waits_for_turn))
         return ChangeFacts(
             phase=change.phase,
-            to_revision=change.to_revision,
+            to_revision=to_revision,
             kind=change.kind,
-            mode=change.upgrade_mode,
-            command=self._command(command) if command else None,
-            tries=attempts.count_after(session, change.job_id, change.old_attempt, (Cause.RESCALE, Cause.UPGRADE)),
+            mode=change.upgrade_mode or UpgradeMode.SAVEPOINT,
+            command=self._command(change),
+            tries=attempts.count_after(session, change.job_id, old_attempt, _OF_CHANGES),
             phase_age_ms=0 if waits_for_turn else phase_age_ms,
             checkpoint_timeout_ms=settings.timeout_ms,
             batch_duration_ms=((old.metrics if old else None) or {}).get("batch_duration_ms", 0.0),

@@ -8,16 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.statuses import ChangeKind, UpgradeMode
-from keyscale.jobs.protocol.messages import FailureHistory
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory
+from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
 
 from ..launching.processes import ProcessState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
-    from keyscale.jobs.protocol.messages import DriverState, RestartStrategy
+    from keyscale.db.statuses import DesiredState, JobStatus
+    from keyscale.jobs.protocol.messages import RestartStrategy
+    from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
 
     from .repeated_faults import EarlierRun
 
@@ -116,6 +117,12 @@ class AttemptFacts:
     turn: Turn = NOW
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it runs the job, and has processed input or found none."""
+        is_running = self.driver_state is DriverState.RUNNING and self.restored_at_ms is not None
+        return is_running and (self.has_run_input or self.waits_for_input)
+
+    @property
     def waits_for_turn(self) -> bool:
         """Whether its launch waits until other drivers have started."""
         return self.process is ProcessState.UNLAUNCHED and self.turn.place > 0
@@ -127,7 +134,7 @@ class AttemptFacts:
 class CommandFacts:
     """A command to stop with a savepoint, for stops and changes."""
 
-    id: str
+    operation_id: str
     status: CommandStatus
     attempt: int
     drain: bool = False
@@ -152,7 +159,7 @@ class ChangeFacts:
 
     phase: ChangePhase
     to_revision: int
-    kind: ChangeKind = ChangeKind.RESCALE
+    kind: OperationKind = OperationKind.RESCALE
     mode: UpgradeMode = UpgradeMode.SAVEPOINT
     command: CommandFacts | None = None
     tries: int = 0
@@ -180,6 +187,7 @@ class JobFacts:
         ended: Ended attempts that may still have processes.
         start_fails: The last try to create or launch an attempt has failed in the control plane.
         stop: The command of the user's stop.
+        is_starting: A start is in progress.
     """
 
     status: JobStatus
@@ -200,6 +208,7 @@ class JobFacts:
     start_fails: bool = False
     change: ChangeFacts | None = None
     stop: CommandFacts | None = None
+    is_starting: bool = False
 
     @property
     def waits_for_turn(self) -> bool:

@@ -6,23 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Revision
-from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions, series
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangePhase,
-    ChangeStatus,
-    CommandKind,
-    CommandStatus,
-    DesiredState,
-    JobStatus,
-    RestoreMode,
-)
+from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, series
+from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationStatus
 
 from .change_phases import CANCELLED
-from .intents import described, settle_command
 from .job_totals import added_totals, known_before, with_log_counters
 from .ledger import usual_waiting
+from .operation_results import described, end, end_with_job, ended, settle_command
 from .outcomes import failure
 from .restoring import Restore
 from .transitions import enter
@@ -32,7 +24,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Change, Checkpoint, Job
+    from keyscale.db.models import Checkpoint, Job, Operation
     from keyscale.state.doors.catalogue import JobCounters
 
     from .steps import Cause
@@ -68,7 +60,7 @@ class JobTransaction:
         The attempt gets its restore now, but a standby gets it later, when it is activated.
         """
         parallelism = self.revision(revision).parallelism
-        change = changes.running(self.session, self.job.id)
+        running = operations.running(self.session, self.job.id)
         next_number = attempts.next_number(self.session, self.job.id)
         number = max(next_number, after + 1)
         if self.job.time_reset_after == next_number - 1:  # no attempt since the request; the log may know later ones
@@ -81,7 +73,7 @@ class JobTransaction:
             revision=revision,
             parallelism=parallelism,
             created_at_ms=now_ms(),
-            lag_before=None if change is None else usual_waiting(change.figures_before or {}),
+            lag_before=None if running is None else usual_waiting(running.metrics_before or {}),
             reaped=False,
         )
         if stage is AttemptStage.ACTIVE:
@@ -188,9 +180,9 @@ class JobTransaction:
             attempts.lock_unended(self.session, self.job.id)  # first, as a heartbeat locks its attempt before the day
             series.store(self.session, self.job.id, now, {"checkpoints_failed": failed})
         cause = failure("DRIVER_LOST", f"attempt {number} ended before the command was done")
-        for command in commands.pending(self.session, self.job.id, number):
-            if command.kind is not CommandKind.STOP_WITH_SAVEPOINT:
-                settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
+        for operation in operations.pending(self.session, self.job.id, number):
+            if operation.kind.is_snapshot:
+                settle_command(self.session, operation, status=CommandStatus.FAILED, failed=cause)
 
     def settle(self, status: JobStatus, why: Mapping[str, Any] | None) -> None:
         """Ends the job, and everything of it that is still in progress."""
@@ -198,43 +190,33 @@ class JobTransaction:
         for stage in (AttemptStage.ACTIVE, AttemptStage.STANDBY):
             if (attempt := attempts.of_stage(self.session, job.id, stage)) is not None:
                 self.end_attempt(attempt.number, why)
-        cause = why or failure("JOB_ENDED", f"the job is {status}")
-        if (change := changes.running(self.session, job.id)) is not None:
-            self.end_change(change, ChangeStatus.FAILED, cause)
-        if job.stop_operation_id and (command := commands.find(self.session, job.stop_operation_id)) is not None:
-            settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
+        for operation in operations.in_progress(self.session, job.id):
+            end_with_job(self.session, operation, why, job_status=status)
         job.desired = DesiredState.STOPPED
         job.failure = dict(why) if why is not None else None
         job.ended_at_ms = now_ms()
         enter(job, status)
         self.record(f"JOB_{status}", f"the job is {status.lower()}" + (f": {why['code']}" if why else ""))
 
-    def change(self) -> Change:
-        """Returns the change in progress; there must be one."""
-        found = changes.running(self.session, self.job.id)
+    def running(self) -> Operation:
+        """Returns the operation in progress that moves the job; there must be one."""
+        found = operations.running(self.session, self.job.id)
         if found is None:
             raise LookupError(self.job.id)
         return found
 
-    def begin_phase(self, change: Change, phase: ChangePhase) -> None:
+    def begin_phase(self, change: Operation, phase: ChangePhase) -> None:
         """Ends the present phase of a change, and begins another one."""
         now = now_ms()
-        change.phases = [*_ended(change.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
+        change.phases = [*ended(change.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
         change.phase = phase
-        self.record(f"{change.kind}_PHASE", f"{described(change)}: {_BEGUN[phase]}", change_id=change.id, phase=phase)
+        message = f"{described(change)}: {_BEGUN[phase]}"
+        self.record(f"{change.kind}_PHASE", message, operation_id=change.id, phase=phase)
 
-    def end_change(self, change: Change, status: ChangeStatus, why: Mapping[str, Any] | None) -> None:
-        """Ends a change."""
-        now = now_ms()
-        change.phases = _ended(change.phases, now)
-        change.status, change.ended_at_ms = status, now
-        if why is not None and change.failure is None:
-            change.failure = dict(why)
-        if (command := commands.find(self.session, change_command_id(change))) is not None:
-            cause = why or failure(f"{change.kind}_ENDED", f"the {change.kind.lower()} has ended")
-            settle_command(self.session, command, status=CommandStatus.FAILED, failure=cause)
-        ending = _ending(change)
-        self.record(f"{change.kind}_{status}", f"{described(change)}: {ending}", change_id=change.id, ending=ending)
+    def end(self, status: OperationStatus, why: Mapping[str, Any] | None = None) -> None:
+        """Ends the operation in progress."""
+        is_cancelled = status is OperationStatus.ROLLED_BACK and why is not None and why["code"] == CANCELLED
+        end(self.session, self.running(), OperationStatus.CANCELLED if is_cancelled else status, why)
 
     def attempt(self, number: int) -> Attempt:
         """Returns the job's attempt of this number; it must exist."""
@@ -246,24 +228,3 @@ class JobTransaction:
     def record(self, kind: str, message: str, **details: Any) -> None:
         """Adds an event to the audit trail."""
         events.record(self.session, job_id=self.job.id, at_ms=now_ms(), kind=kind, message=message, **details)
-
-
-def change_command_id(change: Change) -> str:
-    """Returns the id of a change's command to its old attempt.
-
-    The command's savepoint has the change's id.
-    """
-    return f"{change.kind.lower()}:{change.id}"
-
-
-def _ended(phases: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:
-    return [
-        {**phase, "ended_at_ms": at_ms if phase["ended_at_ms"] is None else phase["ended_at_ms"]} for phase in phases
-    ]
-
-
-def _ending(change: Change) -> str:
-    code = (change.failure or {}).get("code")
-    if code == CANCELLED:
-        return "cancelled"
-    return change.status.replace("_", " ").lower() + (f": {code}" if code else "")

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.statuses import ChangePhase
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import ChangePhase
 
 from ..schemas.change import LedgerStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from keyscale.db.models import Attempt, Change
+    from keyscale.db.models import Attempt, Operation
 
 SETTLED_MS = 60_000
 """The metrics after a change are taken when the job has caught up for this long."""
@@ -55,7 +55,7 @@ def stopped_at_ms(old: Attempt, phases: Sequence[Mapping[str, Any]], at_ms: int)
     return last_ms if last_ms > commanded_at_ms - _BUSY_WITHIN_MS else commanded_at_ms
 
 
-def timed_steps(change: Change) -> Iterator[TimedStep]:
+def timed_steps(change: Operation) -> Iterator[TimedStep]:
     """Yields the known steps of a change.
 
     Each step begins where the previous step ended.
@@ -81,7 +81,7 @@ def timed_steps(change: Change) -> Iterator[TimedStep]:
             at_ms = max(at_ms, end_ms)
 
 
-def prepared_ms(change: Change) -> int | None:
+def prepared_ms(change: Operation) -> int | None:
     """Returns how long the new driver started beside the old driver.
 
     Returns None if unknown.
@@ -98,7 +98,7 @@ def times_of(attempt: Attempt | None) -> dict[str, int | None] | None:
     return None if attempt is None else {name: getattr(attempt, name) for name in _TIMES}
 
 
-def figures_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | None] | None:
+def metrics_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | None] | None:
     """Returns the metrics that a change keeps of a driver's report.
 
     Returns None if the driver has run no batch.

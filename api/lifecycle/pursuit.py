@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from keyscale import syncpoint
 from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away
-from keyscale.db.repositories import attempts, changes, checkpoints, commands, jobs, revisions
-from keyscale.db.statuses import CommandStatus, RestoreMode
+from keyscale.db.repositories import attempts, checkpoints, jobs, operations, revisions
+from keyscale.db.statuses import RestoreMode
+from keyscale.jobs.protocol.operations import CommandStatus
 
 from ..errors import LeadershipLostError, PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of
@@ -18,8 +19,8 @@ from . import steps
 from .apply import apply
 from .decision import DEFAULT_TIMEOUTS, next_step, waits_for_news
 from .fact_reader import FactReader
-from .intents import settle_command
 from .job_transaction import JobTransaction
+from .operation_results import settle_command
 from .recorded_definition import record_of
 from .restoring import restore_of_roll_back
 from .start_queue import StartQueue
@@ -275,24 +276,24 @@ class Pursuit:
 
     def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:
         with self._leadership.transaction() as session:
-            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id)
-        if job is None or command is None or command.savepoint_id is None:
+            job, operation = jobs.lock(session, job_id), operations.find(session, step.operation_id)
+        if job is None or operation is None:
             return False
         try:
-            found = self._store.find_savepoint(job.store_url, job_id, command.savepoint_id)
+            found = self._store.find_savepoint(job.store_url, job_id, operation.id)
         except StoreUnavailableError as error:
             logger.warning("job %s: the store does not answer whether the savepoint exists: %s", job_id, error.detail)
             return False
         with self._leadership.transaction() as session:
-            job, command = jobs.lock(session, job_id), commands.find(session, step.command_id, lock=True)
-            if job is None or command is None or command.status is not CommandStatus.IN_PROGRESS:
+            job, operation = jobs.lock(session, job_id), operations.find(session, step.operation_id, lock=True)
+            if job is None or operation is None or operation.command_status is not CommandStatus.IN_PROGRESS:
                 return True
             if found is None:
                 apply(step.missing, JobTransaction(session, job))
             else:
                 checkpoints.store_published(
                     session,
-                    command,
+                    operation,
                     found.checkpoint_id,
                     location=found.location,
                     batch_id=found.batch_id,
@@ -301,7 +302,7 @@ class Pursuit:
                 )
                 settle_command(
                     session,
-                    command,
+                    operation,
                     status=CommandStatus.COMPLETED,
                     location=found.location,
                     checkpoint_id=found.checkpoint_id,
@@ -317,14 +318,14 @@ class Pursuit:
         """
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
-            change = changes.running(session, job_id) if job is not None else None
+            change = operations.running(session, job_id) if job is not None else None
         if job is None or change is None:
             return True
         committed_at_ms = None
-        if change.savepoint_location is not None and restore_of_roll_back(change).mode is RestoreMode.REWIND:
+        if change.location is not None and restore_of_roll_back(change).mode is RestoreMode.REWIND:
             try:
                 committed_at_ms = self._store.first_commit_after(
-                    job.store_url, job_id, change.savepoint_location, attempt=change.old_attempt
+                    job.store_url, job_id, change.location, attempt=change.old_attempt or 0
                 )
             except StoreUnavailableError as error:
                 logger.warning(
@@ -333,7 +334,7 @@ class Pursuit:
                 return False
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
-            if job is None or changes.running(session, job_id) is None:
+            if job is None or operations.running(session, job_id) is None:
                 return True
             apply(
                 step if committed_at_ms is None else steps.CompleteChange(False, committed_at_ms),

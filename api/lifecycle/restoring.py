@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.statuses import ChangeKind, ClaimMode, RestoreMode, UpgradeMode
+from keyscale.db.statuses import ClaimMode, RestoreMode
+from keyscale.jobs.protocol.operations import UpgradeMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.db.models import Change
+    from keyscale.db.models import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Restore:
         return Restore(**{**stored, **modes})
 
 
-def restore_of_change(change: Change, pending: Restore | None) -> Restore:
+def restore_of_change(change: Operation, pending: Restore | None) -> Restore:
     """Returns how the new revision of a change restores.
 
     Args:
@@ -58,18 +59,18 @@ def restore_of_change(change: Change, pending: Restore | None) -> Restore:
         case UpgradeMode.LAST_STATE if pending is not None:
             return replace(pending, allow_non_restored_state=pending.allow_non_restored_state or allows)
         case _:
-            return Restore(change.id, location=change.savepoint_location, allow_non_restored_state=allows)
+            return Restore(change.id, location=change.location, allow_non_restored_state=allows)
 
 
-def restore_of_roll_back(change: Change) -> Restore:
+def restore_of_roll_back(change: Operation) -> Restore:
     """Returns how the old revision restores after a change that failed.
 
     A new revision may have dropped or rewritten state, or begun without state. So the old revision goes back to exactly
-    the savepoint. A rescale keeps all state, as does a change from the last state that had to keep everything: there
-    the job continues from the log, with the commits of the new driver.
+    the savepoint. A rescale and a restart keep all state, as does a change from the last state that had to keep
+    everything: there the job continues from the log, with the commits of the new driver.
     """
     id_ = f"{change.id}.back"
     keeps_state = change.upgrade_mode is UpgradeMode.LAST_STATE and not change.allow_non_restored_state
-    if change.kind is ChangeKind.RESCALE or keeps_state or change.savepoint_location is None:
-        return Restore(id_, location=change.savepoint_location)
-    return Restore(id_, RestoreMode.REWIND, change.savepoint_location)
+    if not change.kind.may_change_program or keeps_state or change.location is None:
+        return Restore(id_, location=change.location)
+    return Restore(id_, RestoreMode.REWIND, change.location)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.db.repositories import checkpoints, commands, snapshot_needs
-from keyscale.db.statuses import CheckpointStatus
+from keyscale.db.repositories import checkpoints, operations, snapshot_needs
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import CommandStatus
 
 from .transitions import SETTLED
 
@@ -50,5 +51,5 @@ def uses_of(session: Session, job: Job, found: Checkpoint, shown: Callable[[Job]
 
 
 def _is_pending(session: Session, job: Job, found: Checkpoint) -> bool:
-    command = commands.find_savepoint(session, job.id, found.savepoint_id or "")
-    return command is not None and command.ended_at_ms is None
+    taking = operations.find(session, found.savepoint_id or "")
+    return taking is not None and taking.job_id == job.id and taking.command_status is CommandStatus.IN_PROGRESS

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.db.statuses import ChangePhase, JobStatus
+    from keyscale.db.statuses import JobStatus
     from keyscale.jobs.protocol.messages import FailureHistory
+    from keyscale.jobs.protocol.operations import ChangePhase
     from keyscale.state.doors.catalogue import JobCounters
 
 
@@ -23,6 +24,7 @@ class Cause(StrEnum):
     START = "start"
     RECOVER = "recover"
     RESCALE = "rescale"
+    RESTART = "restart"
     UPGRADE = "upgrade"
     ROLL_BACK = "roll back"
 
@@ -147,6 +149,11 @@ class ShowStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class CompleteStart:
+    """Completes a start: the job has processed its first input, or found none."""
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetFailure:
     """Clears the failure that users see, as a batch was committed since."""
 
@@ -158,11 +165,11 @@ class CheckSavepoint:
     Its driver ended without reporting it.
 
     Attributes:
-        command_id: The command that takes the savepoint. It is completed if the savepoint exists.
+        operation_id: The operation that takes the savepoint. Its command is completed if the savepoint exists.
         missing: The step to take if the savepoint does not exist.
     """
 
-    command_id: str
+    operation_id: str
     missing: ReplaceAttempt | FailJob | AbandonChange
 
 
@@ -170,7 +177,7 @@ class CheckSavepoint:
 class ReassignStop:
     """Gives the stop command to the attempt that replaced the old attempt."""
 
-    command_id: str
+    operation_id: str
     attempt: int
 
 
@@ -263,6 +270,7 @@ Step = (
     | SettleJob
     | StopWithoutSavepoint
     | ShowStatus
+    | CompleteStart
     | ForgetFailure
     | CheckSavepoint
     | ReassignStop

@@ -15,36 +15,36 @@ from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import (
     artifacts,
     attempts,
-    changes,
     checkpoints,
-    commands,
     events,
     exceptions,
     jobs,
+    operations,
     revisions,
 )
-from keyscale.db.statuses import AttemptStage, ChangePhase, CheckpointStatus, CommandStatus, SnapshotOwner
+from keyscale.db.statuses import AttemptStage, SnapshotOwner
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
     CheckpointSettings,
+    CheckpointStatus,
     Command,
-    CommandKind,
     DriverState,
     HeartbeatResponse,
     LiveSettings,
     StoreCredentials,
 )
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind
 from keyscale.jobs.protocol.redaction import Mask
 from keyscale.state.doors.grants import assume
 
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of
-from ..lifecycle.intents import settle_command
 from ..lifecycle.job_totals import totals_before
-from ..lifecycle.ledger import figures_of_change, note_progress
+from ..lifecycle.ledger import metrics_of_change, note_progress
+from ..lifecycle.operation_results import settle_command
 from ..lifecycle.store_grant import grant_of
 from ..services import series
 from .masked_reports import masked_checkpoint, masked_heartbeat
@@ -92,8 +92,8 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
             attempt.attached_at_ms = now_ms()
         attempt.pid, attempt.host, attempt.spark_ui_url = request.pid, request.host, request.spark_ui_url
         if attempt.stage is AttemptStage.STANDBY:
-            change = changes.running(session, job.id)
-            near = change is not None and change.phase is not ChangePhase.REQUESTED
+            change = operations.running(session, job.id)
+            near = change is not None and change.phase not in {None, ChangePhase.REQUESTED}
             answer = AttachResponse(
                 decision="wait",
                 preview=_assignment(session, job, attempt) if request.wants_preview else None,
@@ -193,21 +193,21 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
             reporter = _reporter(session, job, attempt)
             for result in message.results:
                 is_news |= _store_result(session, reporter, result)
-        waiting = commands.pending(session, attempt.job_id, attempt.number)
+        waiting = operations.pending(session, attempt.job_id, attempt.number)
         without_result = [
             Command(
-                id=command.id,
-                kind=CommandKind(command.kind),
-                savepoint_id=command.savepoint_id,
-                drain=command.drain,
+                id=operation.command_id,
+                kind=operation.command_kind,
+                savepoint_id=operation.savepoint_id,
+                drain=operation.kind is OperationKind.DRAIN,
             )
-            for command in waiting
+            for operation in waiting
         ]
         settings = _settings(session, attempt, message)
     if has_progressed:  # in a separate transaction: other transactions lock a change before an attempt
         with context.sessions.begin() as session:
-            settled = figures_of_change(attempt.metrics) if attempt.settled_at_ms is not None else None
-            changes.note_progress(session, attempt.job_id, attempt.number, attempt.caught_up_at_ms, settled)
+            settled = metrics_of_change(attempt.metrics) if attempt.settled_at_ms is not None else None
+            operations.note_progress(session, attempt.job_id, attempt.number, attempt.caught_up_at_ms, settled)
     if is_news:
         context.wakeup.ring()
     return HeartbeatResponse(
@@ -292,8 +292,9 @@ def _owner(session: Session, job: Job, report: CheckpointReport) -> SnapshotOwne
     """Returns the first owner of a reported checkpoint or savepoint."""
     if report.savepoint_id is None:
         return SnapshotOwner.PLATFORM
-    command = commands.find_savepoint(session, job.id, report.savepoint_id)
-    return SnapshotOwner.USER if command is None else command.savepoint_owner
+    operation = operations.find(session, report.savepoint_id)
+    is_ours = operation is not None and operation.job_id == job.id
+    return operation.savepoint_owner if operation is not None and is_ours else SnapshotOwner.USER
 
 
 def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
@@ -427,18 +428,18 @@ def _refuse(reason: str | None) -> None:
 
 
 def _store_result(session: Session, reporter: Reporter, result: CommandResult) -> bool:
-    command = commands.find(session, result.command_id, lock=True)
-    if command is None or command.status is not CommandStatus.IN_PROGRESS:
+    operation = operations.find_commanded(session, result.command_id)
+    if operation is None or operation.command_status is not CommandStatus.IN_PROGRESS:
         return False
-    if (command.job_id, command.attempt) != (reporter.job_id, reporter.number):
+    if (operation.job_id, operation.old_attempt) != (reporter.job_id, reporter.number):
         return False
-    _refuse(why_not_result(result, command.savepoint_id, reporter))
+    _refuse(why_not_result(result, operation.savepoint_id, reporter))
     settle_command(
         session,
-        command,
+        operation,
         status=CommandStatus(result.status),
         location=result.location,
         checkpoint_id=result.checkpoint_id,
-        failure=result.failure.model_dump() if result.failure else None,
+        failed=result.failure.model_dump() if result.failure else None,
     )
     return True

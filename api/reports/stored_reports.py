@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
-from keyscale.db.statuses import CheckpointStatus
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.messages import CheckpointStatus, DriverState
 
 if TYPE_CHECKING:
     from keyscale.db.models import Attempt, Checkpoint

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 
 from keyscale.address_proof import prove
-from keyscale.db.repositories.commands import Listening
+from keyscale.db.repositories.operations import Listening
 from keyscale.jobs.protocol.control_address import UNKNOWN, Proof
 from keyscale.jobs.protocol.messages import (
     AttachRequest,

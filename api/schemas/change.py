@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus
 
 from .base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 
@@ -104,7 +104,7 @@ class RescaleAnswer(Answer):
 
     id: str
     job_id: str
-    status: ChangeStatus
+    status: OperationStatus
     phase: ChangePhase = Field(description="The current phase, or the last phase.")
     phases: list[PhaseAnswer] = Field(description="All phases so far, in order.")
     from_parallelism: int
@@ -177,7 +177,7 @@ class ChangeAnswer(RescaleAnswer):
         failure={"code": "JOB_FUNCTION_FAILED", "message": "ValueError: no such airport"},
     )
 
-    kind: ChangeKind = Field(description="ROLLBACK: to an earlier revision, as a user asked.")
+    kind: OperationKind = Field(description="ROLLBACK: to an earlier revision, as a user asked.")
     from_revision: int
     to_revision: int
     upgrade_mode: UpgradeModeName

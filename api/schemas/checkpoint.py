@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from keyscale.db.statuses import CheckpointStatus, SnapshotOwner
+from keyscale.db.statuses import SnapshotOwner
+from keyscale.jobs.protocol.messages import CheckpointStatus
 
 from .base import Answer, ListAnswer
 

@@ -276,7 +276,6 @@ class JobSummaryAnswer(Answer):
             "dead_letters": 0,
             "lost_records": 0,
         },
-        stop_operation_id=None,
         failure=None,
         health=[],
     )
@@ -318,7 +317,6 @@ class JobSummaryAnswer(Answer):
     running_since_ms: int | None = Field(description="Since when its attempt runs it without a break; else null.")
     figures: FiguresAnswer
     latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
-    stop_operation_id: str | None = Field(description="Id of the last stop with a savepoint.")
     failure: FailureAnswer | None = Field(
         description="The last failure, until a batch is committed after it or the job is started by its user."
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.db.statuses import ChangeKind, CommandKind, CommandStatus, SnapshotOwner
+from keyscale.db.statuses import SnapshotOwner
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 
 from .base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from .change import ChangeAnswer
@@ -31,7 +32,7 @@ class OperationAccepted(Answer):
     model_config = example(operation_id="nightly-2026-11-21", status="IN_PROGRESS")
 
     operation_id: str
-    status: CommandStatus
+    status: OperationStatus
 
 
 class OperationResult(Answer):
@@ -63,8 +64,8 @@ class OperationAnswer(Answer):
 
     id: str
     job_id: str
-    kind: CommandKind | ChangeKind
-    status: CommandStatus
+    kind: OperationKind
+    status: OperationStatus
     created_at_ms: int
     ended_at_ms: int | None
     operation: OperationResult | None = None

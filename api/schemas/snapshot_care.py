@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.db.statuses import CommandStatus
+from keyscale.jobs.protocol.operations import CommandStatus
 
 from .base import Answer, ListAnswer, Request
 from .checkpoint import CheckpointAnswer

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from keyscale.db.repositories import commands
+from keyscale.db.repositories import operations
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.db.repositories.commands import Listening
+    from keyscale.db.repositories.operations import Listening
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Calls:
         if not waiters:
             return
         with self._sessions() as session:
-            wanted = commands.wanted(session, {waiter.driver for waiter in waiters})
+            wanted = operations.wanted(session, {waiter.driver for waiter in waiters})
         for waiter in waiters:
             if waiter.driver in wanted:
                 waiter.call()

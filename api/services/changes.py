@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from keyscale.db.repositories import changes, commands, revisions
-from keyscale.db.statuses import ChangeKind, UpgradeMode
+from keyscale.db.repositories import operations, revisions
+from keyscale.jobs.protocol.operations import CHANGES, OperationKind, UpgradeMode
 
 from ..errors import (
     ChangeNotFoundError,
@@ -14,7 +14,7 @@ from ..errors import (
     ParallelismUnchangedError,
     RescaleNotFoundError,
 )
-from ..lifecycle import intents
+from ..lifecycle import requests
 from ..lifecycle.ledger import prepared_ms, timed_steps
 from ..schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList, StepAnswer
 from ..specification import Specification, changed
@@ -24,7 +24,7 @@ from .jobs import check_parallelism, require_job, require_job_id
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Change, Job
+    from keyscale.db.models import Job, Operation
 
     from ..access.principal import Principal
     from ..schemas.change import RescaleRequest
@@ -43,8 +43,8 @@ def request_rescale(context: Context, user: Principal, reference: str, request: 
         JobNotFoundError: The job does not exist.
         ParallelismInvalidError: The parallelism is out of range.
         ParallelismUnchangedError: The job has this parallelism.
-        RescaleInProgressError: The job is being rescaled.
-        UpgradeInProgressError: The job is being upgraded.
+        OperationInProgressError: The job is being rescaled.
+        OperationInProgressError: The job is being upgraded.
         JobStatusConflictError: The job does not run.
         OperationIdTakenError: The id belongs to another operation.
     """
@@ -53,18 +53,18 @@ def request_rescale(context: Context, user: Principal, reference: str, request: 
         chosen = request.rescale_id or uuid.uuid4().hex
         rescale = find_repeated(session, job, chosen)
         if rescale is not None:
-            if (rescale.kind, rescale.to_parallelism) != (ChangeKind.RESCALE, request.parallelism):
+            if (rescale.kind, rescale.to_parallelism) != (OperationKind.RESCALE, request.parallelism):
                 raise OperationIdTakenError("the id belongs to another operation")
         else:
             check_parallelism(request.parallelism, job.max_parallelism)
             context.settings.job_limits.check_parallelism(request.parallelism)
             present = revisions.current(session, job)
-            if request.parallelism == present.parallelism and changes.running(session, job.id) is None:
+            requests.require_changeable(session, job, OperationKind.RESCALE, UpgradeMode.SAVEPOINT)
+            if request.parallelism == present.parallelism:
                 raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
-            intents.require_changeable(session, job, ChangeKind.RESCALE, UpgradeMode.SAVEPOINT)
             wanted = changed(Specification.of(present), {"parallelism": request.parallelism})
-            revision = intents.revise(session, job, wanted, user)
-            rescale = intents.change(session, job, user, chosen, revision, kind=ChangeKind.RESCALE)
+            revision = requests.revise(session, job, wanted, user)
+            rescale = requests.change(session, job, user, chosen, revision, kind=OperationKind.RESCALE)
         session.flush()
         answer = change_answer(rescale, RescaleAnswer)
     context.wakeup.ring()
@@ -79,7 +79,7 @@ def list_rescales(context: Context, reference: str, listing: Listing) -> Rescale
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        found = changes.list_page(session, job_id, listing.page(int, str), kind=ChangeKind.RESCALE)
+        found = operations.list_page(session, job_id, listing.page(int, str), kinds={OperationKind.RESCALE})
     shown = [change_answer(change, RescaleAnswer) for change in found.rows]
     return RescaleList(rescales=shown, next=write_cursor(found.next))
 
@@ -91,7 +91,7 @@ def list_changes(context: Context, reference: str, listing: Listing) -> ChangeLi
         JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
-        found = changes.list_page(session, require_job_id(session, reference), listing.page(int, str))
+        found = operations.list_page(session, require_job_id(session, reference), listing.page(int, str), kinds=CHANGES)
     shown = [change_answer(change, ChangeAnswer) for change in found.rows]
     return ChangeList(changes=shown, next=write_cursor(found.next))
 
@@ -104,7 +104,7 @@ def show_rescale(context: Context, reference: str, rescale_id: str) -> RescaleAn
         RescaleNotFoundError: The job has no such rescale.
     """
     found = _find(context, reference, rescale_id)
-    if found is None or found.kind is not ChangeKind.RESCALE:
+    if found is None or found.kind is not OperationKind.RESCALE:
         raise RescaleNotFoundError("the job has no rescale of this id")
     return change_answer(found, RescaleAnswer)
 
@@ -130,21 +130,21 @@ def cancel(context: Context, user: Principal, reference: str, change_id: str) ->
     Raises:
         JobNotFoundError: The job does not exist.
         ChangeNotFoundError: The job has no such change.
-        ChangeNotCancellableError: The change is over, or the job already goes back to its old revision.
+        OperationNotCancellableError: The change is over, or the job already goes back to its old revision.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        found = changes.find(session, change_id)
-        if found is None or found.job_id != job.id:
+        found = operations.find(session, change_id)
+        if found is None or found.job_id != job.id or not found.kind.is_change:
             raise ChangeNotFoundError("the job has no change of this id")
-        intents.cancel_change(session, job, found, user)
+        requests.cancel_operation(session, found, user)
         session.flush()
         answer = change_answer(found, ChangeAnswer)
     context.wakeup.ring()
     return answer
 
 
-def find_repeated(session: Session, job: Job, change_id: str) -> Change | None:
+def find_repeated(session: Session, job: Job, change_id: str) -> Operation | None:
     """Returns the change that an earlier request with this id has stored.
 
     The job is locked.
@@ -152,22 +152,23 @@ def find_repeated(session: Session, job: Job, change_id: str) -> Change | None:
     Raises:
         OperationIdTakenError: The id belongs to an operation of another kind, or of another job.
     """
-    commands.reserve_id(session, change_id)
-    found = changes.find(session, change_id)
-    if found is None and commands.find(session, change_id) is None:
+    operations.reserve_id(session, change_id)
+    found = operations.find(session, change_id)
+    if found is None:
         return None
-    if found is None or found.job_id != job.id:
+    if found.job_id != job.id or not found.kind.is_change:
         raise OperationIdTakenError("the id belongs to another operation")
     return found
 
 
-def change_answer(change: Change, form: type[Shown]) -> Shown:
+def change_answer(change: Operation, form: type[Shown]) -> Shown:
     """Returns a change as the API shows it."""
     phases = [
         PhaseAnswer(**phase, duration_ms=_between(phase["started_at_ms"], phase["ended_at_ms"]))
         for phase in change.phases
     ]
     shown = {name: getattr(change, name) for name in form.model_fields if hasattr(change, name)}
+    shown |= {"savepoint_location": change.location}
     return form.model_validate(
         {
             **shown,
@@ -184,18 +185,18 @@ def change_answer(change: Change, form: type[Shown]) -> Shown:
                 for step in timed_steps(change)
             ],
             "prepared_ms": prepared_ms(change),
-            "before": change.figures_before,
-            "after": change.figures_after,
-            "can_cancel": change.cancel_requested_at_ms is None and intents.is_cancellable(change),
+            "before": change.metrics_before,
+            "after": change.metrics_after,
+            "can_cancel": change.cancel_requested_at_ms is None and requests.is_cancellable(change),
         }
     )
 
 
-def _find(context: Context, reference: str, change_id: str) -> Change | None:
+def _find(context: Context, reference: str, change_id: str) -> Operation | None:
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        found = changes.find(session, change_id)
-    return found if found is not None and found.job_id == job_id else None
+        found = operations.find(session, change_id)
+    return found if found is not None and found.job_id == job_id and found.kind.is_change else None
 
 
 def _between(start_ms: int | None, end_ms: int | None) -> int | None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import attempts, checkpoints, revisions
-from keyscale.db.statuses import CheckpointStatus
-from keyscale.jobs.protocol.messages import CheckpointSettings
+from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus
 
 from ..errors import CheckpointNotFoundError
 from ..schemas.checkpoint import (

@@ -20,17 +20,18 @@ from keyscale.db.repositories import (
     artifacts,
     attempts,
     checkpoints,
-    commands,
     events,
     exceptions,
     jobs,
+    operations,
     overviews,
     revisions,
     series,
     snapshot_needs,
 )
-from keyscale.db.statuses import AttemptStage, ChangeKind, CheckpointStatus, ClaimMode, DesiredState, JobStatus, Role
-from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, Role
+from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics
+from keyscale.jobs.protocol.operations import CHANGES, OperationKind
 from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
 
 from ..database_clock import shared_now_ms
@@ -44,7 +45,7 @@ from ..errors import (
 )
 from ..launching.spark_conf import check_spark_conf
 from ..libraries.job_libraries import require_libraries
-from ..lifecycle import intents
+from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
@@ -183,7 +184,7 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
             require_covered(session, user, cloned, specification)
             session.add(job)
             session.flush()
-            intents.revise(session, job, specification, user, message)
+            requests.revise(session, job, specification, user, message)
             _wish(session, job, request, source)
             events.record(
                 session,
@@ -194,7 +195,7 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
                 message=f"created {name}",
             )
             if starts:
-                intents.start(session, job, user)
+                requests.start(session, job, user, uuid.uuid4().hex)
             session.flush()
             return job_answer(session, job)
     except IntegrityError as error:
@@ -245,7 +246,14 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
         job = require_job(session, reference, lock=True)
         if request.parallelism is not None:
             _start_at(context, session, user, job, request.parallelism)
-        intents.start(session, job, user, skip_lost_records=request.skip_lost_records, reset_time=request.reset_time)
+        requests.start(
+            session,
+            job,
+            user,
+            uuid.uuid4().hex,
+            skip_lost_records=request.skip_lost_records,
+            reset_time=request.reset_time,
+        )
         _wish(session, job, request, source)
         session.flush()
         answer = job_answer(session, job)
@@ -261,7 +269,7 @@ def _start_at(context: Context, session: Session, user: Principal, job: Job, par
         return
     check_parallelism(parallelism, job.max_parallelism)
     context.settings.job_limits.check(parallelism, wanted.spark_conf)
-    intents.select_revision(session, job, intents.revise(session, job, wanted, user))
+    requests.select_revision(session, job, requests.revise(session, job, wanted, user))
 
 
 def _wish(session: Session, job: Job, request: RestoreRequest, source: FoundSource | None) -> None:
@@ -284,7 +292,7 @@ def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        intents.cancel(session, job, user)
+        requests.cancel(session, job, user, uuid.uuid4().hex)
         session.flush()
         answer = job_answer(session, job)
     context.wakeup.ring()
@@ -308,7 +316,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        intents.require_deletable(session, job)
+        requests.require_deletable(session, job)
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         restored_from = attempts.restored_from(session, job.id)
         discarded = checkpoints.waiting_discarded(session, job.id)
@@ -358,7 +366,7 @@ def _unused_savepoints_of_changes(session: Session, job: Job) -> list[str]:
     unused = []
     for savepoint in checkpoints.of_changes(session, job.id):
         location = savepoint.external_path or ""
-        commands.reserve_id(session, location)
+        operations.reserve_id(session, location)
         restoring = snapshot_needs.restoring_jobs(session, location, SETTLED)
         if all(each.id == job.id for each in restoring):
             savepoint.status, savepoint.discard_requested_at_ms = CheckpointStatus.DISCARDED, now_ms()
@@ -514,8 +522,8 @@ def _fields(
             "revision": overview.revision["number"],
             "artifact_name": overview.artifact_name,
             "artifact_version": overview.artifact_version,
-            "rescale_id": overview.change_id if overview.change_kind is ChangeKind.RESCALE else None,
-            "change_id": overview.change_id,
+            "rescale_id": overview.operation_id if overview.operation_kind is OperationKind.RESCALE else None,
+            "change_id": overview.operation_id if overview.operation_kind in CHANGES else None,
             "attempt": attempt,
             "restore": _restore(job["restore"], columns),
             "failure": job["failure"] or (_unsettled_failure(attempt, metrics) if is_active else None),

@@ -31,7 +31,6 @@ class Topic(StrEnum):
     JOB = "job"
     FIGURES = "figures"
     CHECKPOINTS = "checkpoints"
-    CHANGES = "changes"
     OPERATIONS = "operations"
     EVENTS = "events"
 

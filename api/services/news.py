@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.db.repositories import marks
-from keyscale.db.statuses import CommandStatus
+from keyscale.jobs.protocol.operations import OperationStatus
 
 from ..access.credentials import lapsed
 from ..errors import TooManyInFlightError
@@ -124,7 +124,7 @@ class News:
                 user,
                 credential,
                 operation=None if operation is None else operation.model_dump(mode="json"),
-                is_ending=operation is not None and operation.status is not CommandStatus.IN_PROGRESS,
+                is_ending=operation is not None and operation.status is not OperationStatus.IN_PROGRESS,
             )
             self._listeners.add(listener)
         if self._closing.is_set():
@@ -246,7 +246,7 @@ class News:
                 continue
             if answer != before.get(operation_id):
                 listener.tell(operation=answer)
-            if answer["status"] != CommandStatus.IN_PROGRESS:
+            if answer["status"] != OperationStatus.IN_PROGRESS:
                 listener.end()
 
 

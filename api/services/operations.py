@@ -9,18 +9,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import changes, checkpoints, commands, events
-from keyscale.db.statuses import (
-    ChangeKind,
-    ChangeStatus,
-    CheckpointStatus,
-    CommandKind,
-    CommandStatus,
-    SnapshotOwner,
-)
+from keyscale.db.repositories import checkpoints, events, operations
+from keyscale.db.statuses import SnapshotOwner
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 
 from ..errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
-from ..lifecycle import intents
+from ..lifecycle import requests
 from ..schemas.base import FailureAnswer
 from ..schemas.change import ChangeAnswer
 from ..schemas.operation import (
@@ -39,7 +34,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Change, Command, Job
+    from keyscale.db.models import Job, Operation
 
     from ..access.principal import Principal
     from ..schemas.job import StopRequest
@@ -48,21 +43,20 @@ if TYPE_CHECKING:
     from .cursors import Listing
 
 
-def find_repeated(
-    session: Session, job: Job, operation_id: str, kind: CommandKind, *, drain: bool = False
-) -> Command | None:
-    """Returns the command that an earlier, equal request has stored.
+_TAKE_SAVEPOINTS = frozenset(OperationKind) - {OperationKind.CHECKPOINT, OperationKind.START, OperationKind.CANCEL}
+
+
+def find_repeated(session: Session, job: Job, operation_id: str, kind: OperationKind) -> Operation | None:
+    """Returns the operation that an earlier, equal request has stored.
 
     The job is locked.
 
     Raises:
         OperationIdTakenError: The id belongs to another operation.
     """
-    commands.reserve_id(session, operation_id)
-    found = commands.find(session, operation_id)
-    if changes.find(session, operation_id) is not None or (
-        found is not None and (found.job_id != job.id or found.kind is not kind or found.drain is not drain)
-    ):
+    operations.reserve_id(session, operation_id)
+    found = operations.find(session, operation_id)
+    if found is not None and (found.job_id != job.id or found.kind is not kind):
         raise OperationIdTakenError("the id belongs to another operation")
     return found
 
@@ -80,9 +74,10 @@ def stop(context: Context, user: Principal, reference: str, request: StopRequest
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         operation_id = request.operation_id or uuid.uuid4().hex
-        command = find_repeated(session, job, operation_id, CommandKind.STOP_WITH_SAVEPOINT, drain=request.drain)
+        kind = OperationKind.DRAIN if request.drain else OperationKind.STOP
+        command = find_repeated(session, job, operation_id, kind)
         if command is None:
-            command = intents.stop(session, job, user, operation_id, drain=request.drain)
+            command = requests.stop(session, job, user, operation_id, drain=request.drain)
     context.wakeup.ring()
     return OperationAccepted(operation_id=command.id, status=command.status)
 
@@ -97,7 +92,7 @@ def trigger_checkpoint(
         JobStatusConflictError: The job does not run.
         OperationIdTakenError: The id belongs to another operation.
     """
-    return _trigger(context, user, reference, request.operation_id, CommandKind.CHECKPOINT)
+    return _trigger(context, user, reference, request.operation_id, OperationKind.CHECKPOINT)
 
 
 def trigger_savepoint(
@@ -110,7 +105,7 @@ def trigger_savepoint(
         JobStatusConflictError: The job does not run.
         OperationIdTakenError: The id belongs to another operation.
     """
-    return _trigger(context, user, reference, request.savepoint_id, CommandKind.SAVEPOINT)
+    return _trigger(context, user, reference, request.savepoint_id, OperationKind.SAVEPOINT)
 
 
 def list_savepoints(context: Context, reference: str, listing: Listing) -> SavepointList:
@@ -121,7 +116,7 @@ def list_savepoints(context: Context, reference: str, listing: Listing) -> Savep
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        found = commands.savepoints(session, job_id, listing.page(int, str))
+        found = operations.list_page(session, job_id, listing.page(int, str), kinds=_TAKE_SAVEPOINTS)
         shown = _savepoint_answers(session, found.rows)
     return SavepointList(savepoints=shown, next=write_cursor(found.next))
 
@@ -135,8 +130,8 @@ def show_savepoint(context: Context, reference: str, savepoint_id: str) -> Savep
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        found = commands.find_savepoint(session, job_id, savepoint_id)
-        if found is None:
+        found = operations.find(session, savepoint_id)
+        if found is None or found.job_id != job_id:
             raise SavepointNotFoundError("the job has no savepoint of this id")
         [answer] = _savepoint_answers(session, [found])
     return answer
@@ -154,10 +149,10 @@ def keep_savepoint(context: Context, user: Principal, reference: str, savepoint_
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         taken, found = (
-            commands.find_savepoint(session, job.id, savepoint_id),
+            operations.find(session, savepoint_id),
             checkpoints.find_savepoint(session, job.id, savepoint_id),
         )
-        if taken is None or found is None or found.status is not CheckpointStatus.COMPLETED:
+        if taken is None or taken.job_id != job.id or found is None or found.status is not CheckpointStatus.COMPLETED:
             raise SavepointNotFoundError("the job has no completed savepoint of this id")
         if found.owner is not SnapshotOwner.USER:
             found.owner = SnapshotOwner.USER
@@ -191,23 +186,27 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
 
 def answers(session: Session, operation_ids: Collection[str]) -> dict[str, OperationAnswer]:
     """Returns the existing operations by their ids, with few statements."""
-    rows = commands.find_all(session, operation_ids)
+    rows = operations.find_all(session, operation_ids)
     discarded = _discarded(session, rows)
-    found = {command.id: OperationAnswer.model_validate(_operation_fields(command, discarded)) for command in rows}
-    return found | {change.id: _change_operation(change) for change in changes.find_all(session, operation_ids)}
+    return {
+        row.id: _change_operation(row)
+        if row.kind.is_change
+        else OperationAnswer.model_validate(_operation_fields(row, discarded))
+        for row in rows
+    }
 
 
 def _trigger(
-    context: Context, user: Principal, reference: str, operation_id: str | None, kind: CommandKind
+    context: Context, user: Principal, reference: str, operation_id: str | None, kind: OperationKind
 ) -> OperationAccepted:
     chosen = operation_id or uuid.uuid4().hex
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        command = find_repeated(session, job, chosen, kind) or intents.snapshot(session, job, user, chosen, kind)
+        command = find_repeated(session, job, chosen, kind) or requests.snapshot(session, job, user, chosen, kind)
     return OperationAccepted(operation_id=command.id, status=command.status)
 
 
-def _discarded(session: Session, found: Sequence[Command]) -> set[tuple[str, int]]:
+def _discarded(session: Session, found: Sequence[Operation]) -> set[tuple[str, int]]:
     """Returns the deleted checkpoints and savepoints of some commands.
 
     They are by job and number.
@@ -216,8 +215,8 @@ def _discarded(session: Session, found: Sequence[Command]) -> set[tuple[str, int
     return checkpoints.discarded_among(session, taken) if taken else set()
 
 
-def _operation_fields(command: Command, discarded: Container[tuple[str, int | None]]) -> dict[str, object]:
-    done = command.status is CommandStatus.COMPLETED
+def _operation_fields(command: Operation, discarded: Container[tuple[str, int | None]]) -> dict[str, object]:
+    done = command.status is OperationStatus.COMPLETED
     result = OperationResult(
         location=command.location,
         checkpoint_id=command.checkpoint_id,
@@ -228,14 +227,14 @@ def _operation_fields(command: Command, discarded: Container[tuple[str, int | No
         "job_id": command.job_id,
         "kind": command.kind,
         "status": command.status,
-        "created_at_ms": command.created_at_ms,
+        "created_at_ms": command.requested_at_ms,
         "ended_at_ms": command.ended_at_ms,
         "operation": result if done else None,
         "failure_cause": command.failure,
     }
 
 
-def _savepoint_answers(session: Session, found: Sequence[Command]) -> list[SavepointAnswer]:
+def _savepoint_answers(session: Session, found: Sequence[Operation]) -> list[SavepointAnswer]:
     discarded = _discarded(session, found)
     taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
     owners = checkpoints.owners(session, taken) if taken else {}
@@ -251,13 +250,9 @@ def _savepoint_answers(session: Session, found: Sequence[Command]) -> list[Savep
     ]
 
 
-def _change_operation(change: Change) -> OperationAnswer:
-    status = {
-        ChangeStatus.IN_PROGRESS: CommandStatus.IN_PROGRESS,
-        ChangeStatus.COMPLETED: CommandStatus.COMPLETED,
-    }.get(change.status, CommandStatus.FAILED)
-    done = status is CommandStatus.COMPLETED
-    rescale_id = change.id if change.kind is ChangeKind.RESCALE else None
+def _change_operation(change: Operation) -> OperationAnswer:
+    status, done = change.status, change.status is OperationStatus.COMPLETED
+    rescale_id = change.id if change.kind is OperationKind.RESCALE else None
     return OperationAnswer(
         id=change.id,
         job_id=change.job_id,
@@ -266,9 +261,7 @@ def _change_operation(change: Change) -> OperationAnswer:
         created_at_ms=change.requested_at_ms,
         ended_at_ms=change.ended_at_ms,
         operation=(
-            OperationResult(location=change.savepoint_location, rescale_id=rescale_id, change_id=change.id)
-            if done
-            else None
+            OperationResult(location=change.location, rescale_id=rescale_id, change_id=change.id) if done else None
         ),
         failure_cause=FailureAnswer.model_validate(change.failure) if change.failure else None,
         change=change_answer(change, ChangeAnswer),

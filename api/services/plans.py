@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.repositories import artifacts, attempts, changes, checkpoints, revisions
-from keyscale.db.statuses import ChangeKind, DesiredState, JobStatus
+from keyscale.db.repositories import artifacts, attempts, checkpoints, operations, revisions
+from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.state.doors.paths import location_of, split_location
@@ -160,7 +161,7 @@ def _facts(  # noqa: PLR0917 - a job before and after
         sizes.setdefault(each.operator_uid, []).append((each.key_group_start, each.key_group_bytes))
     used = {each for one in (before, after) for each in (one.artifact_id, *one.libraries)}
     only_parallelism = {each.field for each in differences(before, after)} == {"parallelism"}
-    kind = ChangeKind.RESCALE if only_parallelism else ChangeKind.UPGRADE
+    kind = OperationKind.RESCALE if only_parallelism else OperationKind.UPGRADE
     return _Facts(
         job=job,
         before=before,
@@ -168,7 +169,7 @@ def _facts(  # noqa: PLR0917 - a job before and after
         after=after,
         location=None if latest is None else latest.external_path,
         key_group_bytes={uid: [size for _, part in sorted(parts) for size in part] for uid, parts in sizes.items()},
-        downtimes_ms=changes.last_downtimes(session, job.id, kind, _SAMPLES_MAX),
+        downtimes_ms=operations.last_downtimes(session, job.id, kind, _SAMPLES_MAX),
         artifact_names={
             each.id: f"{each.name} version {each.version}" for each in artifacts.find_all(session, used).values()
         },

@@ -9,9 +9,10 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.db.repositories import checkpoints, commands, jobs
-from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode
+from keyscale.db.repositories import checkpoints, jobs, operations
+from keyscale.db.statuses import ClaimMode, RestoreMode
 from keyscale.identifiers import CheckpointId, JobId
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.doors.catalogue import SnapshotKind
 from keyscale.state.doors.paths import (
@@ -138,7 +139,7 @@ def require_kept(session: Session, source: FoundSource) -> None:
         RestoreSourceError: The snapshot is deleted.
     """
     location = source.restore.location or ""
-    commands.reserve_id(session, location)
+    operations.reserve_id(session, location)
     if checkpoints.is_discarded(session, location):
         raise RestoreSourceError(f"{location}: it was deleted")
 

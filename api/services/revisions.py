@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import artifacts, attempts, changes, commands, revisions
-from keyscale.db.statuses import AttemptStage, ChangeKind, JobStatus, RestoreMode, UpgradeMode
+from keyscale.db.repositories import artifacts, attempts, operations, revisions
+from keyscale.db.statuses import AttemptStage, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
 from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.units import duration_text
 
@@ -25,7 +26,7 @@ from ..errors import (
     RevisionRequiredError,
     RevisionWithoutSavepointError,
 )
-from ..lifecycle import intents
+from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Change, Job, Revision
+    from keyscale.db.models import Job, Operation, Revision
 
     from ..access.principal import Principal
     from ..schemas.revision import RollbackRequest, UpdateRequest
@@ -85,8 +86,8 @@ def update(
         RevisionRequiredError: The request does not name its revision.
         RevisionConflictError: The job has a newer revision.
         JobStatusConflictError: The job's status does not allow a change.
-        RescaleInProgressError: The job is being rescaled.
-        UpgradeInProgressError: The job is being upgraded.
+        OperationInProgressError: The job is being rescaled.
+        OperationInProgressError: The job is being upgraded.
         LastStateTooOldError: Its latest checkpoint is older than the request allows.
         OperationIdTakenError: The id belongs to another operation.
         ChangeIncompatibleError: The running job could not take over its state.
@@ -102,7 +103,7 @@ def update(
         repeated = find_repeated(session, job, change_id)
         if repeated is not None:
             _require_same(session, repeated, given, mode)
-            return _answer(session, job, repeated.to_revision, repeated)
+            return _answer(session, job, repeated.to_revision or 0, repeated)
         _require_match(job, if_match)
         present = Specification.of(revisions.current(session, job))
         wanted = changed(present, given)
@@ -113,24 +114,24 @@ def update(
             require_program(context, session, user, wanted)
         require_covered(session, user, present, wanted)
         if job.status in SETTLED:
-            revision = intents.revise(session, job, wanted, user, request.message)
+            revision = requests.revise(session, job, wanted, user, request.message)
             answer = _change_settled(session, job, revision, request)
         elif mode is UpgradeMode.SAVEPOINT and _is_followed(present, wanted):
-            revision = intents.revise(session, job, wanted, user, request.message)
-            intents.adjust(session, job, revision, user)
+            revision = requests.revise(session, job, wanted, user, request.message)
+            requests.adjust(session, job, revision, user)
             session.flush()
             answer = _answer(session, job, revision.number, None)
         else:
             only_parallelism = replace(present, parallelism=wanted.parallelism) == wanted
             is_rescale = only_parallelism and mode is UpgradeMode.SAVEPOINT
-            kind = ChangeKind.RESCALE if is_rescale else ChangeKind.UPGRADE
+            kind = OperationKind.RESCALE if is_rescale else OperationKind.UPGRADE
             if mode is UpgradeMode.SAVEPOINT and not is_rescale and _is_failing(session, job):
                 mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
-            intents.require_changeable(session, job, kind, mode)
+            requests.require_changeable(session, job, kind, mode)
             if mode is UpgradeMode.LAST_STATE:
                 _require_young(session, job, request.last_state_age_ms_max)
-            revision = intents.revise(session, job, wanted, user, request.message)
-            change = intents.change(
+            revision = requests.revise(session, job, wanted, user, request.message)
+            change = requests.change(
                 session,
                 job,
                 user,
@@ -158,8 +159,8 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         RevisionNotFoundError: The job has no such revision.
         RevisionWithoutSavepointError: The revision has no savepoint.
         JobStatusConflictError: The job's status does not allow a change.
-        RescaleInProgressError: The job is being rescaled.
-        UpgradeInProgressError: The job is being upgraded.
+        OperationInProgressError: The job is being rescaled.
+        OperationInProgressError: The job is being upgraded.
         OperationIdTakenError: The id belongs to another operation.
         ChangeIncompatibleError: The running job could not take over its current state.
         KeyscaleError: As when a change is planned.
@@ -173,21 +174,21 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         change_id = request.change_id or uuid.uuid4().hex
         repeated = find_repeated(session, job, change_id)
         if repeated is not None:
-            if (repeated.kind, repeated.to_revision) != (ChangeKind.ROLLBACK, request.revision):
+            if (repeated.kind, repeated.to_revision or 0) != (OperationKind.ROLLBACK, request.revision):
                 raise OperationIdTakenError("the id belongs to another operation")
-            return _answer(session, job, repeated.to_revision, repeated)
+            return _answer(session, job, repeated.to_revision or 0, repeated)
         revision = require_revision(session, job, request.revision)
         returned = Specification.of(revision)
         check_specification(context, returned, job.max_parallelism)
         require_covered(session, user, Specification.of(revisions.current(session, job)), returned)
         rewind_to = None
         if request.state == "savepoint":
-            rewind_to = commands.last_savepoint_of(session, job.id, revision.number)
+            rewind_to = operations.last_savepoint_of(session, job.id, revision.number)
             if rewind_to is None:
                 raise RevisionWithoutSavepointError(f"revision {revision.number} has no savepoint")
         change = None
         if job.status in SETTLED:
-            intents.select_revision(session, job, revision)
+            requests.select_revision(session, job, revision)
             transaction = JobTransaction(session, job)
             restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
             if rewind_to is not None:
@@ -197,17 +198,17 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         elif rewind_to is None and _is_followed(
             Specification.of(revisions.current(session, job)), Specification.of(revision)
         ):
-            intents.adjust(session, job, revision, user)
+            requests.adjust(session, job, revision, user)
         else:
             mode = UpgradeMode.LAST_STATE if _is_failing(session, job) else UpgradeMode.SAVEPOINT
-            intents.require_changeable(session, job, ChangeKind.ROLLBACK, mode)
-            change = intents.change(
+            requests.require_changeable(session, job, OperationKind.ROLLBACK, mode)
+            change = requests.change(
                 session,
                 job,
                 user,
                 change_id,
                 revision,
-                kind=ChangeKind.ROLLBACK,
+                kind=OperationKind.ROLLBACK,
                 mode=mode,
                 allow_non_restored_state=request.allow_non_restored_state,
                 rewind_to=rewind_to,
@@ -291,7 +292,7 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
         return
     with context.reads() as session:
         job = require_job(session, reference)
-        is_known = request.change_id is not None and changes.find(session, request.change_id) is not None
+        is_known = request.change_id is not None and operations.find(session, request.change_id) is not None
         if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known:
             return
         _require_match(job, if_match)
@@ -300,13 +301,13 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
     plans.require_takeover(context, user, reference, wanted, allow_non_restored_state=allows)
 
 
-def _require_same(session: Session, repeated: Change, given: Mapping[str, Any], mode: UpgradeMode) -> None:
-    before = revisions.find(session, repeated.job_id, repeated.from_revision)
-    after = revisions.find(session, repeated.job_id, repeated.to_revision)
+def _require_same(session: Session, repeated: Operation, given: Mapping[str, Any], mode: UpgradeMode) -> None:
+    before = revisions.find(session, repeated.job_id, repeated.from_revision or 0)
+    after = revisions.find(session, repeated.job_id, repeated.to_revision or 0)
     is_same = (
         before is not None
         and after is not None
-        and repeated.kind is not ChangeKind.ROLLBACK
+        and repeated.kind is not OperationKind.ROLLBACK
         # A failing job was upgraded from its last state instead of a savepoint.
         and (repeated.upgrade_mode == mode or (mode, repeated.upgrade_mode) == _INSTEAD)
         and changed(Specification.of(before), given) == Specification.of(after)
@@ -357,7 +358,7 @@ def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
 
 
 def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> UpdateAnswer:
-    intents.select_revision(session, job, revision)
+    requests.select_revision(session, job, revision)
     transaction = JobTransaction(session, job)
     if request.upgrade_mode == "stateless":
         transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
@@ -368,14 +369,14 @@ def _change_settled(session: Session, job: Job, revision: Revision, request: Upd
     return _answer(session, job, revision.number, None)
 
 
-def _answer(session: Session, job: Job, revision: int, change: Change | None) -> UpdateAnswer:
+def _answer(session: Session, job: Job, revision: int, change: Operation | None) -> UpdateAnswer:
     shown = None if change is None else change_answer(change, ChangeAnswer)
     return UpdateAnswer(job=job_answer(session, job), revision=revision, change=shown)
 
 
 def _revision_answers(session: Session, job: Job, found: Sequence[Revision]) -> list[RevisionAnswer]:
     programs = artifacts.find_all(session, {revision.artifact_id for revision in found})
-    last = changes.last_to(session, job.id, [revision.number for revision in found])
+    last = operations.last_to(session, job.id, [revision.number for revision in found])
     answers = []
     for revision in found:
         artifact, change = programs.get(revision.artifact_id), last.get(revision.number)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import AVERAGED, COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
+from keyscale.jobs.protocol.operations import OperationKind
 
 from ..errors import RequestInvalidError
 from ..lifecycle.job_totals import known_before, waiting_records
@@ -30,6 +31,12 @@ SAMPLE_MS = RINGS[0].step_ms
 SPAN_MS = 3_600_000
 MARKS_MAX = 500
 _RATES = {SeriesName.INPUT_RATE: "input_records", SeriesName.OUTPUT_RATE: "output_records"}
+_OF_CHANGE = {
+    OperationKind.RESCALE: MarkKind.RESCALE,
+    OperationKind.RESTART: MarkKind.RESTART,
+    OperationKind.UPGRADE: MarkKind.UPGRADE,
+    OperationKind.ROLLBACK: MarkKind.ROLLBACK,
+}
 _MARKS = {
     "JOB_STARTED": MarkKind.START,
     "JOB_STOPPED": MarkKind.STOP,
@@ -37,17 +44,9 @@ _MARKS = {
     "JOB_FAILED": MarkKind.FAILURE,
     "ATTEMPT_REPLACED": MarkKind.RESTART,
     "RUN_FAILED": MarkKind.RESTART,
-    "RESCALE_COMPLETED": MarkKind.RESCALE,
-    "RESCALE_ROLLED_BACK": MarkKind.ROLLBACK,
-    "RESCALE_FAILED": MarkKind.ROLLBACK,
-    "UPGRADE_COMPLETED": MarkKind.UPGRADE,
-    "UPGRADE_ROLLED_BACK": MarkKind.ROLLBACK,
-    "UPGRADE_FAILED": MarkKind.ROLLBACK,
-    "ROLLBACK_COMPLETED": MarkKind.ROLLBACK,
-    "ROLLBACK_ROLLED_BACK": MarkKind.ROLLBACK,
-    "ROLLBACK_FAILED": MarkKind.ROLLBACK,
+    **{f"{kind}_{how}": MarkKind.ROLLBACK for kind in _OF_CHANGE for how in ("ROLLED_BACK", "FAILED")},
+    **{f"{kind}_{how}": _OF_CHANGE[kind] for kind in _OF_CHANGE for how in ("COMPLETED", "CANCELLED")},
 }
-_CANCELLED = {"RESCALE_ROLLED_BACK": MarkKind.RESCALE, "UPGRADE_ROLLED_BACK": MarkKind.UPGRADE}
 
 
 def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
@@ -263,10 +262,8 @@ def _rate(
 
 
 def _mark_of_event(event: Event) -> MarkAnswer:
-    kind = _MARKS[event.kind]
-    if event.details.get("ending") == "cancelled":
-        kind = _CANCELLED.get(event.kind, kind)
-    return MarkAnswer(at_ms=event.at_ms, kind=kind, text=event.message, id=event.details.get("change_id"))
+    kind, operation_id = _MARKS[event.kind], event.details.get("operation_id")
+    return MarkAnswer(at_ms=event.at_ms, kind=kind, text=event.message, id=operation_id)
 
 
 def _mark_of_checkpoint(checkpoint: Checkpoint) -> MarkAnswer:

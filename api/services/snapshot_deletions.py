@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, commands, events, snapshot_needs
-from keyscale.db.statuses import CheckpointStatus
+from keyscale.db.repositories import checkpoints, events, operations, snapshot_needs
 from keyscale.identifiers import JobId
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.doors.catalogue import RetentionError, SnapshotObjects, claim_path, read_claim, snapshot_objects
 from keyscale.state.doors.paths import split_location
 from keyscale.units import bytes_text
@@ -95,7 +95,7 @@ def _discard(context: Context, user: Principal, answer: DeletionAnswer) -> None:
         raise SnapshotNeededError("; ".join(answer.reasons))
     with context.sessions.begin() as session:
         job = require_job(session, answer.job_id, lock=True)
-        commands.reserve_id(session, answer.location or "")  # a start that restores from it waits
+        operations.reserve_id(session, answer.location or "")  # a start that restores from it waits
         checkpoint = checkpoints.find(session, job.id, answer.checkpoint_id)
         if checkpoint is None:
             raise CheckpointNotFoundError(f"the job has no checkpoint {answer.checkpoint_id}")

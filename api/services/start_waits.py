@@ -54,4 +54,4 @@ def waits_of(session: Session, overviews: Iterable[JobOverview]) -> Mapping[str,
 def _may_wait(overview: JobOverview) -> bool:
     attempt = overview.attempt or {}
     is_launched = attempt.get("launched_at_ms") is not None or attempt.get("driver_state") is not None
-    return overview.change_id is not None or (attempt.get("stage") == AttemptStage.ACTIVE and not is_launched)
+    return overview.operation_id is not None or (attempt.get("stage") == AttemptStage.ACTIVE and not is_launched)

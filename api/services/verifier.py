@@ -15,9 +15,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events
-from keyscale.db.statuses import AttemptStage, CommandStatus
+from keyscale.db.statuses import AttemptStage
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.source_retention import source_retention
 from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.doors.catalogue import (

@@ -10,9 +10,10 @@ import time
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, commands, events, jobs, snapshot_needs
-from keyscale.db.statuses import CheckpointStatus, SnapshotOwner
+from keyscale.db.repositories import checkpoints, events, jobs, operations, snapshot_needs
+from keyscale.db.statuses import SnapshotOwner
 from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.doors.catalogue import claim_path, read_claim
 from keyscale.state.doors.paths import split_location
 
@@ -98,7 +99,7 @@ def _release(leadership: Leadership, candidate: Checkpoint) -> bool:
         return False
     with leadership.transaction() as session:
         locked = jobs.lock(session, candidate.job_id)
-        commands.reserve_id(session, location)  # a start that restores from it waits
+        operations.reserve_id(session, location)  # a start that restores from it waits
         savepoint = checkpoints.find(session, candidate.job_id, candidate.checkpoint_id)
         if locked is None or savepoint is None or savepoint.owner is not SnapshotOwner.PLATFORM:
             return False

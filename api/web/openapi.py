@@ -49,8 +49,8 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
 }
 _OF_JOB_CHANGES = (
     errors.JobStatusConflictError,
-    errors.RescaleInProgressError,
-    errors.UpgradeInProgressError,
+    errors.OperationInProgressError,
+    errors.OperationInProgressError,
     errors.OperationIdTakenError,
 )
 _OF_SPECIFICATIONS = (
@@ -83,7 +83,7 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.RevisionWithoutSavepointError,
         errors.PlanTimeoutError,
         errors.ProgramUnloadableError,
-        errors.ChangeNotCancellableError,
+        errors.OperationNotCancellableError,
     ),
     "checkpoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "savepoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),

@@ -22,7 +22,8 @@ from bench.peers.spark import DRIVER_MEMORY
 from keyscale.identifiers import JobId
 from keyscale.installation import DRIVER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command, CommandKind, Heartbeat
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command, Heartbeat
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.state.layout import Layout, split_location
 from keyscale.state.log.commit_log import CommitLog

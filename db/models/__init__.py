@@ -6,15 +6,14 @@ from .access_token import Token
 from .artifact import Artifact, ArtifactChunk
 from .attempt import Attempt
 from .browser_session import BrowserSession
-from .change import Change
 from .checkpoint import Checkpoint, CheckpointDay, CheckpointSubtask
-from .command import Command
 from .deleted_job import DeletedJob
 from .event import Event
 from .job import Job
 from .job_exception import JobException
 from .last_heartbeat import LastHeartbeat
 from .leader import Leader
+from .operation import Operation
 from .replica import Replica, ReplicaKey
 from .revision import Revision
 from .secret_labels import SecretLabels
@@ -25,17 +24,16 @@ __all__ = [
     "ArtifactChunk",
     "Attempt",
     "BrowserSession",
-    "Change",
     "Checkpoint",
     "CheckpointDay",
     "CheckpointSubtask",
-    "Command",
     "DeletedJob",
     "Event",
     "Job",
     "JobException",
     "LastHeartbeat",
     "Leader",
+    "Operation",
     "Replica",
     "ReplicaKey",
     "Revision",

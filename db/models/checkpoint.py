@@ -7,8 +7,10 @@ from typing import Any
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from keyscale.jobs.protocol.messages import CheckpointStatus
+
 from ..base import Base, closed_set
-from ..statuses import CheckpointStatus, SnapshotOwner
+from ..statuses import SnapshotOwner
 
 
 class Checkpoint(Base):

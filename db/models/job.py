@@ -32,7 +32,6 @@ class Job(Base):
     rewound_to: Mapped[str | None]
     desired: Mapped[DesiredState] = mapped_column(closed_set(DesiredState, "desired"))
     status: Mapped[JobStatus] = mapped_column(closed_set(JobStatus, "status"), index=True)
-    stop_operation_id: Mapped[str | None]
     failure: Mapped[dict[str, Any] | None]
     consecutive_failures: Mapped[int] = mapped_column(default=0)
     failures: Mapped[dict[str, Any] | None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import bindparam, exists, func, or_, select, text
 from sqlalchemy.orm import lazyload
 
-from ..models import Attempt, Change, Job, LastHeartbeat
+from ..models import Attempt, Job, LastHeartbeat, Operation
 from ..statuses import AttemptStage
 from .pages import Page, PageRequest, read_page
 
@@ -143,7 +143,10 @@ WHERE h.job_id = :job_id AND h.attempt = :attempt AND a.job_id = :job_id AND a.n
     AND a.stage = 'ACTIVE' AND a.driver_state = 'RUNNING' AND a.revision = :revision
     AND a.restored_at_ms IS NOT DISTINCT FROM :restored_at_ms
     AND a.caught_up_at_ms IS NOT NULL AND a.settled_at_ms IS NOT NULL
-    AND NOT EXISTS (SELECT FROM commands WHERE job_id = :job_id AND attempt = :attempt AND status = 'IN_PROGRESS')
+    AND NOT EXISTS (
+        SELECT FROM operations
+        WHERE job_id = :job_id AND old_attempt = :attempt AND command_status = 'IN_PROGRESS'
+    )
 RETURNING earlier.at_ms, a.totals_before
 """
 )
@@ -271,7 +274,9 @@ def latest(session: Session, job_id: str) -> Attempt | None:
     An attempt that only warmed up does not count.
     """
     only_warmed_up = exists().where(
-        Change.job_id == job_id, Change.new_attempt == Attempt.number, Change.stopped_at_ms.is_(None)
+        Operation.job_id == job_id,
+        Operation.new_attempt == Attempt.number,
+        Operation.stopped_at_ms.is_(None),
     )
     preference = (Attempt.stage != AttemptStage.ACTIVE, only_warmed_up, Attempt.number.desc())
     return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(*preference).limit(1)).first()

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, bindparam, delete, exists, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
+from keyscale.jobs.protocol.messages import CheckpointStatus
+
 from ..models import Checkpoint, CheckpointSubtask, Job
-from ..statuses import CheckpointStatus, SnapshotOwner
+from ..statuses import SnapshotOwner
 from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
-    from ..models import Command
+    from ..models import Operation
 
 _COUNTS = """
 SELECT status, count(*) FROM checkpoints WHERE job_id = :job_id GROUP BY status
@@ -293,7 +295,7 @@ def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoi
 
 def store_published(
     session: Session,
-    command: Command,
+    operation: Operation,
     checkpoint_id: int,
     *,
     location: str,
@@ -305,24 +307,24 @@ def store_published(
 
     Args:
         session: The transaction.
-        command: The command that took the savepoint.
+        operation: The operation that took the savepoint.
         checkpoint_id: Its number.
         location: Its manifest's location.
         batch_id: The batch that it was taken after.
         state_size: The size of its files, in bytes.
         created_at_ms: When its manifest was written.
     """
-    savepoint = find(session, command.job_id, checkpoint_id)
-    if savepoint is not None and (savepoint.savepoint_id != command.savepoint_id or savepoint.status in _ENDED_WELL):
+    savepoint = find(session, operation.job_id, checkpoint_id)
+    if savepoint is not None and (savepoint.savepoint_id != operation.savepoint_id or savepoint.status in _ENDED_WELL):
         return
     if savepoint is None:
         savepoint = Checkpoint(
-            job_id=command.job_id,
+            job_id=operation.job_id,
             checkpoint_id=checkpoint_id,
-            attempt=command.attempt,
+            attempt=operation.old_attempt or 0,
             is_savepoint=True,
-            savepoint_id=command.savepoint_id,
-            owner=command.savepoint_owner,
+            savepoint_id=operation.savepoint_id,
+            owner=operation.savepoint_owner,
             trigger_timestamp=created_at_ms,
             end_to_end_duration=0,
             checkpointed_size=state_size,

@@ -20,7 +20,8 @@ class JobSign(NamedTuple):
 
     Attributes:
         id: The job.
-        mark: A value that differs after each change of the job, its attempts with processes, or its change in progress.
+        mark: A value that differs after each change of the job, its attempts with processes, or its running
+            operation.
             A heartbeat changes it only with a new state or the first commit. See `marks`.
         attempt: The active attempt.
         heartbeat_at_ms: The last heartbeat of the active attempt.
@@ -36,7 +37,7 @@ class JobSign(NamedTuple):
 
 _TO_RECONCILE = text(
     """
-SELECT j.id, concat_ws(' ', j.xmin, c.xmin, a.marks), a.active, a.heartbeat_at_ms, a.attached_at_ms
+SELECT j.id, concat_ws(' ', j.xmin, o.xmin, a.marks), a.active, a.heartbeat_at_ms, a.attached_at_ms
 FROM jobs j LEFT JOIN (
     SELECT a.job_id, string_agg(a.number || ':' || a.xmin, ',' ORDER BY a.number) AS marks,
         max(a.number) FILTER (WHERE a.stage = 'ACTIVE') AS active,
@@ -44,7 +45,8 @@ FROM jobs j LEFT JOIN (
         max(a.attached_at_ms) FILTER (WHERE a.stage = 'ACTIVE') AS attached_at_ms
     FROM attempts a LEFT JOIN heartbeats h ON h.job_id = a.job_id AND h.attempt = a.number
     WHERE a.stage <> 'ENDED' OR NOT a.reaped GROUP BY a.job_id
-) a ON a.job_id = j.id LEFT JOIN changes c ON c.job_id = j.id AND c.status = 'IN_PROGRESS'
+) a ON a.job_id = j.id LEFT JOIN operations o ON o.job_id = j.id AND o.status = 'IN_PROGRESS'
+    AND o.kind NOT IN ('CANCEL', 'CHECKPOINT', 'SAVEPOINT')
 WHERE j.desired = 'RUNNING' OR j.status NOT IN ('CREATED', 'STOPPED', 'FAILED', 'FINISHED') OR a.job_id IS NOT NULL
 ORDER BY j.created_at_ms, j.id
 """

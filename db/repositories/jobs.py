@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import bindparam, or_, select
 
 from ..job_scope import EVERYTHING, JobScope
-from ..models import Change, Command, Job
+from ..models import Job, Operation
 from ..statuses import DesiredState
 from .pages import Page, PageRequest, read_keys
 
@@ -68,9 +68,7 @@ def lock(session: Session, job_id: str) -> Job | None:
 
 def id_of_operation(session: Session, operation_id: str) -> str | None:
     """Returns the id of an operation's job."""
-    commanded = select(Command.job_id).where(Command.id == operation_id)
-    changed = select(Change.job_id).where(Change.id == operation_id)
-    return session.scalars(commanded.union_all(changed)).first()
+    return session.scalars(select(Operation.job_id).where(Operation.id == operation_id)).first()
 
 
 def stores_in_use(session: Session) -> Sequence[str]:

@@ -35,10 +35,8 @@ SELECT j.id,
         WHERE a.job_id = j.id AND (a.stage <> 'ENDED' OR NOT a.reaped)) AS figures,
     (SELECT string_agg(checkpoint_id || ':' || mark, ',') FROM (SELECT checkpoint_id, xmin::text AS mark
         FROM checkpoints WHERE job_id = j.id ORDER BY checkpoint_id DESC LIMIT {_NEWEST}) c) AS checkpoints,
-    (SELECT id || ':' || xmin::text FROM changes WHERE job_id = j.id
-        ORDER BY requested_at_ms DESC, id DESC LIMIT 1) AS changes,
     (SELECT string_agg(id || ':' || mark, ',') FROM (SELECT id, xmin::text AS mark
-        FROM commands WHERE job_id = j.id ORDER BY created_at_ms DESC, id DESC LIMIT {_NEWEST}) c) AS operations,
+        FROM operations WHERE job_id = j.id ORDER BY requested_at_ms DESC, id DESC LIMIT {_NEWEST}) c) AS operations,
     (SELECT max(id)::text FROM events WHERE job_id = j.id) AS events
 FROM jobs j WHERE j.id = ANY(:job_ids)
 """  # noqa: S608 - a constant

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from ..models import Artifact, Attempt, Change, Checkpoint, Job, LastHeartbeat, Revision
-from ..statuses import AttemptStage, ChangeStatus, CheckpointStatus
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import OperationStatus
+
+from ..models import Artifact, Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
+from ..statuses import AttemptStage
+from .operations import BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -21,7 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.selectable import LateralFromClause
 
-    from ..statuses import ChangeKind
+    from keyscale.jobs.protocol.operations import OperationKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,8 @@ class JobOverview:
         attempt: The columns of the attempt that may run the job, or else its newest attempt, and of its last heartbeat.
         artifact_name: The name of the revision's program.
         artifact_version: The version of the revision's program.
-        change_id: The change in progress.
-        change_kind: The kind of the change in progress.
+        operation_id: The operation in progress that moves the job.
+        operation_kind: The kind of that operation.
         checkpoint: The latest completed checkpoint.
         savepoint: The latest completed savepoint.
     """
@@ -56,8 +60,8 @@ class JobOverview:
     attempt: Mapping[str, Any] | None
     artifact_name: str
     artifact_version: int
-    change_id: str | None
-    change_kind: ChangeKind | None
+    operation_id: str | None
+    operation_kind: OperationKind | None
     checkpoint: LatestSnapshot | None
     savepoint: LatestSnapshot | None
 
@@ -77,15 +81,15 @@ def of_jobs(session: Session, job_ids: Collection[str]) -> dict[str, JobOverview
 def _overview(row: Sequence[Any]) -> JobOverview:
     values = iter(row)
     job, revision, attempt = ({name: next(values) for name in table} for table in (_JOB, _REVISION, _ATTEMPT))
-    name, version, change_id, change_kind, *latest = values
+    name, version, operation_id, operation_kind, *latest = values
     return JobOverview(
         job,
         revision,
         None if attempt["number"] is None else attempt,
         name,
         version,
-        change_id,
-        change_kind,
+        operation_id,
+        operation_kind,
         _snapshot(latest[:5]),
         _snapshot(latest[5:]),
     )
@@ -139,11 +143,11 @@ def _latest(*, is_savepoint: bool) -> LateralFromClause:
 
 def _overviews() -> Select[Any]:
     checkpoint, savepoint = _latest(is_savepoint=False), _latest(is_savepoint=True)
-    job, revision, artifact, change = _JOBS.c, Revision.__table__.c, Artifact.__table__.c, Change.__table__.c
+    job, revision, artifact, operation = _JOBS.c, Revision.__table__.c, Artifact.__table__.c, Operation.__table__.c
     heartbeat = LastHeartbeat.__table__.c
     return (
         select(*_JOB.values(), *_REVISION.values(), *_ATTEMPT.values())
-        .add_columns(artifact.name, artifact.version, change.id, change.kind, *checkpoint.c, *savepoint.c)
+        .add_columns(artifact.name, artifact.version, operation.id, operation.kind, *checkpoint.c, *savepoint.c)
         .select_from(_JOBS)
         .join(Revision.__table__, and_(revision.job_id == job.id, revision.number == job.revision))
         .join(Artifact.__table__, artifact.id == revision.artifact_id)
@@ -152,7 +156,14 @@ def _overviews() -> Select[Any]:
             LastHeartbeat.__table__,
             and_(heartbeat.job_id == _SHOWN_ATTEMPT.c.job_id, heartbeat.attempt == _SHOWN_ATTEMPT.c.number),
         )
-        .outerjoin(Change.__table__, and_(change.job_id == job.id, change.status == _fixed(ChangeStatus.IN_PROGRESS)))
+        .outerjoin(
+            Operation.__table__,
+            and_(
+                operation.job_id == job.id,
+                operation.status == _fixed(OperationStatus.IN_PROGRESS),
+                *(operation.kind != _fixed(kind) for kind in BESIDE),
+            ),
+        )
         .outerjoin(checkpoint, true())
         .outerjoin(savepoint, true())
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
+from keyscale.jobs.protocol.messages import CheckpointStatus
+
 from ..models import Checkpoint, Job
-from ..statuses import CheckpointStatus
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -42,26 +43,28 @@ WHERE (j.restore ->> 'location' = :location AND done.number IS NULL)
 ORDER BY j.name LIMIT 10
 """
 _CHANGES = """
-SELECT id FROM changes
-WHERE status = 'IN_PROGRESS' AND job_id = :job_id AND (savepoint_location = :location OR rewind_to = :location)
+SELECT id FROM operations
+WHERE status = 'IN_PROGRESS' AND kind IN ('RESTART', 'RESCALE', 'UPGRADE', 'ROLLBACK')
+  AND job_id = :job_id AND (location = :location OR rewind_to = :location)
 """
 _REVISIONS = """
-SELECT DISTINCT a.revision FROM commands c JOIN attempts a ON a.job_id = c.job_id AND a.number = c.attempt
-JOIN jobs j ON j.id = c.job_id
-WHERE c.job_id = :job_id AND c.kind = 'STOP_WITH_SAVEPOINT' AND c.status = 'COMPLETED' AND c.location = :location
+SELECT DISTINCT a.revision FROM operations o JOIN attempts a ON a.job_id = o.job_id AND a.number = o.old_attempt
+JOIN jobs j ON j.id = o.job_id
+WHERE o.job_id = :job_id AND o.kind NOT IN ('CHECKPOINT', 'SAVEPOINT') AND o.command_status = 'COMPLETED'
+  AND o.location = :location
   AND a.revision <> j.revision
 ORDER BY a.revision
 """
 _RELEASABLE = """
-SELECT taken.* FROM checkpoints taken JOIN changes c ON c.job_id = taken.job_id AND c.id = taken.savepoint_id
-WHERE taken.is_savepoint AND taken.owner = 'PLATFORM' AND taken.status = 'COMPLETED' AND c.status <> 'IN_PROGRESS'
+SELECT taken.* FROM checkpoints taken JOIN operations o ON o.job_id = taken.job_id AND o.id = taken.savepoint_id
+WHERE taken.is_savepoint AND taken.owner = 'PLATFORM' AND taken.status = 'COMPLETED' AND o.status <> 'IN_PROGRESS'
   AND EXISTS (
     SELECT 1 FROM checkpoints newer
-    WHERE newer.job_id = c.job_id AND newer.status = 'COMPLETED' AND newer.checkpoint_id > taken.checkpoint_id
+    WHERE newer.job_id = o.job_id AND newer.status = 'COMPLETED' AND newer.checkpoint_id > taken.checkpoint_id
   )
-  AND (c.kind = 'RESCALE' OR c.status = 'ROLLED_BACK' OR EXISTS (
-    SELECT 1 FROM changes later JOIN checkpoints its ON its.job_id = later.job_id AND its.savepoint_id = later.id
-    WHERE later.job_id = c.job_id AND later.kind <> 'RESCALE' AND later.status IN ('COMPLETED', 'FAILED')
+  AND (o.kind IN ('RESCALE', 'RESTART') OR o.status IN ('CANCELLED', 'ROLLED_BACK') OR EXISTS (
+    SELECT 1 FROM operations later JOIN checkpoints its ON its.job_id = later.job_id AND its.savepoint_id = later.id
+    WHERE later.job_id = o.job_id AND later.kind IN ('UPGRADE', 'ROLLBACK') AND later.status IN ('COMPLETED', 'FAILED')
       AND its.status = 'COMPLETED' AND its.checkpoint_id > taken.checkpoint_id
   ))
 ORDER BY taken.job_id, taken.checkpoint_id

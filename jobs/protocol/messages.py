@@ -24,6 +24,7 @@ from typing import Annotated, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Strict, model_validator
 
 from .chosen import Chosen
+from .operations import CommandKind
 from .storable_text import StorableText
 
 FAILURE_TIMES_MAX = 100
@@ -90,15 +91,6 @@ class CheckpointStatus(StrEnum):
     FAILED = "FAILED"
     SUBSUMED = "SUBSUMED"
     DISCARDED = "DISCARDED"
-
-
-class CommandKind(StrEnum):
-    """The kinds of commands that the control plane sends to a driver."""
-
-    CHECKPOINT = "CHECKPOINT"  # take a checkpoint now
-    SAVEPOINT = "SAVEPOINT"  # take a savepoint, and continue
-    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"  # take a savepoint after the last batch, commit nothing more, and end
-    CANCEL = "CANCEL"  # end now, without a savepoint
 
 
 class CheckpointSettings(Message):

@@ -13,8 +13,8 @@ import pytest
 
 from keyscale.api.cli.root import keyscale
 from keyscale.api.launching.spark_conf import ALLOWED_KEYS
-from keyscale.db.statuses import CheckpointStatus, JobStatus
-from keyscale.jobs.protocol.messages import CheckpointSettings
+from keyscale.db.statuses import JobStatus
+from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:

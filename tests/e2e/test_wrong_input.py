@@ -49,8 +49,8 @@ def test_a_second_rescale_is_refused_while_one_runs_and_the_first_one_is_not_dis
         assert_is_clear(problem, "PARALLELISM_OUT_OF_RANGE")
         assert running.show()["parallelism"] == before
     first = running.rescale(2)
-    assert_is_clear(refusal(lambda: running.rescale(3)).problem, "RESCALE_IN_PROGRESS")
-    assert_is_clear(keyscale(control_plane, "rescale", running.id, "3", "--json").problem, "RESCALE_IN_PROGRESS")
+    assert_is_clear(refusal(lambda: running.rescale(3)).problem, "OPERATION_IN_PROGRESS")
+    assert_is_clear(keyscale(control_plane, "rescale", running.id, "3", "--json").problem, "OPERATION_IN_PROGRESS")
     running.wait("the first rescale to end", lambda: running.show_rescale(first)["status"] != "IN_PROGRESS")
     assert running.show_rescale(first)["status"] == "COMPLETED"
     assert running.show()["parallelism"] == 2

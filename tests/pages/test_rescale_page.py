@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import expect
 
 from keyscale.api.schemas.change import ChangeFiguresAnswer
-from keyscale.db.models import Change
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from keyscale.db.models import Operation
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access
@@ -77,9 +77,9 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
     phases = [{"phase": phase, "started_at_ms": at, "ended_at_ms": end} for (phase, at), end in times]
     with platform.sessions.begin() as session:
         session.add(
-            Change(
-                id="there-and-back", job_id=platform.jobs["returned"], kind=ChangeKind.RESCALE,
-                status=ChangeStatus.ROLLED_BACK, phase=ChangePhase.ROLL_BACK, phases=phases,
+            Operation(
+                id="there-and-back", job_id=platform.jobs["returned"], kind=OperationKind.RESCALE,
+                status=OperationStatus.ROLLED_BACK, phase=ChangePhase.ROLL_BACK, phases=phases,
                 from_revision=1, to_revision=2,
                 from_parallelism=2, to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1,
                 requested_at_ms=1000, ended_at_ms=12_000, stopped_at_ms=3500, resumed_at_ms=11_500,
@@ -125,16 +125,16 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
 ) -> None:
     platform.create_job("untouched")
     base = {
-        "job_id": platform.jobs["untouched"], "kind": ChangeKind.RESCALE, "status": ChangeStatus.ROLLED_BACK,
+        "job_id": platform.jobs["untouched"], "kind": OperationKind.RESCALE, "status": OperationStatus.ROLLED_BACK,
         "phase": ChangePhase.REQUESTED, "from_revision": 1, "to_revision": 2, "from_parallelism": 3,
         "to_parallelism": 5, "upgrade_mode": UpgradeMode.SAVEPOINT, "old_attempt": 1,
-        "figures_before": {**dict.fromkeys(ChangeFiguresAnswer.model_fields), "processed_rate": 130.0},
+        "metrics_before": {**dict.fromkeys(ChangeFiguresAnswer.model_fields), "processed_rate": 130.0},
         "failure": {"code": "CHANGE_CANCELLED", "message": "a user has cancelled the rescale"},
     }  # fmt: skip
     begun = {"phase": "REQUESTED", "started_at_ms": 1000, "ended_at_ms": 12_300}
     failed = {"phase": "SAVEPOINT", "started_at_ms": 12_300, "ended_at_ms": 13_000}
     with platform.sessions.begin() as session:
-        session.add(Change(id="unstopped", phases=[begun], requested_at_ms=1000, ended_at_ms=12_300, **base))
+        session.add(Operation(id="unstopped", phases=[begun], requested_at_ms=1000, ended_at_ms=12_300, **base))
     open_page(page, platform, "/ui/jobs/untouched/rescale")
     summary = page.locator("#change-summary")
     expect(summary).to_contain_text("The job runs as before: the change had not stopped it. a user has cancelled")
@@ -143,7 +143,7 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
     past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1).get_by_role("cell")
     expect(past).to_have_text(["3 → 5", re.compile("Cancelled"), "none", "11.3 s", "130/s", "none"])
     with platform.sessions.begin() as session:
-        session.get_one(Change, "unstopped").phases = [begun, failed]
+        session.get_one(Operation, "unstopped").phases = [begun, failed]
     open_page(page, platform, "/ui/jobs/untouched/rescale")
     expect(summary).to_contain_text("The job runs as before: no savepoint was taken. a user has cancelled")
     expect(past.last).to_have_text(NONE)

@@ -16,8 +16,8 @@ from keyscale.api.schemas.change_plan import (
     PlanAnswer,
     StatePlan,
 )
-from keyscale.db.models import Change
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from keyscale.db.models import Operation
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from keyscale.state.keyed.schema_change import Fate
 from tests.pages.opening import NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
@@ -35,9 +35,9 @@ pytestmark = pytest.mark.real
 def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platform: Platform) -> None:
     platform.create_job("revised")
     open_page(page, platform, "/ui/jobs/revised/revisions")
-    page.get_by_role("button", name="Change the job…").click()
+    page.get_by_role("button", name="Operation the job…").click()
     expect(page).to_have_url(re.compile(r"\?edit=yes$"))
-    form = page.get_by_role("region", name="Change the job")
+    form = page.get_by_role("region", name="Operation the job")
     form.get_by_role("button", name="Show the plan").click()
     expect(form.get_by_role("alert")).to_have_text("The change has no effect on the job.")
     form.get_by_label("Parallelism").fill("3")
@@ -50,7 +50,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     settings = plan.get_by_role("group", name="Settings that change").get_by_role("row")
     expect(settings).to_contain_text(["Setting", "parallelism", "checkpoints.interval_ms10 s2.5 s"])
     form.get_by_role("button", name="Change…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Change the job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Operation the job").click()
 
     history = page.get_by_role("region", name="Revisions").get_by_role("row")
     expect(history).to_have_count(3)
@@ -80,8 +80,9 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
         api.patch("/v1/jobs/third", {"parallelism": number + 1}, if_match=str(number - 1))
     with platform.sessions.begin() as session:
         session.add(
-            Change(
-                id="not-third", job_id=platform.jobs["third"], kind=ChangeKind.UPGRADE, status=ChangeStatus.ROLLED_BACK,
+            Operation(
+                id="not-third", job_id=platform.jobs["third"], kind=OperationKind.UPGRADE,
+                status=OperationStatus.ROLLED_BACK,
                 phase=ChangePhase.REQUESTED, phases=[], from_revision=1, to_revision=3, from_parallelism=2,
                 to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1, requested_at_ms=1000,
                 ended_at_ms=12_000, failure={"code": "CHANGE_CANCELLED", "message": "a user has cancelled it"},
@@ -160,7 +161,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     page.route(f"**/jobs/{journey.RUNNING}/plan", lambda route: route.fulfill(json=plan.model_dump(mode="json")))
     page.route(f"**/jobs/{journey.RUNNING}", act)
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
-    form = page.get_by_role("region", name="Change the job")
+    form = page.get_by_role("region", name="Operation the job")
     program = {"name": "page-views.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 3\n"}
     form.get_by_label("or upload another program").set_input_files(program)
     expect(page).to_have_url(re.compile("program="))

@@ -10,7 +10,7 @@ from keyscale.api.lifecycle import change_phases
 from keyscale.api.lifecycle.steps import AdvanceChange, CompleteChange
 from keyscale.api.upkeep import object_removal
 from keyscale.db.repositories import leaders
-from keyscale.db.statuses import ChangePhase
+from keyscale.jobs.protocol.operations import ChangePhase
 from keyscale.jobs.runtime.driver import attempt
 from keyscale.state.documents import claim
 from keyscale.state.retention import deleted_job

@@ -20,11 +20,12 @@ from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateR
 from keyscale.api.services import changes, clones, jobs, operations, revisions
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import make_context
-from keyscale.db.models import Attempt, Change, DeletedJob, Job, Revision
-from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, ClaimMode, JobStatus
+from keyscale.db.models import Attempt, DeletedJob, Job, Operation, Revision
+from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.layout import Layout
@@ -139,9 +140,9 @@ class ControlledEnvironment(Environment):
         self._must_roll_back = True
 
     def on_cancel_change(self) -> None:
-        in_progress = select(Change).where(Change.status == ChangeStatus.IN_PROGRESS)
+        in_progress = select(Operation).where(Operation.status == OperationStatus.IN_PROGRESS)
         with self.database.sessions() as session:
-            running = session.scalars(in_progress.order_by(Change.id)).first()
+            running = session.scalars(in_progress.order_by(Operation.id)).first()
         if running is not None:
             self._ask("cancel the change", lambda context: changes.cancel(context, USER, NAME, running.id))
 
@@ -248,19 +249,19 @@ class ControlledEnvironment(Environment):
     def _note_changes(self) -> None:
         """Notes what became of the changes and attempts of the history."""
         ends = {
-            (ChangeStatus.COMPLETED, ChangeKind.RESCALE): "a rescale was completed",
-            (ChangeStatus.COMPLETED, ChangeKind.UPGRADE): "an upgrade was completed",
-            (ChangeStatus.COMPLETED, ChangeKind.ROLLBACK): "a change went back to an earlier revision",
+            (OperationStatus.COMPLETED, OperationKind.RESCALE): "a rescale was completed",
+            (OperationStatus.COMPLETED, OperationKind.UPGRADE): "an upgrade was completed",
+            (OperationStatus.COMPLETED, OperationKind.ROLLBACK): "a change went back to an earlier revision",
         }
         with self.database.sessions() as session:
-            made = session.scalars(select(Change).order_by(Change.id)).all()
-            if self._must_roll_back and all(change.status != ChangeStatus.ROLLED_BACK for change in made):
+            made = session.scalars(select(Operation).order_by(Operation.id)).all()
+            if self._must_roll_back and all(change.status != OperationStatus.ROLLED_BACK for change in made):
                 self.auditor.find("a change to a program that fails was not rolled back")
             for change in made:
                 code = (change.failure or {}).get("code")
                 if code == "CHANGE_CANCELLED":
                     self.world.reach("a change was cancelled")
-                elif change.status == ChangeStatus.ROLLED_BACK:
+                elif change.status == OperationStatus.ROLLED_BACK:
                     self.world.reach("a change was rolled back")
                 elif (change.status, change.kind) in ends:
                     self.world.reach(ends[change.status, change.kind])
@@ -366,7 +367,7 @@ class ControlledEnvironment(Environment):
         """Of changes that have ended only the last upgrade's or rollback's savepoint is left, for a rollback."""
         with self.database.sessions() as session:
             changes_of_job = session.scalars(
-                select(Change).where(Change.job_id == job_id).order_by(Change.requested_at_ms, Change.id)
+                select(Operation).where(Operation.job_id == job_id).order_by(Operation.requested_at_ms, Operation.id)
             ).all()
         layout = Layout(JobId(job_id))
         left = [
@@ -374,7 +375,7 @@ class ControlledEnvironment(Environment):
         ]
         for change in left[:-1]:
             self.auditor.find(f"the savepoint of the {change.kind} {change.id} of {job_id} is left")
-        if left and (left[-1].kind is ChangeKind.RESCALE or left[-1].status is ChangeStatus.ROLLED_BACK):
+        if left and (left[-1].kind is OperationKind.RESCALE or left[-1].status is OperationStatus.ROLLED_BACK):
             self.auditor.find(f"the savepoint of the {left[-1].kind} {left[-1].id} of {job_id} is left")
         if len(left) < len(changes_of_job):
             self.world.reach("a savepoint of a change was deleted")
@@ -444,7 +445,7 @@ class ControlledEnvironment(Environment):
 
     def _is_quiet(self) -> bool:
         with self.database.sessions() as session:
-            if session.scalars(select(Change.id).where(Change.status == ChangeStatus.IN_PROGRESS)).first():
+            if session.scalars(select(Operation.id).where(Operation.status == OperationStatus.IN_PROGRESS)).first():
                 return False
             rows = session.scalars(select(Job)).all()
             unreaped = session.scalars(

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import Command, CommandKind, DriverState
+from keyscale.jobs.protocol.messages import Command, DriverState
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of

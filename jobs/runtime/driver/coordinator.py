@@ -14,7 +14,8 @@ from keyscale.errors import KeyscaleError
 from keyscale.state.doors.commits import FencedError
 
 from ...operators.failures import typed_failure
-from ...protocol.messages import CommandKind, CommandResult, DriverState
+from ...protocol.messages import CommandResult, DriverState
+from ...protocol.operations import CommandKind
 from ..errors import CheckpointNotBegunError, CheckpointsFailingError, RunEndedError
 from .run_outcome import RunOutcome, failure_of
 

@@ -12,7 +12,8 @@ from keyscale.state.doors.objects import open_store
 
 from ...errors import SinkUnavailableError
 from ...graph.described_graph import describe
-from ...protocol.messages import CommandKind, CommandResult, DriverState
+from ...protocol.messages import CommandResult, DriverState
+from ...protocol.operations import CommandKind
 from ...secret import Secret
 from ...streams.environment import StreamEnvironment
 from ..control.driver_status import DriverStatus

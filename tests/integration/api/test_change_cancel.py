@@ -9,10 +9,11 @@ import pytest
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.ledger import SETTLED_MS
 from keyscale.clock import now_ms
-from keyscale.db.models import Attempt, Change, Job
-from keyscale.db.repositories import changes
-from keyscale.db.statuses import AttemptStage, ChangePhase, ChangeStatus, JobStatus
+from keyscale.db.models import Attempt, Job, Operation
+from keyscale.db.repositories import operations
+from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import ChangePhase, OperationStatus
 
 if TYPE_CHECKING:
     import httpx
@@ -38,7 +39,7 @@ def rescale(client: httpx.Client, context: Context, job: dict[str, Any]) -> str:
 
 def set_change(context: Context, **values: Any) -> None:
     with context.sessions.begin() as session:
-        found = session.get_one(Change, "first")
+        found = session.get_one(Operation, "first")
         for name, value in values.items():
             setattr(found, name, value)
 
@@ -53,22 +54,22 @@ def test_a_cancel_is_stored_once(client: httpx.Client, context: Context, rescale
     again = client.post(f"/v1/jobs/flights/changes/{rescale}/cancel")
     assert (again.status_code, again.json()) == (202, cancelled.json())
     kinds = [event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]]
-    assert kinds.count("RESCALE_CANCELLED") == 1
+    assert kinds.count("RESCALE_CANCEL_REQUESTED") == 1
     with context.sessions() as session:
-        running = changes.running(session, before["job_id"])
+        running = operations.running(session, before["job_id"])
         assert running is not None
         assert running.cancel_requested_at_ms == cancelled.json()["cancel_requested_at_ms"]
 
 
 @pytest.mark.parametrize(
-    "over", [{"status": ChangeStatus.COMPLETED, "ended_at_ms": 9}, {"phase": ChangePhase.ROLL_BACK}]
+    "over", [{"status": OperationStatus.COMPLETED, "ended_at_ms": 9}, {"phase": ChangePhase.ROLL_BACK}]
 )
 def test_a_change_that_is_over_or_goes_back_cannot_be_cancelled(
     client: httpx.Client, context: Context, rescale: str, over: dict[str, Any]
 ) -> None:
     set_change(context, **over)
     refused = client.post(f"/v1/jobs/flights/changes/{rescale}/cancel")
-    assert (refused.status_code, refused.json()["code"]) == (409, "CHANGE_NOT_CANCELLABLE")
+    assert (refused.status_code, refused.json()["code"]) == (409, "OPERATION_NOT_CANCELLABLE")
     assert not client.get(f"/v1/jobs/flights/changes/{rescale}").json()["can_cancel"]
     unknown = client.post("/v1/jobs/flights/changes/none/cancel")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "CHANGE_NOT_FOUND")
@@ -77,9 +78,9 @@ def test_a_change_that_is_over_or_goes_back_cannot_be_cancelled(
 def test_a_second_rescale_is_told_which_one_is_in_its_way(client: httpx.Client, rescale: str) -> None:
     refused = client.post("/v1/jobs/flights/rescale", json={"parallelism": 3})
     problem = refused.json()
-    assert (refused.status_code, problem["code"], problem["change_id"]) == (409, "RESCALE_IN_PROGRESS", rescale)
+    assert (refused.status_code, problem["code"], problem["operation_id"]) == (409, "OPERATION_IN_PROGRESS", rescale)
     assert rescale in problem["detail"]
-    assert client.post("/v1/jobs/flights/savepoints").json()["change_id"] == rescale
+    assert client.post("/v1/jobs/flights/savepoints").json()["operation_id"] == rescale
 
 
 def test_a_dry_run_of_a_rescale_is_its_plan_and_changes_nothing(client: httpx.Client, job: dict[str, Any]) -> None:

@@ -10,18 +10,19 @@ from sqlalchemy import text
 from keyscale.address_proof import prove
 from keyscale.api.access.rates import RateLimit
 from keyscale.api.access.tokens import attempt_token, token_sha256
-from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.requests import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.services import exceptions as exceptions_service
 from keyscale.api.upkeep.announcer import Announcer
-from keyscale.db.models import Change
+from keyscale.db.models import Operation
 from keyscale.db.repositories import attempts, exceptions, jobs, replicas, revisions
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import AttemptStage, ChangePhase, ClaimMode, JobStatus, RestoreMode
+from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.jobs.protocol.control_address import UNKNOWN, read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
+from keyscale.jobs.protocol.operations import ChangePhase
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.objects.opening import open_store
@@ -305,7 +306,7 @@ def test_a_standby_asks_more_often_once_the_savepoint_has_begun_at_which_the_job
     pauses = []
     for phase in (ChangePhase.REQUESTED, ChangePhase.SAVEPOINT):
         with context.sessions.begin() as session:
-            session.get_one(Change, "r").phase = phase
+            session.get_one(Operation, "r").phase = phase
         pauses.append(driver(standby, "attach", **ATTACH).json()["retry_after_ms"])
     assert pauses == [200, 50]
 
@@ -328,17 +329,12 @@ def test_commands_are_given_until_their_result_has_arrived(
     for _ in range(2):
         assert driver(number, "heartbeat", state="STOPPED", results=[result]).json()["commands"] == []
     shown = client.get("/v1/operations/end-of-day").json()
-    assert shown["status"] == "COMPLETED"
-    assert shown["operation"] == {
-        "location": result["location"],
-        "checkpoint_id": 3,
-        "discarded": False,
-        "rescale_id": None,
-        "change_id": None,
-    }
+    assert shown["status"] == "IN_PROGRESS", "the job has not ended"
+    savepoint = client.get("/v1/jobs/flights/savepoints/end-of-day").json()
     late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
     driver(number, "heartbeat", state="STOPPED", results=[late])
     assert client.get("/v1/operations/end-of-day").json() == shown
+    assert client.get("/v1/jobs/flights/savepoints/end-of-day").json() == savepoint
 
 
 def test_only_some_snapshots_of_a_job_wait_at_once(

@@ -25,8 +25,9 @@ from keyscale.api.lifecycle.steps import (
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Revision
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, JobStatus, UpgradeMode
+from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import DriverState, FailureHistory, FixedDelayRestart, NoRestart
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, UpgradeMode
 
 if TYPE_CHECKING:
     import httpx
@@ -107,7 +108,7 @@ def test_a_change_has_the_limits_of_the_revision_that_runs_and_counts_its_own_dr
     change = ChangeFacts(
         phase=ChangePhase.REQUESTED,
         to_revision=2,
-        kind=ChangeKind.RESCALE,
+        kind=OperationKind.RESCALE,
         mode=UpgradeMode.SAVEPOINT,
         checkpoint_timeout_ms=50_000,
         batch_duration_ms=1500.0,
@@ -121,7 +122,7 @@ def test_a_change_has_the_limits_of_the_revision_that_runs_and_counts_its_own_dr
     assert read.change is not None
     assert (read.change.phase, read.change.tries, read.change.is_cancelled) == (ChangePhase.SAVEPOINT, 1, True)
     assert read.change.phase_age_ms == 5000
-    assert read.change.command == CommandFacts("rescale:mine", CommandStatus.IN_PROGRESS, 1, status_age_ms=5000)
+    assert read.change.command == CommandFacts("mine", CommandStatus.IN_PROGRESS, 1, status_age_ms=5000)
     assert (read.revision, read.active and read.active.number, read.standby and read.standby.number) == (1, 1, 2)
 
 

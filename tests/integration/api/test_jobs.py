@@ -10,8 +10,8 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import Attempt, Checkpoint, DeletedJob
 from keyscale.db.repositories import jobs, revisions
-from keyscale.db.statuses import AttemptStage, CheckpointStatus, ClaimMode, JobStatus
-from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
+from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics, Failure, FailureHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ def test_a_stop_with_the_same_operation_id_is_the_same_stop(client: httpx.Client
     assert client.get("/v1/jobs/flights").json()["status"] == "SAVEPOINTING"
     assert code_of(client.post("/v1/jobs/flights/stop", json={"operation_id": "other"})) == (409, "JOB_STATUS_CONFLICT")
     shown = client.get("/v1/operations/mine").json()
-    assert (shown["kind"], shown["status"], shown["job_id"]) == ("STOP_WITH_SAVEPOINT", "IN_PROGRESS", job["id"])
+    assert (shown["kind"], shown["status"], shown["job_id"]) == ("STOP", "IN_PROGRESS", job["id"])
     assert client.get("/v1/jobs/flights/savepoints").json()["savepoints"][0]["savepoint_id"] == "mine"
     assert client.get("/v1/jobs/flights/savepoints/mine").json()["status"] == "IN_PROGRESS"
 

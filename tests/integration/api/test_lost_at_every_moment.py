@@ -15,13 +15,14 @@ import pytest
 
 from keyscale import syncpoint
 from keyscale.api.access.principal import Principal
-from keyscale.api.lifecycle import intents, pursuit
+from keyscale.api.lifecycle import pursuit, requests
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.api.specification import Specification, changed
-from keyscale.db.models import Attempt, Change, Job
+from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import attempts, jobs, revisions
-from keyscale.db.statuses import AttemptStage, ChangeKind, ChangeStatus, Role, UpgradeMode
+from keyscale.db.statuses import AttemptStage, Role
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus, UpgradeMode
 from tests.support.control_plane.rehearsed_drivers import Committed, RehearsedLauncher, World
 from tests.support.waiting import wait_until
 
@@ -130,27 +131,27 @@ class Rehearsal:
 
     def start(self) -> None:
         with self.context.sessions.begin() as session:
-            intents.start(session, self._locked(session), USER)
+            requests.start(session, self._locked(session), USER, f"start-of-{self.job_id}")
         self.until("a running job", lambda: self.status() == "RUNNING" and self.has_committed())
         [self.old] = self.world.alive()
 
     def request(self, kind: str) -> None:
         """Asks for a change, as a request does after its checks, and from now on counts moments."""
         mode = UpgradeMode.LAST_STATE if kind == FROM_LAST_STATE else UpgradeMode.SAVEPOINT
-        change_kind = ChangeKind.RESCALE if kind == RESCALE else ChangeKind.UPGRADE
+        change_kind = OperationKind.RESCALE if kind == RESCALE else OperationKind.UPGRADE
         with self.context.sessions.begin() as session:
             job = self._locked(session)
-            intents.require_changeable(session, job, change_kind, mode)
+            requests.require_changeable(session, job, change_kind, mode)
             present = Specification.of(revisions.current(session, job))
             wanted = changed(present, {"parallelism": 4} if kind == RESCALE else {"parameters": {"version": "2"}})
-            revision = intents.revise(session, job, wanted, USER)
-            intents.change(session, job, USER, self.change_id, revision, kind=change_kind, mode=mode)
+            revision = requests.revise(session, job, wanted, USER)
+            requests.change(session, job, USER, self.change_id, revision, kind=change_kind, mode=mode)
             if kind == FAILING_UPGRADE:
                 self.world.raising.add(revision.number)
         self.moments = []
 
     def end(self) -> None:
-        self.until("the end of the change", lambda: self.change().status is not ChangeStatus.IN_PROGRESS)
+        self.until("the end of the change", lambda: self.change().status is not OperationStatus.IN_PROGRESS)
         self.until("a running job", lambda: self.status() == "RUNNING" and self.has_committed())
         self.until("the end of all other attempts and troubles", self._is_tidy)
 
@@ -158,9 +159,9 @@ class Rehearsal:
     def change_id(self) -> str:
         return f"change-of-{self.job_id}"
 
-    def change(self) -> Change:
+    def change(self) -> Operation:
         with self.context.sessions() as session:
-            return session.get_one(Change, self.change_id)
+            return session.get_one(Operation, self.change_id)
 
     def status(self) -> str:
         with self.context.sessions() as session:
@@ -193,14 +194,14 @@ class Rehearsal:
         assert self.world.alive() == [active.number]
         assert self._of_stage(AttemptStage.STANDBY) is None
         if kind == FAILING_UPGRADE:
-            expected = {ChangeStatus.ROLLED_BACK}
+            expected = {OperationStatus.ROLLED_BACK}
         elif kind == FROM_LAST_STATE:
-            expected = {ChangeStatus.COMPLETED, ChangeStatus.ROLLED_BACK}
+            expected = {OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK}
         else:
             is_published = self.change_id in self.world.savepoints
-            expected = {ChangeStatus.COMPLETED if is_published else ChangeStatus.ROLLED_BACK}
+            expected = {OperationStatus.COMPLETED if is_published else OperationStatus.ROLLED_BACK}
         assert change.status in expected, change.failure
-        number = change.to_revision if change.status is ChangeStatus.COMPLETED else change.from_revision
+        number = change.to_revision if change.status is OperationStatus.COMPLETED else change.from_revision
         with self.context.sessions() as session:
             job = session.get_one(Job, self.job_id)
         assert (job.revision, active.revision, job.failure) == (number, number, None)

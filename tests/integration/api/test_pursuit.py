@@ -13,15 +13,16 @@ from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
-from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
+from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import attempts as stored_attempts
-from keyscale.db.repositories import commands, jobs
-from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+from keyscale.db.repositories import jobs, operations
+from keyscale.db.statuses import JobStatus
 from keyscale.identifiers import CheckpointId, JobId
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
@@ -268,7 +269,7 @@ class Upgrade:
         assert client.patch("/v1/jobs/flights", json=body, headers={"If-Match": '"1"'}).status_code == 202
         self.take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
         with context.sessions.begin() as session:
-            command = commands.find(session, "upgrade:u")
+            command = operations.find(session, "u")
             assert command is not None
             location = location_of(context.settings.store_url, manifest.path)
             settle_command(

@@ -41,7 +41,7 @@ LISTS = {
 INDEXED = {
     "jobs ORDER BY created_at_ms DESC, id DESC": "ix_jobs_created_at_ms",
     "events WHERE job_id = 'x' ORDER BY id DESC": "ix_events_job",
-    "commands WHERE job_id = 'x' ORDER BY created_at_ms DESC, id DESC": "ix_commands_created_at_ms",
+    "operations WHERE job_id = 'x' ORDER BY requested_at_ms DESC, id DESC": "ix_operations_requested_at_ms",
     "checkpoints WHERE external_path = 'x' AND discard_requested_at_ms IS NOT NULL": "ix_checkpoints_discarded_path",
     "checkpoints WHERE discard_requested_at_ms IS NOT NULL AND objects_deleted_at_ms IS NULL"
     " ORDER BY discard_requested_at_ms": "ix_checkpoints_discarded",

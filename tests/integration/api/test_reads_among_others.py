@@ -13,7 +13,7 @@ from bench.api_rows import fill
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Artifact, Event
 from keyscale.db.models.event import ACCESS_KINDS
-from keyscale.db.repositories import artifacts, changes, commands, events
+from keyscale.db.repositories import artifacts, events, operations
 from keyscale.db.repositories.events import EventFilter
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import ArtifactKind
@@ -182,9 +182,10 @@ def test_the_newest_change_to_each_revision_is_found_among_many(session: Session
     job_id = ids(session)["job-3"]
     session.execute(
         text(
-            """INSERT INTO changes (id, job_id, kind, status, phase, phases, from_revision, to_revision, upgrade_mode,
-                                    from_parallelism, to_parallelism, old_attempt, requested_at_ms, ended_at_ms)
-               SELECT 'u' || a, :job_id, 'UPGRADE', 'COMPLETED', 'VERIFY', '[]', 1, 1 + a % 2, 'SAVEPOINT', 1, 2, 1, a,
+            """INSERT INTO operations (id, job_id, kind, status, phase, phases, from_revision, to_revision,
+                                    upgrade_mode, from_parallelism, to_parallelism, old_attempt, requested_at_ms,
+                                    ended_at_ms)
+               SELECT 'u' || a, :job_id, 'UPGRADE', 'COMPLETED', 'VERIFY', '[]', 3, 1 + a % 2, 'SAVEPOINT', 1, 2, 1, a,
                       a
                FROM generate_series(1, 1000) a"""
         ),
@@ -192,23 +193,23 @@ def test_the_newest_change_to_each_revision_is_found_among_many(session: Session
     )
     session.execute(text("ANALYZE"))
     session.execute(text("SET LOCAL enable_seqscan = off"))
-    before = rows_read(session, "changes")
-    found = changes.last_to(session, job_id, [1, 3])
+    before = rows_read(session, "operations")
+    found = operations.last_to(session, job_id, [1, 3])
     assert {number: change.id for number, change in found.items()} == {1: "u1000"}
-    assert rows_read(session, "changes") - before < 20
-    assert changes.last_to(session, job_id, []) == {}
+    assert rows_read(session, "operations") - before < 20
+    assert operations.last_to(session, job_id, []) == {}
 
 
 def test_a_savepoint_is_found_by_an_index(session: Session) -> None:
     session.execute(
         text(
-            """INSERT INTO commands (id, job_id, attempt, kind, drain, status, created_at_ms)
-               SELECT 'c' || a, :job_id, 1, 'CHECKPOINT', false, 'COMPLETED', a FROM generate_series(1, 1000) a"""
+            """INSERT INTO operations (id, job_id, old_attempt, kind, status, command_status, requested_at_ms)
+               SELECT 'c' || a, :job_id, 1, 'CHECKPOINT', 'COMPLETED', 'COMPLETED', a FROM generate_series(1, 1000) a"""
         ),
         {"job_id": ids(session)["job-3"]},
     )
     session.execute(text("ANALYZE"))
     session.execute(text("SET LOCAL enable_seqscan = off"))
-    before = rows_read(session, "commands")
-    assert commands.find_savepoint(session, ids(session)["job-3"], "savepoint-3-2") is not None
-    assert rows_read(session, "commands") - before <= 1
+    before = rows_read(session, "operations")
+    assert operations.find(session, "savepoint-3-2") is not None
+    assert rows_read(session, "operations") - before <= 1

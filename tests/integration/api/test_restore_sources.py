@@ -8,8 +8,9 @@ import pytest
 
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint
-from keyscale.db.statuses import CheckpointStatus, Role
+from keyscale.db.statuses import Role
 from keyscale.identifiers import JobId
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store

@@ -10,14 +10,15 @@ from keyscale.api.access.identities import DriverIdentity
 from keyscale.api.errors import ChangeIncompatibleError
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
-from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.reports import drivers
 from keyscale.api.services import plans
-from keyscale.db.models import Attempt, Change
-from keyscale.db.repositories import commands, jobs
-from keyscale.db.statuses import ChangePhase, CommandStatus, JobStatus
+from keyscale.db.models import Attempt, Operation
+from keyscale.db.repositories import jobs, operations
+from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import DriverState, Heartbeat, NoRestart
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +80,10 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
     first = patch(client, 1, **body)
     assert (first.status_code, first.json()["change"]["kind"], first.json()["job"]["revision"]) == (202, "UPGRADE", 1)
     assert patch(client, 1, **body).json()["revision"] == 2, "the same id is the same change"
-    assert patch(client, 1, parallelism=3).json()["code"] == "UPGRADE_IN_PROGRESS"
+    assert patch(client, 1, parallelism=3).json()["code"] == "OPERATION_IN_PROGRESS"
     take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
     with context.sessions.begin() as session:
-        command = commands.find(session, "upgrade:u")
+        command = operations.find(session, "u")
         assert command is not None
         settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
@@ -131,7 +132,7 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
     needs = {"checkpoints": {"store_outage_max_ms": 1}}
     assert patch(client, 1, **needs).json()["change"]["kind"] == "UPGRADE"
     refused = patch(client, 1, **settings)
-    assert refused.json()["code"] == "UPGRADE_IN_PROGRESS"
+    assert refused.json()["code"] == "OPERATION_IN_PROGRESS"
 
 
 def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_and_keeps_its_driver(
@@ -199,7 +200,7 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
     change = client.post("/v1/jobs/flights/rollback", json=body).json()["change"]
     assert change["upgrade_mode"] == mode
     with context.sessions() as session:
-        assert session.get_one(Change, change["id"]).allow_non_restored_state
+        assert session.get_one(Operation, change["id"]).allow_non_restored_state
 
 
 @pytest.mark.parametrize(("status", "mode"), [(JobStatus.RESTARTING, "last-state"), (JobStatus.RUNNING, "savepoint")])
@@ -235,7 +236,7 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
     take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
     with context.sessions.begin() as session:
         session.get_one(Attempt, (job["id"], 1)).assigned_at_ms = 1
-        command = commands.find(session, "upgrade:u")
+        command = operations.find(session, "u")
         assert command is not None
         settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.CompleteChange(False, 5))
@@ -244,7 +245,7 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
         answer = client.post("/v1/jobs/flights/rollback", json={"revision": 1})
         assert answer.status_code == 202, answer.text
         with context.sessions() as session:
-            assert session.get_one(Change, answer.json()["change"]["id"]).rewind_to == SAVEPOINT
+            assert session.get_one(Operation, answer.json()["change"]["id"]).rewind_to == SAVEPOINT
         take(steps.CreateAttempt(1, steps.Cause.UPGRADE, standby=True), steps.AbandonChange(FAILURE))
 
 

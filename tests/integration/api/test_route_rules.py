@@ -14,9 +14,10 @@ import pytest
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.db.job_scope import JobScope
-from keyscale.db.models import Attempt, Command
-from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
+from keyscale.db.models import Attempt, Operation
+from keyscale.db.statuses import AttemptStage, Role
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import CommandStatus, OperationKind, OperationStatus
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.served_routes import Route, served_routes
 from tests.support.repository import DOCS
@@ -94,14 +95,14 @@ def world(anonymous: httpx.Client, context: Context) -> World:
     job = anonymous.post("/v1/jobs", json=body, headers=admin).json()
     with context.sessions.begin() as session:
         session.add(
-            Command(
+            Operation(
                 id="nightly",
                 job_id=job["id"],
-                attempt=1,
-                kind=CommandKind.SAVEPOINT,
-                savepoint_id="nightly",
-                status=CommandStatus.COMPLETED,
-                created_at_ms=1,
+                old_attempt=1,
+                kind=OperationKind.SAVEPOINT,
+                status=OperationStatus.COMPLETED,
+                command_status=CommandStatus.COMPLETED,
+                requested_at_ms=1,
             )
         )
         for number, stage in ((1, AttemptStage.ENDED), (2, AttemptStage.ACTIVE)):

@@ -12,17 +12,10 @@ from keyscale.api.upkeep import savepoint_release
 from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.upkeep.savepoint_release import SavepointRelease
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
-from keyscale.db.models import Attempt, Change, Job
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangeKind,
-    ChangePhase,
-    ChangeStatus,
-    JobStatus,
-    RestoreMode,
-    UpgradeMode,
-)
+from keyscale.db.models import Attempt, Job, Operation
+from keyscale.db.statuses import AttemptStage, JobStatus, RestoreMode
 from keyscale.identifiers import JobId
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
 from keyscale.state.layout import location_of
@@ -72,8 +65,8 @@ class Changes:
     def savepoint(
         self,
         change_id: str,
-        kind: ChangeKind = ChangeKind.RESCALE,
-        status: ChangeStatus = ChangeStatus.COMPLETED,
+        kind: OperationKind = OperationKind.RESCALE,
+        status: OperationStatus = OperationStatus.COMPLETED,
     ) -> str:
         """Takes a change's savepoint, and begins the attempt that restores from it; returns the location."""
         self.number += 1
@@ -81,22 +74,15 @@ class Changes:
         path = self.made.take(self.number, files, change_id, change=kind, attempt=self.attempts)
         location = location_of(self.made.store_url, path)
         with self.context.sessions.begin() as session:
-            session.add(
-                Change(
-                    id=change_id, job_id=self.job_id, kind=kind, status=status, phase=ChangePhase.VERIFY, phases=[],
-                    from_revision=1, to_revision=1, from_parallelism=2, to_parallelism=2,
-                    upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=self.attempts, requested_at_ms=self.number,
-                    savepoint_location=location,
-                )
-            )  # fmt: skip
+            session.get_one(Operation, change_id).status = status
             # The control plane clears it when it next needs to know it.
             session.get_one(Job, self.job_id).restore = Restore(location, location=location).dump()
         self.attempt(restore_from=location)
         return location
 
-    def end(self, change_id: str, status: ChangeStatus) -> None:
+    def end(self, change_id: str, status: OperationStatus) -> None:
         with self.context.sessions.begin() as session:
-            session.get_one(Change, change_id).status = status
+            session.get_one(Operation, change_id).status = status
 
     def left(self) -> list[str]:
         """Returns which savepoints are in the store after a pass of each thread."""
@@ -124,30 +110,30 @@ def test_a_rescales_savepoint_goes_once_its_attempt_has_two_checkpoints(changes:
 
 
 def test_a_savepoint_stays_until_its_change_has_ended(changes: Changes) -> None:
-    changes.savepoint("wider", status=ChangeStatus.IN_PROGRESS)
+    changes.savepoint("wider", status=OperationStatus.IN_PROGRESS)
     changes.checkpoint(3)
     assert changes.left() == ["wider"], "the change may roll back to it"
-    changes.end("wider", ChangeStatus.ROLLED_BACK)
+    changes.end("wider", OperationStatus.ROLLED_BACK)
     assert changes.left() == []
 
 
-@pytest.mark.parametrize("kind", [ChangeKind.UPGRADE, ChangeKind.ROLLBACK])
+@pytest.mark.parametrize("kind", [OperationKind.UPGRADE, OperationKind.ROLLBACK])
 def test_an_upgrades_savepoint_stays_for_a_rollback_until_the_next_upgrade_is_complete(
-    changes: Changes, kind: ChangeKind
+    changes: Changes, kind: OperationKind
 ) -> None:
-    changes.savepoint("first", ChangeKind.UPGRADE)
+    changes.savepoint("first", OperationKind.UPGRADE)
     changes.checkpoint(3)
     assert changes.left() == ["first"]
     changes.savepoint("wider")
     changes.checkpoint(3)
     assert changes.left() == ["first"], "a rescale changes no program"
-    changes.savepoint("failed", kind, ChangeStatus.ROLLED_BACK)
+    changes.savepoint("failed", kind, OperationStatus.ROLLED_BACK)
     changes.checkpoint(3)
     assert changes.left() == ["first"], "the job runs the same revision as before the failed change"
-    changes.savepoint("second", kind, ChangeStatus.IN_PROGRESS)
+    changes.savepoint("second", kind, OperationStatus.IN_PROGRESS)
     changes.checkpoint(3)
     assert changes.left() == ["first", "second"], "the change may roll back"
-    changes.end("second", ChangeStatus.COMPLETED)
+    changes.end("second", OperationStatus.COMPLETED)
     assert changes.left() == ["second"]
 
 
@@ -223,8 +209,8 @@ def test_a_users_savepoint_is_never_released(changes: Changes) -> None:
 def test_a_deleted_jobs_savepoints_of_changes_are_deleted_and_its_users_stay(
     changes: Changes, client: httpx.Client
 ) -> None:
-    changes.savepoint("first", ChangeKind.UPGRADE)
-    changes.savepoint("second", ChangeKind.UPGRADE)
+    changes.savepoint("first", OperationKind.UPGRADE)
+    changes.savepoint("second", OperationKind.UPGRADE)
     client.post("/v1/jobs/flights/savepoints/first/keep")
     with changes.context.sessions.begin() as session:
         session.get_one(Job, changes.job_id).status = JobStatus.STOPPED

@@ -16,19 +16,13 @@ from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, ReplaceAttempt
 from keyscale.clock import now_ms
-from keyscale.db.models import Change, Checkpoint, Job, SeriesPoint
+from keyscale.db.models import Checkpoint, Job, Operation, SeriesPoint
 from keyscale.db.repositories import attempts, jobs, series
 from keyscale.db.repositories.series import DAYS, RINGS
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangeKind,
-    ChangePhase,
-    ChangeStatus,
-    CheckpointStatus,
-    JobStatus,
-    UpgradeMode,
-)
+from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.identifiers import CheckpointId, JobId
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from keyscale.state.layout import Layout, location_of
 from tests.support.waiting import wait_until
 
@@ -189,13 +183,13 @@ def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) ->
 
 
 ENDS_OF_CHANGES = [
-    (ChangeKind.RESCALE, ChangeStatus.COMPLETED, None),
-    (ChangeKind.RESCALE, ChangeStatus.ROLLED_BACK, {"code": "DRIVER_LOST"}),
-    (ChangeKind.RESCALE, ChangeStatus.ROLLED_BACK, {"code": CANCELLED}),
-    (ChangeKind.UPGRADE, ChangeStatus.COMPLETED, None),
-    (ChangeKind.UPGRADE, ChangeStatus.FAILED, {"code": "DRIVER_LOST"}),
-    (ChangeKind.UPGRADE, ChangeStatus.ROLLED_BACK, {"code": CANCELLED}),
-    (ChangeKind.ROLLBACK, ChangeStatus.COMPLETED, None),
+    (OperationKind.RESCALE, OperationStatus.COMPLETED, None),
+    (OperationKind.RESCALE, OperationStatus.ROLLED_BACK, {"code": "DRIVER_LOST"}),
+    (OperationKind.RESCALE, OperationStatus.ROLLED_BACK, {"code": CANCELLED}),
+    (OperationKind.UPGRADE, OperationStatus.COMPLETED, None),
+    (OperationKind.UPGRADE, OperationStatus.FAILED, {"code": "DRIVER_LOST"}),
+    (OperationKind.UPGRADE, OperationStatus.ROLLED_BACK, {"code": CANCELLED}),
+    (OperationKind.ROLLBACK, OperationStatus.COMPLETED, None),
 ]
 
 
@@ -205,13 +199,15 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
         found = jobs.lock(session, job["id"])
         assert found is not None
         transaction = JobTransaction(session, found)
+        start = transaction.running().id
+        transaction.end(OperationStatus.COMPLETED)
         for kind, status, why in ENDS_OF_CHANGES:
             is_cancelled = why == {"code": CANCELLED}
-            change = Change(
+            change = Operation(
                 id=f"{kind}-{'cancelled' if is_cancelled else status}".lower(),
                 job_id=job["id"],
                 kind=kind,
-                status=ChangeStatus.IN_PROGRESS,
+                status=OperationStatus.IN_PROGRESS,
                 phase=ChangePhase.VERIFY,
                 phases=[],
                 from_revision=1,
@@ -224,7 +220,7 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
                 requested_at_ms=now_ms(),
             )
             session.add(change)
-            transaction.end_change(change, status, why)
+            transaction.end(status, why)
         transaction.settle(JobStatus.FAILED, {"code": "USER_FUNCTION_FAILED"})
         session.execute(
             text(
@@ -243,7 +239,7 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
         ("ROLLBACK", "rescale-rolled_back"),
         ("ROLLBACK", "rollback-completed"),
         ("ROLLBACK", "upgrade-failed"),
-        ("START", None),
+        ("START", start),
         ("UPGRADE", "upgrade-cancelled"),
         ("UPGRADE", "upgrade-completed"),
     ]

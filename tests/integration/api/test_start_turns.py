@@ -13,10 +13,11 @@ from keyscale.api.lifecycle import pursuit, start_queue
 from keyscale.api.lifecycle.reconciler import JobsServed
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
-from keyscale.db.models import Attempt, Change, Job
+from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import attempts, job_signs
-from keyscale.db.statuses import AttemptStage, ChangeStatus
+from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,13 +205,13 @@ def test_the_clocks_of_a_change_begin_when_its_driver_is_launched(host: Host) ->
     host.seconds = 1000.0
     host.turn("first")
     assert host.waits("first") == [(2, 1)]
-    assert change_of(host).status is ChangeStatus.IN_PROGRESS, "its driver has waited for 1000 s"
+    assert change_of(host).status is OperationStatus.IN_PROGRESS, "its driver has waited for 1000 s"
     host.report("second", DriverState.RUNNING)
     host.turn("first")
     assert host.launched() == ["first", "second", "third", "first"]
     host.seconds += 299.0
     host.turn("first")
-    assert change_of(host).status is ChangeStatus.IN_PROGRESS
+    assert change_of(host).status is OperationStatus.IN_PROGRESS
     host.report("third", DriverState.RUNNING)
     with host.context.sessions.begin() as session:
         standby = attempts.of_stage(session, host.ids["first"], AttemptStage.STANDBY)
@@ -227,6 +228,6 @@ def test_the_clocks_of_a_change_begin_when_its_driver_is_launched(host: Host) ->
     }
 
 
-def change_of(host: Host) -> Change:
+def change_of(host: Host) -> Operation:
     with host.context.sessions() as session:
-        return session.query(Change).filter_by(job_id=host.ids["first"]).one()
+        return session.query(Operation).filter_by(job_id=host.ids["first"], kind=OperationKind.RESCALE).one()

@@ -8,32 +8,20 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.lifecycle import intents, steps
+from keyscale.api.lifecycle import requests, steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.change_phases import CANCELLED
-from keyscale.api.lifecycle.intents import settle_command
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.services import series
 from keyscale.api.specification import Specification, changed
 from keyscale.clock import now_ms
-from keyscale.db.models import Attempt, Change, Checkpoint, Command, Job
-from keyscale.db.repositories import attempts, commands, job_signs, jobs, revisions
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangeKind,
-    ChangePhase,
-    ChangeStatus,
-    CheckpointStatus,
-    ClaimMode,
-    CommandStatus,
-    DesiredState,
-    JobStatus,
-    RestoreMode,
-    Role,
-    UpgradeMode,
-)
-from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
+from keyscale.db.models import Attempt, Checkpoint, Job, Operation
+from keyscale.db.repositories import attempts, job_signs, jobs, operations, revisions
+from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode, Role
+from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics, FailureHistory
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, OperationStatus, UpgradeMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,7 +67,7 @@ def publish(context: Context) -> Callable[[], None]:
 
     def settle() -> None:
         with context.sessions.begin() as session:
-            command = commands.find(session, "rescale:r")
+            command = operations.find(session, "r")
             assert command is not None
             settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
 
@@ -168,7 +156,7 @@ def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
     assert client.get("/v1/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
     assert client.get("/v1/operations/r").json()["failure_cause"]["code"] == "X"
     again = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4})
-    assert again.json()["code"] == "RESCALE_IN_PROGRESS"  # until the reconciler has shown the job as RUNNING
+    assert again.json()["code"] == "OPERATION_IN_PROGRESS"  # until the reconciler has shown the job as RUNNING
     running(steps.ShowStatus(JobStatus.RUNNING))
     assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4}).status_code == 202
 
@@ -179,7 +167,7 @@ def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_
     running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE, replaced=1))
     assert stages(client) == {1: "ENDED", 2: "ENDED"}
     assert client.get("/v1/jobs/flights/rescales/r").json()["failure"]["code"] == "X"
-    assert client.get("/v1/operations/r").json()["status"] == "FAILED"
+    assert client.get("/v1/operations/r").json()["status"] == "ROLLED_BACK"
     running(steps.CreateAttempt(1, steps.Cause.RECOVER))
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["parallelism"], shown["attempt"]["parallelism"], shown["restarts"]) == (2, 2, 1)
@@ -189,7 +177,7 @@ def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_
 def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(client: httpx.Client) -> None:
     before = client.get("/v1/jobs/flights/rescales/r").json()
     refused = {
-        "RESCALE_IN_PROGRESS": {"parallelism": 3},
+        "OPERATION_IN_PROGRESS": {"parallelism": 3},
         "PARALLELISM_OUT_OF_RANGE": {"parallelism": 17},
         "OPERATION_ID_TAKEN": {"parallelism": 3, "rescale_id": "r"},
     }
@@ -197,7 +185,7 @@ def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(
         assert client.post("/v1/jobs/flights/rescale", json=body).json()["code"] == code
     same = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
     assert (same.status_code, same.json()) == (202, before)
-    assert client.post("/v1/jobs/flights/stop", json={}).json()["code"] == "RESCALE_IN_PROGRESS"
+    assert client.post("/v1/jobs/flights/stop", json={}).json()["code"] == "OPERATION_IN_PROGRESS"
     assert len(client.get("/v1/jobs/flights/rescales").json()["rescales"]) == 1
 
 
@@ -325,8 +313,8 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
         assert found is not None
         JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
         wanted = changed(Specification.of(revisions.current(session, found)), {"parameters": {"version": "2"}})
-        revision = intents.revise(session, found, wanted, user)
-        intents.change(session, found, user, "u", revision, kind=ChangeKind.UPGRADE, mode=UpgradeMode.LAST_STATE)
+        revision = requests.revise(session, found, wanted, user)
+        requests.change(session, found, user, "u", revision, kind=OperationKind.UPGRADE, mode=UpgradeMode.LAST_STATE)
     take(steps.SwitchOver())
     newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["revision"], newest["restore_from"]) == (2, 2, SAVEPOINT)
@@ -396,7 +384,7 @@ def test_a_change_keeps_the_times_of_its_new_driver_which_knows_the_lag_that_it_
     take(steps.CompleteChange(False, 10**15))
     with context.sessions() as session:
         assert session.get_one(Attempt, (job["id"], 2)).lag_before == 5
-        times = session.get_one(Change, "r").times or {}
+        times = session.get_one(Operation, "r").times or {}
     assert {name: times[name] for name in ("launched_at_ms", "attached_at_ms", "restored_at_ms")} == {
         "launched_at_ms": 110,
         "attached_at_ms": 900,
@@ -418,13 +406,9 @@ class Stored:
         with self._context.sessions() as session:
             return session.get_one(Attempt, (self._job_id, number))
 
-    def command(self, command_id: str) -> Command:
+    def operation(self, operation_id: str) -> Operation:
         with self._context.sessions() as session:
-            return session.get_one(Command, command_id)
-
-    def change(self, change_id: str) -> Change:
-        with self._context.sessions() as session:
-            return session.get_one(Change, change_id)
+            return session.get_one(Operation, operation_id)
 
     def wish(self, restore: Restore) -> None:
         with self._context.sessions.begin() as session:
@@ -482,12 +466,12 @@ def test_a_stop_moves_to_the_next_attempt_and_ends_with_the_job(
     client.post("/v1/jobs/flights/savepoints", json={"savepoint_id": "mine"})
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
     assert stored.job().status is JobStatus.SAVEPOINTING, "a job that stops does not show a restart"
-    assert stored.command("end").status is CommandStatus.IN_PROGRESS
+    assert stored.operation("end").command_status is CommandStatus.IN_PROGRESS
     take(steps.CreateAttempt(1, steps.Cause.RECOVER), steps.ReassignStop("end", 2))
-    assert stored.command("end").attempt == 2
+    assert stored.operation("end").old_attempt == 2
     take(steps.SettleJob(JobStatus.STOPPED))
-    command, found = stored.command("end"), stored.job()
-    assert (command.status, (command.failure or {})["code"]) == (CommandStatus.FAILED, "JOB_ENDED")
+    command, found = stored.operation("end"), stored.job()
+    assert (command.status, (command.failure or {})["code"]) == (OperationStatus.FAILED, "JOB_ENDED")
     assert (found.status, found.desired, found.failure) == (JobStatus.STOPPED, DesiredState.STOPPED, None)
     assert found.ended_at_ms is not None
     assert stages(client) == {1: "ENDED", 2: "ENDED"}
@@ -508,14 +492,14 @@ def test_an_attempt_is_told_how_to_restore_and_a_standby_only_when_it_takes_over
 ) -> None:
     waiting = stored.attempt(2)
     assert (waiting.restore_from, waiting.restore_id, waiting.revision) == (None, None, 2)
-    assert stored.change("r").new_attempt == 2
+    assert stored.operation("r").new_attempt == 2
     running(steps.BeginSavepoint())
     publish()
     running(steps.AdvanceChange(ChangePhase.STOP))
-    assert stored.change("r").savepoint_location == SAVEPOINT
+    assert (stored.operation("r").location, stored.operation("r").checkpoint_id) == (SAVEPOINT, 9)
     assert stored.job().revision == 1
     running(steps.SwitchOver())
-    told, change = stored.attempt(2), stored.change("r")
+    told, change = stored.attempt(2), stored.operation("r")
     assert (told.stage, told.restore_from, told.restore_mode) == (
         AttemptStage.ACTIVE,
         SAVEPOINT,
@@ -553,16 +537,16 @@ def test_a_change_without_a_standby_gets_a_driver_of_its_own_revision_and_cause(
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
     take(steps.BeginSavepoint(), steps.BeginSavepoint())
-    command = stored.command("rescale:r")
-    assert (command.attempt, command.savepoint_id, command.drain) == (1, "r", False)
+    command = stored.operation("r")
+    assert (command.old_attempt, command.savepoint_id, command.command_id) == (1, "r", "rescale:r")
     publish()
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
     made = stored.attempt(2)
     assert (made.revision, made.parallelism, made.cause, made.stage) == (2, 4, "rescale", AttemptStage.ACTIVE)
-    assert stored.change("r").new_attempt == 2
+    assert stored.operation("r").new_attempt == 2
     take(steps.RetryRestore(2))
-    assert (stored.change("r").new_attempt, stored.attempt(3).restore_from) == (3, SAVEPOINT)
+    assert (stored.operation("r").new_attempt, stored.attempt(3).restore_from) == (3, SAVEPOINT)
     take(steps.CompleteChange(False, 77))
-    change = stored.change("r")
-    assert (change.resumed_at_ms, change.status, change.failure) == (77, ChangeStatus.COMPLETED, None)
+    change = stored.operation("r")
+    assert (change.resumed_at_ms, change.status, change.failure) == (77, OperationStatus.COMPLETED, None)
     assert change.phases[-1]["ended_at_ms"] == change.ended_at_ms

@@ -23,10 +23,11 @@ from keyscale.api.services.news import News
 from keyscale.api.web import serve
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
-from keyscale.db.models import Attempt, Command
+from keyscale.db.models import Attempt, Operation
 from keyscale.db.repositories import events, marks, tokens
 from keyscale.db.repositories.marks import JobMarks
-from keyscale.db.statuses import AttemptStage, CommandKind, CommandStatus, Role
+from keyscale.db.statuses import AttemptStage, Role
+from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 from tests.integration.api.conftest import TOKEN, add_token, served
 from tests.integration.api.test_reads import statements
 from tests.support.coroutines import run_coroutine
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("on_socket")]
 
-ALL = ["job", "figures", "checkpoints", "changes", "operations", "events"]
+ALL = ["job", "figures", "checkpoints", "operations", "events"]
 
 
 @dataclass
@@ -158,8 +159,8 @@ def test_each_topic_is_named_when_it_changes_and_only_then(
         assert reader.wait("the attempt", names("figures"), seen)[1]["topics"] == ["figures"]
         seen = len(reader.messages)
         with context.sessions.begin() as session:
-            session.add(Command(id="nightly", job_id=job["id"], attempt=1, kind=CommandKind.SAVEPOINT,
-                                savepoint_id="nightly", status=CommandStatus.IN_PROGRESS, created_at_ms=1))  # fmt: skip
+            session.add(Operation(id="nightly", job_id=job["id"], old_attempt=1, kind=OperationKind.SAVEPOINT,
+                                status=OperationStatus.IN_PROGRESS, requested_at_ms=1))  # fmt: skip
         assert reader.wait("the command", names("operations"), seen)[1]["topics"] == ["operations"]
         seen = len(reader.messages)
         with context.sessions.begin() as session:
@@ -194,12 +195,12 @@ def test_the_stream_of_an_operation_shows_it_and_ends_with_it(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:
     with context.sessions.begin() as session:
-        session.add(Command(id="nightly", job_id=job["id"], attempt=1, kind=CommandKind.SAVEPOINT,
-                            savepoint_id="nightly", status=CommandStatus.IN_PROGRESS, created_at_ms=1))  # fmt: skip
+        session.add(Operation(id="nightly", job_id=job["id"], old_attempt=1, kind=OperationKind.SAVEPOINT,
+                            status=OperationStatus.IN_PROGRESS, requested_at_ms=1))  # fmt: skip
     with reading(client, "/v1/operations/nightly/stream") as reader:
         reader.wait("the operation", lambda event, data: event == "operation" and data["status"] == "IN_PROGRESS")
         with context.sessions.begin() as session:
-            session.execute(text("UPDATE commands SET status = 'COMPLETED', location = 'file:///x', ended_at_ms = 2"))
+            session.execute(text("UPDATE operations SET status = 'COMPLETED', location = 'file:///x', ended_at_ms = 2"))
         wait_until(lambda: reader.has_ended, what="the end of the stream")
         assert reader.messages[-1][1] == client.get("/v1/operations/nightly").json()
         assert reader.messages[-1][1]["status"] == "COMPLETED"

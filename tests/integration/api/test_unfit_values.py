@@ -11,12 +11,13 @@ from sqlalchemy import update
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.lifecycle.apply import apply
-from keyscale.api.lifecycle.intents import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.requests import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.steps import Cause, CreateAttempt, ShowStatus
-from keyscale.db.models import Command
+from keyscale.db.models import Operation
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import CommandStatus, JobStatus
+from keyscale.db.statuses import JobStatus
+from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.storable_text import storable
 from tests.support.control_plane.served_routes import api_routes
 
@@ -232,7 +233,7 @@ def test_an_operation_id_on_two_jobs_at_once_is_taken_by_one(
             statuses = list(pool.map(send, two_running_jobs * 2, [number] * 4))
             assert sorted(statuses) == [202, 202, 409, 409]
             with context.sessions.begin() as session:  # only a few of a job may wait for their results
-                session.execute(update(Command).values(status=CommandStatus.FAILED))
+                session.execute(update(Operation).values(status=CommandStatus.FAILED))
 
 
 def test_an_id_used_for_a_rescale_and_a_checkpoint_at_once_names_one_of_them(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,9 @@ def test_each_migration_keeps_the_rows_of_every_table(postgres_url: str) -> None
             kept = row_counts(connection)
             command.upgrade(config, revision)
             names = RENAMED.get(revision, {})
-            expected = {names.get(table, table): count for table, count in kept.items()}
+            expected: Counter[str] = Counter()
+            for table, count in kept.items():
+                expected[names.get(table, table)] += count
             assert row_counts(connection).items() >= expected.items(), f"{revision} loses rows"
             fill_tables(connection)
             assert min(row_counts(connection).values()) > 0
@@ -66,7 +69,10 @@ def test_each_migration_keeps_the_rows_of_every_table(postgres_url: str) -> None
 
 
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(alembic_config()).walk_revisions()][::-1]
-RENAMED = {"0025_revisions": {"rescales": "changes"}}
+RENAMED = {
+    "0025_revisions": {"rescales": "changes"},
+    "0031": {"changes": "operations", "commands": "operations"},
+}
 
 
 def row_counts(connection: Connection) -> dict[str, int]:
@@ -101,7 +107,7 @@ def value_of(connection: Connection, table: Table, column: Column[Any]) -> Any:
         return {}
     if isinstance(column.type, LargeBinary):
         return b"x"
-    return {bool: False, int: 1}.get(column.type.python_type, "x")
+    return {bool: False, int: 1}.get(column.type.python_type, table.name)  # ids differ from table to table
 
 
 def test_a_database_of_a_newer_version_is_refused(postgres_url: str) -> None:
@@ -219,7 +225,7 @@ def test_a_rescale_that_0_1_0_left_in_progress_leads_from_one_revision_to_anothe
         assert rows(connection, "SELECT revision FROM jobs") == [(revision,)]
         assert rows(connection, "SELECT number, parallelism FROM revisions ORDER BY number") == [(1, 2), (2, 4)]
         assert rows(connection, "SELECT number, revision FROM attempts ORDER BY number") == [(1, 1), (2, 2), (3, 1)]
-        changes = "SELECT id, kind, upgrade_mode, from_revision, to_revision FROM changes ORDER BY id"
+        changes = "SELECT id, kind, upgrade_mode, from_revision, to_revision FROM operations ORDER BY id"
         assert rows(connection, changes) == [("q", "RESCALE", "SAVEPOINT", 1, 1), ("r", "RESCALE", "SAVEPOINT", 1, 2)]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from keyscale.db.connections import open_engine
@@ -15,14 +16,13 @@ from keyscale.db.models import (
     Artifact,
     Attempt,
     BrowserSession,
-    Change,
     Checkpoint,
     CheckpointDay,
     CheckpointSubtask,
-    Command,
     DeletedJob,
     Job,
     JobException,
+    Operation,
     Replica,
     Revision,
     Token,
@@ -31,15 +31,14 @@ from keyscale.db.repositories import (
     artifacts,
     attempts,
     browser_sessions,
-    changes,
     checkpoints,
-    commands,
     deleted_jobs,
     events,
     exceptions,
     history,
     job_signs,
     jobs,
+    operations,
     overviews,
     replicas,
     revisions,
@@ -49,18 +48,13 @@ from keyscale.db.repositories import (
 )
 from keyscale.db.repositories.events import EventFilter
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import (
-    ArtifactKind,
-    AttemptStage,
-    ChangeKind,
+from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import (
     ChangePhase,
-    ChangeStatus,
-    CheckpointStatus,
-    CommandKind,
     CommandStatus,
-    DesiredState,
-    JobStatus,
-    Role,
+    OperationKind,
+    OperationStatus,
     UpgradeMode,
 )
 from tests.support.servers.postgres import create_database
@@ -118,10 +112,10 @@ class Rows:
         self._add(made)
         return made
 
-    def change(self, change_id: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> Change:
+    def change(self, change_id: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> Operation:
         defaults = {
-            "kind": ChangeKind.RESCALE,
-            "status": ChangeStatus.COMPLETED,
+            "kind": OperationKind.RESCALE,
+            "status": OperationStatus.COMPLETED,
             "phase": ChangePhase.VERIFY,
             "phases": [],
             "from_revision": 1,
@@ -131,13 +125,18 @@ class Rows:
             "upgrade_mode": UpgradeMode.SAVEPOINT,
             "old_attempt": 1,
         }
-        made = Change(id=change_id, job_id=job_id, requested_at_ms=at_ms, **{**defaults, **columns})
+        made = Operation(id=change_id, job_id=job_id, requested_at_ms=at_ms, **{**defaults, **columns})
         self._add(made)
         return made
 
-    def command(self, command_id: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> None:
-        defaults = {"attempt": 1, "kind": CommandKind.SAVEPOINT, "status": CommandStatus.IN_PROGRESS}
-        self._add(Command(id=command_id, job_id=job_id, created_at_ms=at_ms, **{**defaults, **columns}))
+    def command(self, operation_id: str, *, job_id: str = "mine", at_ms: int = 1, **columns: Any) -> None:
+        defaults = {
+            "kind": OperationKind.SAVEPOINT,
+            "status": OperationStatus.COMPLETED,
+            "command_status": CommandStatus.IN_PROGRESS,
+            "old_attempt": 1,
+        }
+        self._add(Operation(id=operation_id, job_id=job_id, requested_at_ms=at_ms, **{**defaults, **columns}))
 
     def checkpoint(
         self, number: int, status: CheckpointStatus = COMPLETED, *, job_id: str = "mine", **columns: Any
@@ -308,10 +307,10 @@ class TestChanges:
     def test_progress_belongs_to_the_change_that_created_the_attempt(self, rows: Rows) -> None:
         mine, older = rows.change("mine", new_attempt=3, old_attempt=2), rows.change("older", new_attempt=2)
         foreign = rows.change("foreign", job_id="other", new_attempt=3)
-        changes.note_progress(rows.session, "mine", 3, 70, {"rate": 1})
+        operations.note_progress(rows.session, "mine", 3, 70, {"rate": 1})
         for change in (mine, older, foreign):
             rows.session.refresh(change)
-        assert (mine.caught_up_at_ms, mine.figures_after) == (70, {"rate": 1})
+        assert (mine.caught_up_at_ms, mine.metrics_after) == (70, {"rate": 1})
         assert older.caught_up_at_ms is foreign.caught_up_at_ms is None
 
     def test_the_newest_change_to_each_revision_is_found(self, rows: Rows) -> None:
@@ -321,7 +320,7 @@ class TestChanges:
         rows.change("a", at_ms=10, to_revision=2)
         rows.change("c", at_ms=30, to_revision=3)
         rows.change("d", at_ms=40, job_id="other", to_revision=2)
-        found = changes.last_to(rows.session, "mine", [1, 2])
+        found = operations.last_to(rows.session, "mine", [1, 2])
         assert {number: change.id for number, change in found.items()} == {2: "b"}
 
     def test_past_downtimes_are_of_completed_changes_of_the_kind_with_the_newest_first(self, rows: Rows) -> None:
@@ -329,13 +328,13 @@ class TestChanges:
             ("a", 1, 100, {}),
             ("b", 2, 200, {}),
             ("c", 3, 300, {}),
-            ("d", 4, 400, {"status": ChangeStatus.ROLLED_BACK}),
-            ("e", 5, 500, {"kind": ChangeKind.UPGRADE}),
+            ("d", 4, 400, {"status": OperationStatus.ROLLED_BACK}),
+            ("e", 5, 500, {"kind": OperationKind.UPGRADE}),
             ("f", 6, 600, {"job_id": "other"}),
         ):
             rows.change(name, at_ms=at_ms, stopped_at_ms=1000, resumed_at_ms=1000 + downtime, **columns)
         rows.change("g", at_ms=7, resumed_at_ms=5)
-        assert changes.last_downtimes(rows.session, "mine", ChangeKind.RESCALE, 2) == [300, 200]
+        assert operations.last_downtimes(rows.session, "mine", OperationKind.RESCALE, 2) == [300, 200]
 
     def test_the_last_warm_ups_end_with_the_first_phase_of_their_change_and_are_the_newest_first(
         self, rows: Rows
@@ -353,22 +352,25 @@ class TestChanges:
 
         change(2, 1200)
         change(3, 1300)
-        change(4, 1_700_000_001_400, kind=ChangeKind.UPGRADE)
-        change(5, None, status=ChangeStatus.ROLLED_BACK)
+        change(4, 1_700_000_001_400, kind=OperationKind.UPGRADE)
+        change(5, None, status=OperationStatus.ROLLED_BACK)
         change(6, 900)  # a later attempt of its change
         change(7, 1700)
         change(2, 1999, job_id="other")
-        assert changes.last_warm_ups(rows.session, "mine", 2) == [1_700_000_000_400, 300]
-        assert changes.last_warm_ups(rows.session, "mine", 9) == [1_700_000_000_400, 300, 200]
+        assert operations.last_warm_ups(rows.session, "mine", 2) == [1_700_000_000_400, 300]
+        assert operations.last_warm_ups(rows.session, "mine", 9) == [1_700_000_000_400, 300, 200]
 
-    def test_a_list_of_one_kind_leaves_out_the_others(self, rows: Rows) -> None:
+    def test_a_list_of_one_kind_or_status_leaves_out_the_others(self, rows: Rows) -> None:
         rows.change("a", at_ms=2)
         rows.change("b", at_ms=1)
-        rows.change("c", at_ms=3, kind=ChangeKind.UPGRADE)
+        rows.change("c", at_ms=3, kind=OperationKind.UPGRADE)
         page = PageRequest()
-        assert [one.id for one in changes.list_page(rows.session, "mine", page).rows] == ["c", "a", "b"]
-        of_kind = changes.list_page(rows.session, "mine", page, kind=ChangeKind.RESCALE)
+        assert [one.id for one in operations.list_page(rows.session, "mine", page).rows] == ["c", "a", "b"]
+        of_kind = operations.list_page(rows.session, "mine", page, kinds={OperationKind.RESCALE})
         assert [one.id for one in of_kind.rows] == ["a", "b"]
+        rows.change("d", at_ms=4, status=OperationStatus.FAILED)
+        failed = operations.list_page(rows.session, "mine", page, statuses={OperationStatus.FAILED})
+        assert [one.id for one in failed.rows] == ["d"]
 
 
 class TestCommands:
@@ -376,34 +378,48 @@ class TestCommands:
         rows.command("z", at_ms=1)
         rows.command("b", at_ms=2)
         rows.command("a", at_ms=2)
-        rows.command("done", status=CommandStatus.COMPLETED)
-        rows.command("later", attempt=2)
+        rows.command("done", command_status=CommandStatus.COMPLETED)
+        rows.command("later", old_attempt=2)
         rows.command("foreign", job_id="other")
-        assert [one.id for one in commands.pending(rows.session, "mine", 1)] == ["z", "a", "b"]
-        assert commands.count_pending(rows.session, "mine") == 4
+        assert [one.id for one in operations.pending(rows.session, "mine", 1)] == ["z", "a", "b"]
+        assert operations.count_pending(rows.session, "mine") == 4
 
-    def test_a_list_of_savepoints_has_stops_and_no_checkpoints(self, rows: Rows) -> None:
-        rows.command("checkpoint", kind=CommandKind.CHECKPOINT)
-        rows.command("savepoint", at_ms=2)
-        rows.command("stop", at_ms=3, kind=CommandKind.STOP_WITH_SAVEPOINT)
-        listed = commands.savepoints(rows.session, "mine", PageRequest()).rows
-        assert [one.id for one in listed] == ["stop", "savepoint"]
+    def test_a_result_belongs_to_the_command_that_the_driver_knows(self, rows: Rows) -> None:
+        rows.command("stop", kind=OperationKind.STOP)
+        rows.change("wider")
+        found = {name: operations.find_commanded(rows.session, name) for name in ("stop", "rescale:wider")}
+        assert {name: one and one.id for name, one in found.items()} == {"stop": "stop", "rescale:wider": "wider"}
+        for unknown in ("wider", "upgrade:wider", "stop:stop", "none"):
+            assert operations.find_commanded(rows.session, unknown) is None
+
+    def test_one_operation_moves_a_job_and_snapshots_and_a_cancel_are_beside_it(self, rows: Rows) -> None:
+        now = {"status": OperationStatus.IN_PROGRESS}
+        for kind in (OperationKind.SAVEPOINT, OperationKind.CHECKPOINT, OperationKind.CANCEL):
+            rows.command(kind, kind=kind, **now)
+        assert operations.running(rows.session, "mine") is None
+        rows.command("stop", kind=OperationKind.STOP, **now)
+        running = operations.running(rows.session, "mine")
+        assert running is not None
+        assert running.id == "stop"
+        assert len(operations.in_progress(rows.session, "mine")) == 4
+        with pytest.raises(IntegrityError):
+            rows.command("start", kind=OperationKind.START, **now)
 
     def test_a_revision_goes_back_to_the_savepoint_of_its_last_attempt_that_ran(self, rows: Rows) -> None:
-        stop: dict[str, Any] = {"kind": CommandKind.STOP_WITH_SAVEPOINT, "status": CommandStatus.COMPLETED}
+        stop: dict[str, Any] = {"kind": OperationKind.STOP, "command_status": CommandStatus.COMPLETED}
         rows.attempt(1, assigned_at_ms=1)
         rows.attempt(2, assigned_at_ms=1)
         rows.attempt(3)
-        rows.command("first", attempt=1, location="first", **stop)
-        rows.command("savepoint", attempt=2, location="aside", status=CommandStatus.COMPLETED)
-        assert commands.last_savepoint_of(rows.session, "mine", 1) is None, "attempt 2 has not stopped with one"
-        rows.command("second", attempt=2, location="second", **stop)
-        assert commands.last_savepoint_of(rows.session, "mine", 1) == "second"
-        assert commands.last_savepoint_of(rows.session, "mine", 2) is None
+        rows.command("first", old_attempt=1, location="first", **stop)
+        rows.command("savepoint", old_attempt=2, location="aside", command_status=CommandStatus.COMPLETED)
+        assert operations.last_savepoint_of(rows.session, "mine", 1) is None, "attempt 2 has not stopped with one"
+        rows.command("second", old_attempt=2, location="second", **stop)
+        assert operations.last_savepoint_of(rows.session, "mine", 1) == "second"
+        assert operations.last_savepoint_of(rows.session, "mine", 2) is None
         rows.checkpoint(1, is_savepoint=True, external_path="first", discard_requested_at_ms=1)
-        assert commands.last_savepoint_of(rows.session, "mine", 1) == "second"
+        assert operations.last_savepoint_of(rows.session, "mine", 1) == "second"
         rows.checkpoint(2, is_savepoint=True, external_path="second", discard_requested_at_ms=1)
-        assert commands.last_savepoint_of(rows.session, "mine", 1) is None, "a user has deleted it"
+        assert operations.last_savepoint_of(rows.session, "mine", 1) is None, "a user has deleted it"
 
 
 class TestCheckpoints:
@@ -579,9 +595,9 @@ class TestSnapshotNeeds:
         assert not snapshot_needs.restoring_jobs(rows.session, "elsewhere", [JobStatus.STOPPED])
 
     def test_a_change_needs_its_snapshots_while_it_is_in_progress(self, rows: Rows) -> None:
-        rows.change("old", savepoint_location="here", rewind_to="there")
+        rows.change("old", location="here", rewind_to="there")
         assert snapshot_needs.running_changes(rows.session, "mine", "here") == []
-        rows.change("now", status=ChangeStatus.IN_PROGRESS, savepoint_location="here", rewind_to="there")
+        rows.change("now", status=OperationStatus.IN_PROGRESS, location="here", rewind_to="there")
         for location in ("here", "there"):
             assert snapshot_needs.running_changes(rows.session, "mine", location) == ["now"]
         assert snapshot_needs.running_changes(rows.session, "other", "here") == []
@@ -590,14 +606,14 @@ class TestSnapshotNeeds:
         rows.revision(2)
         rows.revision(3)
         stop: dict[str, Any] = {
-            "kind": CommandKind.STOP_WITH_SAVEPOINT,
-            "status": CommandStatus.COMPLETED,
+            "kind": OperationKind.STOP,
+            "command_status": CommandStatus.COMPLETED,
             "location": "here",
         }
         for number in (1, 2, 3):
             rows.attempt(number, revision=number)
-            rows.command(f"stop-{number}", attempt=number, **stop)
-        rows.command("failed", attempt=1, **{**stop, "status": CommandStatus.FAILED, "location": "there"})
+            rows.command(f"stop-{number}", old_attempt=number, **stop)
+        rows.command("failed", old_attempt=1, **{**stop, "command_status": CommandStatus.FAILED, "location": "there"})
         rows.set_job(revision=3)
         assert snapshot_needs.revisions_kept_by(rows.session, "mine", "here") == [1, 2]
         assert snapshot_needs.revisions_kept_by(rows.session, "mine", "there") == []
@@ -637,7 +653,7 @@ class TestJobSigns:
         for change in (
             lambda: rows.set_job(desired=DesiredState.CANCELLED),
             lambda: setattr(active, "driver_state", "RUNNING"),
-            lambda: rows.change("rescale", status=ChangeStatus.IN_PROGRESS),
+            lambda: rows.change("rescale", status=OperationStatus.IN_PROGRESS),
             lambda: setattr(active, "heartbeat_at_ms", 2),
         ):
             with rows.session.begin_nested():  # which has a number of its own, like a transaction
@@ -652,10 +668,10 @@ class TestJobs:
         rows.set_job(desired=DesiredState.RUNNING)
         assert jobs.stores_in_use(rows.session) == ["file:///mine"]
 
-    def test_an_operation_is_a_command_or_a_change(self, rows: Rows) -> None:
-        rows.command("command")
+    def test_an_operation_belongs_to_its_job(self, rows: Rows) -> None:
+        rows.command("savepoint")
         rows.change("change", job_id="other")
-        found = [jobs.id_of_operation(rows.session, name) for name in ("command", "change", "none")]
+        found = [jobs.id_of_operation(rows.session, name) for name in ("savepoint", "change", "none")]
         assert found == ["mine", "other", None]
 
     def test_an_overview_has_the_active_attempt_and_the_newest_snapshots(self, rows: Rows) -> None:
@@ -668,12 +684,12 @@ class TestJobs:
         found = overviews.find(rows.session, "mine-name")
         assert found is not None
         assert found.attempt is not None
-        assert (found.attempt["number"], found.attempt["metrics"], found.change_id) == (1, {"batches": 5}, None)
+        assert (found.attempt["number"], found.attempt["metrics"], found.operation_id) == (1, {"batches": 5}, None)
         assert found.checkpoint == overviews.LatestSnapshot(1, 15, 1, 1, 1)
         assert found.savepoint == overviews.LatestSnapshot(2, 25, 2, 2, 2)
-        rows.change("now", status=ChangeStatus.IN_PROGRESS, kind=ChangeKind.UPGRADE)
-        assert (again := overviews.of_jobs(rows.session, ["mine"])["mine"]).change_id == "now"
-        assert again.change_kind is ChangeKind.UPGRADE
+        rows.change("now", status=OperationStatus.IN_PROGRESS, kind=OperationKind.UPGRADE)
+        assert (again := overviews.of_jobs(rows.session, ["mine"])["mine"]).operation_id == "now"
+        assert again.operation_kind is OperationKind.UPGRADE
 
     def test_the_deleted_job_that_is_due_for_the_longest_time_is_first(self, rows: Rows) -> None:
         for job_id, due_at_ms in (("b", 20), ("a", 30)):

@@ -11,14 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from keyscale.jobs.protocol.messages import (
-    Assignment,
-    CheckpointSettings,
-    CheckpointStatus,
-    Command,
-    CommandKind,
-    FixedDelayRestart,
-)
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, CheckpointStatus, Command, FixedDelayRestart
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import DriverProcess, sink_rows

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, Command, CommandKind, DriverState
+from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, Command, DriverState
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkUse
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.layout import split_location

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointSettings, Command, CommandKind, DriverState
+from keyscale.jobs.protocol.messages import CheckpointSettings, Command, DriverState
+from keyscale.jobs.protocol.operations import CommandKind
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT

@@ -8,8 +8,9 @@ from typing import Any
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step
 from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
-from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState, JobStatus
+from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
 
 TIMEOUTS = Timeouts()
 

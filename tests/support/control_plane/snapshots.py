@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING
 
-from keyscale.db.models import Checkpoint, CheckpointSubtask, Command, Job
-from keyscale.db.statuses import ChangeKind, CheckpointStatus, CommandKind, CommandStatus, SnapshotOwner
+from keyscale.db.models import Checkpoint, CheckpointSubtask, Job, Operation
+from keyscale.db.statuses import SnapshotOwner
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import CommandStatus, OperationKind, OperationStatus
 from keyscale.state.documents.manifest import (
     FileHandle,
     Manifest,
@@ -54,7 +56,7 @@ class Snapshots:
         contents: dict[str, bytes],
         savepoint_id: str | None = None,
         *,
-        change: ChangeKind | None = None,
+        change: OperationKind | None = None,
         attempt: int = 1,
         operator_uid: str = "totals",
         key_group_bytes: Sequence[int] = (),
@@ -112,12 +114,11 @@ class Snapshots:
             )  # fmt: skip
             if savepoint_id is not None:
                 session.add(
-                    Command(
-                        id=savepoint_id if change is None else f"{change.lower()}:{savepoint_id}",
-                        job_id=self.job_id, attempt=attempt,
-                        kind=CommandKind.SAVEPOINT if change is None else CommandKind.STOP_WITH_SAVEPOINT,
-                        savepoint_id=savepoint_id, status=CommandStatus.COMPLETED, checkpoint_id=number,
-                        location=location_of(self.store_url, path), created_at_ms=1, ended_at_ms=2,
+                    Operation(
+                        id=savepoint_id, job_id=self.job_id, old_attempt=attempt,
+                        kind=change or OperationKind.SAVEPOINT,
+                        status=OperationStatus.COMPLETED, command_status=CommandStatus.COMPLETED, checkpoint_id=number,
+                        location=location_of(self.store_url, path), requested_at_ms=1, ended_at_ms=2,
                     )
                 )  # fmt: skip
             session.flush()

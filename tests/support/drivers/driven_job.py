@@ -8,7 +8,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, CheckpointStatus, Command, CommandKind
+from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, CheckpointStatus, Command
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.driver_process import DriverProcess
 

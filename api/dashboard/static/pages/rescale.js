@@ -40,7 +40,7 @@ const page = jobPage(() => get(`${path}/rescales?limit=${LEDGER_MAX}`), (shown, 
   if (latest) showChange(latest);
   showCancel(latest, may, page);
   showLedger(rescales.filter((one) => one.status !== "IN_PROGRESS"));
-}, ["changes"]);
+}, ["operations"]);
 
 // --- the form and the plan -------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ const page = jobPage(
     showRevisions(mayOperate);
     showPages(listed.next);
     showDifferences();
-  }, ["changes"]);
+  }, ["operations"]);
 
 // --- programs ----------------------------------------------------------------------------------------------------------
 

@@ -7,28 +7,26 @@ from typing import Any, cast
 import pytest
 
 from keyscale.api.lifecycle import apply as apply_module
-from keyscale.api.lifecycle import intents, job_transaction, steps
+from keyscale.api.lifecycle import job_transaction, operation_results, steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.db.models import Attempt, Change, Checkpoint, Command, Job, Revision
-from keyscale.db.repositories import attempts, changes, checkpoints, commands, events, exceptions, series
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangeKind,
+from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
+from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, series
+from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
+from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
+from keyscale.jobs.protocol.operations import (
+    CHANGES,
+    STOPS,
     ChangePhase,
-    ChangeStatus,
-    ClaimMode,
     CommandKind,
     CommandStatus,
-    DesiredState,
-    JobStatus,
-    RestoreMode,
+    OperationKind,
+    OperationStatus,
     UpgradeMode,
 )
-from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
 from keyscale.state.documents.job_counters import JobCounters
 
 NOW_MS = 100_000
@@ -52,19 +50,15 @@ class Stored:
             next_start_at_ms=0,
         )
         self.attempts: dict[int, Attempt] = {}
-        self.commands: dict[str, Command] = {}
-        self.change: Change | None = None
+        self.operations: dict[str, Operation] = {}
         self.latest: dict[int | None, Checkpoint] = {None: Checkpoint(checkpoint_id=9, external_path=LATEST)}
         self.unfinished = 0
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.points: list[dict[str, Any]] = []
         self.exceptions: list[tuple[int, str]] = []
 
-    def add(self, row: Attempt | Command) -> None:
-        if isinstance(row, Attempt):
-            self.attempts[row.number] = row
-        else:
-            self.commands[row.id] = row
+    def add(self, row: Attempt) -> None:
+        self.attempts[row.number] = row
 
     def flush(self) -> None:
         active = [attempt for attempt in self.attempts.values() if attempt.stage is ACTIVE]
@@ -79,18 +73,18 @@ class Stored:
         self.attempts[number] = made
         return made
 
-    def command(self, command_id: str, kind: CommandKind, attempt: int, **columns: Any) -> Command:
-        status = columns.pop("status", CommandStatus.IN_PROGRESS)
-        made = Command(id=command_id, job_id="job", kind=kind, attempt=attempt, status=status, **columns)
-        self.commands[command_id] = made
+    def operation(self, operation_id: str, kind: OperationKind, attempt: int = 1, **columns: Any) -> Operation:
+        given = {"status": OperationStatus.IN_PROGRESS, "command_status": CommandStatus.IN_PROGRESS, **columns}
+        made = Operation(id=operation_id, job_id="job", kind=kind, old_attempt=attempt, **given)
+        self.operations[operation_id] = made
         return made
 
     def kinds(self) -> list[str]:
         return [kind for kind, _ in self.events]
 
-    def begin(self, kind: ChangeKind = ChangeKind.UPGRADE, **columns: Any) -> Change:
+    def begin(self, kind: OperationKind = OperationKind.UPGRADE, **columns: Any) -> Operation:
         given = {
-            "status": ChangeStatus.IN_PROGRESS,
+            "status": OperationStatus.IN_PROGRESS,
             "phase": ChangePhase.REQUESTED,
             "phases": [{"phase": "REQUESTED", "started_at_ms": 1, "ended_at_ms": None}],
             "from_revision": 1,
@@ -99,10 +93,9 @@ class Stored:
             "to_parallelism": 20,
             "upgrade_mode": UpgradeMode.SAVEPOINT,
             "allow_non_restored_state": False,
-            "old_attempt": 1,
+            "command_status": None,
         }
-        self.change = Change(id="c", job_id="job", kind=kind, **{**given, **columns})
-        return self.change
+        return self.operation("c", kind, **{**given, **columns})
 
     def queries(self) -> dict[Any, dict[str, Any]]:
         """Returns what takes the place of the functions of the repositories, by their modules."""
@@ -116,8 +109,7 @@ class Stored:
                 "counted_before": self._counted_before,
                 "lock_unended": lambda _, job_id: [job_id],
             },
-            changes: {"running": lambda _, job_id: self.change if job_id == "job" else None},
-            commands: {"find": lambda _, command_id: self.commands.get(command_id), "pending": self._pending},
+            operations: {"running": self._running, "pending": self._pending, "in_progress": self._in_progress},
             checkpoints: {"latest_completed": self._latest_completed, "fail_unfinished": self._fail_unfinished},
             events: {"record": self._note_event},
             exceptions: {"record": self._note_exception},
@@ -135,9 +127,17 @@ class Stored:
         counted = [each for each in self.attempts if self.attempts[each].metrics is not None and each < number]
         return self.attempts[max(counted)] if counted and job_id == "job" else None
 
-    def _pending(self, _: Any, job_id: str, attempt: int) -> list[Command]:
-        found = [each for each in self.commands.values() if (job_id, each.attempt) == ("job", attempt)]
-        return [each for each in found if each.status is CommandStatus.IN_PROGRESS]
+    def _running(self, session: Any, job_id: str) -> Operation | None:
+        found = self._in_progress(session, job_id)
+        return next((each for each in found if each.kind in {*CHANGES, *STOPS, OperationKind.START}), None)
+
+    def _in_progress(self, _: Any, job_id: str) -> list[Operation]:
+        found = [each for each in self.operations.values() if each.status is OperationStatus.IN_PROGRESS]
+        return found if job_id == "job" else []
+
+    def _pending(self, session: Any, job_id: str, attempt: int) -> list[Operation]:
+        found = [each for each in self._in_progress(session, job_id) if each.old_attempt == attempt]
+        return [each for each in found if each.command_status is CommandStatus.IN_PROGRESS]
 
     def _latest_completed(self, _: Any, job_id: str, *, since_attempt: int | None) -> Checkpoint | None:
         return self.latest.get(since_attempt) if job_id == "job" else None
@@ -165,7 +165,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Stored:
     for module, queries in rows.queries().items():
         for name, query in queries.items():
             monkeypatch.setattr(module, name, query)
-    for module in (apply_module, job_transaction, intents):
+    for module in (apply_module, job_transaction, operation_results):
         monkeypatch.setattr(module, "now_ms", lambda: NOW_MS)
     return rows
 
@@ -209,7 +209,7 @@ def test_time_begins_again_also_after_attempts_that_only_the_log_knows(stored: S
 
 def test_a_standby_gets_its_restore_when_it_is_activated_and_the_change_knows_it(stored: Stored) -> None:
     stored.attempt(1)
-    change = stored.begin(figures_before={"lag_records": 4, "input_rate": 2.0, "batch_duration_ms": 1000.0})
+    change = stored.begin(metrics_before={"lag_records": 4, "input_rate": 2.0, "batch_duration_ms": 1000.0})
     take(stored, steps.CreateAttempt(2, Cause.UPGRADE, standby=True))
     made = stored.attempts[2]
     assert (made.stage, made.restore_mode, made.restore_from) == (STANDBY, None, None)
@@ -237,14 +237,15 @@ def test_a_reaped_attempt_is_marked_and_the_log_is_counted(stored: Stored) -> No
 def test_what_an_attempt_has_begun_fails_with_it_but_a_stop_waits_for_the_next_driver(stored: Stored) -> None:
     stored.attempt(1)
     stored.unfinished = 2
-    snapshot = stored.command("s", CommandKind.SAVEPOINT, 1)
-    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
-    other = stored.command("o", CommandKind.SAVEPOINT, 2)
+    snapshot = stored.operation("s", OperationKind.SAVEPOINT)
+    stop = stored.operation("end", OperationKind.STOP)
+    other = stored.operation("o", OperationKind.SAVEPOINT, 2)
     take(stored, steps.EndAttempt(1), steps.EndAttempt(1))
     ended = stored.attempts[1]
     assert (ended.stage, ended.ended_at_ms, ended.failure) == (ENDED, NOW_MS, None)
-    assert (snapshot.status, snapshot.failure["code"]) == (CommandStatus.FAILED, "DRIVER_LOST")
-    assert {stop.status, other.status} == {CommandStatus.IN_PROGRESS}
+    assert (snapshot.status, snapshot.failure["code"]) == (OperationStatus.FAILED, "DRIVER_LOST")
+    assert snapshot.command_status is CommandStatus.FAILED
+    assert {stop.status, other.status} == {OperationStatus.IN_PROGRESS}
     assert (stored.points, stored.exceptions) == ([{"checkpoints_failed": 2}], [])
 
 
@@ -300,31 +301,53 @@ def test_everything_in_progress_ends_with_the_job(
 ) -> None:
     stored.attempt(1)
     stored.attempt(2, STANDBY)
-    change = stored.begin()
-    own = stored.command("upgrade:c", CommandKind.STOP_WITH_SAVEPOINT, 1)
-    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
-    stored.job.stop_operation_id, stored.job.failure = "end", {"code": "EARLIER"}
+    change = stored.begin(command_status=CommandStatus.IN_PROGRESS)
+    stop = stored.operation("end", OperationKind.STOP)
+    late = stored.operation("s", OperationKind.SAVEPOINT, 0)
+    cancel = stored.operation("cancel", OperationKind.CANCEL, command_status=None)
+    stored.job.failure = {"code": "EARLIER"}
     take(stored, step)
     assert (stored.job.status, stored.job.desired, stored.job.failure) == (status, DesiredState.STOPPED, failure)
     assert stored.job.ended_at_ms == NOW_MS
     assert {each.stage for each in stored.attempts.values()} == {ENDED}
-    assert (change.status, change.failure["code"], change.ended_at_ms) == (ChangeStatus.FAILED, code, NOW_MS)
-    assert [each.failure["code"] for each in (own, stop)] == [code, code]
+    assert (change.phases[0]["ended_at_ms"], change.ended_at_ms) == (NOW_MS, NOW_MS)
+    assert {each.status for each in (change, stop, late)} == {OperationStatus.FAILED}
+    assert {each.command_status for each in (change, stop, late)} == {CommandStatus.FAILED}
+    assert [each.failure["code"] for each in (change, stop, late)] == [code] * 3
+    assert (cancel.status, cancel.failure) == (OperationStatus.COMPLETED, None)
 
 
-def test_a_stop_that_succeeded_stays_completed_when_the_job_is_settled(stored: Stored) -> None:
-    done = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1, status=CommandStatus.COMPLETED)
-    stored.job.stop_operation_id = "end"
+def test_a_stop_is_complete_when_its_savepoint_is_published_and_the_job_has_ended(stored: Stored) -> None:
+    stored.attempt(1)
+    done = stored.operation("end", OperationKind.STOP, command_status=CommandStatus.COMPLETED)
+    take(stored, steps.ShowStatus(JobStatus.STOPPING))
+    assert done.status is OperationStatus.IN_PROGRESS
     take(stored, steps.SettleJob(JobStatus.STOPPED))
-    assert (done.status, done.failure) == (CommandStatus.COMPLETED, None)
+    assert (done.status, done.failure, done.ended_at_ms) == (OperationStatus.COMPLETED, None, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "code"),
+    [
+        (steps.CompleteStart(), OperationStatus.COMPLETED, None),
+        (steps.SettleJob(JobStatus.FINISHED), OperationStatus.COMPLETED, None),
+        (steps.SettleJob(JobStatus.STOPPED), OperationStatus.CANCELLED, None),
+        (steps.FailJob(FAILURE), OperationStatus.FAILED, "X"),
+    ],
+)
+def test_a_start_ends_with_the_first_input_or_with_the_job(
+    stored: Stored, step: steps.Step, status: OperationStatus, code: str | None
+) -> None:
+    start = stored.operation("s", OperationKind.START, command_status=None)
+    take(stored, step)
+    assert (start.status, (start.failure or {}).get("code"), start.ended_at_ms) == (status, code, NOW_MS)
 
 
 def test_a_stop_without_a_savepoint_fails_its_operation_and_stops_the_job(stored: Stored) -> None:
     stored.attempt(1)
-    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
-    stored.job.stop_operation_id = "end"
+    stop = stored.operation("end", OperationKind.STOP)
     take(stored, steps.StopWithoutSavepoint(FAILURE))
-    assert (stop.status, stop.failure) == (CommandStatus.FAILED, FAILURE)
+    assert (stop.status, stop.failure) == (OperationStatus.FAILED, FAILURE)
     assert (stored.job.status, stored.job.failure) == (JobStatus.STOPPED, None)
     assert stored.attempts[1].stage == ENDED
 
@@ -340,33 +363,31 @@ def test_a_job_that_runs_is_shown_with_the_attempt_that_runs_it(stored: Stored) 
 
 def test_a_recovered_job_forgets_its_failure_and_a_failed_stop_lets_the_job_run(stored: Stored) -> None:
     stored.job.failure, stored.job.desired = FAILURE, DesiredState.STOPPED
+    stop = stored.operation("end", OperationKind.STOP, command_status=CommandStatus.FAILED, failure=FAILURE)
     take(stored, steps.ForgetFailure(), steps.ResumeJob(FAILURE))
     assert (stored.job.failure, stored.job.desired) == (None, DesiredState.RUNNING)
+    assert (stop.status, stop.failure) == (OperationStatus.FAILED, FAILURE)
     assert stored.kinds() == ["JOB_RECOVERED", "STOP_FAILED"]
     assert [details["message"].endswith(" X") for _, details in stored.events] == [True, True]
 
 
 def test_a_stop_moves_to_the_attempt_that_replaces_the_old_one(stored: Stored) -> None:
-    stop = stored.command("end", CommandKind.STOP_WITH_SAVEPOINT, 1)
-    take(stored, steps.ReassignStop("end", 2), steps.ReassignStop("gone", 3))
-    assert stop.attempt == 2
+    stop = stored.operation("end", OperationKind.STOP)
+    take(stored, steps.ReassignStop("end", 2))
+    assert stop.old_attempt == 2
 
 
 def test_a_change_commands_its_savepoint_once_and_keeps_where_it_is(stored: Stored) -> None:
     stored.attempt(1)
     change = stored.begin()
     take(stored, steps.BeginSavepoint())
-    command = stored.commands["upgrade:c"]
-    assert (command.attempt, command.savepoint_id, command.kind) == (1, "c", CommandKind.STOP_WITH_SAVEPOINT)
-    take(stored, steps.BeginSavepoint())
-    assert stored.commands["upgrade:c"] is command
-    command.location, command.checkpoint_id = SAVEPOINT, 8
-    take(stored, steps.AdvanceChange(ChangePhase.VERIFY))
-    assert change.savepoint_location is None, "it is published when the old driver stops"
-    take(stored, steps.AdvanceChange(ChangePhase.STOP))
-    assert change.savepoint_location == SAVEPOINT
+    assert (change.command_status, change.savepoint_id) == (CommandStatus.IN_PROGRESS, "c")
+    assert (change.command_id, change.command_kind) == ("upgrade:c", CommandKind.STOP_WITH_SAVEPOINT)
+    change.command_status, change.location = CommandStatus.COMPLETED, SAVEPOINT
+    take(stored, steps.BeginSavepoint(), steps.AdvanceChange(ChangePhase.STOP))
+    assert (change.command_status, change.location) == (CommandStatus.COMPLETED, SAVEPOINT)
     assert change.phase is ChangePhase.STOP
-    assert [phase["ended_at_ms"] for phase in change.phases] == [NOW_MS] * 4 + [None]
+    assert [phase["ended_at_ms"] for phase in change.phases] == [NOW_MS] * 3 + [None]
 
 
 @pytest.mark.parametrize("standby", [True, False])
@@ -376,7 +397,7 @@ def test_the_new_revision_takes_over_from_the_savepoint_once_the_old_attempt_has
     stored.attempt(1, last_commit_at_ms=NOW_MS - 50)
     if standby:
         stored.attempt(2, STANDBY)
-    change = stored.begin(savepoint_location=SAVEPOINT)
+    change = stored.begin(location=SAVEPOINT)
     take(stored, steps.SwitchOver())
     old, new = stored.attempts[1], stored.attempts[2]
     assert (old.stage, new.stage, stored.job.revision) == (ENDED, ACTIVE, 2)
@@ -390,13 +411,13 @@ def test_an_upgrade_from_the_last_state_begins_with_the_latest_checkpoint(stored
     stored.attempt(1)
     change = stored.begin(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
     take(stored, steps.SwitchOver())
-    assert (change.savepoint_location, stored.attempts[2].restore_from) == (LATEST, LATEST)
+    assert (change.location, stored.attempts[2].restore_from) == (LATEST, LATEST)
     assert stored.attempts[2].allow_non_restored_state
 
 
 def test_a_lost_new_driver_is_replaced_by_one_of_the_same_revision(stored: Stored) -> None:
     stored.attempt(2)
-    change = stored.begin(ChangeKind.RESCALE, phase=ChangePhase.VERIFY, new_attempt=2)
+    change = stored.begin(OperationKind.RESCALE, phase=ChangePhase.VERIFY, new_attempt=2)
     stored.job.restore = Restore("c", location=SAVEPOINT).dump()
     take(stored, steps.RetryRestore(2))
     made = stored.attempts[3]
@@ -413,11 +434,10 @@ def test_a_change_is_given_up_with_its_new_driver_and_the_job_keeps_its_revision
 ) -> None:
     stored.attempt(1)
     stored.attempt(2, STANDBY)
-    change = stored.begin()
-    command = stored.command("upgrade:c", CommandKind.STOP_WITH_SAVEPOINT, 1)
+    change = stored.begin(command_status=CommandStatus.IN_PROGRESS)
     take(stored, steps.AbandonChange(FAILURE, replaced))
-    assert (change.status, change.failure, stored.job.revision) == (ChangeStatus.ROLLED_BACK, FAILURE, 1)
-    assert (command.status, command.failure) == (CommandStatus.FAILED, FAILURE)
+    assert (change.status, change.failure, stored.job.revision) == (OperationStatus.ROLLED_BACK, FAILURE, 1)
+    assert change.command_status is CommandStatus.FAILED
     assert stored.attempts[2].stage is ENDED
     assert stored.attempts[1].stage is (ACTIVE if replaced is None else ENDED)
     assert (stored.job.restarts, stored.points) == ((5, []) if replaced is None else (6, [{"restarts": 1}]))
@@ -428,22 +448,26 @@ def test_a_change_that_fails_goes_back_to_the_old_revision_and_its_savepoint(
     stored: Stored, attempt: int | None
 ) -> None:
     stored.attempt(2, ACTIVE if attempt else ENDED)
-    change = stored.begin(savepoint_location=SAVEPOINT, phase=ChangePhase.RESTORE)
+    change = stored.begin(location=SAVEPOINT, phase=ChangePhase.RESTORE)
     stored.job.revision, stored.job.restore = 2, Restore("c", location=SAVEPOINT).dump()
     take(stored, steps.RollBack(attempt, FAILURE))
     made = stored.attempts[3]
     assert (stored.job.revision, made.revision, made.cause) == (1, 1, Cause.ROLL_BACK)
     assert (made.restore_mode, made.restore_from, made.restore_id) == (RestoreMode.REWIND, SAVEPOINT, "c.back")
-    assert (change.phase, change.failure, change.status) == (ChangePhase.ROLL_BACK, FAILURE, ChangeStatus.IN_PROGRESS)
+    assert (change.phase, change.failure, change.status) == (
+        ChangePhase.ROLL_BACK,
+        FAILURE,
+        OperationStatus.IN_PROGRESS,
+    )
     assert stored.attempts[2].stage is ENDED
 
 
 @pytest.mark.parametrize(
     ("rolled_back", "status", "failure"),
-    [(False, ChangeStatus.COMPLETED, None), (True, ChangeStatus.ROLLED_BACK, FAILURE)],
+    [(False, OperationStatus.COMPLETED, None), (True, OperationStatus.ROLLED_BACK, FAILURE)],
 )
 def test_a_change_ends_with_the_times_of_the_attempt_that_runs_the_job(
-    stored: Stored, rolled_back: bool, status: ChangeStatus, failure: Any
+    stored: Stored, rolled_back: bool, status: OperationStatus, failure: Any
 ) -> None:
     stored.attempt(3, launched_at_ms=1, attached_at_ms=2, restored_at_ms=3, first_commit_at_ms=4)
     change = stored.begin(failure=failure)
@@ -481,10 +505,11 @@ def test_a_wish_waits_for_an_attempt_and_replaces_the_one_before(stored: Stored)
 
 def test_a_change_that_was_cancelled_ends_as_cancelled(stored: Stored) -> None:
     stored.attempt(1)
-    stored.begin()
+    change = stored.begin()
     take(stored, steps.AbandonChange({"code": CANCELLED, "message": "cancelled"}))
+    assert (change.status, change.failure) == (OperationStatus.CANCELLED, None)
     assert stored.events[-1][1]["ending"] == "cancelled"
-    assert stored.kinds()[-1] == "UPGRADE_ROLLED_BACK"
+    assert stored.kinds()[-1] == "UPGRADE_CANCELLED"
 
 
 def test_a_step_with_effects_outside_the_database_is_no_step_of_it(stored: Stored) -> None:
@@ -495,7 +520,7 @@ def test_a_step_with_effects_outside_the_database_is_no_step_of_it(stored: Store
 def test_the_first_failure_of_a_change_stays_when_the_job_fails_too(stored: Stored) -> None:
     change = stored.begin(failure=FAILURE)
     take(stored, steps.FailJob({"code": "LATER", "message": "it broke, too"}))
-    assert (change.failure, change.status) == (FAILURE, ChangeStatus.FAILED)
+    assert (change.failure, change.status) == (FAILURE, OperationStatus.FAILED)
     assert stored.events[0][1]["ending"] == "failed: X"
 
 
@@ -503,7 +528,7 @@ def test_a_rewind_that_the_new_driver_has_carried_out_is_kept_in_mind_when_the_c
     stored: Stored,
 ) -> None:
     stored.attempt(2, restore_id="c", restored_at_ms=5)
-    stored.begin(rewind_to=SAVEPOINT, savepoint_location=LATEST, phase=ChangePhase.VERIFY)
+    stored.begin(rewind_to=SAVEPOINT, location=LATEST, phase=ChangePhase.VERIFY)
     stored.job.restore = Restore("c", RestoreMode.REWIND, SAVEPOINT).dump()
     take(stored, steps.RollBack(2, FAILURE))
     assert (stored.job.rewound_by, stored.job.rewound_to) == (2, SAVEPOINT)

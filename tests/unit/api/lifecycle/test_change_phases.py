@@ -19,8 +19,8 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, lost, rescaling, restored, standby
 
 if TYPE_CHECKING:
@@ -151,9 +151,9 @@ def test_a_new_driver_that_dies_is_replaced_a_few_times_and_then_the_job_goes_ba
 
 
 @pytest.mark.parametrize("phase", [ChangePhase.RESTORE, ChangePhase.VERIFY])
-@pytest.mark.parametrize("kind", [ChangeKind.RESCALE, ChangeKind.UPGRADE])
+@pytest.mark.parametrize("kind", [OperationKind.RESCALE, OperationKind.UPGRADE])
 def test_a_new_driver_that_fails_because_of_its_host_is_replaced_a_few_times(
-    phase: ChangePhase, kind: ChangeKind
+    phase: ChangePhase, kind: OperationKind
 ) -> None:
     failed = attempt(2, driver_state=DriverState.FAILED, failure=FAILED)
     for tries in range(RESTORE_TRIES_MAX + 1):
@@ -165,7 +165,7 @@ def test_a_new_driver_that_fails_because_of_its_host_is_replaced_a_few_times(
 
 
 def test_a_new_program_that_fails_because_of_its_host_follows_its_restart_strategy() -> None:
-    upgrading = rescaling(ChangePhase.VERIFY, change_kind=ChangeKind.UPGRADE)
+    upgrading = rescaling(ChangePhase.VERIFY, change_kind=OperationKind.UPGRADE)
     assert step_of(replace(upgrading, active=restored(run_failure=FAILED))) is None
     assert step_of(replace(upgrading, active=restored(run_failure=RAISED))) == RollBack(2, RAISED)
 

@@ -28,8 +28,9 @@ from keyscale.api.lifecycle.steps import (
     ShowStatus,
     StopWithoutSavepoint,
 )
-from keyscale.db.statuses import CommandStatus, DesiredState, JobStatus
+from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.restart import FATAL_CODES
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, job, lost, step_of
 
@@ -202,7 +203,7 @@ def test_a_driver_that_does_not_end_after_its_savepoint_is_ended() -> None:
 def test_after_a_driver_died_in_a_stop_the_savepoint_is_looked_up_in_the_store() -> None:
     step = step_of(stopping(active=lost()))
     assert isinstance(step, CheckSavepoint)
-    assert step.command_id == "op"
+    assert step.operation_id == "op"
     assert isinstance(step.missing, ReplaceAttempt)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms, timed_steps, usual_waiting
-from keyscale.db.models import Attempt, Change
+from keyscale.db.models import Attempt, Operation
 from keyscale.jobs.protocol.messages import DriverMetrics
 
 PHASES = [{"phase": "REQUESTED", "started_at_ms": 60_000}, {"phase": "SAVEPOINT", "started_at_ms": 100_000}]
@@ -35,7 +35,7 @@ def test_the_time_of_a_driver_that_is_taken_back_is_its_own_and_not_the_start_of
     begun = {"SAVEPOINT": 1000, "STOP": 1500, "RESTORE": 1700, "VERIFY": 4000, "ROLL_BACK": 9000}
     phases = [{"phase": phase, "started_at_ms": at_ms, "ended_at_ms": None} for phase, at_ms in begun.items()]
     times = {"launched_at_ms": 9100, "attached_at_ms": 12_000, "restored_at_ms": 12_500, "first_commit_at_ms": 13_000}
-    change = Change(phases=phases, times=times, stopped_at_ms=1010)
+    change = Operation(phases=phases, times=times, stopped_at_ms=1010)
     assert {step.name: step.ended_at_ms - step.started_at_ms for step in timed_steps(change)} == {
         "savepoint": 490,
         "stop": 200,
@@ -45,7 +45,7 @@ def test_the_time_of_a_driver_that_is_taken_back_is_its_own_and_not_the_start_of
         "restore": 500,
         "first_batch": 500,
     }
-    completed = Change(phases=phases[:-1], times=times, stopped_at_ms=1010)
+    completed = Operation(phases=phases[:-1], times=times, stopped_at_ms=1010)
     assert "trial" not in {step.name for step in timed_steps(completed)}
 
 

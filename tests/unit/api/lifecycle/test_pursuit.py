@@ -16,9 +16,10 @@ from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
 from keyscale.api.lifecycle.pursuit import Pursuit, Waiting
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.store_check import PublishedSavepoint
-from keyscale.db.models import Attempt, Change, Command, Job, Revision
-from keyscale.db.statuses import ChangeKind, ChangePhase, CommandStatus, DesiredState, JobStatus, UpgradeMode
+from keyscale.db.models import Attempt, Job, Operation, Revision
+from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.identifiers import CheckpointId
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, UpgradeMode
 from keyscale.state.documents.job_counters import JobCounters
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Platform:
     def __init__(self) -> None:
         self.job: Job | None = Job(id="job", name="flights", status=JobStatus.RUNNING, store_url="file:///store")
         self.decided: list[Any] = []
-        self.change: Change | None = None
-        self.command: Command | None = None
+        self.change: Operation | None = None
+        self.command: Operation | None = None
         self.attempt: Attempt | None = None
         self.newest: Attempt | None = None
         self.applied: list[Any] = []
@@ -116,8 +117,8 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
     monkeypatch.setattr(pursuit, "next_step", decide)
     monkeypatch.setattr(pursuit, "apply", apply)
     monkeypatch.setattr(pursuit.jobs, "lock", lock)
-    monkeypatch.setattr(pursuit.changes, "running", lambda _, job_id: platform.change if job_id == "job" else None)
-    monkeypatch.setattr(pursuit.commands, "find", lambda _, name, **__: platform.command if name == "c" else None)
+    monkeypatch.setattr(pursuit.operations, "running", lambda _, job_id: platform.change if job_id == "job" else None)
+    monkeypatch.setattr(pursuit.operations, "find", lambda _, name, **__: platform.command if name == "c" else None)
     monkeypatch.setattr(pursuit.attempts, "newest_counted", lambda _, job_id: {"job": platform.newest}[job_id])
     monkeypatch.setattr(pursuit.attempts, "find", lambda _, *key: {("job", 4): platform.attempt}[key])
     return platform
@@ -192,9 +193,9 @@ def test_no_step_waits_for_what_the_log_has_counted(platform: Platform, error: E
     assert platform.applied == [steps.MarkReaped(4)]
 
 
-def command(**columns: Any) -> Command:
-    given = {"status": CommandStatus.IN_PROGRESS, "savepoint_id": "s", "kind": "SAVEPOINT", **columns}
-    return Command(id="c", job_id="job", attempt=4, **given)
+def command(**columns: Any) -> Operation:
+    given = {"command_status": CommandStatus.IN_PROGRESS, "kind": OperationKind.STOP, **columns}
+    return Operation(id="c", job_id="job", old_attempt=4, **given)
 
 
 def test_a_savepoint_that_its_driver_has_published_before_it_died_counts(
@@ -211,7 +212,7 @@ def test_a_savepoint_that_its_driver_has_published_before_it_died_counts(
     assert settled == [(platform.command, result)]
     assert stored == [((platform.command, 8), facts)]
     assert platform.applied == []
-    assert platform.done == [("asked", "file:///store", "job", "s")]
+    assert platform.done == [("asked", "file:///store", "job", "c")]
 
 
 def test_the_job_goes_on_without_a_savepoint_that_is_not_there(platform: Platform) -> None:
@@ -228,26 +229,26 @@ def test_nothing_is_decided_about_a_savepoint_while_the_store_is_away(platform: 
 
 @pytest.mark.parametrize(
     ("given", "goes_on"),
-    [(None, False), (command(savepoint_id=None), False), (command(status=CommandStatus.COMPLETED), True)],
+    [(None, False), (command(command_status=None), True), (command(command_status=CommandStatus.COMPLETED), True)],
 )
 def test_a_command_without_a_savepoint_or_with_a_result_stays(
-    platform: Platform, given: Command | None, goes_on: bool
+    platform: Platform, given: Operation | None, goes_on: bool
 ) -> None:
     platform.command = given
     assert platform.take(CHECK) is goes_on
     assert platform.applied == []
 
 
-def change(**columns: Any) -> Change:
+def change(**columns: Any) -> Operation:
     given = {
-        "kind": ChangeKind.UPGRADE,
+        "kind": OperationKind.UPGRADE,
         "phase": ChangePhase.RESTORE,
         "upgrade_mode": UpgradeMode.SAVEPOINT,
         "allow_non_restored_state": False,
-        "savepoint_location": SAVEPOINT,
+        "location": SAVEPOINT,
         "old_attempt": 3,
     }
-    return Change(id="c", job_id="job", **{**given, **columns})
+    return Operation(id="c", job_id="job", **{**given, **columns})
 
 
 ROLL_BACK = steps.RollBack(4, FAILURE)
@@ -271,7 +272,7 @@ def test_a_change_goes_back_once_the_store_has_said_what_is_committed(platform: 
     assert platform.applied == []
 
 
-@pytest.mark.parametrize("columns", [{"kind": ChangeKind.RESCALE}, {"savepoint_location": None}])
+@pytest.mark.parametrize("columns", [{"kind": OperationKind.RESCALE}, {"location": None}])
 def test_a_change_that_keeps_all_state_goes_back_with_all_commits(platform: Platform, columns: dict[str, Any]) -> None:
     platform.change, platform.is_store_away = change(**columns), True
     assert platform.take(ROLL_BACK)

@@ -23,8 +23,9 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import ChangePhase, CommandStatus, DesiredState
+from keyscale.db.statuses import DesiredState
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
 from tests.support.control_plane.job_facts import (
     TIMEOUTS,
     attempt,

@@ -7,23 +7,24 @@ from typing import Any
 import pytest
 
 from keyscale.api.lifecycle.restoring import Restore, restore_of_change, restore_of_roll_back
-from keyscale.db.models import Change
-from keyscale.db.statuses import ChangeKind, ClaimMode, RestoreMode, UpgradeMode
+from keyscale.db.models import Operation
+from keyscale.db.statuses import ClaimMode, RestoreMode
+from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
 
 SAVEPOINT = "file:///store/j/savepoints/c/manifest.json"
 EARLIER = "file:///store/j/savepoints/b/manifest.json"
 
 
-def change(**facts: Any) -> Change:
+def change(**facts: Any) -> Operation:
     given = {
         "id": "c",
-        "kind": ChangeKind.UPGRADE,
+        "kind": OperationKind.UPGRADE,
         "upgrade_mode": UpgradeMode.SAVEPOINT,
         "allow_non_restored_state": False,
         "rewind_to": None,
-        "savepoint_location": SAVEPOINT,
+        "location": SAVEPOINT,
     }
-    return Change(**{**given, **facts})
+    return Operation(**{**given, **facts})
 
 
 def test_a_wish_is_stored_and_read_as_it_was() -> None:
@@ -37,7 +38,7 @@ def test_a_new_revision_goes_on_from_its_savepoint_and_drops_state_only_if_allow
 
 
 def test_a_rollback_to_an_earlier_savepoint_rewinds_whatever_the_present_state_is() -> None:
-    wish = restore_of_change(change(kind=ChangeKind.ROLLBACK, rewind_to=EARLIER), None)
+    wish = restore_of_change(change(kind=OperationKind.ROLLBACK, rewind_to=EARLIER), None)
     assert wish == Restore("c", RestoreMode.REWIND, EARLIER)
 
 
@@ -59,7 +60,7 @@ def test_an_upgrade_that_failed_goes_back_to_exactly_its_savepoint(mode: Upgrade
 
 
 def test_after_a_change_that_kept_all_state_the_job_goes_on_from_its_log() -> None:
-    for kept in (change(kind=ChangeKind.RESCALE), change(upgrade_mode=UpgradeMode.LAST_STATE)):
+    for kept in (change(kind=OperationKind.RESCALE), change(upgrade_mode=UpgradeMode.LAST_STATE)):
         assert restore_of_roll_back(kept).mode is RestoreMode.CONTINUE
     dropped = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
     assert restore_of_roll_back(dropped).mode is RestoreMode.REWIND

@@ -16,8 +16,9 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import ChangeKind, ChangePhase, JobStatus, UpgradeMode
+from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, UpgradeMode
 from tests.support.control_plane.job_facts import lost, rescaling, restored, standby, step_of
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ RAISED = failure("USER_FUNCTION_FAILED", "ValueError")
 
 
 def upgrading(phase: ChangePhase, mode: UpgradeMode = UpgradeMode.SAVEPOINT, **facts: Any) -> JobFacts:
-    found = rescaling(phase, change_kind=ChangeKind.UPGRADE, change_mode=mode, **facts)
+    found = rescaling(phase, change_kind=OperationKind.UPGRADE, change_mode=mode, **facts)
     return replace(found, status=JobStatus.UPGRADING)
 
 

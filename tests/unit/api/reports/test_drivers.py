@@ -12,19 +12,12 @@ from keyscale.api.errors import AttemptOverError, ReportInvalidError
 from keyscale.api.reports import drivers as service
 from keyscale.api.reports.drivers import attach, heartbeat, report_checkpoint
 from keyscale.api.reports.report_validity import Reporter
-from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Command, Job, Revision
-from keyscale.db.statuses import (
-    AttemptStage,
-    ChangePhase,
-    CheckpointStatus,
-    ClaimMode,
-    CommandKind,
-    CommandStatus,
-    RestoreMode,
-)
+from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
+from keyscale.db.statuses import AttemptStage, ClaimMode, RestoreMode
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     CheckpointReport,
+    CheckpointStatus,
     CommandResult,
     DriverMetrics,
     DriverState,
@@ -32,6 +25,7 @@ from keyscale.jobs.protocol.messages import (
     FailureHistory,
     Heartbeat,
 )
+from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, OperationStatus
 
 NOW_MS, SHARED_MS = 50_000, 70_000
 SECRET = "hunter2hunter2"  # noqa: S105 - a test's own
@@ -50,9 +44,9 @@ class Rows:
         )
         self.revision = Revision(number=2, checkpoints={"interval_ms": 900}, restart={"type": "none"})
         self.checkpoint: Checkpoint | None = None
-        self.change: Change | None = None
+        self.change: Operation | None = None
         self.artifact = Artifact(id="program", filename="job.py", sha256="a" * 64)
-        self.commands: dict[str, Command] = {}
+        self.operations: dict[str, Operation] = {}
         self.noted: list[tuple[Any, ...]] = []
         self.rung = 0
         self.confirms = False
@@ -98,9 +92,12 @@ class Rows:
     def names(self) -> list[str]:
         return [name for name, *_ in self.noted]
 
-    def command(self, command_id: str, *, job_id: str = "job", attempt: int = 4, **columns: Any) -> Command:
-        given = {"status": CommandStatus.IN_PROGRESS, "kind": CommandKind.SAVEPOINT, "drain": False, **columns}
-        made = self.commands[command_id] = Command(id=command_id, job_id=job_id, attempt=attempt, **given)
+    def command(self, operation_id: str, *, job_id: str = "job", attempt: int = 4, **columns: Any) -> Operation:
+        given = {"command_status": CommandStatus.IN_PROGRESS, "kind": OperationKind.SAVEPOINT, **columns}
+        made = Operation(
+            id=operation_id, job_id=job_id, old_attempt=attempt, status=OperationStatus.IN_PROGRESS, **given
+        )
+        self.operations[operation_id] = made
         return made
 
 
@@ -114,9 +111,9 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
     def find_attempt(_: Any, job_id: str, number: int, **__: Any) -> Attempt | None:
         return rows.attempt if (job_id, number) == ("job", 4) else None
 
-    def pending(_: Any, job_id: str, number: int) -> list[Command]:
-        own = [each for each in rows.commands.values() if (each.job_id, each.attempt) == (job_id, number)]
-        return [each for each in own if each.status is CommandStatus.IN_PROGRESS]
+    def pending(_: Any, job_id: str, number: int) -> list[Operation]:
+        own = [each for each in rows.operations.values() if (each.job_id, each.old_attempt) == (job_id, number)]
+        return [each for each in own if each.command_status is CommandStatus.IN_PROGRESS]
 
     replaced = {
         service.jobs: {"find": of_job(lambda: rows.job), "lock": of_job(lambda: rows.job)},
@@ -127,11 +124,15 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
             "store_subtasks": rows.note("subtasks"),
             "mark_subsumed": rows.note("subsumed"),
         },
-        service.commands: {"find": lambda _, command_id, **__: rows.commands.get(command_id), "pending": pending},
+        service.operations: {
+            "find": lambda _, operation_id, **__: rows.operations.get(operation_id),
+            "pending": pending,
+            "note_progress": rows.note("progress"),
+            "running": of_job(lambda: rows.change),
+        },
         service.revisions: {"in_use": lambda *_: [], "of_attempt": lambda *_: rows.revision},
         service.events: {"record": rows.note("event")},
         service.exceptions: {"record": rows.note("exception")},
-        service.changes: {"note_progress": rows.note("progress"), "running": of_job(lambda: rows.change)},
         service.artifacts: {"find": lambda _, name: {"program": rows.artifact}.get(name)},
         service.series: {
             "begin_counting": lambda *_: rows.noted.append(("begin counting", rows.attempt.metrics)),
@@ -278,12 +279,12 @@ class TestHeartbeat:
     def test_a_running_driver_gets_its_commands_that_have_no_result(
         self, rows: Rows, state: DriverState, names: list[str]
     ) -> None:
-        rows.command("own", savepoint_id="s", drain=True)
-        rows.command("done", status=CommandStatus.COMPLETED)
+        rows.command("own", kind=OperationKind.DRAIN)
+        rows.command("done", command_status=CommandStatus.COMPLETED)
         rows.command("of another", attempt=3)
         commands = beat(rows, state).commands
         assert [command.id for command in commands] == names
-        assert all((command.savepoint_id, command.drain) == ("s", True) for command in commands)
+        assert all((command.savepoint_id, command.drain) == ("own", True) for command in commands)
 
     @pytest.mark.parametrize(
         ("columns", "is_stored"),
@@ -291,15 +292,15 @@ class TestHeartbeat:
             ({}, True),
             ({"attempt": 3}, False),
             ({"job_id": "other"}, False),
-            ({"status": CommandStatus.COMPLETED}, False),
+            ({"command_status": CommandStatus.COMPLETED}, False),
         ],
     )
     def test_the_result_of_a_command_of_its_own_is_stored_once_and_wakes_the_reconciler(
         self, rows: Rows, columns: dict[str, Any], is_stored: bool
     ) -> None:
-        command = rows.command("c", kind=CommandKind.CHECKPOINT, **columns)
+        command = rows.command("c", kind=OperationKind.CHECKPOINT, **columns)
         answer = beat(rows, results=[CommandResult(command_id="c", status="FAILED", failure=FAILURE)])
-        assert (command.status is CommandStatus.FAILED) is is_stored
+        assert (command.command_status is CommandStatus.FAILED) is is_stored
         assert (rows.rung == 1) is is_stored
         assert answer.commands == []
         if is_stored:
@@ -307,7 +308,7 @@ class TestHeartbeat:
             assert SECRET not in command.failure["message"]
 
     def test_a_result_that_cannot_be_true_is_refused(self, rows: Rows) -> None:
-        rows.command("c", savepoint_id="s")
+        rows.command("c")
         with pytest.raises(ReportInvalidError):
             beat(rows, results=[CommandResult(command_id="c", status="COMPLETED", location="file:///elsewhere")])
 
@@ -404,7 +405,7 @@ class TestAttach:
         self, rows: Rows, phase: ChangePhase | None, is_near: bool
     ) -> None:
         rows.attempt.stage = AttemptStage.STANDBY
-        rows.change = None if phase is None else Change(id="c", phase=phase)
+        rows.change = None if phase is None else Operation(id="c", phase=phase)
         answer = self.ask(rows)
         assert (answer.decision, answer.assignment, rows.attempt.assigned_at_ms) == ("wait", None, None)
         assert (answer.retry_after_ms < 100) is is_near

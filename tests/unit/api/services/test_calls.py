@@ -7,7 +7,7 @@ import asyncio
 from sqlalchemy.orm import sessionmaker
 
 from keyscale.api.services.calls import Calls
-from keyscale.db.repositories.commands import Listening
+from keyscale.db.repositories.operations import Listening
 from tests.support.coroutines import run_coroutine
 
 LIMIT_S = 20.0

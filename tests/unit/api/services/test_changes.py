@@ -6,21 +6,22 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.lifecycle.intents import described, is_cancellable
-from keyscale.api.lifecycle.ledger import figures_of_change, prepared_ms
+from keyscale.api.lifecycle.ledger import metrics_of_change, prepared_ms
+from keyscale.api.lifecycle.operation_results import described
+from keyscale.api.lifecycle.requests import is_cancellable
 from keyscale.api.schemas.change import ChangeAnswer
 from keyscale.api.services.changes import change_answer
-from keyscale.db.models import Change
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, UpgradeMode
+from keyscale.db.models import Operation
 from keyscale.jobs.protocol.messages import DriverMetrics, OperatorMetrics
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 
 
-def change(**columns: Any) -> Change:
+def change(**columns: Any) -> Operation:
     given = {
         "id": "c",
         "job_id": "job",
-        "kind": ChangeKind.UPGRADE,
-        "status": ChangeStatus.IN_PROGRESS,
+        "kind": OperationKind.UPGRADE,
+        "status": OperationStatus.IN_PROGRESS,
         "phase": ChangePhase.SAVEPOINT,
         "phases": [
             {"phase": "REQUESTED", "started_at_ms": 1000, "ended_at_ms": 1400},
@@ -35,7 +36,7 @@ def change(**columns: Any) -> Change:
         "old_attempt": 5,
         "requested_at_ms": 1000,
     }
-    return Change(**{**given, **columns})
+    return Operation(**{**given, **columns})
 
 
 def test_durations_are_between_their_own_moments() -> None:
@@ -50,8 +51,8 @@ def test_durations_are_between_their_own_moments() -> None:
 
 
 def test_what_the_job_did_before_and_after_is_not_mixed_up() -> None:
-    before, after = figures_of_change({"batches": 1, "pending_records": 5}), figures_of_change({"batches": 2})
-    shown = change_answer(change(figures_before=before, figures_after=after), ChangeAnswer)
+    before, after = metrics_of_change({"batches": 1, "pending_records": 5}), metrics_of_change({"batches": 2})
+    shown = change_answer(change(metrics_before=before, metrics_after=after), ChangeAnswer)
     assert shown.before is not None
     assert shown.after is not None
     assert (shown.before.lag_records, shown.after.lag_records) == (5, None)
@@ -63,8 +64,8 @@ def test_what_the_job_did_before_and_after_is_not_mixed_up() -> None:
         ({}, True),
         ({"phase": ChangePhase.VERIFY}, True),
         ({"phase": ChangePhase.ROLL_BACK}, False),
-        ({"status": ChangeStatus.COMPLETED}, False),
-        ({"status": ChangeStatus.FAILED}, False),
+        ({"status": OperationStatus.COMPLETED}, False),
+        ({"status": OperationStatus.FAILED}, False),
     ],
 )
 def test_a_change_can_be_cancelled_once_until_it_goes_back_or_is_over(
@@ -76,9 +77,9 @@ def test_a_change_can_be_cancelled_once_until_it_goes_back_or_is_over(
 
 
 def test_a_rescale_is_named_by_its_parallelism_and_any_other_change_by_its_revisions() -> None:
-    assert described(change(kind=ChangeKind.RESCALE)) == "rescale from 3 to 4"
+    assert described(change(kind=OperationKind.RESCALE)) == "rescale from 3 to 4"
     assert described(change()) == "upgrade from revision 1 to 2"
-    assert described(change(kind=ChangeKind.ROLLBACK)) == "rollback from revision 1 to 2"
+    assert described(change(kind=OperationKind.ROLLBACK)) == "rollback from revision 1 to 2"
 
 
 @pytest.mark.parametrize(
@@ -93,8 +94,8 @@ def test_a_driver_is_prepared_until_it_asks_for_work_or_the_old_one_stops(
 
 
 def test_the_figures_that_a_change_keeps_are_those_of_the_report() -> None:
-    assert figures_of_change(None) is None
-    assert figures_of_change(DriverMetrics(input_records_per_second=5).model_dump()) is None, "no batch has run"
+    assert metrics_of_change(None) is None
+    assert metrics_of_change(DriverMetrics(input_records_per_second=5).model_dump()) is None, "no batch has run"
     reported = DriverMetrics(
         batches=1,
         input_records_per_second=1,
@@ -104,7 +105,7 @@ def test_the_figures_that_a_change_keeps_are_those_of_the_report() -> None:
         pending_records=6,
         operators=[OperatorMetrics(uid=str(lag_ms), event_time_lag_ms=lag_ms) for lag_ms in (7, 9, 8, None, 2**53, -1)],
     )
-    assert figures_of_change(reported.model_dump()) == {
+    assert metrics_of_change(reported.model_dump()) == {
         "input_rate": 1,
         "processed_rate": 2,
         "busy_ratio": 0.5,

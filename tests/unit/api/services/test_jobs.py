@@ -27,8 +27,9 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Job
 from keyscale.db.repositories import attempts
 from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
-from keyscale.db.statuses import AttemptStage, ChangeKind, ClaimMode, JobStatus, RestoreMode, Role
+from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode, Role
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.jobs.protocol.operations import OperationKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,8 +85,8 @@ def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **fa
     given = {
         "artifact_name": "program",
         "artifact_version": 6,
-        "change_id": None,
-        "change_kind": None,
+        "operation_id": None,
+        "operation_kind": None,
         "checkpoint": None,
         "savepoint": None,
     }
@@ -129,7 +130,7 @@ def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:
         ({"driver_state": None}, {}, ["in place 2 of 3"]),
         ({"driver_state": None, "launched_at_ms": 5}, {}, []),
         ({}, {}, []),
-        ({}, {"change_id": "c", "change_kind": ChangeKind.RESCALE}, ["in place 2 of 3"]),
+        ({}, {"operation_id": "c", "operation_kind": OperationKind.RESCALE}, ["in place 2 of 3"]),
     ],
 )
 def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
@@ -208,9 +209,9 @@ def test_rates_are_shown_while_the_report_is_current_and_counters_always(
     assert (figures.input_records, figures.lag_records, figures.lag_records_at_ms) == (12, 6, NOW_MS - age_ms)
 
 
-@pytest.mark.parametrize(("kind", "rescale_id"), [(ChangeKind.RESCALE, "c"), (ChangeKind.UPGRADE, None)])
-def test_only_a_rescale_is_shown_as_one(shown: Any, kind: ChangeKind, rescale_id: str | None) -> None:
-    answer = shown(overview(attempt(), change_id="c", change_kind=kind))
+@pytest.mark.parametrize(("kind", "rescale_id"), [(OperationKind.RESCALE, "c"), (OperationKind.UPGRADE, None)])
+def test_only_a_rescale_is_shown_as_one(shown: Any, kind: OperationKind, rescale_id: str | None) -> None:
+    answer = shown(overview(attempt(), operation_id="c", operation_kind=kind))
     assert (answer.change_id, answer.rescale_id) == ("c", rescale_id)
 
 

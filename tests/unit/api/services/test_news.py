@@ -20,7 +20,8 @@ from keyscale.api.services.listener import EVERY_TOPIC, JOBS_NAMED_MAX, Listener
 from keyscale.api.services.news import CHECK_S, News
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories.marks import JobMarks
-from keyscale.db.statuses import CommandStatus, Role
+from keyscale.db.statuses import Role
+from keyscale.jobs.protocol.operations import OperationStatus
 from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Database:
     def __init__(self) -> None:
         self.jobs: dict[str, JobMarks] = {}
         self.watched: dict[str, dict[str, str | None]] = {}
-        self.operations: dict[str, CommandStatus] = {}
+        self.operations: dict[str, OperationStatus] = {}
         self.over: set[Credential] = set()
         self.checked: list[set[Credential]] = []
         self.is_away = False
@@ -76,7 +77,7 @@ class Database:
         yield None
 
     def read_operations(self, _: Any, wanted: set[str]) -> dict[str, Any]:
-        def answer(status: CommandStatus) -> Any:
+        def answer(status: OperationStatus) -> Any:
             return SimpleNamespace(model_dump=lambda mode: {"status": status, "mode": mode})
 
         return {name: answer(self.operations[name]) for name in wanted if name in self.operations}
@@ -136,9 +137,9 @@ def test_a_reader_of_one_job_is_told_each_topic_and_that_the_job_is_gone(databas
     database.watch("2")
     database.news.look()
     assert (told.take(), other.take()) == ([(set(EVERY_TOPIC), ["1"])], [(set(EVERY_TOPIC), ["2"])])
-    database.watch("1", events="6", changes="c")
+    database.watch("1", events="6", operations="c")
     database.news.look()
-    assert (told.take(), other.take()) == ([({Topic.EVENTS, Topic.CHANGES}, ["1"])], [])
+    assert (told.take(), other.take()) == ([({Topic.EVENTS, Topic.OPERATIONS}, ["1"])], [])
     del database.watched["1"]
     database.news.look()
     assert (told.take(), other.take()) == (["end: gone"], [])
@@ -146,12 +147,12 @@ def test_a_reader_of_one_job_is_told_each_topic_and_that_the_job_is_gone(databas
 
 def test_a_reader_of_an_operation_is_told_its_state_until_it_has_ended(database: Database) -> None:
     told, gone = database.listen(Subject(operation_id="o")), database.listen(Subject(operation_id="x"))
-    database.operations["o"] = CommandStatus.IN_PROGRESS
+    database.operations["o"] = OperationStatus.IN_PROGRESS
     database.news.look()
     assert (told.take(), gone.take()) == (["IN_PROGRESS"], ["end: gone"])
     database.news.look()
     assert told.take() == []
-    database.operations["o"] = CommandStatus.FAILED
+    database.operations["o"] = OperationStatus.FAILED
     database.news.look()
     assert told.take() == ["FAILED", "end: None"]
 
@@ -216,10 +217,10 @@ def test_a_user_and_all_users_have_so_many_streams_and_a_closed_one_makes_room(d
 
 
 @pytest.mark.parametrize(
-    ("status", "is_ending"), [(CommandStatus.IN_PROGRESS, False), (CommandStatus.COMPLETED, True), (None, False)]
+    ("status", "is_ending"), [(OperationStatus.IN_PROGRESS, False), (OperationStatus.COMPLETED, True), (None, False)]
 )
 def test_a_stream_of_an_operation_that_has_ended_tells_its_state_and_ends(
-    database: Database, status: CommandStatus | None, is_ending: bool
+    database: Database, status: OperationStatus | None, is_ending: bool
 ) -> None:
     operation: Any = None if status is None else SimpleNamespace(status=status, model_dump=lambda mode: {"mode": mode})
 

@@ -13,65 +13,68 @@ from keyscale.api.schemas.job import StopRequest
 from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
 from keyscale.api.services import changes as changes_service
 from keyscale.api.services import operations as service
-from keyscale.db.models import Change, Command, Job
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, CommandKind, CommandStatus, UpgradeMode
+from keyscale.db.models import Job, Operation
+from keyscale.jobs.protocol.operations import (
+    ChangePhase,
+    OperationKind,
+    OperationStatus,
+    UpgradeMode,
+)
 
 SESSION: Any = None
 JOB = Job(id="job")
-STOP, SAVEPOINT = CommandKind.STOP_WITH_SAVEPOINT, CommandKind.SAVEPOINT
+STOP, DRAIN, SAVEPOINT = OperationKind.STOP, OperationKind.DRAIN, OperationKind.SAVEPOINT
 
 
 @pytest.fixture
 def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The commands and changes by their ids; each id is reserved before it is looked for."""
+    """The operations by their ids; each id is reserved before it is looked for."""
     rows: dict[str, Any] = {}
     reserved: set[str] = set()
 
-    def found(kind: type) -> Any:
-        def find(_: Any, name: str) -> Any:
-            assert name in reserved, "two requests with one id come one after the other"
-            row = rows.get(name)
-            return row if isinstance(row, kind) else None
+    def find(_: Any, name: str) -> Any:
+        assert name in reserved, "two requests with one id come one after the other"
+        return rows.get(name)
 
-        return find
-
-    monkeypatch.setattr(service.commands, "reserve_id", lambda _, name: reserved.add(name))
-    monkeypatch.setattr(service.commands, "find", found(Command))
-    monkeypatch.setattr(service.changes, "find", found(Change))
+    monkeypatch.setattr(service.operations, "reserve_id", lambda _, name: reserved.add(name))
+    monkeypatch.setattr(service.operations, "find", find)
     return rows
 
 
-def command(name: str, kind: CommandKind = STOP, **columns: Any) -> Command:
-    return Command(**{"id": name, "job_id": "job", "kind": kind, "drain": False, **columns})
+def operation(name: str, kind: OperationKind = STOP, **columns: Any) -> Operation:
+    return Operation(**{"id": name, "job_id": "job", "kind": kind, **columns})
 
 
 @pytest.mark.parametrize(
-    ("row", "kind", "drain", "is_same"),
+    ("row", "kind", "is_same"),
     [
-        (command("o"), STOP, False, True),
-        (command("o", drain=True), STOP, True, True),
-        (command("o", drain=True), STOP, False, False),
-        (command("o", SAVEPOINT), STOP, False, False),
-        (command("o", SAVEPOINT), SAVEPOINT, False, True),
-        (command("o", job_id="other"), STOP, False, False),
-        (Change(id="o", job_id="job"), STOP, False, False),
+        (operation("o"), STOP, True),
+        (operation("o", DRAIN), DRAIN, True),
+        (operation("o", DRAIN), STOP, False),
+        (operation("o", SAVEPOINT), STOP, False),
+        (operation("o", SAVEPOINT), SAVEPOINT, True),
+        (operation("o", job_id="other"), STOP, False),
     ],
 )
 def test_a_request_with_the_id_of_an_earlier_one_is_the_same_or_is_refused(
-    stored: dict[str, Any], row: Any, kind: CommandKind, drain: bool, is_same: bool
+    stored: dict[str, Any], row: Any, kind: OperationKind, is_same: bool
 ) -> None:
-    assert service.find_repeated(SESSION, JOB, "o", kind, drain=drain) is None
+    assert service.find_repeated(SESSION, JOB, "o", kind) is None
     stored["o"] = row
     if is_same:
-        assert service.find_repeated(SESSION, JOB, "o", kind, drain=drain) is row
+        assert service.find_repeated(SESSION, JOB, "o", kind) is row
     else:
         with pytest.raises(OperationIdTakenError):
-            service.find_repeated(SESSION, JOB, "o", kind, drain=drain)
+            service.find_repeated(SESSION, JOB, "o", kind)
 
 
 @pytest.mark.parametrize(
     ("row", "is_same"),
-    [(Change(id="o", job_id="job"), True), (Change(id="o", job_id="other"), False), (command("o"), False)],
+    [
+        (operation("o", OperationKind.UPGRADE), True),
+        (operation("o", OperationKind.UPGRADE, job_id="other"), False),
+        (operation("o"), False),
+    ],
 )
 def test_a_change_with_the_id_of_an_earlier_one_is_the_same_or_is_refused(
     stored: dict[str, Any], row: Any, is_same: bool
@@ -86,16 +89,18 @@ def test_a_change_with_the_id_of_an_earlier_one_is_the_same_or_is_refused(
 
 
 def test_operations_are_shown_with_their_results_and_what_a_user_has_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"status": CommandStatus.COMPLETED, "created_at_ms": 1, "ended_at_ms": 2, "savepoint_id": "s"}
-    kept = command("kept", SAVEPOINT, location="file:///k", checkpoint_id=5, **given)
-    gone = command("gone", SAVEPOINT, location="file:///g", checkpoint_id=6, **given)
-    failed = command("failed", **{**given, "status": CommandStatus.FAILED, "failure": {"code": "X", "message": "no"}})
+    given = {"status": OperationStatus.COMPLETED, "requested_at_ms": 1, "ended_at_ms": 2}
+    kept = operation("kept", SAVEPOINT, location="file:///k", checkpoint_id=5, **given)
+    gone = operation("gone", SAVEPOINT, location="file:///g", checkpoint_id=6, **given)
+    failed = operation(
+        "failed", **{**given, "status": OperationStatus.FAILED, "failure": {"code": "X", "message": "no"}}
+    )
 
     def discarded_among(_: Any, taken: list[tuple[str, int]]) -> set[tuple[str, int]]:
         return {("job", 6), ("other", 5)} & set(taken)
 
-    def of_change(status: ChangeStatus, kind: ChangeKind) -> Change:
-        return Change(
+    def of_change(status: OperationStatus, kind: OperationKind) -> Operation:
+        return Operation(
             id=f"{kind} {status}",
             job_id="job",
             kind=kind,
@@ -111,13 +116,14 @@ def test_operations_are_shown_with_their_results_and_what_a_user_has_deleted(mon
             old_attempt=1,
             requested_at_ms=3,
             ended_at_ms=9,
-            savepoint_location="file:///c",
-            failure={"code": "Y", "message": "no"} if status is ChangeStatus.ROLLED_BACK else None,
+            location="file:///c",
+            failure={"code": "Y", "message": "no"} if status is OperationStatus.ROLLED_BACK else None,
         )
 
-    changes = [of_change(status, kind) for status in ChangeStatus for kind in (ChangeKind.RESCALE, ChangeKind.UPGRADE)]
-    monkeypatch.setattr(service.commands, "find_all", lambda *_: [kept, gone, failed])
-    monkeypatch.setattr(service.changes, "find_all", lambda *_: changes)
+    changes = [
+        of_change(status, kind) for status in OperationStatus for kind in (OperationKind.RESCALE, OperationKind.UPGRADE)
+    ]
+    monkeypatch.setattr(service.operations, "find_all", lambda *_: [kept, gone, failed, *changes])
     monkeypatch.setattr(service.checkpoints, "discarded_among", discarded_among)
     shown = service.answers(SESSION, ["kept", "gone", "failed"])
     results = {name: shown[name].operation for name in ("kept", "gone", "failed")}
@@ -135,9 +141,7 @@ def test_operations_are_shown_with_their_results_and_what_a_user_has_deleted(mon
     assert statuses.keys() == {change.id for change in changes}
     for name, status in statuses.items():
         kind, _, of = name.partition(" ")
-        is_over = ChangeStatus(of) is not ChangeStatus.IN_PROGRESS
-        assert (status is CommandStatus.COMPLETED) is (of == "COMPLETED")
-        assert (status is CommandStatus.IN_PROGRESS) is not is_over
+        assert status == of
         result = shown[name].operation
         if of == "COMPLETED":
             assert result is not None
@@ -155,7 +159,7 @@ def test_a_request_is_carried_out_once(
 ) -> None:
     asked: list[Any] = []
     rung: list[int] = []
-    in_progress = {"status": CommandStatus.IN_PROGRESS}
+    in_progress = {"status": OperationStatus.IN_PROGRESS}
     context: Any = SimpleNamespace(
         sessions=SimpleNamespace(begin=lambda: nullcontext(None)), wakeup=SimpleNamespace(ring=lambda: rung.append(1))
     )
@@ -165,36 +169,36 @@ def test_a_request_is_carried_out_once(
         assert lock, "two requests for one job come one after the other"
         return {"flights": JOB}[name]
 
-    def stop(_: Any, *what: Any, drain: bool) -> Command:
+    def stop(_: Any, *what: Any, drain: bool) -> Operation:
         asked.append((*what, drain))
-        return command(what[2], **in_progress)
+        return operation(what[2], **in_progress)
 
-    def snapshot(_: Any, *what: Any) -> Command:
+    def snapshot(_: Any, *what: Any) -> Operation:
         asked.append(what)
-        return command(what[2], what[3], **in_progress)
+        return operation(what[2], what[3], **in_progress)
 
     monkeypatch.setattr(service, "require_job", require_job)
-    monkeypatch.setattr(service.intents, "stop", stop)
-    monkeypatch.setattr(service.intents, "snapshot", snapshot)
+    monkeypatch.setattr(service.requests, "stop", stop)
+    monkeypatch.setattr(service.requests, "snapshot", snapshot)
     if is_repeated:
-        done = {"status": CommandStatus.COMPLETED}
-        stored["end"], stored["s"] = command("end", drain=True, **done), command("s", SAVEPOINT, **done)
+        done = {"status": OperationStatus.COMPLETED}
+        stored["end"], stored["s"] = operation("end", DRAIN, **done), operation("s", SAVEPOINT, **done)
     ended = service.stop(context, user, "flights", StopRequest(operation_id="end", drain=True))
     taken = service.trigger_savepoint(context, user, "flights", SavepointRequest(savepoint_id="s"))
-    status = CommandStatus.COMPLETED if is_repeated else CommandStatus.IN_PROGRESS
+    status = OperationStatus.COMPLETED if is_repeated else OperationStatus.IN_PROGRESS
     assert [(each.operation_id, each.status) for each in (ended, taken)] == [("end", status), ("s", status)]
     assert asked == ([] if is_repeated else [(JOB, "user", "end", True), (JOB, "user", "s", SAVEPOINT)])
     assert rung == [1], "a stop concerns the reconciler, too"
     unnamed = service.trigger_checkpoint(context, user, "flights", OperationRequest())
     assert unnamed.operation_id
-    assert asked[-1][3] is CommandKind.CHECKPOINT
+    assert asked[-1][3] is OperationKind.CHECKPOINT
 
 
 def test_a_savepoint_and_an_operation_that_are_not_there_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
     monkeypatch.setattr(service, "require_job_id", lambda _, name: {"flights": "job"}[name])
     monkeypatch.setattr(service, "answers", lambda *_: {})
-    monkeypatch.setattr(service.commands, "find_savepoint", lambda *_: None)
+    monkeypatch.setattr(service.operations, "find", lambda *_: None)
     with pytest.raises(SavepointNotFoundError):
         service.show_savepoint(context, "flights", "s")
     with pytest.raises(OperationNotFoundError):

@@ -16,8 +16,9 @@ from keyscale.api.services import restore_sources as service
 from keyscale.api.services.restore_sources import Restorer, find_source, why_not
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Checkpoint, Job
-from keyscale.db.statuses import CheckpointStatus, ClaimMode, RestoreMode, Role
+from keyscale.db.statuses import ClaimMode, RestoreMode, Role
 from keyscale.identifiers import CheckpointId, JobId
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import Layout, location_of
@@ -259,7 +260,7 @@ def test_a_snapshot_that_was_deleted_since_it_was_found_is_refused(
         assert reserved == [location], "its deletion waits for this transaction"
         return is_discarded
 
-    monkeypatch.setattr(service.commands, "reserve_id", lambda _, name: reserved.append(name))
+    monkeypatch.setattr(service.operations, "reserve_id", lambda _, name: reserved.append(name))
     monkeypatch.setattr(service.checkpoints, "is_discarded", discarded)
     source, session = service.FoundSource(Restore("w", RestoreMode.REWIND, "file:///s"), 8), cast("Any", None)
     if is_discarded:

@@ -18,9 +18,10 @@ from keyscale.api.errors import (
 from keyscale.api.schemas.revision import UpdateRequest
 from keyscale.api.services import revisions as service
 from keyscale.api.specification import Specification
-from keyscale.db.models import Artifact, Attempt, Change, Checkpoint, Job, Revision
-from keyscale.db.statuses import ChangeKind, ChangePhase, ChangeStatus, JobStatus, UpgradeMode
+from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
+from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 
 SESSION: Any = None
 NOW_MS = 10_000
@@ -78,7 +79,7 @@ def revision(number: int, **columns: Any) -> Revision:
         ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, LAST_STATE, True),
         ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, STATELESS, False),
         ({"upgrade_mode": SAVEPOINT}, {"parallelism": 4}, LAST_STATE, False),
-        ({"kind": ChangeKind.ROLLBACK}, {"parallelism": 4}, SAVEPOINT, False),
+        ({"kind": OperationKind.ROLLBACK}, {"parallelism": 4}, SAVEPOINT, False),
         ({"from_revision": 9}, {"parallelism": 4}, SAVEPOINT, False),
         ({"to_revision": 9}, {"parallelism": 4}, SAVEPOINT, False),
     ],
@@ -88,8 +89,8 @@ def test_a_repeated_request_is_the_same_change_if_all_of_it_is_the_same(
 ) -> None:
     known = {("job", 1): revision(1), ("job", 2): revision(2, parallelism=4)}
     monkeypatch.setattr(service.revisions, "find", lambda _, job_id, number: known.get((job_id, number)))
-    of = {"kind": ChangeKind.UPGRADE, "upgrade_mode": SAVEPOINT, "from_revision": 1, "to_revision": 2}
-    repeated = Change(id="c", job_id="job", **{**of, **columns})
+    of = {"kind": OperationKind.UPGRADE, "upgrade_mode": SAVEPOINT, "from_revision": 1, "to_revision": 2}
+    repeated = Operation(id="c", job_id="job", **{**of, **columns})
     if is_same:
         service._require_same(SESSION, repeated, given, mode)
     else:
@@ -171,7 +172,7 @@ def test_a_change_of_a_running_job_is_planned_before_anything_stops(
     planned: list[Any] = []
     job = Job(id="job", revision=1, status=status)
     monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
-    monkeypatch.setattr(service.changes, "find", lambda _, name: {"known": Change(id="known")}.get(name))
+    monkeypatch.setattr(service.operations, "find", lambda _, name: {"known": Operation(id="known")}.get(name))
     monkeypatch.setattr(service.revisions, "current", lambda *_: revision(1))
     monkeypatch.setattr(service.plans, "require_takeover", lambda *what, **more: planned.append((*what[1:], more)))
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
@@ -201,11 +202,11 @@ def test_a_revision_is_shown_with_its_program_and_the_last_change_to_it(monkeypa
             **Specification(artifact_id, 2).columns(),
         )
 
-    made = Change(
+    made = Operation(
         id="c",
         job_id="job",
-        kind=ChangeKind.UPGRADE,
-        status=ChangeStatus.COMPLETED,
+        kind=OperationKind.UPGRADE,
+        status=OperationStatus.COMPLETED,
         phase=ChangePhase.VERIFY,
         phases=[],
         from_revision=1,
@@ -219,7 +220,7 @@ def test_a_revision_is_shown_with_its_program_and_the_last_change_to_it(monkeypa
     )
     programs = {"a": Artifact(id="a", name="program", version=6)}
     monkeypatch.setattr(service.artifacts, "find_all", lambda _, ids: {each: programs[each] for each in ids & {"a"}})
-    monkeypatch.setattr(service.changes, "last_to", lambda *key: {2: made} if key[1:] == ("job", [2, 1]) else {})
+    monkeypatch.setattr(service.operations, "last_to", lambda *key: {2: made} if key[1:] == ("job", [2, 1]) else {})
     job = Job(id="job", revision=2)
     second, first = service._revision_answers(SESSION, job, [row(2, "a"), row(1, "gone")])
     assert (second.number, second.is_current, second.artifact_name, second.artifact_version) == (2, True, "program", 6)

@@ -288,8 +288,8 @@ def test_marks_are_in_the_order_of_time_and_name_what_they_are_of(shown: Shown) 
         return Event(at_ms=at_ms, kind=kind, message=kind.lower(), details=details)
 
     shown.events = [
-        event(30, "RESCALE_ROLLED_BACK", change_id="c", ending="cancelled"),
-        event(10, "UPGRADE_ROLLED_BACK", change_id="d", ending="rolled back"),
+        event(30, "RESCALE_CANCELLED", operation_id="c"),
+        event(10, "UPGRADE_ROLLED_BACK", operation_id="d"),
         event(50, "JOB_FAILED"),
     ]
     shown.failed = [
@@ -299,7 +299,7 @@ def test_marks_are_in_the_order_of_time_and_name_what_they_are_of(shown: Shown) 
     assert [(mark.at_ms, mark.kind, mark.text, mark.id) for mark in shown.show().marks] == [
         (10, "ROLLBACK", "upgrade_rolled_back", "d"),
         (20, "CHECKPOINT_FAILED", "checkpoint 8 failed", "8"),
-        (30, "RESCALE", "rescale_rolled_back", "c"),
+        (30, "RESCALE", "rescale_cancelled", "c"),
         (40, "CHECKPOINT_FAILED", "savepoint 7 failed", "7"),
         (50, "FAILURE", "job_failed", None),
     ]

@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.lifecycle import snapshot_uses
 from keyscale.api.services import snapshot_deletions as service
 from keyscale.db.job_scope import JobScope
-from keyscale.db.models import Checkpoint, Command, Job
-from keyscale.db.statuses import CheckpointStatus, JobStatus, Role
+from keyscale.db.models import Checkpoint, Job, Operation
+from keyscale.db.statuses import JobStatus, Role
+from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.operations import CommandStatus
 
 SESSION: Any = None
 USER = Principal("id", "ann", Role.OPERATOR, JobScope(frozenset({"flights"})))
@@ -29,7 +32,7 @@ def needs(monkeypatch: pytest.MonkeyPatch) -> Any:
         jobs: tuple[Job, ...] = (),
         changes: tuple[str, ...] = (),
         revisions: tuple[int, ...] = (),
-        command: Command | None = None,
+        command: Operation | None = None,
     ) -> tuple[list[str], list[str]]:
         of = service.snapshot_needs
         latest = Checkpoint(checkpoint_id=newest)
@@ -38,7 +41,7 @@ def needs(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(of, "restoring_jobs", lambda _, location, __: {found.external_path: jobs}[location])
         monkeypatch.setattr(of, "running_changes", lambda *key: {("job", found.external_path): changes}[key[1:]])
         monkeypatch.setattr(of, "revisions_kept_by", lambda *key: {("job", found.external_path): revisions}[key[1:]])
-        monkeypatch.setattr(service.commands, "find_savepoint", lambda *key: {("job", "s"): command}.get(key[1:]))
+        monkeypatch.setattr(snapshot_uses.operations, "find", lambda _, name: {"s": command}.get(name))
         job = Job(id="job", name="flights", status=status)
         return service._needs(SESSION, USER, job, found)
 
@@ -79,17 +82,21 @@ def test_a_snapshot_of_which_nothing_is_there_is_not_deleted(needs: Any, columns
 
 
 @pytest.mark.parametrize(
-    ("status", "ended_at_ms", "is_needed"),
-    [(JobStatus.RUNNING, None, True), (JobStatus.RUNNING, 5, False), (JobStatus.STOPPED, None, False)],
+    ("status", "command", "is_needed"),
+    [
+        (JobStatus.RUNNING, CommandStatus.IN_PROGRESS, True),
+        (JobStatus.RUNNING, CommandStatus.COMPLETED, False),
+        (JobStatus.STOPPED, CommandStatus.IN_PROGRESS, False),
+    ],
 )
 def test_a_savepoint_stays_while_its_operation_goes_on(
-    needs: Any, status: JobStatus, ended_at_ms: int | None, is_needed: bool
+    needs: Any, status: JobStatus, command: CommandStatus, is_needed: bool
 ) -> None:
-    taken = snapshot(6, is_savepoint=True, savepoint_id="s")
-    reasons, _ = needs(taken, status, command=Command(id="s", ended_at_ms=ended_at_ms))
+    taken, taking = snapshot(6, is_savepoint=True, savepoint_id="s"), Operation(job_id="job", command_status=command)
+    reasons, _ = needs(taken, status, command=taking)
     assert bool(reasons) is is_needed
     assert needs(taken, status, command=None) == ([], [])
-    assert needs(snapshot(6, savepoint_id="s"), status, command=Command(id="s")) == ([], []), "no savepoint"
+    assert needs(snapshot(6, savepoint_id="s"), status, command=taking) == ([], []), "no savepoint"
 
 
 def test_jobs_and_changes_that_restore_from_it_keep_it_and_a_hidden_job_is_not_named(needs: Any) -> None:

@@ -14,11 +14,11 @@ from keyscale.jobs.protocol.messages import (
     CheckpointReport,
     CheckpointStatus,
     Command,
-    CommandKind,
     CommandResult,
     DriverState,
     Heartbeat,
 )
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,

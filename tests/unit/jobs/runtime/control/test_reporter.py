@@ -12,7 +12,6 @@ from keyscale.jobs.protocol.messages import (
     CheckpointReport,
     CheckpointStatus,
     Command,
-    CommandKind,
     CommandResult,
     Commit,
     Counters,
@@ -22,6 +21,7 @@ from keyscale.jobs.protocol.messages import (
     HeartbeatResponse,
     LiveSettings,
 )
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import Reporter

@@ -12,7 +12,6 @@ from keyscale.jobs.errors import SinkForbiddenError
 from keyscale.jobs.protocol.messages import (
     Assignment,
     Command,
-    CommandKind,
     DriverState,
     FailureHistory,
     FixedDelayRestart,
@@ -20,6 +19,7 @@ from keyscale.jobs.protocol.messages import (
     NoRestart,
     SecretReference,
 )
+from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome

@@ -1,0 +1,388 @@
+"""Requests of operations: they are stored, and the reconciler and the driver carry them out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from keyscale.clock import now_ms
+from keyscale.db.models import Operation, Revision
+from keyscale.db.repositories import attempts, events, operations, revisions
+from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
+from keyscale.jobs.protocol.operations import (
+    ChangePhase,
+    CommandStatus,
+    OperationKind,
+    OperationStatus,
+    UpgradeMode,
+)
+
+from ..errors import (
+    JobStatusConflictError,
+    OperationInProgressError,
+    OperationNotCancellableError,
+    TooManyInFlightError,
+)
+from .ledger import metrics_of_change
+from .operation_results import described, end
+from .transitions import Action, enter, is_allowed, what_helps
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.models import Job
+
+    from ..access.principal import Principal
+    from ..specification import Specification
+
+SNAPSHOTS_MAX = 8
+"""Maximum number of a job's pending checkpoints and savepoints; the driver takes them one after the other."""
+
+
+def start(
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    *,
+    skip_lost_records: bool = False,
+    reset_time: bool = False,
+) -> Operation:
+    """Requests that a settled job runs.
+
+    The start ends when the job has processed its first input. With `reset_time`, the job's time begins again, once.
+
+    Raises:
+        JobStatusConflictError: It is not settled.
+    """
+    _require(session, Action.START, job)
+    now = now_ms()
+    job.desired = DesiredState.RUNNING
+    job.failure = None
+    job.consecutive_failures = job.next_start_at_ms = job.restarts = 0
+    job.failures = None
+    job.skip_lost_records = skip_lost_records
+    job.time_reset_after = attempts.next_number(session, job.id) - 1 if reset_time else None
+    job.started_at_ms, job.ended_at_ms = now, None
+    enter(job, JobStatus.SUBMITTING)
+    message = "start was requested" + (", without the records that sources have lost" if skip_lost_records else "")
+    message += ", with time that begins again" if reset_time else ""
+    return _request(session, job, user, operation_id, OperationKind.START, "JOB_STARTED", message)
+
+
+def stop(session: Session, job: Job, user: Principal, operation_id: str, *, drain: bool) -> Operation:
+    """Requests that a running job takes a savepoint and ends.
+
+    Raises:
+        JobStatusConflictError: It does not run.
+    """
+    _require(session, Action.STOP, job)
+    _end_start(session, job)
+    job.desired = DesiredState.STOPPED
+    enter(job, JobStatus.SAVEPOINTING)
+    return _request(
+        session,
+        job,
+        user,
+        operation_id,
+        OperationKind.DRAIN if drain else OperationKind.STOP,
+        "STOP_REQUESTED",
+        "stop with a savepoint was requested" + (", after all input" if drain else ""),
+        old_attempt=_active_number(session, job),
+        command_status=CommandStatus.IN_PROGRESS,
+    )
+
+
+def cancel(session: Session, job: Job, user: Principal, operation_id: str) -> Operation:
+    """Requests that a job ends now.
+
+    Raises:
+        JobStatusConflictError: It has ended already.
+    """
+    _require(session, Action.CANCEL, job)
+    job.desired = DesiredState.CANCELLED
+    enter(job, JobStatus.STOPPING)
+    return _request(session, job, user, operation_id, OperationKind.CANCEL, "JOB_CANCELLED", "cancel was requested")
+
+
+def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kind: OperationKind) -> Operation:
+    """Requests a checkpoint or savepoint of a running job.
+
+    Raises:
+        TooManyInFlightError: The maximum number of requests is pending.
+        JobStatusConflictError: The job does not run.
+    """
+    _require(session, Action.SAVEPOINT if kind is OperationKind.SAVEPOINT else Action.CHECKPOINT, job)
+    if operations.count_pending(session, job.id) >= SNAPSHOTS_MAX:
+        raise TooManyInFlightError(
+            f"at most {SNAPSHOTS_MAX} checkpoints and savepoints of a job wait for their results"
+        )
+    return _request(
+        session,
+        job,
+        user,
+        operation_id,
+        kind,
+        f"{kind}_REQUESTED",
+        f"a {kind.lower()} was requested",
+        old_attempt=_active_number(session, job),
+        command_status=CommandStatus.IN_PROGRESS,
+    )
+
+
+def revise(
+    session: Session, job: Job, specification: Specification, user: Principal, message: str | None = None
+) -> Revision:
+    """Stores a new revision of a job.
+
+    It is not yet the job's revision.
+    """
+    revision = Revision(
+        job_id=job.id,
+        number=revisions.next_number(session, job.id),
+        **specification.columns(),
+        created_at_ms=now_ms(),
+        created_by=user.name,
+        message=message,
+    )
+    session.add(revision)
+    session.flush()
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=revision.created_at_ms,
+        kind="REVISION_CREATED",
+        actor=user.name,
+        message=f"revision {revision.number}" + (f": {message}" if message else ""),
+    )
+    return revision
+
+
+def select_revision(session: Session, job: Job, revision: Revision) -> None:
+    """Stores that a settled job starts with a revision.
+
+    Raises:
+        JobStatusConflictError: It is not settled.
+    """
+    _require(session, Action.START, job)
+    job.revision = revision.number
+
+
+def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> None:
+    """Switches a job to a revision that needs no restart.
+
+    Its driver follows the revision from now on.
+
+    Raises:
+        JobStatusConflictError: The job does not run.
+        OperationInProgressError, OperationInProgressError: The job is being changed.
+    """
+    _require(session, Action.ADJUST, job)
+    before, job.revision = job.revision, revision.number
+    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    if active is not None:
+        active.revision = revision.number
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=now_ms(),
+        kind="REVISION_FOLLOWED",
+        actor=user.name,
+        message=f"the job continues with revision {revision.number} instead of {before}, without a restart",
+    )
+
+
+def require_changeable(session: Session, job: Job, kind: OperationKind, mode: UpgradeMode) -> None:
+    """Refuses a change of a job that cannot be changed now.
+
+    Raises:
+        OperationInProgressError: Another operation changes it.
+        JobStatusConflictError: It does not run, or has no driver that could take a savepoint.
+    """
+    action = _action_of(kind, mode)
+    running = operations.running(session, job.id)
+    if running is not None and running.kind.is_change:
+        _refuse_during(action, job, running.id)
+    _require(session, action, job)
+    has_driver = attempts.of_stage(session, job.id, AttemptStage.ACTIVE) is not None
+    if not has_driver and mode is not UpgradeMode.LAST_STATE:
+        raise JobStatusConflictError(
+            f"the job has no driver at the moment: {what_helps(action, JobStatus.RESTARTING, job.name)}"
+        )
+
+
+def _action_of(kind: OperationKind, mode: UpgradeMode) -> Action:
+    if kind is OperationKind.RESCALE:
+        return Action.RESCALE
+    return Action.UPGRADE_LAST_STATE if mode is UpgradeMode.LAST_STATE else Action.UPGRADE
+
+
+def change(
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    to: Revision,
+    *,
+    kind: OperationKind,
+    mode: UpgradeMode = UpgradeMode.SAVEPOINT,
+    allow_non_restored_state: bool = False,
+    rewind_to: str | None = None,
+) -> Operation:
+    """Requests the change of a running job to another revision.
+
+    Call `require_changeable` first.
+    """
+    _end_start(session, job)
+    active = attempts.latest(session, job.id)
+    columns = {
+        "phase": ChangePhase.REQUESTED,
+        "phases": [{"phase": ChangePhase.REQUESTED, "started_at_ms": now_ms(), "ended_at_ms": None}],
+        "from_revision": job.revision,
+        "to_revision": to.number,
+        "from_parallelism": revisions.current(session, job).parallelism,
+        "to_parallelism": to.parallelism,
+        "upgrade_mode": mode,
+        "allow_non_restored_state": allow_non_restored_state,
+        "rewind_to": rewind_to,
+        "old_attempt": active.number if active else 0,
+        "metrics_before": metrics_of_change(active.metrics) if active else None,
+    }
+    enter(job, JobStatus.RESCALING if kind is OperationKind.RESCALE else JobStatus.UPGRADING)
+    return _request(session, job, user, operation_id, kind, f"{kind}_REQUESTED", None, **columns)
+
+
+def record_done(
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    *,
+    kind: OperationKind,
+    before: Revision,
+    to: Revision,
+) -> Operation:
+    """Stores an operation that is complete already, as no driver has to be replaced for it."""
+    operation = Operation(
+        id=operation_id,
+        job_id=job.id,
+        kind=kind,
+        status=OperationStatus.COMPLETED,
+        requested_at_ms=now_ms(),
+        requested_by=user.name,
+        ended_at_ms=now_ms(),
+        from_revision=before.number,
+        to_revision=to.number,
+        from_parallelism=before.parallelism,
+        to_parallelism=to.parallelism,
+    )
+    session.add(operation)
+    return operation
+
+
+def cancel_operation(session: Session, operation: Operation, user: Principal) -> None:
+    """Requests that an operation is cancelled; a second time changes nothing.
+
+    Raises:
+        OperationNotCancellableError: It is over, it goes back already, or its kind cannot be cancelled.
+    """
+    if operation.cancel_requested_at_ms is not None and operation.status is OperationStatus.IN_PROGRESS:
+        return
+    if not operation.kind.is_change:
+        raise OperationNotCancellableError(f"a {operation.kind} cannot be cancelled")
+    if not is_cancellable(operation):
+        goes_back = operation.status is OperationStatus.IN_PROGRESS
+        raise OperationNotCancellableError(
+            f"the {described(operation)} {'goes back already' if goes_back else f'is {operation.status}'}"
+        )
+    operation.cancel_requested_at_ms = now_ms()
+    events.record(
+        session,
+        job_id=operation.job_id,
+        at_ms=operation.cancel_requested_at_ms,
+        kind=f"{operation.kind}_CANCEL_REQUESTED",
+        actor=user.name,
+        message=f"cancel of the {described(operation)} was requested",
+        operation_id=operation.id,
+    )
+
+
+def is_cancellable(operation: Operation) -> bool:
+    """Returns whether an operation may still be cancelled.
+
+    It must be a change in progress that does not roll back.
+    """
+    is_on = operation.status is OperationStatus.IN_PROGRESS and operation.phase is not ChangePhase.ROLL_BACK
+    return is_on and operation.kind.is_change
+
+
+def require_deletable(session: Session, job: Job) -> None:
+    """Refuses to delete a job that may still run.
+
+    Raises:
+        JobStatusConflictError: It is not settled.
+    """
+    _require(session, Action.DELETE, job)
+
+
+def _require(session: Session, action: Action, job: Job) -> None:
+    if is_allowed(action, job.status):
+        return
+    if job.status in {JobStatus.RESCALING, JobStatus.UPGRADING} and action is not Action.START:
+        running = operations.running(session, job.id)
+        _refuse_during(action, job, None if running is None else running.id)
+    helps = what_helps(action, job.status, job.name)
+    raise JobStatusConflictError(f"cannot {action} while the job is {job.status}: {helps}")
+
+
+def _refuse_during(action: Action, job: Job, operation_id: str | None) -> NoReturn:
+    helps = what_helps(action, job.status, job.name)
+    named = "" if operation_id is None else f" by {operation_id}"
+    changed = "rescaled" if job.status is JobStatus.RESCALING else "upgraded"
+    raise OperationInProgressError(f"cannot {action} while the job is being {changed}{named}: {helps}", operation_id)
+
+
+def _end_start(session: Session, job: Job) -> None:
+    """Ends a start in progress, as another operation follows it."""
+    running = operations.running(session, job.id)
+    if running is not None and running.kind is OperationKind.START:
+        is_up = job.status is JobStatus.RUNNING
+        end(session, running, OperationStatus.COMPLETED if is_up else OperationStatus.CANCELLED)
+        session.flush()  # first, as a job has one such operation in progress
+
+
+def _active_number(session: Session, job: Job) -> int:
+    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    return active.number if active else 0
+
+
+def _request(  # noqa: PLR0917 - the parts of a request
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    kind: OperationKind,
+    event: str,
+    message: str | None,
+    **columns: Any,
+) -> Operation:
+    """Stores an operation and its event; the message is by default the change in words."""
+    operation = Operation(
+        id=operation_id,
+        job_id=job.id,
+        kind=kind,
+        status=OperationStatus.IN_PROGRESS,
+        requested_at_ms=now_ms(),
+        requested_by=user.name,
+        **columns,
+    )
+    session.add(operation)
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=operation.requested_at_ms,
+        kind=event,
+        actor=user.name,
+        message=message or f"{described(operation)} was requested",
+        operation_id=operation_id,
+    )
+    return operation

@@ -1,0 +1,106 @@
+"""The table of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, false, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from keyscale.jobs.protocol.operations import (
+    ChangePhase,
+    CommandKind,
+    CommandStatus,
+    OperationKind,
+    OperationStatus,
+    UpgradeMode,
+)
+
+from ..base import Base, closed_set
+from ..statuses import SnapshotOwner
+
+
+class Operation(Base):
+    """An operation: a long action on a job, which survives the control plane.
+
+    A job has at most one operation in progress that moves it, beside checkpoints, savepoints and a cancel. The command
+    that an operation sends to a driver is in the operation's row, as an operation has at most one. `old_attempt` has
+    got the command last: a command to stop moves on to the attempt that replaces a dead one; other commands fail with
+    their attempt. A savepoint has the id of the operation that takes it.
+    """
+
+    __tablename__ = "operations"
+    __table_args__ = (
+        Index("ix_operations_requested_at_ms", "job_id", "requested_at_ms", "id"),
+        Index(
+            "ix_operations_to_revision",
+            "job_id",
+            "to_revision",
+            "requested_at_ms",
+            "id",
+            postgresql_where=text("to_revision IS NOT NULL"),
+        ),
+        Index(
+            "ix_operations_commands", "job_id", "old_attempt", postgresql_where=text("command_status = 'IN_PROGRESS'")
+        ),
+        Index("ix_operations_in_progress", "job_id", postgresql_where=text("status = 'IN_PROGRESS'")),
+        Index(
+            "uq_operations_one_running",
+            "job_id",
+            unique=True,
+            postgresql_where=text("status = 'IN_PROGRESS' AND kind NOT IN ('CANCEL', 'CHECKPOINT', 'SAVEPOINT')"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"))
+    kind: Mapped[OperationKind] = mapped_column(closed_set(OperationKind, "kind"))
+    status: Mapped[OperationStatus] = mapped_column(closed_set(OperationStatus, "status"))
+    requested_at_ms: Mapped[int]
+    requested_by: Mapped[str | None]
+    request_sha256: Mapped[str | None]  # of its arguments: the same id again must be the same request
+    ended_at_ms: Mapped[int | None]
+    failure: Mapped[dict[str, Any] | None]
+
+    command_status: Mapped[CommandStatus | None] = mapped_column(closed_set(CommandStatus, "command_status"))
+    location: Mapped[str | None]  # of the checkpoint or savepoint that it took, or continued from
+    checkpoint_id: Mapped[int | None]
+
+    phase: Mapped[ChangePhase | None] = mapped_column(closed_set(ChangePhase, "phase"))
+    phases: Mapped[list[dict[str, Any]]] = mapped_column(default=list, server_default="[]")
+    from_revision: Mapped[int | None]
+    to_revision: Mapped[int | None]
+    from_parallelism: Mapped[int | None]
+    to_parallelism: Mapped[int | None]
+    upgrade_mode: Mapped[UpgradeMode | None] = mapped_column(closed_set(UpgradeMode, "upgrade_mode"))
+    allow_non_restored_state: Mapped[bool] = mapped_column(default=False, server_default=false())
+    rewind_to: Mapped[str | None]  # the earlier savepoint from which the new revision starts
+    old_attempt: Mapped[int | None]
+    new_attempt: Mapped[int | None]
+    stopped_at_ms: Mapped[int | None]
+    resumed_at_ms: Mapped[int | None]
+    cancel_requested_at_ms: Mapped[int | None]
+    caught_up_at_ms: Mapped[int | None]
+    metrics_before: Mapped[dict[str, Any] | None]  # of the old attempt, when the change was requested
+    metrics_after: Mapped[dict[str, Any] | None]  # of the new attempt, some time after it caught up
+    times: Mapped[dict[str, Any] | None]  # of the attempt that continued: the times of its steps
+
+    @property
+    def command_kind(self) -> CommandKind:
+        """The kind of its command to a driver."""
+        return CommandKind(self.kind) if self.kind.is_snapshot else CommandKind.STOP_WITH_SAVEPOINT
+
+    @property
+    def command_id(self) -> str:
+        """The id of its command, as drivers of the last version know it."""
+        return f"{self.kind.lower()}:{self.id}" if self.kind.is_change else self.id
+
+    @property
+    def savepoint_id(self) -> str | None:
+        """The id of the savepoint that its command takes."""
+        return None if self.kind is OperationKind.CHECKPOINT else self.id
+
+    @property
+    def savepoint_owner(self) -> SnapshotOwner:
+        """The first owner of its savepoint: the platform, if it is taken for a change."""
+        return SnapshotOwner.PLATFORM if self.kind.is_change else SnapshotOwner.USER
