@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyscale.state.doors.keyed import TimeDomain, Ttl, UpdateType, ValueStateDescriptor
+from keyscale.state.doors.values import KEY_HASH_VERSION, key_hashes
 
 from .bloom_filter import (
     BLOCK_BYTES,
@@ -29,7 +30,6 @@ from .bloom_filter import (
     places_of,
 )
 from .deduplicate import FORM_PREFIX, check_form, stored_form
-from .key_hash import KEY_HASH_VERSION, key_hashes
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from keyscale.state.doors.keyed import StateSchemaMismatchError, ValueStateDescriptor
-from keyscale.state.doors.values import column_over
+from keyscale.state.doors.values import KEY_HASH_VERSION, column_over, key_hashes
 
-from .key_hash import KEY_HASH_VERSION, key_hashes
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:

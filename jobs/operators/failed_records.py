@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from keyscale.errors import KeyscaleError
-from keyscale.state.doors.values import KEY_BYTES_MAX, KeyTooLargeError, Kind, exact_classes, kind_of_type
+from keyscale.state.doors.values import KeyTooLargeError, exact_classes
 
 from ..secret import without_secrets
 from .column_values import batch_of, tuple_of
@@ -22,9 +21,7 @@ if TYPE_CHECKING:
 
     from ..functions.subtask_info import SubtaskInfo
 
-_NARROW: Final[dict[pa.DataType, pa.DataType]] = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 _SHOWN_CHARACTERS: Final = 200
-_ENCODED_BYTES_EACH: Final = 2  # a byte of text takes at most two bytes in a stored key
 
 
 class FailedRecords:
@@ -84,23 +81,12 @@ def without_large_keys(
 
     Also returns the errors of the other records, by row.
     """
-    keys = [batch.column(name) for name in info.key_columns]
-    types = [_NARROW.get(key.type, key.type) for key in keys]
-    if types != list(state.schema.key_schema().types):  # a hash is stored instead
+    errors = state.large_keys([batch.column(name) for name in info.key_columns])
+    if not errors:
         return batch, []
-    if sum(map(_bytes_max, keys)) <= KEY_BYTES_MAX:
-        return batch, []
-    sizes = state.key_sizes(keys)
-    errors = [
-        (
-            row,
-            KeyTooLargeError(
-                f"a key with its namespace and map key takes {sizes[row]} bytes; {KEY_BYTES_MAX} are allowed"
-            ),
-        )
-        for row in np.flatnonzero(sizes > KEY_BYTES_MAX).tolist()
-    ]
-    return (batch.filter(pa.array(sizes <= KEY_BYTES_MAX)), errors) if errors else (batch, [])
+    fits = np.ones(batch.num_rows, np.bool_)
+    fits[[row for row, _ in errors]] = False
+    return batch.filter(pa.array(fits)), errors
 
 
 class OutputCheck:
@@ -147,17 +133,6 @@ def _fits(value: Any, column: tuple[frozenset[type], int]) -> bool:
     if type(value) is int:
         return -limit <= value < limit
     return type(value) is not str or value.isascii()  # UTF-8 cannot hold a lone surrogate
-
-
-def _bytes_max(key: pa.Array) -> int:
-    """Returns an upper bound of a key column's bytes when stored.
-
-    A nested key has no cheap bound: its sizes must be computed.
-    """
-    kind = key.type
-    if kind_of_type(kind) in {Kind.TEXT, Kind.BYTES}:
-        return _ENCODED_BYTES_EACH * (pc.max(pc.binary_length(key)).as_py() or 0) + 16
-    return KEY_BYTES_MAX + 1 if pa.types.is_nested(kind) else 32
 
 
 def _shown(key: Any) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Row
 
-from keyscale.state.doors.values import encode_column, exact_array, join_columns
+from keyscale.state.doors.values import encoded_keys, exact_array
 
 from ..errors import OutputTypeError
 from ..operators.column_values import batch_of, output_column, tuple_of, tuples_of
@@ -105,7 +105,7 @@ def _key_codes(table: pa.Table, key_columns: tuple[str, ...]) -> npt.NDArray[np.
 
     Rows of one key share a number.
     """
-    encoded = join_columns([encode_column(table.column(name).combine_chunks()) for name in key_columns])
+    encoded = encoded_keys([table.column(name).combine_chunks() for name in key_columns])
     known: dict[bytes, int] = {}
     numbers = (known.setdefault(raw, len(known)) for raw in encoded.to_list())
     return np.fromiter(numbers, np.int64, len(encoded))

@@ -11,32 +11,29 @@ from ..keys.key_groups import (
     key_group_range,
     subtask_for_key_group,
 )
-from ..keys.stored_key import KEY_BYTES_MAX
+from ..keys.key_hash import KEY_HASH_VERSION, key_hashes
 from ..serializers.arrow_columns import column_over, fixed_values
-from ..serializers.conversions import Kind, column_of, exact_array, exact_cast, exact_classes, kind_of_type, other_names
-from ..serializers.key_columns import EncodedColumn, encode_column, join_columns
+from ..serializers.conversions import column_of, exact_array, exact_cast, exact_classes, other_names
+from ..serializers.key_columns import encoded_keys
 
 __all__ = [
-    "KEY_BYTES_MAX",
     "KEY_GROUP_BYTES",
-    "EncodedColumn",
+    "KEY_HASH_VERSION",
     "HashId",
     "KeyGroupRange",
     "KeyTooLargeError",
-    "Kind",
     "SerializationError",
     "assign_to_key_groups",
     "column_of",
     "column_over",
-    "encode_column",
+    "encoded_keys",
     "exact_array",
     "exact_cast",
     "exact_classes",
     "fixed_values",
     "hash_codes",
-    "join_columns",
     "key_group_range",
-    "kind_of_type",
+    "key_hashes",
     "other_names",
     "subtask_for_key_group",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
 from ..keys.key_groups import KEY_GROUP_BYTES
+from ..keys.large_keys import large_keys
 from ..keys.stored_key import StoredKey, parse_stored_key
 from ..serializers.key_codecs import key_codec_for
 from ..serializers.key_serializer import KeySerializer
@@ -26,11 +27,10 @@ from .timer_queue import TimerQueue
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
     import pyarrow as pa
 
     from ..engine.engine import Engine, SortedRun
+    from ..errors import KeyTooLargeError
     from ..keys.key_groups import KeyGroupRange
     from ..serializers.key_codecs import KeyCodec
     from ..serializers.type_names import TypeJson
@@ -158,9 +158,9 @@ class KeyedStateBackend:
             self._record()
             yield key
 
-    def key_sizes(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-        """Returns the bytes of each row's key, with its key group."""
-        return self._context.sizes(columns)
+    def large_keys(self, columns: Sequence[pa.Array]) -> list[tuple[int, KeyTooLargeError]]:
+        """Returns the rows whose keys are too large to store, with errors."""
+        return large_keys(columns, self._schema.key_schema(), self._context.sizes)
 
     def clear_current_key(self) -> None:
         """Unsets the current key."""

@@ -104,6 +104,16 @@ def encode_column(array: pa.Array) -> EncodedColumn:
     return column if valid is None else _with_nulls(column, valid)
 
 
+def encoded_keys(columns: Sequence[pa.Array]) -> EncodedColumn:
+    """Returns the stored form of each row's key.
+
+    Raises:
+        UnsupportedTypeError: A key cannot have a column's type.
+        SerializationError: A value does not fit its type.
+    """
+    return join_columns([encode_column(column) for column in columns])
+
+
 def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
     """Returns the byte strings of several columns concatenated row by row."""
     if len(columns) == 1:

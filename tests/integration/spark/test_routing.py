@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.operators.key_hash import key_hashes
 from keyscale.jobs.runtime.batch.routing import Routing, murmur_hash_of
 from keyscale.state.keys.hashing import HashId, hash_code, hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash, subtask_for_key_group
+from keyscale.state.keys.key_hash import key_hashes
 from keyscale.state.serializers.key_serializer import KeySerializer
 from tests.support.spark.spark_plans import physical_plan
 

@@ -26,10 +26,10 @@ from keyscale.jobs.operators.bloom_filter import (
     places_of,
 )
 from keyscale.jobs.operators.deduplicate import Deduplicate
-from keyscale.jobs.operators.key_hash import key_hashes
 from keyscale.jobs.testing.harness import OperatorHarness
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.keyed.ttl import UpdateType
+from keyscale.state.keys.key_hash import key_hashes
 
 if TYPE_CHECKING:
     from keyscale.jobs.operators.operator_contract import OperatorLogic

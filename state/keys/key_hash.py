@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from keyscale.state.doors.values import encode_column, join_columns
+from ..serializers.key_columns import encoded_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from keyscale.state.doors.values import EncodedColumn
+    from ..serializers.key_columns import EncodedColumn
 
     Hashes = npt.NDArray[np.uint64]
 
@@ -44,7 +44,7 @@ def key_hashes(columns: Sequence[pa.Array]) -> Hashes:
         UnsupportedTypeError: A column's type cannot be a key.
         SerializationError: A value does not fit its type.
     """
-    return xxh64_rows(join_columns([encode_column(column) for column in columns]), SEED)
+    return xxh64_rows(encoded_keys(columns), SEED)
 
 
 def xxh64_rows(column: EncodedColumn, seed: int) -> Hashes:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyscale.jobs.operators.key_hash import SEED, key_hashes, xxh64_matrix, xxh64_rows
+from keyscale.state.keys.key_hash import SEED, key_hashes, xxh64_matrix, xxh64_rows
 from keyscale.state.serializers.key_columns import EncodedColumn
 from keyscale.state.serializers.key_serializer import KeySerializer
 from tests.support.repository import GOLDEN
