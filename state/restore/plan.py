@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keyscale.errors import KeyscaleError
 
+from ..documents.log_entries import BatchCommitted
 from ..documents.state_version import NO_BATCH, StateVersion, base_lineage
 from ..keys.key_groups import KeyGroupRange, key_group_range, subtask_for_key_group
+from ..log.commit_log import CommitLog
 from ..operator_state.operator_files import OperatorStatePlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from keyscale.identifiers import BatchId
+    from keyscale.identifiers import BatchId, OperatorUid, SubtaskIndex
 
     from ..documents.changelog import ChangelogHandle
     from ..documents.manifest import ShardHandle, SnapshotHandle
     from ..keyed.schema import KeyedSchema
+    from ..layout import Layout
     from ..log.resolution import OperatorHistory
+    from ..objects.object_store import ObjectStore
 
 
 class _Part(Protocol):
@@ -151,6 +155,37 @@ def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: i
         RestorePlan(tuple(of_snapshots), tuple(of_changelogs), operator_state)
         for of_snapshots, of_changelogs in zip(snapshots, changelogs, strict=True)
     ]
+
+
+def followed_in_log(
+    plan: RestorePlan,
+    store: ObjectStore,
+    layout: Layout,
+    uid: OperatorUid,
+    subtask: SubtaskIndex,
+    *,
+    after: int,
+    until: int,
+) -> RestorePlan:
+    """Returns a subtask's plan followed by batches of the commit log.
+
+    Args:
+        plan: The plan as of the log's position `after`.
+        store: The job's object store.
+        layout: The job's paths.
+        uid: The operator.
+        subtask: Its subtask.
+        after: The last position that the plan contains.
+        until: The last position that the result contains.
+
+    Raises:
+        LogGapError: An entry is missing.
+        DocumentCorruptError: An entry is damaged.
+    """
+    for entry in CommitLog(store, layout).between(after, until):
+        if isinstance(entry, BatchCommitted):
+            plan = plan.followed_by(entry.operators[uid][subtask])
+    return plan
 
 
 def by_subtask(parts: Iterable[Part], max_parallelism: int, parallelism: int) -> list[list[Part]]:

@@ -29,9 +29,7 @@ from keyscale.state.doors.paths import Layout
 from keyscale.state.doors.values import HashId
 
 from ...graph.nodes import ONLY_SOURCE_UID
-from ..batch.source_order import (
-    DeclaredSource,
-)
+from ..batch.source_order import DeclaredSource
 from ..errors import RestoreRefusedError
 from .journal import Journal
 from .resume_plan import newest_plan, path_of, plan_resume

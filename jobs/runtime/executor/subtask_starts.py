@@ -12,8 +12,7 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.state.doors.commits import BatchCommitted, CommitLog
-from keyscale.state.doors.subtasks import DeferredPlan
+from keyscale.state.doors.subtasks import DeferredPlan, followed_in_log
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,14 +66,11 @@ class ShippedStarts:
 
     def plan(self, subtask: SubtaskIndex, store: ObjectStore, layout: Layout) -> DeferredPlan:
         """Returns the plan of a subtask, loaded only when needed."""
-        return DeferredPlan(self.operator_states[subtask], lambda: self._load(subtask, CommitLog(store, layout)))
+        return DeferredPlan(self.operator_states[subtask], lambda: self._load(subtask, store, layout))
 
-    def _load(self, subtask: SubtaskIndex, log: CommitLog) -> RestorePlan:
+    def _load(self, subtask: SubtaskIndex, store: ObjectStore, layout: Layout) -> RestorePlan:
         plan: RestorePlan = pickle.loads(self.base.open()[subtask])  # noqa: S301 - pickled by our driver
-        for entry in log.between(self.base_position, self.position):
-            if isinstance(entry, BatchCommitted):
-                plan = plan.followed_by(entry.operators[self.uid][subtask])
-        return plan
+        return followed_in_log(plan, store, layout, self.uid, subtask, after=self.base_position, until=self.position)
 
 
 def pickled_plans(starts: Sequence[SubtaskStart]) -> list[bytes]:
