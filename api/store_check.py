@@ -17,14 +17,15 @@ from keyscale.identifiers import Attempt, CheckpointId, JobId
 from keyscale.state.doors.catalogue import (
     DocumentCorruptError,
     FormatTooNewError,
-    LogGapError,
-    claim_path,
-    foreign_files,
-    missing_files,
-    read_claim,
+    claimant_of,
+    files_problem,
+    find_snapshot,
+    first_commit_after,
+    has_committed,
+    newest_attempt,
+    newest_counters,
     read_manifest,
 )
-from keyscale.state.doors.commits import CommitLog
 from keyscale.state.doors.objects import ObjectNotFoundError, open_store, probe
 from keyscale.state.doors.paths import Layout, location_of, split_location
 
@@ -181,18 +182,14 @@ class StoreCheck:
         Raises:
             StoreUnavailableError: The store does not answer. Ask again; do not guess.
         """
-        layout = Layout(JobId(job_id))
         with store_failures():
-            try:
-                store = open_to_read(store_url)
-                manifest = read_manifest(store, layout.manifest(CheckpointId(checkpoint_id), savepoint_id))
-                if (manifest.job_id, manifest.checkpoint_id, manifest.attempt) != (job_id, checkpoint_id, attempt):
-                    return False
-                position = manifest.log_position
-                last = CommitLog(store, layout).between(position - 1, position) if position else []
-                return all(entry.attempt == attempt for entry in last)
-            except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
+            store = open_to_read(store_url)
+            manifest = find_snapshot(store, JobId(job_id), CheckpointId(checkpoint_id), savepoint_id)
+            if manifest is None:
                 return False
+            if (manifest.job_id, manifest.checkpoint_id, manifest.attempt) != (job_id, checkpoint_id, attempt):
+                return False
+            return has_committed(store, manifest, Attempt(attempt))
 
     def newest_attempt(self, store_url: str, job_id: str) -> int:
         """Returns the highest attempt in a job's commit log; 0 without one.
@@ -201,11 +198,7 @@ class StoreCheck:
             StoreUnavailableError: The store does not answer.
         """
         with store_failures():
-            try:
-                last = CommitLog(open_to_read(store_url), Layout(JobId(job_id))).last()
-            except (DocumentCorruptError, FormatTooNewError, LogGapError):
-                return 0  # the driver says what is wrong with the log
-        return 0 if last is None else last[1].attempt
+            return newest_attempt(open_to_read(store_url), JobId(job_id))
 
     def counters(self, store_url: str, job_id: str, *, limit_ms: int) -> JobCounters:
         """Returns a job's counters after the last commit in its log.
@@ -218,7 +211,7 @@ class StoreCheck:
         """
 
         def read() -> JobCounters:
-            return CommitLog(open_to_read(store_url), Layout(JobId(job_id))).newest_counters()
+            return newest_counters(open_to_read(store_url), JobId(job_id))
 
         return read_within(limit_ms, read, what="the commit log")
 
@@ -230,14 +223,12 @@ class StoreCheck:
         Raises:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
         """
-        path = Layout(JobId(job_id)).manifest(CheckpointId(0), savepoint_id)
         with store_failures():
-            try:
-                manifest: Manifest = read_manifest(open_to_read(store_url), path)
-            except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError):
-                return None  # without a readable manifest the savepoint does not exist
+            manifest = find_snapshot(open_to_read(store_url), JobId(job_id), CheckpointId(0), savepoint_id)
+        if manifest is None:  # without a readable manifest the savepoint does not exist
+            return None
         return PublishedSavepoint(
-            location=location_of(store_url, path),
+            location=location_of(store_url, Layout(JobId(job_id)).manifest(CheckpointId(0), savepoint_id)),
             checkpoint_id=manifest.checkpoint_id,
             batch_id=manifest.batch_id,
             state_size=sum(file.size_bytes for file in manifest.files()),
@@ -255,13 +246,8 @@ class StoreCheck:
             StoreUnavailableError: The store does not answer. Ask again: never guess.
         """
         with store_failures():
-            try:
-                store = open_to_read(store_url)
-                manifest = read_manifest(store, split_location(location)[1])
-                first = CommitLog(store, Layout(JobId(job_id))).first_commit(manifest, newer_than=Attempt(attempt))
-            except (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError, LogGapError):
-                return None
-        return None if first is None else first.committed_at_ms
+            path = split_location(location)[1]
+            return first_commit_after(open_to_read(store_url), JobId(job_id), path, Attempt(attempt))
 
     def read_snapshot(self, store_url: str, path: str, *, limit_ms: int) -> FoundSnapshot:
         """Reads a snapshot's manifest, and checks that its files exist.
@@ -284,12 +270,9 @@ class StoreCheck:
             manifest: Manifest = read_manifest(store, path)
             if manifest.path != path:
                 raise RestoreSourceError(f"{location}: the manifest there belongs to {manifest.path}")
-            if foreign := foreign_files(store, manifest):  # before checking whether the files exist
-                raise RestoreSourceError(f"{location}: {len(foreign)} of its files are not its job's: {foreign[0]}")
-            if missing := missing_files(store, manifest):
-                raise RestoreSourceError(f"{location}: {len(missing)} of its files are missing, such as {missing[0]}")
-            claim = read_claim(store, claim_path(path))
-            return FoundSnapshot(manifest, None if claim is None else claim.job_id)
+            if (problem := files_problem(store, manifest)) is not None:
+                raise RestoreSourceError(f"{location}: {problem}")
+            return FoundSnapshot(manifest, claimant_of(store, path))
 
         try:
             return read_within(limit_ms, read, what="the snapshot", but=(RestoreSourceError, *unreadable))

@@ -11,7 +11,7 @@ from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, operations, snapshot_needs
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.messages import CheckpointStatus
-from keyscale.state.doors.catalogue import RetentionError, SnapshotObjects, claim_path, read_claim, snapshot_objects
+from keyscale.state.doors.catalogue import RetentionError, SnapshotObjects, claimant_of, snapshot_objects
 from keyscale.state.doors.paths import split_location
 from keyscale.units import bytes_text
 
@@ -144,8 +144,8 @@ def _objects(context: Context, user: Principal, job: Job, found: Checkpoint) -> 
 
     def read() -> tuple[SnapshotObjects, list[str], str | None]:
         store = open_to_read(job.store_url)
-        if (claim := read_claim(store, claim_path(path))) is not None:
-            return SnapshotObjects({}, {}), [], claim.job_id
+        if (owner := claimant_of(store, path)) is not None:
+            return SnapshotObjects({}, {}), [], owner
         try:
             return snapshot_objects(store, JobId(job.id), path), [], None
         except RetentionError as error:

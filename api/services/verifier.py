@@ -26,8 +26,7 @@ from keyscale.state.doors.catalogue import (
     FormatTooNewError,
     SourcePositions,
     Verification,
-    claim_path,
-    read_claim,
+    claimant_of,
     read_positions,
     verify,
 )
@@ -104,8 +103,7 @@ class Verifier:
             if result.manifest is not None:
                 if not result.problem_count:
                     unchecked = _look_at_sources(store, result.manifest, self._reported_sources(job.id), result)
-                claim = read_claim(store, claim_path(path))
-                if claim is not None and claim.job_id != job.id:
+                if claimant_of(store, path) not in {None, job.id}:
                     result.add("another job has claimed it")  # some readers of this text may not see that job
                 if (problem := self._why_not(result.manifest, job)) is not None:
                     result.add(problem)

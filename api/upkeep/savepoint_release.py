@@ -14,7 +14,7 @@ from keyscale.db.repositories import checkpoints, events, jobs, operations, snap
 from keyscale.db.statuses import SnapshotOwner
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import CheckpointStatus
-from keyscale.state.doors.catalogue import claim_path, read_claim
+from keyscale.state.doors.catalogue import claimant_of
 from keyscale.state.doors.paths import split_location
 
 from ..lifecycle.snapshot_uses import uses_of
@@ -92,7 +92,7 @@ def _release(leadership: Leadership, candidate: Checkpoint) -> bool:
         if job is None or uses_of(session, job, candidate, lambda each: each.name):
             return False
     try:
-        if read_claim(open_to_read(job.store_url), claim_path(split_location(location)[1])) is not None:
+        if claimant_of(open_to_read(job.store_url), split_location(location)[1]) is not None:
             return False
     except (KeyscaleError, OSError) as error:
         logger.warning("savepoint %s of job %s stays: %s", candidate.savepoint_id, job.id, error)

@@ -77,9 +77,20 @@ def take_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
 
 def check_claim(store: ObjectStore, manifest: Manifest, job_id: JobId) -> None:
     """Refuses a snapshot that another job has claimed and may delete."""
-    claim = read_claim(store, claim_path(manifest.path))
-    if claim is not None and claim.job_id != job_id:
-        raise ClaimRefusedError(f"job {claim.job_id!r} has claimed {manifest.path}")
+    owner = claimant_of(store, manifest.path)
+    if owner not in {None, job_id}:
+        raise ClaimRefusedError(f"job {owner!r} has claimed {manifest.path}")
+
+
+def claimant_of(store: ObjectStore, manifest_path: str) -> JobId | None:
+    """Returns the job that has claimed a snapshot, or None.
+
+    Raises:
+        DocumentCorruptError, FormatTooNewError: The claim cannot be read.
+        StoreUnavailableError: The store is unavailable.
+    """
+    claim = read_claim(store, claim_path(manifest_path))
+    return None if claim is None else claim.job_id
 
 
 def read_claim(store: ObjectStore, path: str) -> Claim | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
-from ..documents.claim import claim_path, read_claim
+from ..documents.claim import claimant_of
 from ..documents.job_counters import NOTHING_COUNTED, JobCounters
 from ..documents.job_record import (
     JobRecord,
@@ -15,10 +15,15 @@ from ..documents.job_record import (
 )
 from ..documents.manifest import UID_CHARACTERS_MAX, FileHandle, Manifest, SnapshotKind, read_manifest
 from ..documents.source_positions import SourcePositions, read_positions
-from ..inspection.foreign_files import foreign_files
+from ..inspection.job_facts import (
+    files_problem,
+    find_snapshot,
+    first_commit_after,
+    has_committed,
+    newest_attempt,
+    newest_counters,
+)
 from ..inspection.verification import Verification, verify
-from ..log.commit_log import LogGapError
-from ..log.recovery import missing_files
 from ..retention.deleted_job import DeletedObjects, delete_job_objects
 from ..retention.deletion_plan import RetentionError
 from ..retention.snapshot_deletion import SnapshotObjects, delete_snapshot, snapshot_objects
@@ -32,7 +37,6 @@ __all__ = [
     "FormatTooNewError",
     "JobCounters",
     "JobRecord",
-    "LogGapError",
     "Manifest",
     "RecordedArtifact",
     "RecordedOrigin",
@@ -42,12 +46,15 @@ __all__ = [
     "SnapshotObjects",
     "SourcePositions",
     "Verification",
-    "claim_path",
+    "claimant_of",
     "delete_job_objects",
     "delete_snapshot",
-    "foreign_files",
-    "missing_files",
-    "read_claim",
+    "files_problem",
+    "find_snapshot",
+    "first_commit_after",
+    "has_committed",
+    "newest_attempt",
+    "newest_counters",
     "read_job_record",
     "read_manifest",
     "read_positions",

@@ -9,7 +9,7 @@ from ..documents.manifest import OperatorDeclaration, OperatorSnapshot, distinct
 from ..documents.rewind import Rewind
 from ..documents.source_positions import KINDS_NAME, ORDER_NAME, BatchEnd, ReadFiles, SparkFiles, write_positions
 from ..log.commit_log import CommitLog, FencedError
-from ..log.recovery import recover
+from ..log.recovery import missing_files, recover
 from ..log.resolution import OperatorHistory, ResumePoint, resolve
 from ..restore.program_change import rekeyed
 from ..retention.deletion import Deleted, delete_planned, gather_facts
@@ -43,6 +43,7 @@ __all__ = [
     "distinct_bytes",
     "gather_facts",
     "known_files",
+    "missing_files",
     "own_copy",
     "plan_deletion",
     "recover",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
-from ..documents.claim import claim_path, read_claim
+from ..documents.claim import claimant_of
 from ..layout import MANIFEST_NAME, Layout, LocationError, job_of_manifest
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _manifest_beside(path: str) -> str | None:
 
 def _is_claimed(store: ObjectStore, path: str, manifest: Manifest) -> bool:
     try:
-        claim = read_claim(store, claim_path(path))
+        owner = claimant_of(store, path)
     except (DocumentCorruptError, FormatTooNewError):
         return False
-    return claim is not None and claim.job_id == manifest.job_id
+    return owner == manifest.job_id

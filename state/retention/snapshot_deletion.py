@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from keyscale.syncpoint import reach
 
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
-from ..documents.claim import claim_path, read_claim
+from ..documents.claim import claimant_of
 from ..documents.manifest import read_manifest
 from ..layout import MANIFEST_NAME, Layout
 from ..objects.errors import ObjectNotFoundError
@@ -57,9 +57,9 @@ def snapshot_objects(store: ObjectStore, job_id: JobId, path: str) -> SnapshotOb
         RetentionError: A job has claimed it, or another checkpoint's files are unknown.
         StoreUnavailableError: The store is unavailable.
     """
-    claim = read_claim(store, claim_path(path))
-    if claim is not None:
-        raise RetentionError(f"job {claim.job_id!r} has claimed {path}, and deletes it when it is no longer needed")
+    owner = claimant_of(store, path)
+    if owner is not None:
+        raise RetentionError(f"job {owner!r} has claimed {path}, and deletes it when it is no longer needed")
     inside = {info.path: info.size_bytes for info in store.list(directory_of(path))}
     layout = Layout(job_id)
     shared = {file.path: file.size_bytes for file in _files(store, path) if file.path.startswith(layout.shared)}

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.identifiers import JobId
-from keyscale.state.doors.catalogue import DocumentCorruptError, missing_files, read_manifest, read_positions
-from keyscale.state.doors.commits import CommitLog, FencedError, recover, rekeyed, resolve
+from keyscale.state.doors.catalogue import DocumentCorruptError, read_manifest, read_positions
+from keyscale.state.doors.commits import CommitLog, FencedError, missing_files, recover, rekeyed, resolve
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout, split_location
 

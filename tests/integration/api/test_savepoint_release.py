@@ -195,7 +195,7 @@ def test_a_savepoint_that_its_user_keeps_while_the_store_is_asked_stays(
     def kept_meanwhile(*_: Any) -> None:
         assert client.post("/v1/jobs/flights/savepoints/wider/keep").status_code == 200
 
-    monkeypatch.setattr(savepoint_release, "read_claim", kept_meanwhile)
+    monkeypatch.setattr(savepoint_release, "claimant_of", kept_meanwhile)
     assert changes.left() == ["wider"]
 
 
