@@ -7,9 +7,16 @@ docs/errors.md explains every class under its code. Messages (`detail`) never ho
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.storable_text import storable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from fastapi.exceptions import RequestValidationError
+    from pydantic import ValidationError
 
 
 class ApiError(KeyscaleError):
@@ -49,6 +56,31 @@ class RequestInvalidError(ApiError):
     status = 422
     domain = "user"
     advice = "`errors` names each wrong field. GET /v1/openapi.json describes every request."
+
+    def __init__(self, detail: str = "", errors: Sequence[Mapping[str, str]] = ()) -> None:
+        super().__init__(detail)
+        self._errors = [dict(each) for each in errors]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail, self._errors)
+
+    @classmethod
+    def of(cls, failed: ValidationError | RequestValidationError, *place: str) -> Self:
+        """Returns the error of values that a model refuses.
+
+        It has no values, because they may hold a secret.
+        """
+        errors = [
+            {"field": storable(".".join(str(part) for part in (*place, *found["loc"]))), "message": found["msg"]}
+            for found in failed.errors()
+        ]
+        named = ", ".join(found["field"] for found in errors[:3])
+        return cls(f"not valid: {named}", errors)
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """Returns the wrong fields, if they are known."""
+        return {"errors": self._errors} if self._errors else {}
 
 
 class CursorInvalidError(ApiError):
@@ -460,6 +492,16 @@ class ParallelismInvalidError(ApiError):
     advice = (
         "Parallelism is from 1 to the job's max parallelism, which is fixed when the job is created (at most 32768)."
     )
+
+
+class SettingFixedError(ApiError):
+    """A change names another value of a setting that a job keeps."""
+
+    code = "SETTING_FIXED"
+    title = "A job keeps this setting"
+    status = 422
+    domain = "user"
+    advice = "Leave the setting out. A new job can have another value; it cannot take over the state of this job."
 
 
 class SparkConfNotAllowedError(ApiError):

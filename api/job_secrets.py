@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX, NAMED_VARIABLE
+from keyscale.jobs.protocol.specification import SECRET_NAME_PATTERN
 
 from .errors import SecretUnknownError
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from pathlib import Path
 
-SECRET_NAME_PATTERN = r"^[A-Za-z0-9_]{1,100}$"  # noqa: S105 - the form of a name
 _BYTES_MAX = 64 << 10
 
 

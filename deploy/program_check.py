@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from keyscale.api.cli.jobs import Pair
 from keyscale.api.cli.output import console_for, make_table
+from keyscale.api.cli.setting_options import Pair
 from keyscale.api.launching.driver_command import loader_command, loader_environment
 from keyscale.api.libraries.artifact_inspector import ENDINGS
 from keyscale.api.libraries.library_cache import LibraryCache, PlacedLibraries

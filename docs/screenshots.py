@@ -156,7 +156,7 @@ def _control_plane_with_history() -> Iterator[Connection]:
                 with _delivered_again(home / "data" / "input"):
                     wait_for(
                         "a batch",
-                        lambda: control_plane.get(job_path(JOB_NAME))["attempt"]["first_commit_at_ms"],
+                        lambda: control_plane.get(job_path(JOB_NAME))["status"]["attempt"]["first_commit_at_ms"],
                         lambda: control_plane.get(job_path(JOB_NAME)),
                         timeout_s=300,
                     )
@@ -204,17 +204,19 @@ def _make_history(control_plane: ControlPlane, data: Path) -> None:
             "/v1/jobs",
             {
                 "name": FAILING_JOB,
-                "artifact_id": artifact["id"],
                 "labels": {"team": "shop"},
-                "parameters": {"input": str(orders), "output": str(data / "totals")},
-                "restart": {"type": "none"},
+                "spec": {
+                    "artifact_id": artifact["id"],
+                    "parameters": {"input": str(orders), "output": str(data / "totals")},
+                    "restart": {"type": "none"},
+                },
             },
         )
         control_plane.post(job_path(FAILING_JOB, "start"))
         for name, status in ((FAILING_JOB, "FAILED"), (JOB_NAME, "RUNNING")):
             wait_for(
                 f"{name} to be {status}",
-                lambda name=name, status=status: control_plane.get(job_path(name))["status"] == status,
+                lambda name=name, status=status: control_plane.get(job_path(name))["status"]["state"] == status,
                 lambda name=name: control_plane.get(job_path(name)),
                 timeout_s=scenario.step_timeout_s,
             )

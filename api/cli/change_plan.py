@@ -9,8 +9,8 @@ import click
 from .client import PLAN_TIMEOUT_S, job_path
 from .errors import OperationFailedError
 from .plan_output import show_plan
-from .revisions import specification_change, specification_options
 from .session import Session, json_option, pass_session
+from .setting_options import specification_of, specification_options
 
 
 @click.command()
@@ -24,8 +24,8 @@ def plan(session: Session, /, *, job: str, **options: Any) -> None:
     The options are as in `jobs update`. The command fails if the change cannot be applied.
     """
     with session.control_plane() as control_plane:
-        change = specification_change(control_plane, **options)
-        answer = control_plane.request("POST", job_path(job, "plan"), json=change, timeout=PLAN_TIMEOUT_S).json()
+        body = {"spec": specification_of(control_plane, **options)}
+        answer = control_plane.request("POST", job_path(job, "plan"), json=body, timeout=PLAN_TIMEOUT_S).json()
     session.output.show(answer, lambda console: show_plan(console, answer))
     if not answer["compatible"]:
         raise OperationFailedError("the change cannot be applied")

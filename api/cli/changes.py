@@ -20,7 +20,7 @@ def cancel_change(session: Session, job: str, change_id: str | None) -> None:
     CHANGE_ID is by default the change in progress.
     """
     with session.control_plane() as control_plane:
-        chosen = change_id or control_plane.get(job_path(job))["change_id"]
+        chosen = change_id or control_plane.get(job_path(job))["status"]["change_id"]
         if chosen is None:
             raise InvalidArgumentError(f"no change of the job {job} is in progress")
         answer = control_plane.post(job_path(job, "changes", chosen, "cancel"))

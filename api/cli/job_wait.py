@@ -56,20 +56,20 @@ def has_reached(job: dict[str, Any], wanted: Collection[str]) -> bool:
         JobFailedError: The job has FAILED, which was not requested; the error shows its failure.
         JobEndedError: The job does not run until its user starts it: it cannot reach the statuses.
     """
-    status: str = job["status"]
+    status: str = job["status"]["state"]
     if status in wanted:
         return True
     if status == FAILED:
-        raise JobFailedError(f"the job {job['name']} has FAILED", job["failure"])
-    if status in SETTLED and job["desired"] != RUNNING:
+        raise JobFailedError(f"the job {job['name']} has FAILED", job["status"]["failure"])
+    if status in SETTLED and job["status"]["desired"] != RUNNING:
         raise JobEndedError(f"the job {job['name']} is {status} and nothing is under way that makes it {_any(wanted)}")
     return False
 
 
 def has_processed(job: dict[str, Any]) -> bool:
     """Returns whether a running job has processed input, or found none."""
-    metrics = (job["attempt"] or {}).get("metrics")
-    if job["status"] != RUNNING:
+    metrics = (job["status"]["attempt"] or {}).get("metrics")
+    if job["status"]["state"] != RUNNING:
         return True
     if metrics is None:
         return False
@@ -115,7 +115,9 @@ def wait_until(
             return answer
         if deadline is not None and time.monotonic() >= deadline:
             lacks = "and has committed no batch" if is_reached else f"not {_any(wanted)}"
-            raise WaitTimeoutError(f"after {timeout_s:g} s the job {answer['name']} is {answer['status']}, {lacks}")
+            raise WaitTimeoutError(
+                f"after {timeout_s:g} s the job {answer['name']} is {answer['status']['state']}, {lacks}"
+            )
         time.sleep(POLL_S)
 
 

@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from keyscale.units import bytes_text
 
-from .artifacts import upload_file, upload_libraries
 from .client import job_path, wait_for
 from .errors import InvalidArgumentError, RefusedError
 from .job_wait import ENDED, LASTING, RUNNING, STATUSES, wait_until, wait_until_started
 from .output import describe_failure
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
+from .setting_options import Pair, specification_of, specification_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from .client import ControlPlane
 
@@ -32,53 +31,36 @@ SEARCH_RETRY_S = 0.5
 COLUMNS = (
     ("ID", "id"),
     ("NAME", "name"),
-    ("STATUS", "status"),
+    ("STATE", "state"),
     ("PARALLELISM", "parallelism"),
-    ("MAX PARALLELISM", "max_parallelism"),
     ("RESTARTS", "restarts"),
     ("FAILURE", "failure_code"),
     ("CREATED", "created_at_ms"),
 )
 
 
-BRIEF = ("name", "status", "revision", "parallelism", "restarts", "started_at_ms", "latest_checkpoint", "failure")
+SETTING_COLUMNS = (
+    ("PATH", "path"),
+    ("TYPE", "type"),
+    ("DEFAULT", "default"),
+    ("CHANGE", "change_class"),
+    ("WHAT IT IS", "description"),
+)
+BRIEF = ("name", "state", "revision", "parallelism", "restarts", "started_at_ms", "latest_checkpoint", "failure")
 
 
 def job_rows(*found: dict[str, Any]) -> list[dict[str, Any]]:
     """Returns jobs as table rows, with the code of the last failure."""
-    return [{**job, "failure_code": (job["failure"] or {}).get("code")} for job in found]
-
-
-class Pair(click.ParamType[tuple[str, str]]):
-    """A `key=value` argument."""
-
-    name = "key=value"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Splits at the first equals sign."""
-        key, equals, text = str(value).partition("=")
-        if not key or not equals:
-            self.fail(f"{value!r} is not of the form key=value", param, ctx)
-        return key, text
-
-
-def strategy_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options of a restart strategy; `restart_of` reads them."""
-    strategies = click.Choice(["none", "fixed-delay", "exponential-delay", "failure-rate"])
-    for option in (
-        click.option(
-            "--restart-option",
-            "restart_options",
-            type=Pair(),
-            multiple=True,
-            help="An option of the strategy, such as attempts=3.",
-        ),
-        click.option(
-            "--restart-strategy", type=strategies, help="Whether and when the job is started again after a failure."
-        ),
-    ):
-        command = option(command)
-    return command
+    return [
+        {
+            **{name: job[name] for name in ("id", "name", "created_at_ms")},
+            "state": job["status"]["state"],
+            "parallelism": job["spec"]["parallelism"],
+            "restarts": job["status"]["restarts"],
+            "failure_code": (job["status"]["failure"] or {}).get("code"),
+        }
+        for job in found
+    ]
 
 
 @click.group()
@@ -91,44 +73,10 @@ def jobs() -> None:
 
 @jobs.command()
 @click.argument("name")
-@click.option("--artifact", "artifact_id", help="Id of an uploaded artifact.")
-@click.option("--file", type=click.Path(path_type=Path), help="Upload this file and use it.")
-@click.option(
-    "--library",
-    "libraries",
-    multiple=True,
-    help=(
-        "A library that the program imports: a .py, .zip, .whl or .jar file to upload, the id of an uploaded library,"
-        " or a package of the platform's jars as package:NAME. May be repeated."
-    ),
-)
-@click.option(
-    "--requirements",
-    type=click.Path(path_type=Path),
-    help="Upload and use the wheels of a pip requirements file, with all that they need.",
-)
-@click.option("--parallelism", "-p", type=int, default=1, show_default=True, help="Subtasks per operator.")
-@click.option("--max-parallelism", type=int, help="Key groups, fixed for the job's life (default: Flink's formula).")
-@click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), help="How keys are hashed (default: spark).")
+@specification_options
 @click.option(
     "--label", "labels", type=Pair(), multiple=True, help="A label, key=value; tokens can be limited to labels."
 )
-@click.option(
-    "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter of the script, key=value."
-)
-@click.option("--secret", "secrets", multiple=True, help="Name of a secret that the script reads. May be repeated.")
-@click.option(
-    "--secret-parameter",
-    "secret_parameters",
-    type=Pair(),
-    multiple=True,
-    help="A parameter that is a secret: key=name of the secret.",
-)
-@click.option("--spark-conf", "spark_conf", type=Pair(), multiple=True, help="A Spark setting of the job, key=value.")
-@click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints.")
-@click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches.")
-@click.option("--retained-checkpoints", type=int, help="Number of completed checkpoints to keep.")
-@strategy_options
 @restore_options
 @click.option("--start", is_flag=True, help="Start the job immediately.")
 @wait_option("the job that --start has started has processed its first input", default=False)
@@ -140,27 +88,21 @@ def create(
     /,
     *,
     name: str,
-    artifact_id: str | None,
-    file: Path | None,
-    libraries: Sequence[str],
-    requirements: Path | None,
+    labels: Sequence[tuple[str, str]],
     start: bool,
     wait: bool,
     timeout_s: float | None,
     **options: Any,
 ) -> None:
     """Create the job NAME from an artifact."""
-    if (artifact_id is None) == (file is None):
+    if (options["artifact_id"] is None) == (options["file"] is None):
         raise InvalidArgumentError("give either --artifact or --file")
     if wait and not start:
         raise InvalidArgumentError("--wait needs --start")
     restore = restore_request(**{name: options.pop(name) for name in RESTORE_OPTIONS})
     with session.control_plane() as control_plane:
-        if file is not None:
-            artifact_id = upload_file(control_plane, file)["id"]
-        brought = upload_libraries(control_plane, libraries, requirements)
-        body = job_request(name, str(artifact_id), libraries=brought, **options)
-        answer = control_plane.post("/v1/jobs", {**body, **restore})
+        spec = specification_of(control_plane, **options)
+        answer = control_plane.post("/v1/jobs", {"name": name, "labels": dict(labels), "spec": spec, **restore})
         if start:
             answer = control_plane.post(job_path(answer["id"], "start"))
         if wait:
@@ -168,56 +110,24 @@ def create(
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 
-def restart_of(strategy: str | None, options: Sequence[tuple[str, str]]) -> dict[str, str] | None:
-    """Returns the restart strategy of a command, if given."""
-    if options and strategy is None:
-        raise InvalidArgumentError("--restart-option needs --restart-strategy")
-    return None if strategy is None else {"type": strategy, **dict(options)}
+@jobs.command()
+@json_option
+@pass_session
+def settings(session: Session) -> None:
+    """List the settings of a job, for --set.
 
-
-def job_request(
-    name: str,
-    artifact_id: str,
-    *,
-    libraries: Sequence[str] = (),
-    parallelism: int,
-    max_parallelism: int | None = None,
-    hash_id: str | None = None,
-    labels: Sequence[tuple[str, str]] = (),
-    parameters: Sequence[tuple[str, str]] = (),
-    secrets: Sequence[str] = (),
-    secret_parameters: Sequence[tuple[str, str]] = (),
-    spark_conf: Sequence[tuple[str, str]] = (),
-    checkpoint_interval_ms: int | None = None,
-    retained_checkpoints: int | None = None,
-    batch_interval_ms: int | None = None,
-    restart_strategy: str | None = None,
-    restart_options: Sequence[tuple[str, str]] = (),
-) -> dict[str, Any]:
-    """Returns the body of a request for a new job.
-
-    The control plane chooses the values that are None.
+    CHANGE says when a running job takes over another value: FIXED never, RESTART with a new driver.
     """
-    checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
-    restart = restart_of(restart_strategy, restart_options)
-    optional = {
-        "max_parallelism": max_parallelism,
-        "hash_id": hash_id,
-        "restart": restart,
-        "batch_interval_ms": batch_interval_ms,
-    }
-    return {
-        "name": name,
-        "artifact_id": artifact_id,
-        "libraries": list(libraries),
-        "parallelism": parallelism,
-        "labels": dict(labels),
-        "parameters": {**dict(parameters), **{key: {"secret": name} for key, name in secret_parameters}},
-        "secrets": list(secrets),
-        "spark_conf": dict(spark_conf),
-        "checkpoints": {key: value for key, value in checkpoints.items() if value is not None},
-        **{key: value for key, value in optional.items() if value is not None},
-    }
+    with session.control_plane() as control_plane:
+        answer = control_plane.get("/v1/settings")
+    session.output.table(answer, [setting_row(each) for each in answer["settings"]], SETTING_COLUMNS)
+
+
+def setting_row(setting: dict[str, Any]) -> dict[str, Any]:
+    """Returns a setting as a table row."""
+    default = setting["default"]
+    shown = "-" if default in (None, []) else str(default)
+    return {**setting, "default": shown, "type": " | ".join(setting["choices"]) or setting["type"]}
 
 
 @jobs.command(name="list")
@@ -241,7 +151,7 @@ def list_jobs(session: Session, statuses: Sequence[str], labels: Sequence[tuple[
 
 def is_chosen(job: dict[str, Any], statuses: Sequence[str], labels: Sequence[tuple[str, str]]) -> bool:
     """Returns whether a job has one of the statuses and all labels."""
-    return (not statuses or job["status"] in statuses) and set(labels) <= set(job["labels"].items())
+    return (not statuses or job["status"]["state"] in statuses) and set(labels) <= set(job["labels"].items())
 
 
 @jobs.command()
@@ -253,7 +163,29 @@ def show(session: Session, job: str, *, brief: bool) -> None:
     """Show a job: its failure, if any, its status and its specification."""
     with session.control_plane() as control_plane:
         answer = control_plane.get(job_path(job))
-    session.output.fields({field: answer[field] for field in BRIEF} if brief else answer)
+    shown = job_fields(answer)
+    if brief:
+        session.output.fields({name: shown[name] for name in BRIEF})
+    else:
+        session.output.view(answer, {name: value for name, value in shown.items() if name != "parallelism"})
+
+
+def job_fields(job: dict[str, Any]) -> dict[str, Any]:
+    """Returns the shown fields of a job, with a line per condition."""
+    status = {name: value for name, value in job["status"].items() if name != "conditions"}
+    conditions = {
+        each["type"]: f"{each['status']}, {each['reason']}: {each['message']}" for each in job["status"]["conditions"]
+    }
+    identity = {name: job[name] for name in ("id", "name", "labels", "revision", "created_at_ms")}
+    parallelism = job["spec"]["parallelism"]
+    return {
+        **identity,
+        **conditions,
+        **status,
+        "parallelism": parallelism,
+        "spec": job["spec"],
+        "metrics": job["metrics"],
+    }
 
 
 @jobs.command()
@@ -392,7 +324,7 @@ def logs(
         if follow:
             follow_log(control_plane, job, tail_bytes, query)
         answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
-        failure = control_plane.get(job_path(job))["failure"]
+        failure = control_plane.get(job_path(job))["status"]["failure"]
     session.output.show(answer, lambda _: print_log(answer, failure))
 
 

@@ -56,6 +56,10 @@ class Output:
         """
         self.show(answer, lambda console: _print_fields(console, answer))
 
+    def view(self, answer: Any, fields: dict[str, Any]) -> None:
+        """Prints some fields of an answer, or with --json the answer."""
+        self.show(answer, lambda console: _print_fields(console, fields))
+
 
 def _print_fields(console: Console, answer: dict[str, Any]) -> None:
     failure = answer.get("failure")

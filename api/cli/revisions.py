@@ -5,24 +5,21 @@ They change its specification, list and compare revisions, and return to a revis
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .artifacts import upload_file, upload_libraries
 from .client import COMPLETED, PLAN_TIMEOUT_S, job_path
 from .errors import InvalidArgumentError, OperationFailedError
 from .job_wait import SETTLED, wait_until_started
 from .jobs import COLUMNS as JOB_COLUMNS
-from .jobs import Pair, job_rows, restart_of, strategy_options
+from .jobs import job_rows
 from .rescale import follow, phase_line
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
+from .setting_options import specification_of, specification_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from .client import ControlPlane
 
 COLUMNS = (
@@ -35,7 +32,7 @@ COLUMNS = (
     ("CHANGE", "outcome"),
     ("MESSAGE", "message"),
 )
-DIFFERENCE_COLUMNS = (("FIELD", "field"), ("BEFORE", "before"), ("AFTER", "after"))
+DIFFERENCE_COLUMNS = (("SETTING", "path"), ("BEFORE", "before"), ("AFTER", "after"))
 
 _allow_option = click.option(
     "--allow-non-restored-state", is_flag=True, help="Drop state that the new program no longer has."
@@ -46,104 +43,6 @@ _plan_option = click.option(
     show_default=True,
     help="Refuse a change of a running job, before anything stops, if it could not take over its state.",
 )
-
-
-def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the options that change a job's specification.
-
-    `specification_change` makes the request of them.
-    """
-    for option in reversed(
-        (
-            click.option("--artifact", "artifact_id", help="Id of an uploaded artifact: the new program."),
-            click.option("--file", type=click.Path(path_type=Path), help="Upload this file: the new program."),
-            click.option(
-                "--library",
-                "libraries",
-                multiple=True,
-                help="A library, as in `jobs create`. The given libraries replace all libraries of the job.",
-            ),
-            click.option(
-                "--requirements",
-                type=click.Path(path_type=Path),
-                help="Libraries from a pip requirements file, as in `jobs create`.",
-            ),
-            click.option("--no-libraries", is_flag=True, help="Remove all libraries."),
-            click.option("--parallelism", "-p", type=int, help="Subtasks per operator."),
-            click.option(
-                "--parameter", "-P", "parameters", type=Pair(), multiple=True, help="Set a parameter, key=value."
-            ),
-            click.option(
-                "--secret-parameter",
-                "secret_parameters",
-                type=Pair(),
-                multiple=True,
-                help="Set a parameter that is a secret: key=name of the secret.",
-            ),
-            click.option("--unset-parameter", "unset_parameters", multiple=True, help="Remove a parameter."),
-            click.option(
-                "--secret",
-                "secrets",
-                multiple=True,
-                help="Name of a secret that the script reads. The given secrets replace all secrets of the job.",
-            ),
-            click.option(
-                "--spark-conf", "spark_conf", type=Pair(), multiple=True, help="Set a Spark setting, key=value."
-            ),
-            click.option("--unset-spark-conf", "unset_spark_conf", multiple=True, help="Remove a Spark setting."),
-            click.option("--checkpoint-interval-ms", type=int, help="Time between the starts of two checkpoints."),
-            click.option("--retained-checkpoints", type=int, help="Number of completed checkpoints to keep."),
-            click.option("--batch-interval-ms", type=int, help="Least time between the starts of two batches."),
-            strategy_options,
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def specification_change(
-    control_plane: ControlPlane,
-    *,
-    artifact_id: str | None,
-    file: Path | None,
-    libraries: Sequence[str],
-    requirements: Path | None,
-    no_libraries: bool,
-    parallelism: int | None,
-    parameters: Sequence[tuple[str, str]],
-    secret_parameters: Sequence[tuple[str, str]] = (),
-    unset_parameters: Sequence[str],
-    secrets: Sequence[str] = (),
-    spark_conf: Sequence[tuple[str, str]],
-    unset_spark_conf: Sequence[str],
-    checkpoint_interval_ms: int | None,
-    retained_checkpoints: int | None = None,
-    batch_interval_ms: int | None,
-    restart_strategy: str | None = None,
-    restart_options: Sequence[tuple[str, str]] = (),
-) -> dict[str, Any]:
-    """Returns the body of a change request; uploads files first."""
-    if artifact_id is not None and file is not None:
-        raise InvalidArgumentError("give either --artifact or --file")
-    brings = bool(libraries) or requirements is not None
-    if brings and no_libraries:
-        raise InvalidArgumentError("--no-libraries goes with neither --library nor --requirements")
-    if file is not None:
-        artifact_id = upload_file(control_plane, file)["id"]
-    references = {key: {"secret": name} for key, name in secret_parameters}
-    checkpoints = {"interval_ms": checkpoint_interval_ms, "retained_count": retained_checkpoints}
-    wanted: dict[str, Any] = {
-        "artifact_id": artifact_id,
-        "libraries": upload_libraries(control_plane, libraries, requirements) if brings or no_libraries else None,
-        "parallelism": parallelism,
-        "parameters": {**dict(parameters), **references, **dict.fromkeys(unset_parameters)},
-        "spark_conf": {**dict(spark_conf), **dict.fromkeys(unset_spark_conf)},
-        "secrets": list(secrets) or None,
-        "checkpoints": {name: value for name, value in checkpoints.items() if value is not None},
-        "batch_interval_ms": batch_interval_ms,
-        "restart": restart_of(restart_strategy, restart_options),
-    }
-    return {name: value for name, value in wanted.items() if value not in (None, {})}
 
 
 @click.command()
@@ -186,9 +85,8 @@ def update(
     optional = {"last_state_age_ms_max": last_state_age_ms_max, "message": message}
     with session.control_plane() as control_plane:
         present = control_plane.get(job_path(job))
-        change = specification_change(control_plane, **options)
         body = {
-            **change,
+            "spec": specification_of(control_plane, **options),
             **{name: value for name, value in optional.items() if value is not None},
             "upgrade_mode": upgrade_mode,
             "allow_non_restored_state": allow_non_restored_state,
@@ -249,8 +147,7 @@ def clone(
         raise InvalidArgumentError("--wait needs --start")
     restore = restore_request(**{option: options.pop(option) for option in RESTORE_OPTIONS})
     with session.control_plane() as control_plane:
-        change = specification_change(control_plane, **options)
-        body = {"name": name, "start": start, **change, **restore}
+        body = {"name": name, "start": start, "spec": specification_of(control_plane, **options), **restore}
         answer = control_plane.post(job_path(job, "clone"), body)
         if wait:
             answer = wait_until_started(control_plane, answer["id"], timeout_s)
@@ -268,6 +165,7 @@ def revisions(session: Session, job: str) -> None:
     rows = [
         {
             **revision,
+            "parallelism": revision["spec"]["parallelism"],
             "program": f"{revision['artifact_name']} v{revision['artifact_version']}",
             "outcome": (revision["change"] or {}).get("status"),
         }
@@ -292,7 +190,7 @@ def diff(session: Session, job: str, before: int, after: int) -> None:
 def _show_update(session: Session, control_plane: ControlPlane, answer: dict[str, Any], *, wait: bool) -> None:
     output, change = session.output, answer["change"]
     if change is None:
-        uses = "its next start uses it" if answer["job"]["status"] in SETTLED else "its driver follows it"
+        uses = "its next start uses it" if answer["job"]["status"]["state"] in SETTLED else "its driver follows it"
         output.say(f"{answer['job']['name']} has revision {answer['revision']}; {uses}", answer)
         return
     if not wait:

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import click
 
 from .errors import InvalidArgumentError
-from .jobs import Pair
 from .session import Session, json_option, pass_session
+from .setting_options import Pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

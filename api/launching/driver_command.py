@@ -130,7 +130,7 @@ def driver_command(
         **authentication(settings, master),
         **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
-        **revision.spark_conf,
+        **revision.spec["spark_conf"],
         **REQUIRED_SETTINGS,
         "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
         "spark.local.dir": str(work_directory / "spark"),

@@ -163,7 +163,7 @@ class Launcher:
         """
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
-        secrets = self._settings.job_secrets.environment_of(revision.secrets)
+        secrets = self._settings.job_secrets.environment_of(revision.spec["secrets"])
         token = read_text(directory / "token") or ""
         user = self.isolation.user(job)
         self._make_directories_of_job(job, work, user)
@@ -375,7 +375,7 @@ class Launcher:
         """
         secrets: dict[str, str] = {}
         for revision in revisions:
-            secrets |= self._settings.job_secrets.variables_of(revision.secrets)
+            secrets |= self._settings.job_secrets.variables_of(revision.spec["secrets"])
         if token := read_text(self._run_directory(job_id, attempt) / "token"):
             secrets["KEYSCALE_ATTEMPT_TOKEN"] = token
         return secrets

@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from keyscale.db.statuses import ArtifactKind
+from keyscale.jobs.protocol.specification import LIBRARIES_MAX
 
 from ..errors import (
     ArtifactInvalidError,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     from .platform_packages import PlatformPackages
 
-LIBRARIES_MAX = 200
 _SHOWN_MAX = 20
 
 

@@ -11,10 +11,12 @@ from pydantic import TypeAdapter
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, operations, revisions
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import CheckpointSettings, DriverState, FailureHistory, RestartStrategy
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory
 from keyscale.jobs.protocol.operations import STOPS, ChangePhase, OperationKind, UpgradeMode
 from keyscale.jobs.protocol.restart import delay_ms_max
+from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
 
+from ..job_spec import spec_of
 from ..launching.processes import ProcessState
 from .facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
 from .repeated_faults import REPETITIONS_MAX, EarlierRun
@@ -146,7 +148,7 @@ class FactReader:
         old_attempt, to_revision = change.old_attempt or 0, change.to_revision or 0
         old = attempts.find(session, change.job_id, old_attempt)
         revision = revisions.find(session, change.job_id, change.from_revision or 0)
-        settings = CheckpointSettings.model_validate(revision.checkpoints if revision else {})
+        settings = spec_of(revision).checkpoints if revision else CheckpointSettings()
         is_warming = change.phase is ChangePhase.REQUESTED
         earlier_warm_ms = operations.last_warm_ups(session, change.job_id, _WARM_UPS_MAX) if is_warming else ()
         phase_age_ms = self._stopwatch.elapsed_ms(("change", change.id), (change.phase, waits_for_turn))
@@ -186,7 +188,7 @@ def restart_of(revision: Revision, attempt: Attempt | None) -> RestartStrategy |
 
     It is the revision's strategy, or else the script's strategy, as the driver reported.
     """
-    strategy = revision.restart or ((attempt.metrics or {}).get("restart") if attempt is not None else None)
+    strategy = revision.spec["restart"] or ((attempt.metrics or {}).get("restart") if attempt is not None else None)
     return _STRATEGY.validate_python(strategy) if strategy else None
 
 

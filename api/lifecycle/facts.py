@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keyscale.db.statuses import DesiredState, JobStatus
-    from keyscale.jobs.protocol.messages import RestartStrategy
     from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+    from keyscale.jobs.protocol.specification import RestartStrategy
 
     from .repeated_faults import EarlierRun
 

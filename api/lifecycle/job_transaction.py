@@ -59,7 +59,7 @@ class JobTransaction:
 
         The attempt gets its restore now, but a standby gets it later, when it is activated.
         """
-        parallelism = self.revision(revision).parallelism
+        parallelism = self.revision(revision).spec["parallelism"]
         running = operations.running(self.session, self.job.id)
         next_number = attempts.next_number(self.session, self.job.id)
         number = max(next_number, after + 1)

@@ -11,8 +11,8 @@ from keyscale.identifiers import JobId
 from keyscale.state.doors.catalogue import JobRecord, RecordedArtifact, RecordedOrigin, RecordedRestore
 from keyscale.state.doors.paths import job_of_manifest, split_location
 
+from ..job_spec import spec_of
 from ..libraries.jar_rules import PACKAGE_PREFIX
-from ..specification import Specification
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -45,7 +45,7 @@ def record_of(session: Session, job: Job, revision: Revision, attempt: Attempt) 
         revised_at_ms=revision.created_at_ms,
         revised_by=revision.created_by,
         message=revision.message,
-        specification=Specification.of(revision).columns(),
+        specification=spec_of(revision).given(),
         artifacts=tuple(
             RecordedArtifact(
                 id=found.id,

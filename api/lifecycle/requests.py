@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Job
+    from keyscale.jobs.protocol.specification import JobSpec
 
     from ..access.principal import Principal
-    from ..specification import Specification
 
 SNAPSHOTS_MAX = 8
 """Maximum number of a job's pending checkpoints and savepoints; the driver takes them one after the other."""
@@ -129,9 +129,7 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
     )
 
 
-def revise(
-    session: Session, job: Job, specification: Specification, user: Principal, message: str | None = None
-) -> Revision:
+def revise(session: Session, job: Job, spec: JobSpec, user: Principal, message: str | None = None) -> Revision:
     """Stores a new revision of a job.
 
     It is not yet the job's revision.
@@ -139,7 +137,7 @@ def revise(
     revision = Revision(
         job_id=job.id,
         number=revisions.next_number(session, job.id),
-        **specification.columns(),
+        spec=spec.given(),
         created_at_ms=now_ms(),
         created_by=user.name,
         message=message,
@@ -239,8 +237,8 @@ def change(
         "phases": [{"phase": ChangePhase.REQUESTED, "started_at_ms": now_ms(), "ended_at_ms": None}],
         "from_revision": job.revision,
         "to_revision": to.number,
-        "from_parallelism": revisions.current(session, job).parallelism,
-        "to_parallelism": to.parallelism,
+        "from_parallelism": revisions.current(session, job).spec["parallelism"],
+        "to_parallelism": to.spec["parallelism"],
         "upgrade_mode": mode,
         "allow_non_restored_state": allow_non_restored_state,
         "rewind_to": rewind_to,
@@ -272,8 +270,8 @@ def record_done(
         ended_at_ms=now_ms(),
         from_revision=before.number,
         to_revision=to.number,
-        from_parallelism=before.parallelism,
-        to_parallelism=to.parallelism,
+        from_parallelism=before.spec["parallelism"],
+        to_parallelism=to.spec["parallelism"],
     )
     session.add(operation)
     return operation

@@ -27,7 +27,6 @@ from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
-    CheckpointSettings,
     CheckpointStatus,
     Command,
     DriverState,
@@ -41,6 +40,7 @@ from keyscale.state.doors.grants import assume
 
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
+from ..job_spec import spec_of
 from ..libraries.job_libraries import libraries_of
 from ..lifecycle.job_totals import totals_before
 from ..lifecycle.ledger import metrics_of_change, note_progress
@@ -307,13 +307,10 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "job_id": job.id,
             "job_name": job.name,
             "attempt": attempt.number,
-            "parallelism": attempt.parallelism,
-            "max_parallelism": job.max_parallelism,
-            "hash_id": job.hash_id,
+            "spec": revision.spec,
             "artifact_filename": artifact.filename,
             "artifact_sha256": artifact.sha256,
             "libraries": libraries_of(session, revision.libraries).files,
-            "parameters": revision.parameters,
             "store_url": job.store_url,
             "restore_from": attempt.restore_from,
             "restore_mode": attempt.restore_mode.lower(),
@@ -322,11 +319,8 @@ def _assignment(session: Session, job: Job, attempt: Attempt) -> Assignment:
             "allow_non_restored_state": attempt.allow_non_restored_state,
             "revision": attempt.revision,
             "next_checkpoint_id": checkpoints.next_id(session, job.id),
-            "checkpoints": CheckpointSettings.model_validate(revision.checkpoints),
             "skip_lost_records": job.skip_lost_records,
             "time_reset_after": job.time_reset_after,
-            "restart": revision.restart,
-            "batch_interval_ms": revision.batch_interval_ms,
             "failures": job.failures or {},
             "counters": totals_before(session, attempt.job_id, attempt.number),
         }
@@ -341,14 +335,7 @@ def _settings(session: Session, attempt: Attempt, message: Heartbeat) -> LiveSet
     if message.revision in {None, attempt.revision}:
         return None
     revision = revisions.of_attempt(session, attempt)
-    return LiveSettings.model_validate(
-        {
-            "revision": revision.number,
-            "checkpoints": revision.checkpoints,
-            "restart": revision.restart,
-            "batch_interval_ms": revision.batch_interval_ms,
-        }
-    )
+    return LiveSettings(revision=revision.number, spec=spec_of(revision))
 
 
 def _secrets(context: Context, session: Session, job: Job, attempt: Attempt) -> dict[str, str]:

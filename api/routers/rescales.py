@@ -28,7 +28,7 @@ def rescale_job(control: Control, user: Operator, job_id: str, request: RescaleR
     With `dry_run` it shows the plan: the ranges, bytes and files of each subtask, the skew, and the expected downtime.
     """
     if request.dry_run:
-        planned = plans.plan(control, user, job_id, SpecificationChange(parallelism=request.parallelism))
+        planned = plans.plan(control, user, job_id, SpecificationChange(spec={"parallelism": request.parallelism}))
         return JSONResponse(planned.model_dump(mode="json"))
     return changes.request_rescale(control, user, job_id, request)
 

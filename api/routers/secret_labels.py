@@ -4,8 +4,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from keyscale.jobs.protocol.specification import SECRET_NAME_PATTERN
+
 from ..access.identities import Admin, User
-from ..job_secrets import SECRET_NAME_PATTERN
 from ..schemas.secret import SecretAnswer, SecretLabelsRequest, SecretList
 from ..services import secret_labels
 from .dependencies import Control

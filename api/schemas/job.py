@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
-from keyscale.jobs.protocol.messages import CheckpointSettings, DriverMetrics, RestartStrategy, SecretReference
-from keyscale.jobs.protocol.redaction import redact_named
+from keyscale.jobs.protocol.messages import DriverMetrics
 
-from ..job_secrets import SECRET_NAME_PATTERN
-from ..libraries.library_set import LIBRARIES_MAX
 from .base import (
     NAME_PATTERN,
     Answer,
@@ -22,29 +19,10 @@ from .base import (
     Request,
     example,
 )
+from .condition import ConditionAnswer
 from .figures import FiguresAnswer
+from .job_spec import MaskedSpec, NewSpec
 from .restore import RestoreRequest
-
-SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
-
-
-def _mask(parameters: dict[str, str | SecretReference]) -> dict[str, str | SecretReference]:
-    return {name: redact_named(name, value) if isinstance(value, str) else value for name, value in parameters.items()}
-
-
-MaskedParameters = Annotated[
-    dict[str, str | SecretReference],
-    AfterValidator(_mask),
-    Field(description="Values that look like secrets are masked."),
-]
-
-
-class CheckpointRequest(CheckpointSettings, Request):
-    """How often checkpoints are taken and how many are kept."""
-
-
-LibraryName = Annotated[str, Field(pattern=r"^([0-9a-f]{32}|package:[A-Za-z0-9._-]{1,100})$")]
-"""The id of an artifact, or a package of the platform's jars."""
 
 
 class JobRequest(RestoreRequest):
@@ -56,66 +34,22 @@ class JobRequest(RestoreRequest):
             "examples": [
                 {
                     "name": "departures",
-                    "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
-                    "parallelism": 2,
-                    "parameters": {"input": "/data/reports", "output": "/data/out"},
-                    "checkpoints": {"interval_ms": 5000},
+                    "spec": {
+                        "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
+                        "parallelism": 2,
+                        "parameters": {"input": "/data/reports", "output": "/data/out"},
+                        "checkpoints": {"interval_ms": 5000},
+                    },
                 }
             ]
         },
     )
 
     name: str = Field(pattern=NAME_PATTERN, description="Unique; can be used wherever the API takes a job's id.")
-    artifact_id: str = Field(description="A .py or .zip artifact.")
-    libraries: list[LibraryName] = Field(
-        default_factory=list,
-        max_length=LIBRARIES_MAX,
-        description="Libraries that the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
-        " platform's jars as `package:NAME`.",
-    )
-    parallelism: int = Field(default=1, description="From 1 to max_parallelism.")
-    max_parallelism: int | None = Field(
-        default=None,
-        description=(
-            "Number of key groups; it is fixed. Default: the number of restore_from; else as in Flink, at least 128."
-        ),
-    )
-    hash_id: Literal["spark", "java"] = Field(
-        default="spark", description="The hash function that maps keys to key groups."
-    )
     labels: Labels = Field(
         default_factory=dict, description="Fixed; tokens can be limited to jobs with certain labels."
     )
-    parameters: dict[str, str | SecretReference] = Field(
-        default_factory=dict,
-        description='The script reads them as env.parameters. `{"secret": NAME}` stands for the value of a secret.',
-    )
-    secrets: list[SecretName] = Field(
-        default_factory=list,
-        max_length=100,
-        description="Names of the secrets that the script reads by `Secret(NAME)`; secrets of parameters are added.",
-    )
-    spark_conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark settings; only settings of the allow-list."
-    )
-    checkpoints: CheckpointRequest = CheckpointRequest()
-    restart: RestartStrategy | None = Field(
-        default=None,
-        description=(
-            "Whether and when the job is started again after a failure. Default: the strategy of its script; else"
-            " immediately the first time, then after growing pauses of up to a minute, until 8 attempts in a row have"
-            " made no progress, or the same exception of the job's code has come 3 times in a row on the same batch."
-        ),
-    )
-    batch_interval_ms: int | None = Field(
-        default=None,
-        ge=0,
-        le=86_400_000,
-        description=(
-            "Minimum time between the starts of two batches with input. Default: the script's value; else no minimum:"
-            " a batch begins as soon as input is available and the previous batch has ended."
-        ),
-    )
+    spec: NewSpec
 
 
 class StartRequest(RestoreRequest):
@@ -220,47 +154,114 @@ class RestoreAnswer(Answer):
     allow_non_restored_state: bool
 
 
+_SPEC = {
+    "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
+    "libraries": [],
+    "parallelism": 2,
+    "max_parallelism": 128,
+    "hash_id": "spark",
+    "parameters": {"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
+    "secrets": ["DATABASE"],
+    "spark_conf": {},
+    "checkpoints": {
+        "interval_ms": 5000,
+        "min_pause_ms": 0,
+        "timeout_ms": 600_000,
+        "retained_count": 3,
+        "tolerable_failed_checkpoints": 10,
+        "store_outage_max_ms": 300_000,
+    },
+    "restart": {"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
+    "batch_interval_ms": None,
+}
+
+
+class JobStatusSummaryAnswer(Answer):
+    """What the platform has observed of a job.
+
+    It has no metrics of single operators and subtasks.
+    """
+
+    state: JobStatus
+    desired: DesiredState
+    conditions: list[ConditionAnswer] = Field(description="One of each type.")
+    failure: FailureAnswer | None = Field(
+        description="The last failure, until a batch is committed after it or the job is started by its user."
+    )
+    health: list[HealthItemAnswer] = Field(
+        description=(
+            "Faults although the job runs: the object store or a sink is away, or the clean-up fails. Also"
+            " `START_WAITS`: a driver of the job waits until other drivers have started."
+        )
+    )
+    artifact_name: str
+    artifact_version: int
+    store_url: str
+    started_at_ms: int | None
+    ended_at_ms: int | None
+    running_since_ms: int | None = Field(description="Since when its attempt runs it without a break; else null.")
+    restarts: int = Field(description="How often the driver was replaced after a failure.")
+    attempt: AttemptSummaryAnswer | None = Field(
+        description=("The attempt that may run the job now, or else the last attempt.")
+    )
+    latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
+    restore: RestoreAnswer | None = Field(
+        description="How the next start restores; null: from the job's own latest checkpoint or savepoint."
+    )
+    rescale_id: str | None = Field(description="Id of the rescale in progress.")
+    change_id: str | None = Field(description="Id of the change in progress, of any kind.")
+
+
+class JobStatusAnswer(JobStatusSummaryAnswer):
+    """What the platform has observed of a job."""
+
+    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, or else the last attempt.")
+
+
 class JobSummaryAnswer(Answer):
     """A job, without the metrics of each operator and subtask."""
 
     model_config = example(
         id="0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c",
         name="departures",
-        status="RUNNING",
-        desired="RUNNING",
-        revision=1,
-        artifact_id="5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
-        artifact_name="departures",
-        artifact_version=1,
-        libraries=[],
-        parallelism=2,
-        max_parallelism=128,
-        hash_id="spark",
         labels={"team": "travel"},
-        parameters={"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
-        secrets=["DATABASE"],
-        spark_conf={},
-        checkpoints={"interval_ms": 5000},
-        restart={"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
-        batch_interval_ms=None,
-        store_url="file:///home/me/.keyscale/store",
+        revision=1,
         created_at_ms=1_795_000_000_000,
-        started_at_ms=1_795_000_001_000,
-        ended_at_ms=None,
-        restarts=0,
-        attempt=None,
-        rescale_id=None,
-        change_id=None,
-        restore=None,
-        running_since_ms=1_795_000_004_000,
-        latest_checkpoint={
-            "id": 12,
-            "completed_at_ms": 1_795_000_060_000,
-            "end_to_end_duration": 180,
-            "checkpointed_size": 20_480,
-            "state_size": 1_048_576,
+        spec=_SPEC,
+        status={
+            "state": "RUNNING",
+            "desired": "RUNNING",
+            "conditions": [
+                {
+                    "type": "RUNNING",
+                    "status": "TRUE",
+                    "reason": "DRIVER_RUNS",
+                    "message": "attempt 1 runs the job",
+                    "since_ms": 1_795_000_004_000,
+                }
+            ],
+            "failure": None,
+            "health": [],
+            "artifact_name": "departures",
+            "artifact_version": 1,
+            "store_url": "file:///home/me/.keyscale/store",
+            "started_at_ms": 1_795_000_001_000,
+            "ended_at_ms": None,
+            "running_since_ms": 1_795_000_004_000,
+            "restarts": 0,
+            "attempt": None,
+            "latest_checkpoint": {
+                "id": 12,
+                "completed_at_ms": 1_795_000_060_000,
+                "end_to_end_duration": 180,
+                "checkpointed_size": 20_480,
+                "state_size": 1_048_576,
+            },
+            "restore": None,
+            "rescale_id": None,
+            "change_id": None,
         },
-        figures={
+        metrics={
             "input_rate": 1000.0,
             "processed_rate": 8000.0,
             "busy_ratio": 0.125,
@@ -276,66 +277,26 @@ class JobSummaryAnswer(Answer):
             "dead_letters": 0,
             "lost_records": 0,
         },
-        failure=None,
-        health=[],
     )
 
     id: str
     name: str
-    status: JobStatus
-    desired: DesiredState
-    revision: int = Field(description="Number of the job's revision, with this specification; also the ETag.")
-    artifact_id: str
-    artifact_name: str
-    artifact_version: int
-    libraries: list[str] = Field(description="Ids of further artifacts, and packages of jars as `package:NAME`.")
-    parallelism: int
-    max_parallelism: int
-    hash_id: str
     labels: dict[str, str]
-    parameters: MaskedParameters
-    secrets: list[str] | None = Field(
-        description="Names of the secrets that the job gets; null for a job of a version before 0.2, which gets all."
-    )
-    spark_conf: dict[str, str]
-    checkpoints: CheckpointSettings
-    restart: RestartStrategy | None = Field(description="The strategy that the specification sets.")
-    batch_interval_ms: int | None = Field(description="The batch interval that the specification sets.")
-    store_url: str
+    revision: int = Field(description="Number of the job's revision, with this specification; also the ETag.")
     created_at_ms: int
-    started_at_ms: int | None
-    ended_at_ms: int | None
-    restarts: int = Field(description="How often the driver was replaced after a failure.")
-    attempt: AttemptSummaryAnswer | None = Field(
-        description=("The attempt that may run the job now, or else the last attempt.")
-    )
-    rescale_id: str | None = Field(description="Id of the rescale in progress.")
-    change_id: str | None = Field(description="Id of the change in progress, of any kind.")
-    restore: RestoreAnswer | None = Field(
-        description="How the next start restores; null: from the job's own latest checkpoint or savepoint."
-    )
-    running_since_ms: int | None = Field(description="Since when its attempt runs it without a break; else null.")
-    figures: FiguresAnswer
-    latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
-    failure: FailureAnswer | None = Field(
-        description="The last failure, until a batch is committed after it or the job is started by its user."
-    )
-    health: list[HealthItemAnswer] = Field(
-        description=(
-            "Faults although the job runs: the object store or a sink is away, or the clean-up fails. Also"
-            " `START_WAITS`: a driver of the job waits until other drivers have started."
-        )
-    )
+    spec: MaskedSpec
+    status: JobStatusSummaryAnswer
+    metrics: FiguresAnswer
 
 
 class JobAnswer(JobSummaryAnswer):
     """A job."""
 
-    attempt: AttemptAnswer | None = Field(description="The attempt that may run the job now, or else the last attempt.")
+    status: JobStatusAnswer
 
 
 class JobList(ListAnswer):
-    """All jobs, the newest first, without the `metrics` of their attempts."""
+    """All jobs, the newest first, without the metrics of their attempts."""
 
     jobs: list[JobSummaryAnswer]
 

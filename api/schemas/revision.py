@@ -2,59 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from keyscale.jobs.protocol.messages import DURATION_MS_MAX, CheckpointSettings, RestartStrategy, SecretReference
+from keyscale.jobs.protocol.specification import DURATION_MS_MAX
 
-from ..libraries.library_set import LIBRARIES_MAX
-from ..specification import SPECIFICATION_FIELDS
 from .base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, OperationId, Request
 from .change import ChangeAnswer, UpgradeModeName
-from .job import CheckpointRequest, JobAnswer, LibraryName, MaskedParameters, SecretName
+from .job import JobAnswer
+from .job_spec import MaskedSpec, SpecPatch
 from .restore import RestoreRequest
 
 
 class SpecificationChange(Request):
-    """Values that replace values of a job's current specification.
+    """A change of a job's specification."""
 
-    Omitted fields stay unchanged.
-    """
-
-    artifact_id: str | None = Field(default=None, description="Another program: a .py or .zip artifact.")
-    libraries: list[LibraryName] | None = Field(
-        default=None, max_length=LIBRARIES_MAX, description="All libraries that the program imports."
-    )
-    parallelism: int | None = Field(default=None, description="From 1 to the job's max parallelism.")
-    parameters: dict[str, str | SecretReference | None] | None = Field(
-        default=None, description="Parameters to set; null removes a parameter. Other parameters stay."
-    )
-    secrets: list[SecretName] | None = Field(
-        default=None,
-        max_length=100,
-        description="All names of secrets that the script reads by `Secret(NAME)`; secrets of parameters are added.",
-    )
-    spark_conf: dict[str, str | None] | None = Field(
-        default=None, description="Spark settings to set; null removes a setting. Other settings stay."
-    )
-    checkpoints: CheckpointRequest | None = Field(
-        default=None, description="Settings of checkpoints to change; other settings stay."
-    )
-    restart: RestartStrategy | None = Field(default=None, description="null: the script's strategy, or the default.")
-    batch_interval_ms: Annotated[int, Field(ge=0, le=86_400_000)] | None = Field(
-        default=None, description="null: the script's value, or no minimum."
-    )
+    spec: SpecPatch
     message: str | None = Field(default=None, max_length=500, description="Why; shown with the revision.")
-
-    def given(self) -> dict[str, Any]:
-        """Returns the given fields of the specification.
-
-        A value is null only if a specification may have null.
-        """
-        fields = self.model_dump(exclude_unset=True, include=set(SPECIFICATION_FIELDS))
-        nullable = {"restart", "batch_interval_ms"}
-        return {name: value for name, value in fields.items() if value is not None or name in nullable}
 
 
 PLAN_FIRST = Field(
@@ -111,7 +76,7 @@ class RollbackRequest(Request):
 class CloneRequest(SpecificationChange, RestoreRequest):
     """A new job with another job's specification and state.
 
-    Given fields replace fields of the specification.
+    The patch applies to the specification of the other job.
     """
 
     name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /v1/jobs.")
@@ -125,17 +90,9 @@ class RevisionAnswer(Answer):
     job_id: str
     number: int
     is_current: bool
-    artifact_id: str
+    spec: MaskedSpec
     artifact_name: str
     artifact_version: int
-    libraries: list[str]
-    parallelism: int
-    parameters: MaskedParameters
-    secrets: list[str] | None
-    spark_conf: dict[str, str]
-    checkpoints: CheckpointSettings
-    restart: RestartStrategy | None
-    batch_interval_ms: int | None
     created_at_ms: int
     created_by: str | None
     message: str | None
@@ -149,9 +106,9 @@ class RevisionList(ListAnswer):
 
 
 class DifferenceAnswer(Answer):
-    """One field that differs; null for a missing value."""
+    """One setting that differs; null for a missing value."""
 
-    field: str
+    path: str
     before: Any
     after: Any
 

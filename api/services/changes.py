@@ -14,10 +14,10 @@ from ..errors import (
     ParallelismUnchangedError,
     RescaleNotFoundError,
 )
+from ..job_spec import changed, spec_of
 from ..lifecycle import requests
 from ..lifecycle.ledger import prepared_ms, timed_steps
 from ..schemas.change import ChangeAnswer, ChangeList, PhaseAnswer, RescaleAnswer, RescaleList, StepAnswer
-from ..specification import Specification, changed
 from .cursors import write_cursor
 from .jobs import check_parallelism, require_job, require_job_id
 
@@ -58,11 +58,11 @@ def request_rescale(context: Context, user: Principal, reference: str, request: 
         else:
             check_parallelism(request.parallelism, job.max_parallelism)
             context.settings.job_limits.check_parallelism(request.parallelism)
-            present = revisions.current(session, job)
+            present = spec_of(revisions.current(session, job))
             requests.require_changeable(session, job, OperationKind.RESCALE, UpgradeMode.SAVEPOINT)
             if request.parallelism == present.parallelism:
                 raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
-            wanted = changed(Specification.of(present), {"parallelism": request.parallelism})
+            wanted = changed(present, {"parallelism": request.parallelism})
             revision = requests.revise(session, job, wanted, user)
             rescale = requests.change(session, job, user, chosen, revision, kind=OperationKind.RESCALE)
         session.flush()

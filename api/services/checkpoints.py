@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import attempts, checkpoints, revisions
-from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus
+from keyscale.jobs.protocol.messages import CheckpointStatus
 
 from ..errors import CheckpointNotFoundError
+from ..job_spec import spec_of
 from ..schemas.checkpoint import (
     CheckpointAnswer,
     CheckpointConfigAnswer,
@@ -119,7 +120,7 @@ def show_config(context: Context, reference: str) -> CheckpointConfigAnswer:
     with context.reads() as session:
         job = require_job(session, reference)
         revision = revisions.current(session, job)
-    settings = CheckpointSettings.model_validate(revision.checkpoints)
+    settings = spec_of(revision).checkpoints
     return CheckpointConfigAnswer(
         interval=settings.interval_ms,
         timeout=settings.timeout_ms,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions
 
+from ..job_spec import changed, spec_of
 from ..schemas.restore import RestoreSource
-from ..specification import Specification, changed
 from .jobs import new_job, require_job, require_name, store_new
 from .restore_sources import Restorer, find_source
 
@@ -32,7 +32,7 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
     """
     with context.reads() as session:
         original = require_job(session, reference)
-        present = Specification.of(revisions.current(session, original))
+        present = spec_of(revisions.current(session, original))
     labels = original.labels if request.labels is None else request.labels
     require_name(user, request.name, labels)
     source = request.restore_from or RestoreSource(latest=True)
@@ -42,12 +42,10 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
     wanted = request.model_copy(update={"restore_from": source})
     restorer = Restorer(None, original.store_url, original.max_parallelism, original.hash_id)
     found = find_source(context, user, wanted, restorer)
-    job = new_job(request.name, original.max_parallelism, original.hash_id, labels, original.store_url)
-    specification = changed(present, request.given())
+    job = new_job(request.name, present, labels, original.store_url)
+    spec = changed(present, request.spec)
     message = request.message or f"cloned from {original.name}"
-    answer = store_new(
-        context, user, job, specification, wanted, found, cloned=present, message=message, starts=request.start
-    )
+    answer = store_new(context, user, job, spec, wanted, found, cloned=present, message=message, starts=request.start)
     if request.start:
         context.wakeup.ring()
     return answer

@@ -32,7 +32,7 @@ from keyscale.db.repositories import (
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics
 from keyscale.jobs.protocol.operations import CHANGES, OperationKind
-from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
+from keyscale.jobs.protocol.specification import known_settings
 
 from ..database_clock import shared_now_ms
 from ..errors import (
@@ -43,12 +43,14 @@ from ..errors import (
     ParallelismInvalidError,
     RequestInvalidError,
 )
+from ..job_spec import changed, spec_of
 from ..launching.spark_conf import check_spark_conf
 from ..libraries.job_libraries import require_libraries
 from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
+from ..schemas.base import FailureAnswer
 from ..schemas.job import (
     AttemptAnswer,
     AttemptList,
@@ -57,10 +59,11 @@ from ..schemas.job import (
     EventList,
     JobAnswer,
     JobList,
+    JobStatusAnswer,
     JobSummaryAnswer,
     RestoreAnswer,
 )
-from ..specification import SPECIFICATION_FIELDS, Specification, changed, secrets_named
+from .conditions import JobFacts, conditions_of
 from .cursors import write_cursor
 from .figures import figures_of, reports_now
 from .job_health import health_of, unsettled_failure, waiting_start
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.repositories.events import EventFilter
     from keyscale.db.repositories.overviews import JobOverview
+    from keyscale.jobs.protocol.specification import JobSpec
 
     from ..access.principal import Principal
     from ..schemas.job import JobRequest, StartRequest
@@ -87,11 +91,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
-_PARAMETERS_MAX = 200
-_REVISION_FIELDS = tuple(name for name in SPECIFICATION_FIELDS if name in JobAnswer.model_fields)
-_JOB_FIELDS = tuple(
-    name for name in JobAnswer.model_fields if name in Job.__table__.c and name not in {"revision", "failure"}
-)
+_STATUS_FIELDS = tuple(name for name in JobStatusAnswer.model_fields if name in Job.__table__.c and name != "failure")
 
 
 def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
@@ -114,28 +114,24 @@ def create(context: Context, user: Principal, request: JobRequest) -> JobAnswer:
         JobNotFoundError: The user may not see the job to restore from, or it does not exist.
         RestoreSourceError: The job could not start from the snapshot in restore_from.
     """
-    check_parallelism(request.parallelism, MAX_PARALLELISM_UPPER_BOUND)
-    if request.max_parallelism is not None and not 1 <= request.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
-        raise ParallelismInvalidError(f"max_parallelism is not from 1 to {MAX_PARALLELISM_UPPER_BOUND}")
     require_name(user, request.name, request.labels)
-    specification = _specification(request)
-    store_url = context.settings.store_url
+    spec, store_url = request.spec, context.settings.store_url
     context.store.require_usable(store_url)
-    source = find_source(context, user, request, Restorer(None, store_url, request.max_parallelism, request.hash_id))
-    max_parallelism = request.max_parallelism
-    if max_parallelism is None:
-        max_parallelism = source.max_parallelism if source else default_max_parallelism(request.parallelism)
-    job = new_job(request.name, max_parallelism, request.hash_id, request.labels, store_url)
-    return store_new(context, user, job, specification, request, source)
+    chosen = spec.max_parallelism if "max_parallelism" in spec.model_fields_set else None
+    source = find_source(context, user, request, Restorer(None, store_url, chosen, spec.hash_id))
+    if source is not None:
+        spec = spec.model_copy(update={"max_parallelism": source.max_parallelism})
+    job = new_job(request.name, spec, request.labels, store_url)
+    return store_new(context, user, job, spec, request, source)
 
 
-def new_job(name: str, max_parallelism: int, hash_id: str, labels: dict[str, str], store_url: str) -> Job:
+def new_job(name: str, spec: JobSpec, labels: dict[str, str], store_url: str) -> Job:
     """Returns a job that has not been stored yet."""
     return Job(
         id=uuid.uuid4().hex,
         name=name,
-        max_parallelism=max_parallelism,
-        hash_id=hash_id,
+        max_parallelism=spec.max_parallelism,
+        hash_id=spec.hash_id,
         labels=labels,
         store_url=store_url,
         desired=DesiredState.STOPPED,
@@ -164,11 +160,11 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
     context: Context,
     user: Principal,
     job: Job,
-    specification: Specification,
+    spec: JobSpec,
     request: RestoreRequest,
     source: FoundSource | None,
     *,
-    cloned: Specification | None = None,
+    cloned: JobSpec | None = None,
     message: str | None = None,
     starts: bool = False,
 ) -> JobAnswer:
@@ -176,15 +172,15 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
 
     `cloned` is the specification of the job that it is a clone of. Raises as `create`.
     """
-    check_specification(context, specification, job.max_parallelism)
+    check_specification(context, spec)
     name = job.name
     try:
         with context.sessions.begin() as session:
-            require_program(context, session, user, specification)
-            require_covered(session, user, cloned, specification)
+            require_program(context, session, user, spec)
+            require_covered(session, user, cloned, spec)
             session.add(job)
             session.flush()
-            requests.revise(session, job, specification, user, message)
+            requests.revise(session, job, spec, user, message)
             _wish(session, job, request, source)
             events.record(
                 session,
@@ -204,12 +200,7 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
         raise ArtifactNotFoundError("the artifact was deleted at the same moment") from None
 
 
-def _specification(request: JobRequest) -> Specification:
-    given = {name: value for name, value in request.model_dump().items() if name in SPECIFICATION_FIELDS}
-    return Specification(**{**given, "secrets": sorted(set(request.secrets) | secrets_named(given["parameters"]))})
-
-
-def check_specification(context: Context, specification: Specification, max_parallelism: int) -> None:
+def check_specification(context: Context, spec: JobSpec) -> None:
     """Refuses a specification that no job may have.
 
     Raises:
@@ -217,14 +208,11 @@ def check_specification(context: Context, specification: Specification, max_para
         SparkConfNotAllowedError: A job may not choose this setting.
         JobLimitError: The job asks for more than the limits allow.
         SecretUnknownError: The platform does not have a secret that it names.
-        RequestInvalidError: The specification has too many parameters.
     """
-    check_parallelism(specification.parallelism, max_parallelism)
-    check_spark_conf(specification.spark_conf, context.settings.spark_conf_allowed)
-    context.settings.job_limits.check(specification.parallelism, specification.spark_conf)
-    if len(specification.parameters) > _PARAMETERS_MAX:
-        raise RequestInvalidError(f"parameters: at most {_PARAMETERS_MAX}")
-    context.settings.job_secrets.require(specification.secrets or [])
+    check_parallelism(spec.parallelism, spec.max_parallelism)
+    check_spark_conf(spec.spark_conf, context.settings.spark_conf_allowed)
+    context.settings.job_limits.check(spec.parallelism, spec.spark_conf)
+    context.settings.job_secrets.require(spec.secrets or [])
 
 
 def start(context: Context, user: Principal, reference: str, request: StartRequest) -> JobAnswer:
@@ -263,7 +251,7 @@ def start(context: Context, user: Principal, reference: str, request: StartReque
 
 def _start_at(context: Context, session: Session, user: Principal, job: Job, parallelism: int) -> None:
     """Gives a settled job a revision of another parallelism."""
-    present = Specification.of(revisions.current(session, job))
+    present = spec_of(revisions.current(session, job))
     wanted = changed(present, {"parallelism": parallelism})
     if wanted == present:
         return
@@ -515,35 +503,55 @@ def _fields(
     is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
     snapshots = [each for each in (overview.checkpoint, overview.savepoint) if each is not None]
     newest = max(snapshots, key=attrgetter("id"), default=None)
-    return (
-        {name: job[name] for name in _JOB_FIELDS}
-        | {name: overview.revision[name] for name in _REVISION_FIELDS}
-        | {
-            "revision": overview.revision["number"],
-            "artifact_name": overview.artifact_name,
-            "artifact_version": overview.artifact_version,
-            "rescale_id": overview.operation_id if overview.operation_kind is OperationKind.RESCALE else None,
-            "change_id": overview.operation_id if overview.operation_kind in CHANGES else None,
-            "attempt": attempt,
-            "restore": _restore(job["restore"], columns),
-            "failure": job["failure"] or (_unsettled_failure(attempt, metrics) if is_active else None),
-            "health": [
-                *([] if wait is None else [waiting_start(wait)]),
-                *(health_of(metrics) if is_active and metrics is not None else []),
-            ],
-            "running_since_ms": attempt.running_at_ms
-            if attempt and is_active and job["status"] not in SETTLED
-            else None,
-            "latest_checkpoint": overview.checkpoint,
-            "figures": figures_of(
-                metrics,
-                columns.get("totals_before"),
-                None if newest is None else newest.state_size,
-                is_current=attempt is not None and reports_now(attempt, now_ms=at_ms),
-                at_ms=None if attempt is None else attempt.heartbeat_at_ms,
-            ),
-        }
+    shown = figures_of(
+        metrics,
+        columns.get("totals_before"),
+        None if newest is None else newest.state_size,
+        is_current=attempt is not None and reports_now(attempt, now_ms=at_ms),
+        at_ms=None if attempt is None else attempt.heartbeat_at_ms,
     )
+    failure = job["failure"] or (_unsettled_failure(attempt, metrics) if is_active else None)
+    health = [
+        *([] if wait is None else [waiting_start(wait)]),
+        *(health_of(metrics) if is_active and metrics is not None else []),
+    ]
+    facts = JobFacts(
+        status=job["status"],
+        ended_at_ms=job["ended_at_ms"],
+        attempt=attempt,
+        failure=None if failure is None else FailureAnswer.model_validate(failure),
+        health=health,
+        snapshot=newest,
+        operation=overview.operation_kind,
+        lag_records=shown.lag_records,
+        lag_before=columns.get("lag_before"),
+        caught_up_at_ms=columns.get("caught_up_at_ms"),
+        at_ms=at_ms,
+    )
+    status = {name: job[name] for name in _STATUS_FIELDS} | {
+        "state": job["status"],
+        "conditions": conditions_of(facts),
+        "failure": failure,
+        "health": health,
+        "artifact_name": overview.artifact_name,
+        "artifact_version": overview.artifact_version,
+        "running_since_ms": attempt.running_at_ms if attempt and is_active and job["status"] not in SETTLED else None,
+        "attempt": attempt,
+        "latest_checkpoint": overview.checkpoint,
+        "restore": _restore(job["restore"], columns),
+        "rescale_id": overview.operation_id if overview.operation_kind is OperationKind.RESCALE else None,
+        "change_id": overview.operation_id if overview.operation_kind in CHANGES else None,
+    }
+    return {
+        "id": job["id"],
+        "name": job["name"],
+        "labels": job["labels"],
+        "revision": overview.revision["number"],
+        "created_at_ms": job["created_at_ms"],
+        "spec": known_settings(overview.revision["spec"]),
+        "status": status,
+        "metrics": shown,
+    }
 
 
 def _restore(wish: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
@@ -570,7 +578,7 @@ def check_parallelism(parallelism: int, max_parallelism: int) -> None:
         raise ParallelismInvalidError(f"parallelism {parallelism} is not from 1 to {max_parallelism}")
 
 
-def require_program(context: Context, session: Session, user: Principal, specification: Specification) -> None:
+def require_program(context: Context, session: Session, user: Principal, spec: JobSpec) -> None:
     """Refuses a program and libraries that a user may not run.
 
     Also refuses libraries that do not fit together. Keeps the artifacts from deletion.
@@ -585,10 +593,10 @@ def require_program(context: Context, session: Session, user: Principal, specifi
     """
     require_libraries(
         session,
-        specification.artifact_id,
-        specification.libraries,
+        spec.artifact_id,
+        spec.libraries,
         context.settings.jar_rules,
         scope=user.scope,
         user_id=user.id,
     )
-    artifacts.keep(session, [specification.artifact_id, *specification.libraries])
+    artifacts.keep(session, [spec.artifact_id, *spec.libraries])

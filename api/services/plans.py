@@ -15,6 +15,7 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
+from keyscale.jobs.protocol.specification import defines_program, differences
 from keyscale.state.doors.paths import location_of, split_location
 from keyscale.state.doors.planning import (
     UNNAMED_SOURCE,
@@ -29,6 +30,7 @@ from keyscale.state.doors.planning import (
 from ..errors import (
     ChangeIncompatibleError,
 )
+from ..job_spec import changed, spec_of
 from ..libraries.job_libraries import JobLibraries, libraries_of
 from ..schemas.base import FailureAnswer
 from ..schemas.change_plan import (
@@ -42,7 +44,6 @@ from ..schemas.change_plan import (
     StatePlan,
     SubtaskMovementAnswer,
 )
-from ..specification import PROGRAM_FIELDS, Specification, changed, differences
 from ..store_check import open_to_read, read_within
 from .jobs import check_specification, require_job, require_program
 from .secret_labels import require_covered
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.models import Artifact, Attempt, Job
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
+    from keyscale.jobs.protocol.specification import JobSpec
     from keyscale.state.doors.planning import OperatorChange, StoredState
 
     from ..access.principal import Principal
@@ -81,9 +83,9 @@ class _Facts:
     """
 
     job: Job
-    before: Specification
+    before: JobSpec
     program: Artifact
-    after: Specification
+    after: JobSpec
     location: str | None
     key_group_bytes: dict[str, list[int]]
     downtimes_ms: list[int]
@@ -106,15 +108,15 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
     with context.plans.place(user.id):
         with context.reads() as session:
             job = require_job(session, reference)
-            before = Specification.of(revisions.current(session, job))
-            facts = _facts(session, context, user, job, before, changed(before, change.given()))
+            before = spec_of(revisions.current(session, job))
+            facts = _facts(session, context, user, job, before, changed(before, change.spec))
         stored = _read_stored(context, facts)
-        answer = _load(context, facts) if change.model_fields_set & set(PROGRAM_FIELDS) else None
+        answer = _load(context, facts) if any(map(defines_program, change.spec)) else None
         return _answer(facts, stored, answer, context)
 
 
 def require_takeover(
-    context: Context, user: Principal, reference: str, wanted: Specification, *, allow_non_restored_state: bool
+    context: Context, user: Principal, reference: str, wanted: JobSpec, *, allow_non_restored_state: bool
 ) -> None:
     """Refuses a specification that could not take over the job's state.
 
@@ -128,8 +130,8 @@ def require_takeover(
     """
     with context.reads() as session:
         job = require_job(session, reference)
-        before = Specification.of(revisions.current(session, job))
-        fields = {each.field.partition(".")[0] for each in differences(before, wanted)}
+        before = spec_of(revisions.current(session, job))
+        fields = {each.path.partition(".")[0] for each in differences(before, wanted)}
         if not fields & {"artifact_id", "libraries", "parameters"}:
             return
         facts = _facts(session, context, user, job, before, wanted)
@@ -147,9 +149,9 @@ def require_takeover(
 
 
 def _facts(  # noqa: PLR0917 - a job before and after
-    session: Session, context: Context, user: Principal, job: Job, before: Specification, after: Specification
+    session: Session, context: Context, user: Principal, job: Job, before: JobSpec, after: JobSpec
 ) -> _Facts:
-    check_specification(context, after, job.max_parallelism)
+    check_specification(context, after)
     if (after.artifact_id, after.libraries) != (before.artifact_id, before.libraries):
         require_program(context, session, user, after)
     require_covered(session, user, before, after)
@@ -160,7 +162,7 @@ def _facts(  # noqa: PLR0917 - a job before and after
     for each in [] if latest is None else checkpoints.subtasks(session, job.id, latest.checkpoint_id):
         sizes.setdefault(each.operator_uid, []).append((each.key_group_start, each.key_group_bytes))
     used = {each for one in (before, after) for each in (one.artifact_id, *one.libraries)}
-    only_parallelism = {each.field for each in differences(before, after)} == {"parallelism"}
+    only_parallelism = {each.path for each in differences(before, after)} == {"parallelism"}
     kind = OperationKind.RESCALE if only_parallelism else OperationKind.UPGRADE
     return _Facts(
         job=job,
@@ -197,7 +199,7 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
     after, job = facts.after, facts.job
     question = ProgramQuestion(
         artifact_file=facts.program.filename,
-        parameters=after.parameters,
+        parameters=after.given()["parameters"],
         max_parallelism=job.max_parallelism,
         parallelism=after.parallelism,
     )
@@ -216,7 +218,7 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
 
 def _key(facts: _Facts) -> str:
     """Returns all that a program's declaration depends on, as text."""
-    return json.dumps([facts.job.id, facts.job.max_parallelism, facts.after.columns()], sort_keys=True)
+    return json.dumps([facts.job.id, facts.job.max_parallelism, facts.after.given()], sort_keys=True)
 
 
 def _brought(context: Context, libraries: list[str]) -> JobLibraries:
@@ -323,7 +325,7 @@ def _sinks(before: set[str], declaration: ProgramDeclaration, unpublished: froze
 
 
 def settings_changed(
-    before: Specification, after: Specification, *, runs: bool, names: Mapping[str, str] = MappingProxyType({})
+    before: JobSpec, after: JobSpec, *, runs: bool, names: Mapping[str, str] = MappingProxyType({})
 ) -> list[SettingPlan]:
     """Returns the settings that a change touches. Pure.
 
@@ -335,9 +337,9 @@ def settings_changed(
     """
     return [
         SettingPlan(
-            name=each.field,
-            before=_shown(each.field, each.before, names),
-            after=_shown(each.field, each.after, names),
+            name=each.path,
+            before=_shown(each.path, each.before, names),
+            after=_shown(each.path, each.after, names),
             needs_restart=runs and each.needs_restart,
         )
         for each in differences(before, after)

@@ -6,7 +6,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 from sqlalchemy.exc import DataError, IntegrityError
@@ -18,6 +18,7 @@ from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatu
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
+from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.protocol.storable_text import is_storable
 from keyscale.state.doors.catalogue import DocumentCorruptError, FormatTooNewError, read_job_record
 from keyscale.state.doors.objects import (
@@ -46,7 +47,6 @@ from ..lifecycle.steps import Cause
 from ..schemas.base import NAME_PATTERN, FailureAnswer
 from ..schemas.job import JobRequest
 from ..schemas.recovered_job import RecoveredJobAnswer, RecoveredJobList
-from ..specification import SPECIFICATION_FIELDS, Specification
 from ..store_check import open_to_read, store_failures
 from .artifacts import CHUNK_BYTES
 from .jobs import check_specification, require_name, require_program
@@ -187,9 +187,9 @@ class _Recovery:
     def _rebuild(self, record: JobRecord, *, newest: int, attempt: int) -> None:
         """Stores a job and its artifacts; a dry run rolls back."""
         context = self._context
-        specification = _specification(record)
+        spec = _spec(record)
         require_name(self._user, record.name, record.labels)
-        check_specification(context, specification, record.max_parallelism)
+        check_specification(context, spec)
         with tempfile.TemporaryDirectory(prefix="keyscale-recover-") as directory:
             brought = [self._inspect(record, each, Path(directory)) for each in record.artifacts]
             try:
@@ -199,9 +199,9 @@ class _Recovery:
                     for each in brought:
                         self._add_artifact(session, each)
                     session.flush()
-                    require_program(context, session, self._user, specification)
-                    self._add_job(session, record, specification, is_restored=newest >= record.attempt)
-                    self._add_attempts(session, record, attempt, specification.parallelism)
+                    require_program(context, session, self._user, spec)
+                    self._add_job(session, record, spec, is_restored=newest >= record.attempt)
+                    self._add_attempts(session, record, attempt, spec.parallelism)
                     session.flush()
                     if self._dry_run:
                         session.rollback()
@@ -262,7 +262,7 @@ class _Recovery:
         )
         session.flush()
 
-    def _add_job(self, session: Session, record: JobRecord, specification: Specification, *, is_restored: bool) -> None:
+    def _add_job(self, session: Session, record: JobRecord, spec: JobSpec, *, is_restored: bool) -> None:
         at_ms = now_ms()
         restore = self._restore(record)
         rewound = is_restored and restore is not None and restore.mode is not RestoreMode.CONTINUE
@@ -292,7 +292,7 @@ class _Recovery:
             Revision(
                 job_id=record.job_id,
                 number=record.revision,
-                **specification.columns(),
+                spec=spec.given(),
                 created_at_ms=record.revised_at_ms,
                 created_by=record.revised_by,
                 message=record.message,
@@ -409,7 +409,7 @@ def _is_artifact(artifact: RecordedArtifact) -> bool:
     )
 
 
-def _specification(record: JobRecord) -> Specification:
+def _spec(record: JobRecord) -> JobSpec:
     """Returns the specification of a record.
 
     A request could have given it, too.
@@ -417,27 +417,18 @@ def _specification(record: JobRecord) -> Specification:
     Raises:
         JobRecordInvalidError: It is not.
     """
-    given = record.specification
-    if unknown := given.keys() ^ set(SPECIFICATION_FIELDS):
-        raise JobRecordInvalidError(f"{record.path}: {min(unknown)[:40]} is missing, or unknown")
-    body: dict[str, Any] = {
-        **given,
-        "secrets": [] if given["secrets"] is None else given["secrets"],
-        "name": record.name,
-        "labels": record.labels,
-        "max_parallelism": record.max_parallelism,
-        "hash_id": record.hash_id,
-    }
+    fixed = {"max_parallelism": record.max_parallelism, "hash_id": record.hash_id}
     try:
-        checked = JobRequest.model_validate(body).model_dump(include=set(SPECIFICATION_FIELDS))
+        spec = JobSpec.model_validate({**record.specification, **fixed})
+        JobRequest(name=record.name, labels=record.labels, spec=spec)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])[:100]
         raise JobRecordInvalidError(f"{record.path}: {where}: {first['msg']}") from error
-    named = {checked["artifact_id"], *(each for each in checked["libraries"] if not each.startswith(PACKAGE_PREFIX))}
+    named = {spec.artifact_id, *(each for each in spec.libraries if not each.startswith(PACKAGE_PREFIX))}
     if named != {artifact.id for artifact in record.artifacts}:
         raise JobRecordInvalidError(f"{record.path}: its artifacts differ from the artifacts of its specification")
-    return Specification(**{**checked, "secrets": None if given["secrets"] is None else checked["secrets"]})
+    return spec
 
 
 def _chunks(path: Path) -> Iterator[bytes]:

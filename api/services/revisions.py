@@ -16,6 +16,7 @@ from keyscale.db.statuses import AttemptStage, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
 from keyscale.jobs.protocol.redaction import redact_named
+from keyscale.jobs.protocol.specification import differences
 from keyscale.units import duration_text
 
 from ..errors import (
@@ -26,6 +27,7 @@ from ..errors import (
     RevisionRequiredError,
     RevisionWithoutSavepointError,
 )
+from ..job_spec import changed, spec_of
 from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
@@ -38,7 +40,6 @@ from ..schemas.revision import (
     RevisionList,
     UpdateAnswer,
 )
-from ..specification import Specification, changed, differences
 from . import plans
 from .changes import change_answer, find_repeated
 from .cursors import write_cursor
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Job, Operation, Revision
+    from keyscale.jobs.protocol.specification import JobSpec
 
     from ..access.principal import Principal
     from ..schemas.revision import RollbackRequest, UpdateRequest
@@ -93,7 +95,7 @@ def update(
         ChangeIncompatibleError: The running job could not take over its state.
         KeyscaleError: As when a change is planned.
     """
-    given = request.given()
+    given = request.spec
     mode = UpgradeMode(request.upgrade_mode.upper().replace("-", "_"))
     if mode is not UpgradeMode.STATELESS:
         _plan_first(context, user, reference, request, lambda present: changed(present, given), if_match)
@@ -105,11 +107,11 @@ def update(
             _require_same(session, repeated, given, mode)
             return _answer(session, job, repeated.to_revision or 0, repeated)
         _require_match(job, if_match)
-        present = Specification.of(revisions.current(session, job))
+        present = spec_of(revisions.current(session, job))
         wanted = changed(present, given)
         if wanted == present:
             return _answer(session, job, job.revision, None)
-        check_specification(context, wanted, job.max_parallelism)
+        check_specification(context, wanted)
         if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
             require_program(context, session, user, wanted)
         require_covered(session, user, present, wanted)
@@ -122,7 +124,7 @@ def update(
             session.flush()
             answer = _answer(session, job, revision.number, None)
         else:
-            only_parallelism = replace(present, parallelism=wanted.parallelism) == wanted
+            only_parallelism = present.model_copy(update={"parallelism": wanted.parallelism}) == wanted
             is_rescale = only_parallelism and mode is UpgradeMode.SAVEPOINT
             kind = OperationKind.RESCALE if is_rescale else OperationKind.UPGRADE
             if mode is UpgradeMode.SAVEPOINT and not is_rescale and _is_failing(session, job):
@@ -167,7 +169,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
     """
     if request.state == "current":
         with context.reads() as session:
-            wanted = Specification.of(require_revision(session, require_job(session, reference), request.revision))
+            wanted = spec_of(require_revision(session, require_job(session, reference), request.revision))
         _plan_first(context, user, reference, request, lambda _: wanted)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
@@ -178,9 +180,9 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 raise OperationIdTakenError("the id belongs to another operation")
             return _answer(session, job, repeated.to_revision or 0, repeated)
         revision = require_revision(session, job, request.revision)
-        returned = Specification.of(revision)
-        check_specification(context, returned, job.max_parallelism)
-        require_covered(session, user, Specification.of(revisions.current(session, job)), returned)
+        returned = spec_of(revision)
+        check_specification(context, returned)
+        require_covered(session, user, spec_of(revisions.current(session, job)), returned)
         rewind_to = None
         if request.state == "savepoint":
             rewind_to = operations.last_savepoint_of(session, job.id, revision.number)
@@ -195,9 +197,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, rewind_to)
             if rewind_to is not None or request.allow_non_restored_state:
                 transaction.wish(replace(restore, allow_non_restored_state=request.allow_non_restored_state))
-        elif rewind_to is None and _is_followed(
-            Specification.of(revisions.current(session, job)), Specification.of(revision)
-        ):
+        elif rewind_to is None and _is_followed(spec_of(revisions.current(session, job)), spec_of(revision)):
             requests.adjust(session, job, revision, user)
         else:
             mode = UpgradeMode.LAST_STATE if _is_failing(session, job) else UpgradeMode.SAVEPOINT
@@ -255,10 +255,10 @@ def compare(context: Context, reference: str, before: int, after: int) -> Revisi
     with context.reads() as session:
         job = require_job(session, reference)
         first, second = require_revision(session, job, before), require_revision(session, job, after)
-        found = differences(Specification.of(first), Specification.of(second))
+        found = differences(spec_of(first), spec_of(second))
     shown = [
-        DifferenceAnswer(field=name, before=_masked(name, was), after=_masked(name, is_))
-        for name, was, is_ in ((each.field, each.before, each.after) for each in found)
+        DifferenceAnswer(path=name, before=_masked(name, was), after=_masked(name, is_))
+        for name, was, is_ in ((each.path, each.before, each.after) for each in found)
     ]
     return RevisionDiffAnswer(before=before, after=after, differences=shown)
 
@@ -280,7 +280,7 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
     user: Principal,
     reference: str,
     request: UpdateRequest | RollbackRequest,
-    change: Callable[[Specification], Specification],
+    change: Callable[[JobSpec], JobSpec],
     if_match: str | None = "*",
 ) -> None:
     """Refuses a change under which a running job would lose its state.
@@ -296,7 +296,7 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
         if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known:
             return
         _require_match(job, if_match)
-        wanted = change(Specification.of(revisions.current(session, job)))
+        wanted = change(spec_of(revisions.current(session, job)))
     allows = request.allow_non_restored_state
     plans.require_takeover(context, user, reference, wanted, allow_non_restored_state=allows)
 
@@ -310,7 +310,7 @@ def _require_same(session: Session, repeated: Operation, given: Mapping[str, Any
         and repeated.kind is not OperationKind.ROLLBACK
         # A failing job was upgraded from its last state instead of a savepoint.
         and (repeated.upgrade_mode == mode or (mode, repeated.upgrade_mode) == _INSTEAD)
-        and changed(Specification.of(before), given) == Specification.of(after)
+        and changed(spec_of(before), given) == spec_of(after)
     )
     if not is_same:
         raise OperationIdTakenError("the id belongs to another operation")
@@ -341,7 +341,7 @@ def _is_failing(session: Session, job: Job) -> bool:
     return is_unsettled or (metrics.last_failure is not None and metrics.input_batches == 0)
 
 
-def _is_followed(present: Specification, wanted: Specification) -> bool:
+def _is_followed(present: JobSpec, wanted: JobSpec) -> bool:
     """Returns whether a running job follows a specification without a restart."""
     return not any(each.needs_restart for each in differences(present, wanted))
 
@@ -395,7 +395,7 @@ def _revision_answers(session: Session, job: Job, found: Sequence[Revision]) -> 
     return answers
 
 
-def _masked(field: str, value: Any) -> Any:
-    if not field.startswith(_PARAMETER) or not isinstance(value, str):
+def _masked(path: str, value: Any) -> Any:
+    if not path.startswith(_PARAMETER) or not isinstance(value, str):
         return value
-    return redact_named(field.removeprefix(_PARAMETER), value)
+    return redact_named(path.removeprefix(_PARAMETER), value)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import events, secret_labels
+from keyscale.jobs.protocol.specification import defines_program, differences
 
 from ..database_clock import shared_now_ms
 from ..errors import OutOfScopeError, SecretUnknownError
 from ..schemas.secret import SecretAnswer, SecretList
-from ..specification import PROGRAM_FIELDS
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from keyscale.jobs.protocol.specification import JobSpec
+
     from ..access.principal import Principal
     from ..schemas.secret import SecretLabelsRequest
-    from ..specification import Specification
     from .context import Context
 
 
@@ -53,7 +54,7 @@ def replace(context: Context, user: Principal, name: str, request: SecretLabelsR
     return SecretAnswer(name=name, labels=request.labels, is_set=is_set)
 
 
-def require_covered(session: Session, user: Principal, before: Specification | None, after: Specification) -> None:
+def require_covered(session: Session, user: Principal, before: JobSpec | None, after: JobSpec) -> None:
     """Refuses the secrets that a user newly gives to a job.
 
     A secret outside of the scope is answered like a missing secret. A job keeps the secrets that it has.
@@ -71,7 +72,7 @@ def require_covered(session: Session, user: Principal, before: Specification | N
     if user.scope.is_everything:
         return
     if after.secrets is None:
-        if before is None or any(getattr(before, name) != getattr(after, name) for name in PROGRAM_FIELDS):
+        if before is None or any(defines_program(each.path) for each in differences(before, after)):
             raise OutOfScopeError("the job gets all secrets, which your scope does not cover: name its secrets")
         return
     kept = set() if before is None or before.secrets is None else set(before.secrets)

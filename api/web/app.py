@@ -31,6 +31,7 @@ from ..routers import (
     event_streams,
     events,
     health,
+    job_settings,
     jobs,
     key_group_history,
     operations,
@@ -225,6 +226,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         events,
         access_tokens,
         secret_labels,
+        job_settings,
         replicas,
     ):
         app.include_router(router.router, prefix=API_VERSION)

@@ -14,7 +14,6 @@ from starlette.routing import compile_path
 
 from keyscale.db.connections import is_database_away, is_given_up, is_too_slow
 from keyscale.db.repositories.events import ORIGIN
-from keyscale.jobs.protocol.storable_text import storable
 
 from ..access.refusals import is_refusal, note_refusal
 from ..dashboard.router import unknown_page
@@ -48,13 +47,8 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
-        # Never the input itself: it may hold a secret.
-        errors = [
-            {"field": storable(".".join(str(part) for part in found["loc"])), "message": found["msg"]}
-            for found in error.errors()
-        ]
-        named = ", ".join(found["field"] for found in errors[:3])
-        return problem(RequestInvalidError(f"not valid: {named}"), errors=errors)
+        invalid = RequestInvalidError.of(error)
+        return problem(invalid, **invalid.more)
 
     @app.exception_handler(HTTPException)
     def on_http_error(request: Request, error: HTTPException) -> Response:

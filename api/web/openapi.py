@@ -57,6 +57,7 @@ _OF_SPECIFICATIONS = (
     errors.ArtifactNotFoundError,
     errors.ArtifactNotRunnableError,
     errors.ParallelismInvalidError,
+    errors.SettingFixedError,
     errors.SparkConfNotAllowedError,
     errors.JobLimitError,
     errors.SecretUnknownError,

@@ -22,9 +22,10 @@ from bench.peers.spark import DRIVER_MEMORY
 from keyscale.identifiers import JobId
 from keyscale.installation import DRIVER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Command, Heartbeat
+from keyscale.jobs.protocol.messages import Assignment, Command, Heartbeat
 from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 from keyscale.state.layout import Layout, split_location
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.opening import open_store
@@ -65,14 +66,17 @@ class Driver:
             job_id=f"bench-{uuid.uuid4().hex}",
             job_name=artifact.stem,
             attempt=1,
-            parallelism=cores,
-            max_parallelism=MAX_PARALLELISM,
+            spec=JobSpec(
+                artifact_id=artifact.stem,
+                parallelism=cores,
+                max_parallelism=MAX_PARALLELISM,
+                parameters=dict(parameters),
+                checkpoints=CheckpointSettings(interval_ms=checkpoint_interval_ms),
+            ),
             artifact_filename=artifact.name,
             artifact_sha256=hashlib.sha256(artifact.read_bytes()).hexdigest(),
-            parameters=dict(parameters),
             store_url=self._store_url,
             restore_from=restore_from,
-            checkpoints=CheckpointSettings(interval_ms=checkpoint_interval_ms),
         )
         self._job = JobId(assignment.job_id)
         self.log = FollowedLog(CommitLog(open_store(self._store_url), Layout(self._job)))

@@ -74,12 +74,14 @@ def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, 
     with _control_plane(Path(work, "home"), store_url) as api, _Input(source, keys) as records:
         body = {
             "name": "upgraded",
-            "artifact_id": _program(api, 0),
-            "parallelism": cores,
-            "max_parallelism": MAX_PARALLELISM,
-            "parameters": parameters,
-            "checkpoints": {"interval_ms": CHECKPOINT_INTERVAL_MS},
             "restore_from": {"location": restore_from},
+            "spec": {
+                "artifact_id": _program(api, 0),
+                "parallelism": cores,
+                "max_parallelism": MAX_PARALLELISM,
+                "parameters": parameters,
+                "checkpoints": {"interval_ms": CHECKPOINT_INTERVAL_MS},
+            },
         }
         job = api.post("/v1/jobs", body)["id"]
         try:
@@ -161,9 +163,9 @@ def _program(api: ControlPlane, version: int) -> str:
 def _upgraded(api: ControlPlane, job: str, version: int) -> Mapping[str, Any]:
     """Changes the program after a checkpoint of the present attempt."""
     shown = api.get(job_path(job))
-    attempt = shown["attempt"]["number"]
+    attempt = shown["status"]["attempt"]["number"]
     _wait_for("a checkpoint", lambda: _has_checkpoint(api, job, attempt))
-    body = {"artifact_id": _program(api, version)}
+    body = {"spec": {"artifact_id": _program(api, version)}}
     accepted = api.patch(job_path(job), body, if_match=f'"{shown["revision"]}"')["change"]
     change: Mapping[str, Any] = follow(api, job, accepted["id"], route="changes")
     if change["status"] != "COMPLETED" or change["downtime_ms"] is None:

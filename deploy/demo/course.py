@@ -84,7 +84,7 @@ class Course:
 
     def figures(self) -> Any:
         """Returns the metrics that the job's page shows."""
-        return self._job.show()["figures"]
+        return self._job.show()["metrics"]
 
     def _start_job(self, source: Path) -> None:
         artifact = upload_file(self.control_plane, SCRIPT)
@@ -135,7 +135,7 @@ class Course:
 
     def _rescale_at(self, moment: float, parallelism: int) -> None:
         self._wait_for_share(moment)
-        before = self._job.show()["parallelism"]
+        before = self._job.show()["spec"]["parallelism"]
         self.rows_before_rescales.append(self._job.rows())
         self.display.step(f"rescaling {before} → {parallelism}")
         accepted = self.control_plane.post(job_path(self._job.id, "rescale"), {"parallelism": parallelism})

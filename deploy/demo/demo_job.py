@@ -51,7 +51,7 @@ class DemoJob:
 
     def attempt(self) -> Any:
         """Returns its present attempt."""
-        return self.show()["attempt"]
+        return self.show()["status"]["attempt"]
 
     def checkpoints(self) -> Any:
         """Returns the statistics of its checkpoints."""
@@ -73,7 +73,7 @@ class DemoJob:
 
     def wait_for_status(self, status: str) -> None:
         """Waits until the job has a status."""
-        self.wait(f"the job to be {status}", lambda: self.show()["status"] == status)
+        self.wait(f"the job to be {status}", lambda: self.show()["status"]["state"] == status)
 
     def wait_for_rows(self, wanted: int) -> None:
         """Waits until its sink has this many rows."""

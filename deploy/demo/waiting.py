@@ -37,9 +37,9 @@ def wait_for(what: str, observe: Callable[[], Observed], job: Callable[[], Any],
         seen = observe()
         if seen:
             return seen
-        status = answer["status"]
+        status = answer["status"]["state"]
         if status in ENDED:
-            raise DemoError(f"waited for {what}, but the job is {status}: {answer['failure']}")
+            raise DemoError(f"waited for {what}, but the job is {status}: {answer['status']['failure']}")
         if time.monotonic() > deadline:
             raise DemoError(f"waited {timeout_s:.0f} s for {what}; the job is {status}")
         time.sleep(POLL_S)

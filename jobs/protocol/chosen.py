@@ -57,3 +57,6 @@ def _texts(value: Any) -> Iterator[str]:
         for key, part in value.items():
             yield from _texts(key)
             yield from _texts(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(part)

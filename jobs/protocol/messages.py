@@ -19,17 +19,23 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Strict, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    SerializerFunctionWrapHandler,
+    Strict,
+    model_serializer,
+)
 
-from .chosen import Chosen
 from .operations import CommandKind
+from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
 from .storable_text import StorableText
 
-FAILURE_TIMES_MAX = 100
-DURATION_MS_MAX = 365 * 24 * 3600 * 1000
-COUNT_MAX = 1_000_000
 REPORTED_SPLITS_MAX = 200
 """Maximum number of splits per driver in each heartbeat's positions."""
 _SPLIT_NAME_MAX = 300
@@ -56,8 +62,6 @@ SUBTASKS_MAX = 32_768
 """Maximum number of subtasks with metrics in a heartbeat, all operators together."""
 CHECKPOINT_SUBTASKS_MAX = 65_536
 """Maximum number of parts in a report of a checkpoint: reading a part takes microseconds, and other requests wait."""
-KEY_GROUPS_MAX = 32_768
-"""Maximum number of a job's key groups."""
 _MEASURE_MAX = 1e15
 
 
@@ -93,115 +97,6 @@ class CheckpointStatus(StrEnum):
     DISCARDED = "DISCARDED"
 
 
-class CheckpointSettings(Message):
-    """How often a job's checkpoints are taken and how many are kept."""
-
-    interval_ms: int = Field(
-        default=10_000, ge=100, le=DURATION_MS_MAX, description="Time between the starts of two checkpoints."
-    )
-    min_pause_ms: int = Field(
-        default=0,
-        ge=0,
-        le=DURATION_MS_MAX,
-        description="Minimum time between the end of one checkpoint and the start of the next.",
-    )
-    timeout_ms: int = Field(
-        default=600_000,
-        ge=1000,
-        le=DURATION_MS_MAX,
-        description="A checkpoint that is not complete this long after it began has failed.",
-    )
-    retained_count: int = Field(
-        default=3, ge=1, le=COUNT_MAX, description="Number of completed checkpoints that are kept."
-    )
-    tolerable_failed_checkpoints: int = Field(
-        default=10, ge=0, le=COUNT_MAX, description="Consecutive failures before the job fails."
-    )
-    store_outage_max_ms: int = Field(
-        default=300_000,
-        ge=0,
-        le=DURATION_MS_MAX,
-        description="How long a batch waits for an unavailable object store or sink before it fails.",
-    )
-
-
-class NoRestart(Chosen):
-    """A failed job is not restarted."""
-
-    type: Literal["none"] = "none"
-
-
-class FixedDelayRestart(Chosen):
-    """A limited number of restarts, each after the same delay."""
-
-    type: Literal["fixed-delay"] = "fixed-delay"
-    attempts: int = Field(
-        default=1,
-        ge=1,
-        le=COUNT_MAX,
-        description="Number of restarts. The count starts again when the job's user starts the job.",
-    )
-    delay_ms: int = Field(
-        default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
-    )
-
-
-class ExponentialDelayRestart(Chosen):
-    """Restarts after growing delays.
-
-    The delay is reset when the job has run well for a while.
-    """
-
-    type: Literal["exponential-delay"] = "exponential-delay"
-    initial_backoff_ms: int = Field(
-        default=1000, ge=1, le=DURATION_MS_MAX, description="Delay before the first restart."
-    )
-    max_backoff_ms: int = Field(default=60_000, ge=1, le=DURATION_MS_MAX, description="Maximum delay.")
-    backoff_multiplier: float = Field(default=1.5, ge=1, le=100, description="Factor from one delay to the next.")
-    reset_backoff_threshold_ms: int = Field(
-        default=3_600_000,
-        ge=1,
-        le=DURATION_MS_MAX,
-        description="After this time without a failure, the delay returns to its initial value.",
-    )
-    jitter_factor: float = Field(
-        default=0.1, ge=0, le=1, description="Random jitter: the share by which a delay may be longer or shorter."
-    )
-    attempts_before_reset_backoff: int | None = Field(
-        default=None,
-        ge=1,
-        le=FAILURE_TIMES_MAX - 1,
-        description="Maximum number of restarts without a reset in between; None for no limit.",
-    )
-
-    @model_validator(mode="after")
-    def _check_backoffs(self) -> Self:
-        if self.max_backoff_ms < self.initial_backoff_ms:
-            raise ValueError("max_backoff_ms is less than initial_backoff_ms")
-        return self
-
-
-class FailureRateRestart(Chosen):
-    """Restarts as long as failures are not too frequent."""
-
-    type: Literal["failure-rate"] = "failure-rate"
-    max_failures_per_interval: int = Field(
-        default=1, ge=1, le=FAILURE_TIMES_MAX - 1, description="With more failures in an interval the job fails."
-    )
-    failure_rate_interval_ms: int = Field(
-        default=60_000, ge=1, le=DURATION_MS_MAX, description="Length of the interval in which failures are counted."
-    )
-    delay_ms: int = Field(
-        default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
-    )
-
-
-RestartStrategy = Annotated[
-    NoRestart | FixedDelayRestart | ExponentialDelayRestart | FailureRateRestart, Field(discriminator="type")
-]
-"""Whether and when a failed job is restarted. Names are as in Flink."""
-
-
 class FailureHistory(Message):
     """The failures of a job since its user started it.
 
@@ -210,14 +105,6 @@ class FailureHistory(Message):
 
     count: Whole = 0
     times_ms: Items[Whole] = Field(default_factory=list, max_length=FAILURE_TIMES_MAX)
-
-
-class SecretReference(Message):
-    """A parameter that is a secret of the platform."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    secret: str = Field(pattern=r"^[A-Za-z0-9_]{1,100}$", description="Name of the secret.")
 
 
 class StoreCredentials(Message):
@@ -252,23 +139,40 @@ class Counters(Message):
     dead_letters: Measured = 0
 
 
-class Assignment(Message):
+class CarriesSpec(Message):
+    """The base of messages with the specification of a job."""
+
+    spec: ReceivedSpec = Field(description="The job's specification; secrets are references.")
+
+    @model_serializer(mode="wrap")
+    def _add_settings_of_version_0_2(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Adds settings where a driver of version 0.2 reads them."""
+        own = handler(self)
+        return {**{name: own["spec"][name] for name in _READ_BY_VERSION_0_2}, **own}
+
+
+_READ_BY_VERSION_0_2 = (
+    "parallelism",
+    "max_parallelism",
+    "hash_id",
+    "parameters",
+    "checkpoints",
+    "restart",
+    "batch_interval_ms",
+)
+
+
+class Assignment(CarriesSpec):
     """Everything that a driver needs to run one attempt of a job."""
 
     job_id: str
     job_name: str
     attempt: int = Field(ge=1, description="Fencing number; of two attempts, the higher one wins.")
     revision: int = Field(default=1, ge=1, description="Number of the job's revision that the attempt runs.")
-    parallelism: int = Field(ge=1)
-    max_parallelism: int = Field(ge=1, le=32768)
-    hash_id: Literal["spark", "java"] = "spark"
     artifact_filename: str = Field(
         description="Name that the artifact was uploaded with; its extension is its type (.py, .zip)."
     )
     artifact_sha256: str
-    parameters: dict[str, str | SecretReference] = Field(
-        default_factory=dict, description="Parameters that the user's script reads as env.parameters."
-    )
     libraries: Items[LibraryFile] = Field(
         default_factory=list,
         description=(
@@ -305,7 +209,6 @@ class Assignment(Message):
     next_checkpoint_id: int = Field(
         default=1, ge=1, description="Number of the next checkpoint; numbers are never reused."
     )
-    checkpoints: CheckpointSettings = CheckpointSettings()
     skip_lost_records: bool = Field(
         default=False, description="Whether all Python sources skip lost records, whatever their own setting."
     )
@@ -316,17 +219,6 @@ class Assignment(Message):
             " that the job has reached."
         ),
     )
-    restart: RestartStrategy | None = Field(
-        default=None,
-        description=(
-            "Strategy that the job was created with; None for the script's strategy, or the control plane's default."
-        ),
-    )
-    batch_interval_ms: int | None = Field(
-        default=None,
-        ge=0,
-        description="Minimum time between the starts of two batches; None for the script's value, or for no minimum.",
-    )
     failures: FailureHistory = FailureHistory()
     counters: Counters = Field(
         default=Counters(),
@@ -336,15 +228,10 @@ class Assignment(Message):
     )
 
 
-class LiveSettings(Message):
+class LiveSettings(CarriesSpec):
     """The settings that a running driver follows without a restart."""
 
     revision: int = Field(ge=1, description="Number of the job's revision that has these settings.")
-    checkpoints: CheckpointSettings = Field(
-        default=CheckpointSettings(), description="Of these settings, `store_outage_max_ms` needs a restart."
-    )
-    restart: RestartStrategy | None = None
-    batch_interval_ms: int | None = Field(default=None, ge=0)
 
 
 class AttachRequest(Message):

@@ -10,19 +10,13 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from .messages import (
-    FAILURE_TIMES_MAX,
-    ExponentialDelayRestart,
-    FailureHistory,
-    FailureRateRestart,
-    FixedDelayRestart,
-    NoRestart,
-)
+from .messages import FailureHistory
+from .specification import FAILURE_TIMES_MAX, ExponentialDelayRestart, FailureRateRestart, FixedDelayRestart, NoRestart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .messages import RestartStrategy
+    from .specification import RestartStrategy
 
 FATAL_CODES = frozenset(
     {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..functions.subtask_info import FailedRecordPolicy
     from ..graph.topology import Topology
-    from ..protocol.messages import RestartStrategy
+    from ..protocol.specification import RestartStrategy
     from ..sources.source import Source
 
 
@@ -141,7 +141,7 @@ class StreamEnvironment:
     def rocksdb_settings(self, settings: RocksDbSettings) -> None:
         """Configures the stores of the job's state, for example with `RocksDbSettings.of(Profile.FLASH_SSD)`.
 
-        The settings apply from the job's next start, also to existing state. docs/settings.md explains each option.
+        The settings apply from the job's next start, also to existing state. docs/local-store.md explains each option.
         """
         self._builder.rocksdb = settings
 

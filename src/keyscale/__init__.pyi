@@ -24,10 +24,10 @@ from keyscale.jobs.operators.aggregate import Reduce as Reduce
 from keyscale.jobs.operators.approximate_deduplicate import ApproximateDeduplicate as ApproximateDeduplicate
 from keyscale.jobs.operators.bloom_filter import BloomFilter as BloomFilter
 from keyscale.jobs.operators.deduplicate import Deduplicate as Deduplicate
-from keyscale.jobs.protocol.messages import ExponentialDelayRestart as ExponentialDelayRestart
-from keyscale.jobs.protocol.messages import FailureRateRestart as FailureRateRestart
-from keyscale.jobs.protocol.messages import FixedDelayRestart as FixedDelayRestart
-from keyscale.jobs.protocol.messages import NoRestart as NoRestart
+from keyscale.jobs.protocol.specification import ExponentialDelayRestart as ExponentialDelayRestart
+from keyscale.jobs.protocol.specification import FailureRateRestart as FailureRateRestart
+from keyscale.jobs.protocol.specification import FixedDelayRestart as FixedDelayRestart
+from keyscale.jobs.protocol.specification import NoRestart as NoRestart
 from keyscale.jobs.secret import Secret as Secret
 from keyscale.jobs.sinks.files import FileSink as FileSink
 from keyscale.jobs.sinks.foreach_batch import ForeachBatchSink as ForeachBatchSink

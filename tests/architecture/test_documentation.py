@@ -14,7 +14,7 @@ import pytest
 from keyscale.api.cli.root import keyscale
 from keyscale.api.launching.spark_conf import ALLOWED_KEYS
 from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus
+from keyscale.jobs.protocol.messages import CheckpointStatus
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:
@@ -138,12 +138,6 @@ def test_the_spark_settings_that_a_job_may_set_are_listed() -> None:
     section = page.partition("## Spark settings")[2].partition("\n## ")[0]
     items = "\n".join(re.findall(r"^(?:-|  ) ?.*$", section, re.MULTILINE))
     assert set(re.findall(r"`(spark\.[\w.]+)`", items)) == ALLOWED_KEYS
-
-
-def test_the_settings_of_checkpoints_are_listed_with_their_defaults() -> None:
-    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
-    for name, default in CheckpointSettings().model_dump().items():
-        assert f"\n| `{name}` | {default} |" in page
 
 
 @pytest.mark.parametrize(("of", "statuses"), [("checkpoint", CheckpointStatus), ("job", JobStatus)])

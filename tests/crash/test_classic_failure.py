@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.installation import EXAMPLES
-from keyscale.jobs.protocol.messages import CheckpointSettings
+from keyscale.jobs.protocol.specification import CheckpointSettings
 from tests.support.drivers.driven_job import DrivenJob, sink_batches, write_files
 from tests.support.examples.page_views import counts, deliveries, ids_by_page
 from tests.support.state.state_dump import dump

@@ -13,6 +13,7 @@ import pytest
 
 from keyscale.jobs.protocol.messages import Assignment, DriverMetrics, DriverState
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess
 from tests.support.repository import ROOT
 from tests.support.servers.kafka_broker import Broker, running_broker
@@ -117,7 +118,7 @@ def outage_of(driver: DriverProcess) -> str | None:
 
 
 def assignment(home: Path, broker: Broker, topic: str) -> Assignment:
-    return Assignment(
+    return new_assignment(
         job_id="counts",
         job_name="counts",
         attempt=1,

@@ -89,21 +89,23 @@ def test_a_program_that_fails_is_corrected_by_its_failure(control_plane: Running
     refused(keyscale(control_plane, "jobs", "start", "corrected", "--wait"), "JOB_SECRET_NOT_NAMED")
     events = control_plane.api.get(job_path("corrected", "events"))["events"]
     assert "ATTEMPT_REPLACED" not in [event["kind"] for event in events], "no restart helps"
-    started = follow_update(control_plane, control_plane.api.get(job_path("corrected"))["failure"]["advice"], program)
+    started = follow_update(
+        control_plane, control_plane.api.get(job_path("corrected"))["status"]["failure"]["advice"], program
+    )
     if started.exit_code == 0:  # it runs until its first batch fails
         done(keyscale(control_plane, "jobs", "wait", "corrected", "--for", "FAILED", "--timeout", "500"))
     failed = control_plane.api.get(job_path("corrected"))
-    assert failed["failure"]["code"] == "JOB_FUNCTION_FAILED"
-    assert "3 times in a row" in failed["failure"]["message"]
+    assert failed["status"]["failure"]["code"] == "JOB_FUNCTION_FAILED"
+    assert "3 times in a row" in failed["status"]["failure"]["message"]
     events = control_plane.api.get(job_path("corrected", "events"))["events"]
     assert [event["kind"] for event in events].count("ATTEMPT_REPLACED") == 2
     log = done(keyscale(control_plane, "logs", "corrected")).stdout
     assert 'yield {"user": row.user, "half": row.amount // 0}' in log.partition("the job's last failure")[2]
 
     program.write_text(RIGHT)
-    done(follow_update(control_plane, failed["failure"]["advice"], program))
+    done(follow_update(control_plane, failed["status"]["failure"]["advice"], program))
     done(keyscale(control_plane, "jobs", "stop", "corrected", "--drain"))
     parts = (program.parent / "corrected").glob("batch=*/*.json")
     rows: list[Any] = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
     assert rows == [{"user": "ada", "half": 3}]
-    assert control_plane.api.get(job_path("corrected"))["failure"] is None
+    assert control_plane.api.get(job_path("corrected"))["status"]["failure"] is None

@@ -44,7 +44,7 @@ def test_a_rescale_completes_although_the_control_plane_is_killed_during_it(
     job.wait("the rescale to end", lambda: job.show_rescale(rescale_id)["status"] != "IN_PROGRESS")
     rescale = job.show_rescale(rescale_id)
     assert rescale["status"] == "COMPLETED", rescale["failure"]
-    assert job.show()["parallelism"] == 4
+    assert job.show()["spec"]["parallelism"] == 4
     job.deliver_and_wait(6)
     job.finish()
     assert job.wrong_checks() == []
@@ -58,12 +58,12 @@ def test_a_job_goes_on_without_a_control_plane_and_is_found_again(
     job.create(parallelism=2)
     job.start()
     job.deliver_and_wait(4)
-    driver = psutil.Process(job.show()["attempt"]["pid"])
+    driver = psutil.Process(job.show()["status"]["attempt"]["pid"])
     control_plane.kill()
     job.deliver_and_wait(6)
     control_plane.start_again()
-    job.wait("the job to be seen running", lambda: job.show()["status"] == "RUNNING")
-    assert job.show()["attempt"]["pid"] == driver.pid
+    job.wait("the job to be seen running", lambda: job.show()["status"]["state"] == "RUNNING")
+    assert job.show()["status"]["attempt"]["pid"] == driver.pid
     assert driver.is_running()
     job.finish()
     assert job.wrong_checks() == []

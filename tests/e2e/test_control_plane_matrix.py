@@ -156,7 +156,7 @@ class Stage:
         self.job.create(1, parallelism=1, max_parallelism=16, checkpoints={"interval_ms": 86_400_000})
 
     def status(self) -> str:
-        return str(self.job.show()["status"])
+        return str(self.job.show()["status"]["state"])
 
     def wait(self, what: str, observe: Callable[[], Any]) -> Any:
         """Waits while input comes in, and says what the job was doing if it waited without success."""
@@ -173,7 +173,9 @@ class Stage:
             return wait_until(look, OPERATION_S, what=what, poll=0.2)
         except AssertionError as error:
             shown = self.job.show()
-            error.add_note(f"the job is {shown['status']}: {shown['failure']}; attempts: {self.job.attempts()}")
+            error.add_note(
+                f"the job is {shown['status']['state']}: {shown['status']['failure']}; attempts: {self.job.attempts()}"
+            )
             raise
 
     def prepare(self, operation: str) -> None:
@@ -192,7 +194,7 @@ class Stage:
         """Asks for an operation; returns a change's id."""
         match operation:
             case "rescale":
-                return self.job.rescale(3 - int(self.job.show()["parallelism"]))
+                return self.job.rescale(3 - int(self.job.show()["spec"]["parallelism"]))
             case "upgrade":
                 return self.job.update(next(self._versions))
             case "failing upgrade":
@@ -211,7 +213,7 @@ class Stage:
         self.job.deliver()
         self.job.wait_for_all()
         check_commits(self.planes.store_url, self.job.id)
-        active = self.job.show()["attempt"]["number"]
+        active = self.job.show()["status"]["attempt"]["number"]
         wait_until(
             lambda: set(driver_processes(self.job.id)) == {active}, 90, what=f"the end of all attempts but {active}"
         )
@@ -306,7 +308,7 @@ def perform(stage: Stage, case: Case) -> None:
     while True:
         stage.wait(f"{held_at.step}", held_at.held)
         if case.driver:
-            old = int(before["attempt"]["number"])
+            old = int(before["status"]["attempt"]["number"])
             new = max(int(attempt["number"]) for attempt in stage.job.attempts())
             assert new > old or case.driver == "old", "there is no new driver yet"
             kill_driver(stage.job.id, old if case.driver == "old" else new)
@@ -339,5 +341,5 @@ def check_change(stage: Stage, operation: str, change_id: str, before: Any, end:
     is_new = change["status"] == COMPLETED
     assert after["revision"] == (change["to_revision"] if is_new else before["revision"])
     other = 3 - before["parallelism"] if operation == RESCALE and is_new else before["parallelism"]
-    assert after["parallelism"] == after["attempt"]["parallelism"] == other
-    assert after["attempt"]["revision"] == after["revision"]
+    assert after["spec"]["parallelism"] == after["status"]["attempt"]["parallelism"] == other
+    assert after["status"]["attempt"]["revision"] == after["revision"]

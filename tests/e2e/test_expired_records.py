@@ -30,15 +30,17 @@ def test_a_verification_says_that_the_records_after_a_savepoint_have_expired_or_
     api, topic = control_plane.api, kafka.create_topic()
     body = {
         "name": "ids",
-        "artifact_id": upload_file(api, JOB)["id"],
-        "parallelism": 1,
-        "parameters": {"servers": kafka.servers, "topic": topic, "output": str(tmp_path / "out")},
+        "spec": {
+            "artifact_id": upload_file(api, JOB)["id"],
+            "parallelism": 1,
+            "parameters": {"servers": kafka.servers, "topic": topic, "output": str(tmp_path / "out")},
+        },
     }
     api.post("/v1/jobs", body)
 
     def begin(**options: Any) -> None:
         api.post(job_path("ids", "start"), options)
-        wait_until(lambda: api.get(job_path("ids"))["status"] == "RUNNING", SECONDS, what="the job to run")
+        wait_until(lambda: api.get(job_path("ids"))["status"]["state"] == "RUNNING", SECONDS, what="the job to run")
 
     def deliver(*ids: str) -> None:
         kafka.send(topic, ids)
@@ -70,7 +72,7 @@ def test_a_verification_says_that_the_records_after_a_savepoint_have_expired_or_
     wait_for(**{**fine, "restorable": False, "problems": [expired]})
 
     api.post(job_path("ids", "stop"))
-    wait_until(lambda: api.get(job_path("ids"))["status"] == "STOPPED", SECONDS, what="the job to stop")
+    wait_until(lambda: api.get(job_path("ids"))["status"]["state"] == "STOPPED", SECONDS, what="the job to stop")
     assert verified() == {**fine, "sources_checked": False, "sources_unchecked": "the job does not run"}
 
     kafka.recreate_topic(topic)

@@ -118,7 +118,12 @@ class SinksJob:
 
     def runs(self) -> tuple[str, int, int, int]:
         show = self.show()
-        return show["status"], show["parallelism"], show["attempt"]["number"], show["restarts"]
+        return (
+            show["status"]["state"],
+            show["spec"]["parallelism"],
+            show["status"]["attempt"]["number"],
+            show["status"]["restarts"],
+        )
 
     def take_savepoint(self, name: str) -> int:
         """Takes a savepoint; returns the number of files whose records are in it."""
@@ -165,7 +170,7 @@ class SinksJob:
         """Waits until the topic has so many records. It gets those of a batch last: the job names its sink last."""
 
         def are_there() -> bool:
-            failure = self.show()["failure"]
+            failure = self.show()["status"]["failure"]
             assert failure is None, failure
             return len(self.systems.kafka.messages(self.targets["topic"])) >= rows
 
@@ -198,7 +203,7 @@ def original(systems: Systems) -> SinksJob:
     """A job that runs and has written to all of its targets."""
     job = SinksJob(systems, "original", systems.targets("original"))
     systems.deliver()
-    job.id = systems.api.post("/v1/jobs", {"name": job.name, **systems.specification(job.targets)})["id"]
+    job.id = systems.api.post("/v1/jobs", {"name": job.name, "spec": systems.specification(job.targets)})["id"]
     job.act("start")
     job.wait_for_all()
     return job
@@ -210,7 +215,7 @@ def test_a_fork_and_its_original_are_exact_in_every_sink_while_both_run(systems:
     of_driver = original.driver_producers()
     with systems.input_coming():
         forked_at = original.take_savepoint("here")
-        body = {"name": "fork", "parallelism": 3, "parameters": fork.targets, "start": True}
+        body = {"name": "fork", "spec": {"parallelism": 3, "parameters": fork.targets}, "start": True}
         fork.id = original.act("clone", {**body, "restore_from": {"savepoint_id": "here"}})["id"]
         fork.wait_for(1)
         original.wait_for(len(KEYS) * systems.files)  # it goes on beside the fork
@@ -231,7 +236,7 @@ def test_a_fork_of_a_fork_is_refused_each_target_of_the_first_job_which_runs_on_
     fork = SinksJob(systems, "fork", systems.targets("fork"))
     with systems.input_coming():
         original.take_savepoint("here")
-        body = {"name": "fork", "parameters": fork.targets, "start": True}
+        body = {"name": "fork", "spec": {"parameters": fork.targets}, "start": True}
         fork.id = original.act("clone", {**body, "restore_from": {"savepoint_id": "here"}})["id"]
         fork.wait_for(1)
         fork.take_savepoint("there")
@@ -242,8 +247,10 @@ def test_a_fork_of_a_fork_is_refused_each_target_of_the_first_job_which_runs_on_
             state = {"restore_from": {"job": "fork", "savepoint_id": "there"}, "claim_mode": "NO_CLAIM"}
             systems.api.post("/v1/jobs", {**body, **state})
             refused.act("start")
-            wait_until(lambda job=refused: job.show()["status"] == "FAILED", SECONDS, what="the refusal", poll=1.0)
-            failure = refused.show()["failure"]
+            wait_until(
+                lambda job=refused: job.show()["status"]["state"] == "FAILED", SECONDS, what="the refusal", poll=1.0
+            )
+            failure = refused.show()["status"]["failure"]
             assert (failure["code"], failure["operator_uid"]) == ("SINK_TARGET_OCCUPIED", uid)
             assert f"of job {original.id} writes to" in failure["message"]
             original.wait_for(len(KEYS) * systems.files)  # it goes on

@@ -44,11 +44,13 @@ class IsolatedJob:
         artifact = upload_file(control_plane.api, SCRIPT)
         body = {
             "name": name,
-            "artifact_id": artifact["id"],
-            "secrets": [name.upper()],
-            "restart": {"type": "none"},
-            "checkpoints": {"interval_ms": 500},
-            "parameters": {"input": str(data), "output": str(self.output), "targets": json.dumps(targets)},
+            "spec": {
+                "artifact_id": artifact["id"],
+                "secrets": [name.upper()],
+                "restart": {"type": "none"},
+                "checkpoints": {"interval_ms": 500},
+                "parameters": {"input": str(data), "output": str(self.output), "targets": json.dumps(targets)},
+            },
         }
         self.id = control_plane.api.post("/v1/jobs", body)["id"]
         control_plane.api.post(job_path(self.id, "start"))
@@ -59,9 +61,9 @@ class IsolatedJob:
 
     def _is_done(self) -> bool:
         show = self.control_plane.api.get(job_path(self.id))
-        if show["status"] == "FAILED":
+        if show["status"]["state"] == "FAILED":
             log = self.control_plane.api.get(job_path(self.id, "logs"), tail_bytes=6000)["text"]
-            raise AssertionError(f"{show['failure']}\n{log}")
+            raise AssertionError(f"{show['status']['failure']}\n{log}")
         counts = self.control_plane.api.get(job_path(self.id, "checkpoints"))["counts"]
         return bool(self.rows()) and counts["completed"] > 0
 
@@ -75,7 +77,7 @@ def test_a_hostile_job_gets_nothing_of_the_control_plane_or_of_another_job(readm
     victim.ensure_running()
     victim.click()
     assert httpx.get(f"{control_plane.process.connection.url}/health").json()["isolation"] == "ok"
-    home, run = control_plane.home, victim.directory() / str(victim.show()["attempt"]["number"])
+    home, run = control_plane.home, victim.directory() / str(victim.show()["status"]["attempt"]["number"])
     targets = {
         "files": [
             *(str(home / name) for name in (".", "token", "address", "control-plane.log", "postgres")),

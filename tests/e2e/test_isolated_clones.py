@@ -32,10 +32,13 @@ def started_with_state(
     output = opened(counts.directory / name)
     parameters = {"input": str(counts.directory / "input"), "output": str(output)}
     made = control_plane.api.post(
-        "/v1/jobs", {"name": name, "artifact_id": counts.show()["artifact_id"], "parameters": parameters}
+        "/v1/jobs",
+        {"name": name, "spec": {"artifact_id": counts.show()["spec"]["artifact_id"], "parameters": parameters}},
     )
     control_plane.api.post(job_path(name, "start"), {"restore_from": state, "claim_mode": claim_mode})
-    wait_until(lambda: control_plane.api.get(job_path(name))["status"] == "RUNNING", SECONDS, what=f"{name} to run")
+    wait_until(
+        lambda: control_plane.api.get(job_path(name))["status"]["state"] == "RUNNING", SECONDS, what=f"{name} to run"
+    )
     return made["id"], output
 
 
@@ -56,7 +59,7 @@ def test_a_job_starts_from_another_jobs_checkpoint_and_claims_its_savepoint() ->
         counts.act("start")
         counts.wait_for_all()
         counts.act("stop")
-        wait_until(lambda: counts.show()["status"] == "STOPPED", SECONDS, what="the stop with a savepoint")
+        wait_until(lambda: counts.show()["status"]["state"] == "STOPPED", SECONDS, what="the stop with a savepoint")
         [savepoint] = [
             each for each in control_plane.api.get(job_path("counts", "checkpoints"))["history"] if each["is_savepoint"]
         ]
@@ -73,5 +76,5 @@ def test_a_job_starts_from_another_jobs_checkpoint_and_claims_its_savepoint() ->
         store = control_plane.home / "store"
         assert (store / counts.id).stat().st_mode & 0o777 == 0o750, "its group, and nobody else"
         assert {(store / each).stat().st_mode & 0o777 for each in (reader, owner)} == {0o700}
-        figures = [control_plane.api.get(job_path(name))["figures"]["input_records"] for name in ("counts", "reader")]
+        figures = [control_plane.api.get(job_path(name))["metrics"]["input_records"] for name in ("counts", "reader")]
         assert figures == [2 * len(KEYS), len(KEYS)], "each job counts its own"

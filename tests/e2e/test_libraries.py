@@ -38,7 +38,11 @@ def fetch_jars(directory: Path, name: str, coordinate: str) -> None:
 
 
 def is_running(job: dict[str, Any], parallelism: int) -> bool:
-    return (job["status"], job["parallelism"], job["rescale_id"]) == ("RUNNING", parallelism, None)
+    return (job["status"]["state"], job["spec"]["parallelism"], job["status"]["rescale_id"]) == (
+        "RUNNING",
+        parallelism,
+        None,
+    )
 
 
 @pytest.mark.exhaustive
@@ -71,11 +75,11 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
 
         def has_rows(count: int) -> bool:
             job = platform.api.get("/v1/jobs/words")
-            assert job["failure"] is None, job["failure"]
+            assert job["status"]["failure"] is None, job["status"]["failure"]
             return len(rows()) == count
 
         parameters = {"servers": kafka.servers, "topic": topic, "output": str(output)}
-        memory = ["--spark-conf", "spark.executor.memory=512m"] if master == "standalone" else []
+        memory = ["--set", "spark_conf.spark.executor.memory=512m"] if master == "standalone" else []
         run(
             *("jobs", "create", "words", "--file", str(JOB), "--requirements", str(requirements)),
             *("--library", str(helper), "--library", str(jar), "--library", "package:kafka"),

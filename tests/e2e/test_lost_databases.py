@@ -154,7 +154,7 @@ def running_job(here: Installation, name: str) -> CountsJob:
 
 def driver_of(job: CountsJob) -> psutil.Process:
     """Returns the driver of the job's latest attempt."""
-    return psutil.Process(job.show()["attempt"]["pid"])
+    return psutil.Process(job.show()["status"]["attempt"]["pid"])
 
 
 def check_goes_on(job: CountsJob, attempt: int, old_driver: psutil.Process) -> None:
@@ -164,10 +164,10 @@ def check_goes_on(job: CountsJob, attempt: int, old_driver: psutil.Process) -> N
     wait_until(lambda: not _runs(old_driver), START_SECONDS, what="the end of the old driver")
     job.deliver()
     job.wait_for_all()
-    assert job.show()["attempt"]["number"] > attempt
+    assert job.show()["status"]["attempt"]["number"] > attempt
 
     def counted() -> Any:
-        return job.show()["figures"]["input_records"] == job.files * len(KEYS)
+        return job.show()["metrics"]["input_records"] == job.files * len(KEYS)
 
     wait_until(counted, what=f"{job.files * len(KEYS)} records read since the job was created")
 
@@ -185,14 +185,14 @@ def test_a_job_is_rebuilt_after_its_database_was_lost(
 ) -> None:
     with installation(kind, tmp_path, monkeypatch) as here:
         job = running_job(here, "visits")
-        attempt, driver = job.show()["attempt"]["number"], driver_of(job)
+        attempt, driver = job.show()["status"]["attempt"]["number"], driver_of(job)
         here.lose_database()
         assert here.control_plane.api.get("/v1/jobs")["jobs"] == []
         job.deliver()
         job.wait_for_all()  # the old driver runs on
         here.recover()
         shown = job.show()
-        assert (shown["id"], shown["status"]) == (job.id, "STOPPED")
+        assert (shown["id"], shown["status"]["state"]) == (job.id, "STOPPED")
         here.start_job("visits")
         check_goes_on(job, attempt, driver)
 
@@ -206,10 +206,10 @@ def test_jobs_go_on_from_an_older_backup_beside_drivers_that_it_does_not_know(
         here.back_up()
         assert job.ended(job.rescale(2))["status"] == "COMPLETED"
         younger = running_job(here, "younger")
-        attempt, driver, younger_driver = job.show()["attempt"]["number"], driver_of(job), driver_of(younger)
+        attempt, driver, younger_driver = job.show()["status"]["attempt"]["number"], driver_of(job), driver_of(younger)
         here.go_back()
         check_goes_on(job, attempt, driver)
-        assert job.show()["parallelism"] == 1
+        assert job.show()["spec"]["parallelism"] == 1
         assert [each["name"] for each in here.control_plane.api.get("/v1/jobs")["jobs"]] == ["visits"]
         here.recover()
         here.start_job("younger")

@@ -51,7 +51,7 @@ def served() -> Iterator[RunningControlPlane]:
     with running_control_plane({"JAVA_HOME": "/nonexistent", **WITHOUT_LIMITS}) as control_plane:
         artifact = control_plane.api.upload("/v1/artifacts", filename="job.py", content=b"print(1)\n")
         for name in JOBS:
-            control_plane.api.post("/v1/jobs", {"name": name, "artifact_id": artifact["id"]})
+            control_plane.api.post("/v1/jobs", {"name": name, "spec": {"artifact_id": artifact["id"]}})
         control_plane.api.post("/v1/jobs/flights/start")
         yield control_plane
 
@@ -128,7 +128,7 @@ def try_requests(served: RunningControlPlane, directory: Path, document: Any, *o
 def test_every_answer_is_named_by_the_document(
     served: RunningControlPlane, tmp_path: Path, phases: str, examples: int, requests_min: int
 ) -> None:
-    artifact_id = served.api.get("/v1/jobs/flights")["artifact_id"]
+    artifact_id = served.api.get("/v1/jobs/flights")["spec"]["artifact_id"]
     document = pointed(described(served), artifact_id, with_plans="coverage" in phases)
     options = ("--phases", phases, "--max-examples", str(examples))
     code, requests, words = try_requests(served, tmp_path, document, *options)

@@ -27,13 +27,13 @@ def test_the_readmes_blocks_work_and_its_job_counts_on_after_a_rescale_a_stop_an
     readme_job.click()
     assert_operators_add_up(readme_job)
 
-    checkpoint, attempt = readme_job.newest_checkpoint(), readme_job.show()["attempt"]["number"]
+    checkpoint, attempt = readme_job.newest_checkpoint(), readme_job.show()["status"]["attempt"]["number"]
     readme_job.click()
     kill(readme_job)
     assert readme_job.newest_checkpoint() == checkpoint, "what was counted last is in no checkpoint"
     readme_job.click()
     assert readme_job.visits() == list(range(1, readme_job.clicks + 1))
-    assert readme_job.show()["attempt"]["number"] == attempt + 1
+    assert readme_job.show()["status"]["attempt"]["number"] == attempt + 1
     assert "ATTEMPT_REPLACED" in kinds_of_events(readme_job)
 
     for arguments in (("checkpoints", "list", "visits"), ("logs", "visits"), ("jobs", "list")):
@@ -64,4 +64,6 @@ def follow_the_advice_up_to_the_stop(control_plane: RunningControlPlane) -> None
     """Each refused command names the command that makes it possible."""
     follow(control_plane, refused(keyscale(control_plane, "jobs", "start", "visits"), "JOB_STATUS_CONFLICT"))
     follow(control_plane, refused(keyscale(control_plane, "jobs", "delete", "visits"), "JOB_STATUS_CONFLICT"))
-    assert control_plane.api.get(job_path("visits"))["status"] == "STOPPED", "`jobs stop` returns when the list says so"
+    assert control_plane.api.get(job_path("visits"))["status"]["state"] == "STOPPED", (
+        "`jobs stop` returns when the list says so"
+    )

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(1200)]
 
 
 def heartbeat(job: FlightsJob) -> int:
-    return int(job.show()["attempt"]["heartbeat_at_ms"] or 0)
+    return int(job.show()["status"]["attempt"]["heartbeat_at_ms"] or 0)
 
 
 def wait_for_a_heartbeat(job: FlightsJob) -> None:
@@ -53,7 +53,7 @@ def test_a_running_job_notices_nothing_of_a_leader_that_is_lost(fault: str) -> N
         job.create(parallelism=2)
         job.start()
         job.deliver_and_wait(4)
-        driver = job.show()["attempt"]["pid"]
+        driver = job.show()["status"]["attempt"]["pid"]
         if fault == "killed":
             first.kill()
         else:
@@ -66,7 +66,11 @@ def test_a_running_job_notices_nothing_of_a_leader_that_is_lost(fault: str) -> N
             first.go_on()
             wait_until(lambda: not first.leads(), what="the first one's notice that it leads no more")
         shown = job.show()
-        assert (shown["attempt"]["number"], shown["attempt"]["pid"], shown["restarts"]) == (1, driver, 0)
+        assert (
+            shown["status"]["attempt"]["number"],
+            shown["status"]["attempt"]["pid"],
+            shown["status"]["restarts"],
+        ) == (1, driver, 0)
         job.finish()
         assert job.wrong_checks() == []
 
@@ -86,7 +90,7 @@ def test_a_job_is_restarted_and_rescaled_by_leaders_whose_clocks_differ_by_minut
         job.deliver_and_wait(4)
         created_s = job.show()["created_at_ms"] / 1000
         assert abs(created_s - time.time() - ahead_s) < abs(ahead_s) / 2, "the first one's clock differs"
-        psutil.Process(job.show()["attempt"]["pid"]).kill()
+        psutil.Process(job.show()["status"]["attempt"]["pid"]).kill()
         job.deliver_and_wait(4)
         before = job.show()
         first.kill()
@@ -96,9 +100,9 @@ def test_a_job_is_restarted_and_rescaled_by_leaders_whose_clocks_differ_by_minut
         job.deliver_and_wait(4)
         shown = job.show()
         for of in (before, shown):
-            assert (of["attempt"]["number"], of["restarts"]) == (2, 1)
-        assert shown["attempt"]["pid"] == before["attempt"]["pid"]
-        psutil.Process(shown["attempt"]["pid"]).kill()
+            assert (of["status"]["attempt"]["number"], of["status"]["restarts"]) == (2, 1)
+        assert shown["status"]["attempt"]["pid"] == before["status"]["attempt"]["pid"]
+        psutil.Process(shown["status"]["attempt"]["pid"]).kill()
         job.deliver_and_wait(4)
         rescale = job.rescale(2)
         job.wait("the rescale", lambda: job.show_rescale(rescale)["status"] == "COMPLETED")
@@ -115,13 +119,17 @@ def test_a_driver_finds_a_control_plane_that_was_started_again_on_another_port(
     job.create(parallelism=2)
     job.start()
     job.deliver_and_wait(4)
-    driver = psutil.Process(job.show()["attempt"]["pid"])
+    driver = psutil.Process(job.show()["status"]["attempt"]["pid"])
     control_plane.kill()
     control_plane.start_again(free_port())
     wait_for_a_heartbeat(job)
     job.deliver_and_wait(4)
     shown = job.show()
-    assert (shown["attempt"]["number"], shown["attempt"]["pid"], shown["restarts"]) == (1, driver.pid, 0)
+    assert (shown["status"]["attempt"]["number"], shown["status"]["attempt"]["pid"], shown["status"]["restarts"]) == (
+        1,
+        driver.pid,
+        0,
+    )
     job.finish()
     assert job.wrong_checks() == []
 
@@ -159,7 +167,8 @@ def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_e
             counts.deliver()
             flights.deliver_and_wait(4)
             before = {
-                job_id: first.api.get(f"/v1/jobs/{job_id}")["attempt"]["number"] for job_id in (flights.id, counts.id)
+                job_id: first.api.get(f"/v1/jobs/{job_id}")["status"]["attempt"]["number"]
+                for job_id in (flights.id, counts.id)
             }
             first.kill()
             for process in processes_of(first.home):
@@ -172,7 +181,7 @@ def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_e
                     "the job to run again",
                     lambda show=show: is_run_by_another(show(), before),
                 )
-                assert show()["attempt"]["restore_from"] is not None
+                assert show()["status"]["attempt"]["restore_from"] is not None
             counts.deliver()
             flights.deliver_and_wait(4)
             counts.wait_for_all()
@@ -183,7 +192,7 @@ def test_a_control_plane_that_knows_only_the_database_and_the_store_carries_on_e
 
 def is_run_by_another(job: Any, before: Mapping[str, int]) -> bool:
     """Whether a job is run by a newer attempt than before."""
-    return job["status"] == "RUNNING" and job["attempt"]["number"] > before[job["id"]]
+    return job["status"]["state"] == "RUNNING" and job["status"]["attempt"]["number"] > before[job["id"]]
 
 
 @contextmanager

@@ -41,14 +41,14 @@ def test_an_upgrade_survives_its_control_plane_and_programs_that_raise_are_taken
     job.deliver()
     job.wait_for_all()
     shown = job.show()
-    assert (shown["status"], shown["revision"]) == ("RUNNING", 2)
+    assert (shown["status"]["state"], shown["revision"]) == ("RUNNING", 2)
 
 
 def start_a_script_that_raises(control_plane: RunningControlPlane) -> str:
     """Starts a job whose script raises at once; returns the job's name."""
     script = b'raise ValueError("there is no such topic")\n'
     artifact = control_plane.api.upload("/v1/artifacts", filename="raises.py", content=script)
-    name = str(control_plane.api.post("/v1/jobs", {"name": "raises", "artifact_id": artifact["id"]})["name"])
+    name = str(control_plane.api.post("/v1/jobs", {"name": "raises", "spec": {"artifact_id": artifact["id"]}})["name"])
     control_plane.api.post(job_path(name, "start"))
     return name
 
@@ -63,7 +63,7 @@ def assert_it_failed_with_the_scripts_message(control_plane: RunningControlPlane
 
 def has_failed(control_plane: RunningControlPlane, name: str) -> Any:
     shown = control_plane.api.get(job_path(name))
-    return shown if shown["status"] == "FAILED" else None
+    return shown if shown["status"]["state"] == "FAILED" else None
 
 
 @pytest.mark.exhaustive
@@ -78,7 +78,7 @@ def test_a_clone_runs_beside_its_job_from_a_savepoint_and_both_are_exact(
     job.deliver()
     job.wait_for_all()
     job.wait_for_all(tmp_path / "clone", after=forked_at)
-    shown = [(each["status"], each["parallelism"]) for each in map(job.show, ("counts", "copy"))]
+    shown = [(each["status"]["state"], each["spec"]["parallelism"]) for each in map(job.show, ("counts", "copy"))]
     assert shown == [("RUNNING", 2), ("RUNNING", 3)]
 
 
@@ -88,15 +88,15 @@ def test_a_running_job_follows_new_settings_without_another_driver(
 ) -> None:
     job = counting(control_plane, tmp_path, parallelism=2, max_parallelism=16, checkpoints={"interval_ms": 2000})
     job.wait_for_all()
-    attempt = job.show()["attempt"]["number"]
+    attempt = job.show()["status"]["attempt"]["number"]
     settings = {"checkpoints": {"interval_ms": 60_000}, "restart": {"type": "none"}, "batch_interval_ms": 100}
-    told = control_plane.api.patch(job_path("counts"), settings, if_match='"1"')
+    told = control_plane.api.patch(job_path("counts"), {"spec": settings}, if_match='"1"')
     assert (told["change"], told["job"]["revision"]) == (None, 2)
     wait_until(lambda: follows(control_plane, 2), SECONDS, what="the driver that follows the revision", poll=0.5)
     job.deliver()
     job.wait_for_all()
     shown_last = job.show()
-    assert (shown_last["status"], shown_last["attempt"]["number"]) == ("RUNNING", attempt)
+    assert (shown_last["status"]["state"], shown_last["status"]["attempt"]["number"]) == ("RUNNING", attempt)
     control_plane.api.post(job_path("counts", "cancel"))
 
 
@@ -121,10 +121,10 @@ def let_fail(platform: RunningControlPlane, job: CountsJob) -> None:
     job.act("cancel")
     assert keyscale(platform, "jobs", "wait", "counts", "--for", "STOPPED").exit_code == 0
     program = {"artifact_id": job.program(RAISES)}
-    platform.api.patch(job_path("counts"), program, if_match=f'"{job.show()["revision"]}"')
+    platform.api.patch(job_path("counts"), {"spec": program}, if_match=f'"{job.show()["revision"]}"')
     job.act("start")
     job.deliver()
-    wait_until(lambda: job.show()["failure"], SECONDS, what="a failure of the third version")
+    wait_until(lambda: job.show()["status"]["failure"], SECONDS, what="a failure of the third version")
 
 
 @pytest.mark.exhaustive
@@ -144,13 +144,13 @@ def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_aga
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == {1}, "what the second version has counted is counted again"
 
-        stateless = {"artifact_id": job.program(2), "upgrade_mode": "stateless"}
+        stateless = {"spec": {"artifact_id": job.program(2)}, "upgrade_mode": "stateless"}
         change = platform.api.patch(job_path("counts"), stateless, if_match='"1"')["change"]
         assert job.ended(change["id"])["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == {2}, "all input is read again"
-        assert job.show()["status"] == "RUNNING"
+        assert job.show()["status"]["state"] == "RUNNING"
         job.act("cancel")
 
 
@@ -160,14 +160,16 @@ def test_a_program_that_fails_on_its_first_record_is_taken_back_although_timers_
 ) -> None:
     with running_control_plane() as platform:
         job = counting(platform, tmp_path, tick_ms=300, parallelism=2, checkpoints={"interval_ms": 2000})
-        before = job.show()["attempt"]["metrics"]["batches"]
-        wait_until(lambda: job.show()["attempt"]["metrics"]["batches"] > before + 2, what="batches of timers alone")
+        before = job.show()["status"]["attempt"]["metrics"]["batches"]
+        wait_until(
+            lambda: job.show()["status"]["attempt"]["metrics"]["batches"] > before + 2, what="batches of timers alone"
+        )
 
         failed = job.ended(job.update(RAISES))
         assert (failed["status"], failed["failure"]["code"]) == ("ROLLED_BACK", "JOB_FUNCTION_FAILED")
         job.deliver()
         job.wait_for_all()
-        back = job.show()["attempt"]
+        back = job.show()["status"]["attempt"]
         assert failed["downtime_ms"] == back["first_commit_at_ms"] - failed["steps"][0]["started_at_ms"]
         job.act("cancel")
 
@@ -217,5 +219,5 @@ def test_a_job_that_fails_on_every_batch_goes_back_to_a_revision_that_did_not(
         job.deliver()
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == versions
-        assert job.show()["status"] == "RUNNING"
+        assert job.show()["status"]["state"] == "RUNNING"
         job.act("cancel")

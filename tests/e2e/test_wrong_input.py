@@ -42,18 +42,18 @@ def test_a_second_rescale_is_refused_while_one_runs_and_the_first_one_is_not_dis
     running.start()
     running.deliver_and_wait(2)
     for parallelism in (0, 9):
-        before = running.show()["parallelism"]
+        before = running.show()["spec"]["parallelism"]
         error = refusal(lambda parallelism=parallelism: running.rescale(parallelism))
         assert_is_clear(error.problem, "PARALLELISM_OUT_OF_RANGE")
         problem = keyscale(control_plane, "rescale", running.id, str(parallelism), "--json").problem
         assert_is_clear(problem, "PARALLELISM_OUT_OF_RANGE")
-        assert running.show()["parallelism"] == before
+        assert running.show()["spec"]["parallelism"] == before
     first = running.rescale(2)
     assert_is_clear(refusal(lambda: running.rescale(3)).problem, "OPERATION_IN_PROGRESS")
     assert_is_clear(keyscale(control_plane, "rescale", running.id, "3", "--json").problem, "OPERATION_IN_PROGRESS")
     running.wait("the first rescale to end", lambda: running.show_rescale(first)["status"] != "IN_PROGRESS")
     assert running.show_rescale(first)["status"] == "COMPLETED"
-    assert running.show()["parallelism"] == 2
+    assert running.show()["spec"]["parallelism"] == 2
     running.finish()
     assert running.wrong_checks() == []
 
@@ -63,7 +63,7 @@ def test_a_job_cannot_be_started_without_its_store_and_is_unchanged(tmp_path: Pa
     store = tmp_path / "store"
     with running_control_plane({"KEYSCALE_STORE_URL": store.as_uri()}) as platform:
         artifact = upload_file(platform.api, SCRIPT)
-        name = platform.api.post("/v1/jobs", {"name": "stranded", "artifact_id": artifact["id"]})["name"]
+        name = platform.api.post("/v1/jobs", {"name": "stranded", "spec": {"artifact_id": artifact["id"]}})["name"]
         before = platform.api.get(job_path(name))
         if store.exists():
             store.rename(tmp_path / "unplugged")

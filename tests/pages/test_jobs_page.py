@@ -39,10 +39,10 @@ def test_the_rates_and_the_last_checkpoint_of_a_job_are_in_the_table(page: Page,
     def add_figures(route: Route) -> None:
         answer = route.fetch()
         (job,) = [one for one in answer.json()["jobs"] if one["name"] == "departures"]
-        job["status"] = "RESCALING"
-        job["figures"] |= {"input_rate": 64.0, "processed_rate": 930.0}
+        job["status"]["state"] = "RESCALING"
+        job["metrics"] |= {"input_rate": 64.0, "processed_rate": 930.0}
         size = {"checkpointed_size": 2048, "state_size": 4096, "end_to_end_duration": 1500}
-        job["latest_checkpoint"] = {"id": 7, "completed_at_ms": now_ms() - 65_000, **size}
+        job["status"]["latest_checkpoint"] = {"id": 7, "completed_at_ms": now_ms() - 65_000, **size}
         route.fulfill(response=answer, json={"jobs": [job], "next": None})
 
     page.route("**/jobs?limit=*", add_figures)

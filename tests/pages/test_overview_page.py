@@ -63,7 +63,7 @@ def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page
     def run(route: Route) -> None:
         answer = route.fetch()
         figures = {"input_rate": 5.0, "lag_records": 9, "state_size": 9216}
-        route.fulfill(response=answer, json=answer.json() | {"figures": answer.json()["figures"] | figures})
+        route.fulfill(response=answer, json=answer.json() | {"metrics": answer.json()["metrics"] | figures})
 
     page.route("**/jobs/late", run)
     page.route("**/jobs/late/stream", lambda route: route.abort())
@@ -122,9 +122,9 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
     def run(route: Route) -> None:
         answer = route.fetch()
         job = answer.json()
-        job["attempt"]["last_commit_at_ms"] = now_ms()
-        job["attempt"]["metrics"] |= shown["metrics"]
-        job["figures"]["input_rate"] = shown["input_rate"]
+        job["status"]["attempt"]["last_commit_at_ms"] = now_ms()
+        job["status"]["attempt"]["metrics"] |= shown["metrics"]
+        job["metrics"]["input_rate"] = shown["input_rate"]
         route.fulfill(response=answer, json=job)
 
     page.route("**/jobs/fanned", run)
@@ -164,7 +164,7 @@ def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform
 
     def add_item(route: Route) -> None:
         answer = route.fetch()
-        route.fulfill(response=answer, json={**answer.json(), "health": [item]})
+        route.fulfill(response=answer, json=with_health(answer.json(), [item]))
 
     page.route("**/jobs/departures/stream", lambda route: route.abort())  # it asks again and again, and sees the item
     page.goto(f"{platform.url}/ui/jobs/departures")
@@ -226,7 +226,7 @@ def test_drivers_whose_clocks_are_wrong_by_any_number_leave_the_page_whole(page:
 
     def skew(route: Route) -> None:
         answer = route.fetch()
-        route.fulfill(response=answer, json=answer.json() | {"health": faults})
+        route.fulfill(response=answer, json=with_health(answer.json(), faults))
 
     page.route("**/jobs/skewed", skew)
     open_page(page, platform, "/ui/jobs/skewed/overview")
@@ -254,3 +254,7 @@ def test_a_job_at_work_has_its_labels_figures_graph_and_charts(page: Page, platf
     expect(nodes.nth(1)).to_contain_text(re.compile(r"Busiest subtask\d+ %"))
     expect(page.locator("#operators tr")).to_have_count(2)
     expect(page.locator("#charts figure .xtick").first).to_be_attached()
+
+
+def with_health(job: dict[str, Any], faults: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**job, "status": {**job["status"], "health": faults}}

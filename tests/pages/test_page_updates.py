@@ -63,7 +63,7 @@ def test_a_page_follows_the_stream_and_asks_again_and_again_while_there_is_none(
     freeze(page)
     open_page(page, platform, "/ui/jobs/followed/rescale")
     for revision in (1, 2):  # the second change comes after all that the stream says at its beginning
-        change = {"parallelism": 4 + revision}
+        change = {"spec": {"parallelism": 4 + revision}}
         platform.api.patch("/v1/jobs/followed", change, if_match=f'"{revision}"')
         expect(page.locator("#parallelism-hint")).to_have_text(f"From 1 to 128; now {4 + revision}.")
     before = len(asked)

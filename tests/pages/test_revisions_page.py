@@ -60,14 +60,14 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     expect(differing).to_contain_text(["parallelism", "checkpoints.interval_ms"])
     expect(differing.first.get_by_role("cell")).to_have_text(["2", "3"])
     job = platform.api.get("/v1/jobs/revised")
-    assert (job["parallelism"], job["checkpoints"]["interval_ms"]) == (3, 2500)
+    assert (job["spec"]["parallelism"], job["spec"]["checkpoints"]["interval_ms"]) == (3, 2500)
 
     history.nth(2).get_by_role("button", name="Go to revision 1…").click()
     question = page.get_by_role("dialog")
     question.get_by_label("Current state").check()
     question.get_by_role("button", name="Roll back to revision 1").click()
     expect(history.nth(2)).to_contain_text("now")
-    assert platform.api.get("/v1/jobs/revised")["parallelism"] == 2
+    assert platform.api.get("/v1/jobs/revised")["spec"]["parallelism"] == 2
     platform.api.delete("/v1/jobs/revised")
 
 
@@ -77,7 +77,7 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
     platform.create_job("third")
     api = platform.api
     for number in (2, 3):
-        api.patch("/v1/jobs/third", {"parallelism": number + 1}, if_match=str(number - 1))
+        api.patch("/v1/jobs/third", {"spec": {"parallelism": number + 1}}, if_match=str(number - 1))
     with platform.sessions.begin() as session:
         session.add(
             Operation(
@@ -136,7 +136,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
         from_parallelism=2,
         to_parallelism=2,
         max_parallelism=128,
-        hash_id=job["hash_id"],
+        hash_id=job["spec"]["hash_id"],
         operators=[
             OperatorPlan(
                 uid="views-by-page",

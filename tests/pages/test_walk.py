@@ -187,7 +187,7 @@ def rescale(walk: Walk) -> None:
     walk.restart_control_plane()
     walk.expect_change("Rescale 1 → 2 Completed")
     expect(page.get_by_role("table", name="Past rescales").get_by_role("row")).to_have_count(2)
-    assert walk.platform.api.get(f"/v1/jobs/{walk.job}")["parallelism"] == 2
+    assert walk.platform.api.get(f"/v1/jobs/{walk.job}")["spec"]["parallelism"] == 2
     expect(page.get_by_label("Parallelism", exact=True)).to_have_value("2")
     assert_operators_add_up(walk)
 

@@ -9,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.jobs.protocol.messages import (
+from keyscale.jobs.protocol.messages import FailureHistory
+from keyscale.jobs.protocol.restart import GiveUp, RestartAfter, delay_ms_max, next_restart, with_failure
+from keyscale.jobs.protocol.specification import (
     FAILURE_TIMES_MAX,
     ExponentialDelayRestart,
-    FailureHistory,
     FailureRateRestart,
     FixedDelayRestart,
     NoRestart,
     RestartStrategy,
 )
-from keyscale.jobs.protocol.restart import GiveUp, RestartAfter, delay_ms_max, next_restart, with_failure
 
 ANY: TypeAdapter[RestartStrategy] = TypeAdapter(RestartStrategy)
 gaps = st.lists(st.integers(0, 200_000), min_size=1, max_size=FAILURE_TIMES_MAX + 20)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
-from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.source_order import stored_positions
 from keyscale.jobs.runtime.driver.attempt import OpenAttempt, open_attempt, reopen_attempt
 from keyscale.state.documents.job_counters import JobCounters
@@ -23,6 +22,7 @@ from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from tests.support.drivers.assignments import assignment as new_assignment
 
 MAIN, OTHER = JobId("main"), JobId("other")
 FAR_FUTURE_MS = 4_000_000_000_000
@@ -85,7 +85,7 @@ class RunningJob:
     def start(self, dies: str | None = None, **wish: object) -> None:
         """Starts the next attempt; it may die at its opening."""
         self.attempt += 1
-        assignment = Assignment(
+        assignment = new_assignment(
             job_id=self.job_id,
             job_name="job",
             attempt=self.attempt,

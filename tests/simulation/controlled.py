@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.schemas.change import RescaleRequest
-from keyscale.api.schemas.job import CheckpointRequest, JobRequest, StartRequest, StopRequest
+from keyscale.api.schemas.job import JobRequest, StartRequest, StopRequest
 from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
 from keyscale.api.schemas.restore import RestoreSource
 from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateRequest
@@ -26,6 +26,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.layout import Layout
@@ -94,11 +95,13 @@ class ControlledEnvironment(Environment):
             self._begin_control_plane(host)
         request = JobRequest(
             name=NAME,
-            artifact_id=ARTIFACT,
-            parallelism=2,
-            max_parallelism=MAX_PARALLELISM,
-            checkpoints=CheckpointRequest(**SETTINGS.model_dump()),
-            parameters={"fails": "no"},
+            spec=JobSpec(
+                artifact_id=ARTIFACT,
+                parallelism=2,
+                max_parallelism=MAX_PARALLELISM,
+                checkpoints=SETTINGS,
+                parameters={"fails": "no"},
+            ),
         )
         self._ask("create", lambda context: jobs.create(context, USER, request))
         self.world.run_until(self.world.now + 2.0)
@@ -124,7 +127,7 @@ class ControlledEnvironment(Environment):
 
     def on_upgrade(self, fails: bool, mode: str, *, twice: bool = False) -> None:
         given = UpdateRequest(
-            parameters={"fails": "yes" if fails else "no", "version": self._id()},
+            spec={"parameters": {"fails": "yes" if fails else "no", "version": self._id()}},
             upgrade_mode=mode,
             plan_first=False,
             change_id=self._id(),
@@ -193,7 +196,7 @@ class ControlledEnvironment(Environment):
             return
         given = CloneRequest(
             name=f"clone-{self._id()}",
-            parallelism=parallelism,
+            spec={"parallelism": parallelism},
             start=True,
             restore_from=RestoreSource(latest=True),
             claim_mode=ClaimMode.CLAIM if claim else ClaimMode.NO_CLAIM,
@@ -325,7 +328,7 @@ class ControlledEnvironment(Environment):
             job = session.scalars(select(Job).where(Job.name == NAME)).one()
             present = session.get_one(Revision, (job.id, job.revision))
         if present.parameters.get("fails") == "yes":
-            given = UpdateRequest(parameters={"fails": "no"}, plan_first=False, change_id=self._id())
+            given = UpdateRequest(spec={"parameters": {"fails": "no"}}, plan_first=False, change_id=self._id())
             if job.status not in SETTLED:
                 self._request_now("cancel", lambda context: jobs.cancel(context, USER, NAME))
                 if not self._wait("the cancelled job to end", lambda: self._status() in SETTLED):
@@ -427,8 +430,8 @@ class ControlledEnvironment(Environment):
                         self.auditor.find(f"attempts {numbers} of {job.name} run")
                     for driver in alive:
                         given = driver.assignment
-                        if given is not None and given.parallelism != revision.parallelism:
-                            self.auditor.find(f"{job.name} runs at parallelism {given.parallelism}")
+                        if given is not None and given.spec.parallelism != revision.spec["parallelism"]:
+                            self.auditor.find(f"{job.name} runs at parallelism {given.spec.parallelism}")
 
     def _check_leader(self) -> None:
         """Checks that only the process of the last epoch takes a reconciler's steps."""
@@ -590,7 +593,7 @@ class ControlledEnvironment(Environment):
 
 
 def _slow() -> UpdateRequest:
-    return UpdateRequest(checkpoints=SLOW_SETTINGS.model_dump(), plan_first=False)
+    return UpdateRequest(spec={"checkpoints": SLOW_SETTINGS.model_dump()}, plan_first=False)
 
 
 def play_controlled(

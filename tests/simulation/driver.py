@@ -41,7 +41,7 @@ class PlayedRun(JobRun):
         status = self._status
         query = PlayedQuery(driver.world, driver.source, status.waits_for_input)
         sink: Any = driver.sink.sink_of(driver.process)
-        if self._assignment.parameters.get("fails") == "yes":
+        if self._assignment.spec.parameters.get("fails") == "yes":
             topology = topology_of(sink, query, FailOnFirstRecord())
         elif driver.is_timed:
             topology = topology_of(sink, query, TimedCount(), out_of_order_ms=OUT_OF_ORDER_MS)
@@ -113,7 +113,8 @@ class Driver:
         self.assignment = assignment
         world.trace.note(
             world,
-            f"runs at parallelism {assignment.parallelism}, {assignment.restore_mode} from {assignment.restore_from}",
+            f"runs at parallelism {assignment.spec.parallelism},"
+            f" {assignment.restore_mode} from {assignment.restore_from}",
         )
         work = self._disk / f"work-{self.job_id}-{self.attempt}"
         run = PlayedRun(

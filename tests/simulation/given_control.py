@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
-    CheckpointSettings,
     CheckpointStatus,
     HeartbeatResponse,
     LiveSettings,
 )
+from keyscale.jobs.protocol.specification import CheckpointSettings
 from tests.simulation.network import AttemptEndedError
 from tests.simulation.object_store import URL
 
@@ -55,6 +55,10 @@ class GivenControl:
     settings: CheckpointSettings = SETTINGS
     assigned: CheckpointSettings = SETTINGS
 
+    def _followed(self, job_id: str, attempt: int) -> LiveSettings:
+        spec = self.assignments[job_id, attempt].spec.model_copy(update={"checkpoints": self.settings})
+        return LiveSettings(revision=2, spec=spec)
+
     def attach(self, job_id: str, attempt: int, message: AttachRequest) -> AttachResponse:  # noqa: ARG002
         if (job_id, attempt) in self.over:
             return AttachResponse(decision="exit")
@@ -69,7 +73,7 @@ class GivenControl:
         commands = self.commands.get((job_id, attempt), [])
         return HeartbeatResponse(
             commands=[command for command in commands if command.id not in self.results],
-            settings=None if self.settings is SETTINGS else LiveSettings(revision=2, checkpoints=self.settings),
+            settings=None if self.settings is SETTINGS else self._followed(job_id, attempt),
         )
 
     def report_checkpoint(self, job_id: str, attempt: int, message: CheckpointReport) -> None:  # noqa: ARG002
@@ -84,13 +88,16 @@ class GivenControl:
                 "job_id": job_id,
                 "job_name": job_id,
                 "attempt": attempt,
-                "parallelism": parallelism,
-                "max_parallelism": MAX_PARALLELISM,
+                "spec": {
+                    "artifact_id": "artifact",
+                    "parallelism": parallelism,
+                    "max_parallelism": MAX_PARALLELISM,
+                    "checkpoints": self.assigned.model_dump(),
+                },
                 "artifact_filename": "none.py",
                 "artifact_sha256": "0" * 64,
                 "store_url": URL,
                 "next_checkpoint_id": max(reported, default=0) + 1,
-                "checkpoints": self.assigned,
                 **restore,
             }
         )

@@ -338,7 +338,7 @@ class SoakRig:
 
     def _driver(self) -> list[psutil.Process]:
         try:
-            attempt = self.control_plane.api.get(job_path(self.job_id))["attempt"]
+            attempt = self.control_plane.api.get(job_path(self.job_id))["status"]["attempt"]
         except (RefusedError, ControlPlaneUnreachableError):  # its database starts again, or it does
             return []
         pid = attempt["pid"] if attempt else None  # once the driver has ended, it may be another process's number

@@ -144,19 +144,21 @@ class ViewsUnderFaults:
         artifact = upload_file(self._control_plane.api, self.SCRIPT)
         body = {
             "name": "views",
-            "artifact_id": artifact["id"],
-            "parallelism": 2,
-            "parameters": {
-                "servers": self._broker.servers,
-                "topic": self._views,
-                "output": str(self._output),
-                "counts_topic": self._counts,
-                "staging": str(self._control_plane.home / "data" / "staging"),
-                "max_records_per_batch": "500",
+            "spec": {
+                "artifact_id": artifact["id"],
+                "parallelism": 2,
+                "parameters": {
+                    "servers": self._broker.servers,
+                    "topic": self._views,
+                    "output": str(self._output),
+                    "counts_topic": self._counts,
+                    "staging": str(self._control_plane.home / "data" / "staging"),
+                    "max_records_per_batch": "500",
+                },
+                "secrets": ["COUNTS"],
+                "checkpoints": {"interval_ms": 1000},
+                "restart": RESTART,
             },
-            "secrets": ["COUNTS"],
-            "checkpoints": {"interval_ms": 1000},
-            "restart": RESTART,
         }
         self.id = self._control_plane.api.post("/v1/jobs", body)["id"]
 
@@ -183,7 +185,9 @@ class ViewsUnderFaults:
 
     def check_all(self) -> None:
         self._control_plane.api.post(job_path(self.id, "stop"), {"drain": True})
-        wait_until(lambda: show(self._control_plane, self.id)["status"] == "FINISHED", 600, what="the end of the job")
+        wait_until(
+            lambda: show(self._control_plane, self.id)["status"]["state"] == "FINISHED", 600, what="the end of the job"
+        )
         table = self._table()
         self._check(table)
         sent = sorted((view["id"], view["page"]) for view in map(json.loads, self._sent))

@@ -202,12 +202,12 @@ class Observer:
             self.silent += 1
             return
         answered_ms = now_ms()
-        figures = job["figures"]
+        figures = job["metrics"]
         self.observations += 1
-        attempt = job["attempt"] or {}
+        attempt = job["status"]["attempt"] or {}
         if attempt.get("number") != self._attempt:
             self._attempt, self._attempt_ms = attempt.get("number"), asked_ms
-        is_calm = is_calm and job["status"] == "RUNNING" and figures["input_rate"] is not None
+        is_calm = is_calm and job["status"]["state"] == "RUNNING" and figures["input_rate"] is not None
         is_calm = is_calm and asked_ms - self._attempt_ms > 1000 * CALM_SECONDS  # a young driver has rates of its own
         points = [
             (at_ms, series["step_ms"], {name: series["series"][name][index] for name in names})
@@ -225,9 +225,9 @@ class Observer:
             "at_ms": asked_ms,
             "fault": self.rig.present,
             "is_calm": is_calm,
-            "status": job["status"],
+            "status": job["status"]["state"],
             "attempt": attempt.get("number"),
-            "parallelism": job["parallelism"],
+            "parallelism": job["spec"]["parallelism"],
             "api_waiting": figures["lag_records"],
             "api_waiting_age_s": None if waiting_ms is None else round((answered_ms - waiting_ms) / 1000, 1),
             "api_rate": None if figures["input_rate"] is None else round(figures["input_rate"], 1),

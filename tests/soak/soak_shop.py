@@ -170,17 +170,19 @@ class ShopUnderFaults:
         artifact = upload_file(self._control_plane.api, self.SCRIPT)
         body = {
             "name": "shop",
-            "artifact_id": artifact["id"],
-            "parallelism": 2,
-            "parameters": {
-                "servers": self.broker.servers,
-                "topic": self.topic,
-                "output": str(self._output),
-                "max_records_per_batch": "2000",
+            "spec": {
+                "artifact_id": artifact["id"],
+                "parallelism": 2,
+                "parameters": {
+                    "servers": self.broker.servers,
+                    "topic": self.topic,
+                    "output": str(self._output),
+                    "max_records_per_batch": "2000",
+                },
+                "secrets": ["COUNTS"],
+                "checkpoints": {"interval_ms": 3000},
+                "restart": RESTART,
             },
-            "secrets": ["COUNTS"],
-            "checkpoints": {"interval_ms": 3000},
-            "restart": RESTART,
         }
         self.id = self._control_plane.api.post("/v1/jobs", body)["id"]
 
@@ -210,7 +212,7 @@ class ShopUnderFaults:
 
     def rescale(self) -> str:
         """Asks for another parallelism; returns the id of the change."""
-        parallelism = 5 - show(self._control_plane, self.id)["parallelism"]
+        parallelism = 5 - show(self._control_plane, self.id)["spec"]["parallelism"]
         return str(self._control_plane.api.post(job_path(self.id, "rescale"), {"parallelism": parallelism})["id"])
 
     def end_of_change(self, change_id: str, seconds: float) -> str:
@@ -243,7 +245,7 @@ class ShopUnderFaults:
         """Returns each shown number that contradicts the brokers or the sinks."""
         rows = self.visible_rows() or {}
         try:
-            shown = show(self._control_plane, self.id)["figures"]
+            shown = show(self._control_plane, self.id)["metrics"]
         except (RefusedError, ControlPlaneUnreachableError):
             return {"answers": (1, 0)}
         right = {
@@ -278,7 +280,7 @@ class ShopUnderFaults:
 
     def _is_drained(self) -> bool:
         try:
-            status = show(self._control_plane, self.id)["status"]
+            status = show(self._control_plane, self.id)["status"]["state"]
             if status in {"RUNNING", "RESTARTING"}:  # until a request has been accepted
                 self._control_plane.api.post(job_path(self.id, "stop"), {"drain": True})
         except (RefusedError, ControlPlaneUnreachableError):

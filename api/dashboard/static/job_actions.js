@@ -38,13 +38,13 @@ export class JobActions {
   show(job) {
     this.job = job;
     const { start, savepoint, stop, cancel, remove: removal } = this.buttons;
-    const ended = ENDED.has(job.status);
+    const ended = ENDED.has(job.status.state);
     byId("actions").hidden = false;
     start.hidden = removal.hidden = !ended;
     savepoint.hidden = stop.hidden = cancel.hidden = ended;
-    setRefused(savepoint, job.change_id ? "A change of this job is in progress."
-      : job.status === "RUNNING" ? "" : "Only a running job can take a savepoint.");
-    setRefused(stop, job.status === "STOPPING" ? "The job is already stopping." : "");
+    setRefused(savepoint, job.status.change_id ? "A change of this job is in progress."
+      : job.status.state === "RUNNING" ? "" : "Only a running job can take a savepoint.");
+    setRefused(stop, job.status.state === "STOPPING" ? "The job is already stopping." : "");
   }
 
   async askThenSend(name, rest, question) {

@@ -16,7 +16,7 @@ let lastNodes = [];
  * @returns {boolean} whether there is one
  */
 export function drawGraph(box, job) {
-  const metrics = job.attempt?.metrics;
+  const metrics = job.status.attempt?.metrics;
   const told = metrics?.graph.length ? metrics.graph
     : (metrics?.operators ?? []).map((one) => ({ uid: one.uid, kind: "OPERATOR", inputs: [] }));
   const nodes = lastNodes = told.length ? told : lastNodes;
@@ -50,15 +50,15 @@ export function placesOf(nodes) {
 
 /** Records per second that an operator reads, or emits; null if that is not known. */
 function rateOf(uid, name, job) {
-  const operator = job.attempt?.metrics?.operators.find((one) => one.uid === uid);
-  return job.figures.input_rate === null ? null : operator?.[`${name}_records_per_second`] ?? null;
+  const operator = job.status.attempt?.metrics?.operators.find((one) => one.uid === uid);
+  return job.metrics.input_rate === null ? null : operator?.[`${name}_records_per_second`] ?? null;
 }
 
 /** Records per second that leave a node; null for sinks, and where it is not known. */
 function emitted(node, nodes, job) {
   if (node.kind === "OPERATOR") return rateOf(node.uid, "write", job);
   if (node.kind === "SINK") return null;
-  return isOnlySource(nodes) ? job.figures.input_rate : null;
+  return isOnlySource(nodes) ? job.metrics.input_rate : null;
 }
 
 const isOnlySource = (nodes) => nodes.filter((one) => one.kind === "SOURCE").length === 1;
@@ -79,12 +79,12 @@ function nodeOf(node, [column, row], content) {
 }
 
 function contentOf(node, nodes, job, emits, flows) {
-  const metrics = job.attempt?.metrics;
-  const isNow = job.figures.input_rate !== null;
+  const metrics = job.status.attempt?.metrics;
+  const isNow = job.metrics.input_rate !== null;
   if (node.kind === "SOURCE") {
     return [element("small", { class: "soft" }, "source"), element("dl", {}, ...definitions([
       ["Arriving", rate(emits)],
-      ...(isOnlySource(nodes) ? [["Records waiting", number(isNow ? job.figures.lag_records : null)]] : []),
+      ...(isOnlySource(nodes) ? [["Records waiting", number(isNow ? job.metrics.lag_records : null)]] : []),
     ]))];
   }
   if (node.kind === "SINK") {
@@ -98,7 +98,7 @@ function contentOf(node, nodes, job, emits, flows) {
   const operator = metrics?.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
   // The subtasks' metrics come from the last batch, which may be long ago.
-  const busy = !isNow ? null : job.figures.busy_ratio ? Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio)) : 0;
+  const busy = !isNow ? null : job.metrics.busy_ratio ? Math.max(0, ...operator.subtasks.map((one) => one.busy_ratio)) : 0;
   return [
     busy === null ? null
       : element("meter", { min: 0, max: 1, high: 0.8, value: busy.toFixed(2), "aria-label": `Busiest subtask ${percent(busy)}` }),

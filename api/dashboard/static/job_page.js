@@ -59,20 +59,20 @@ function showHead(job) {
   document.title = `${byId("job").dataset.tab} of ${job.name} · Keyscale`;
   setText(byId("name"), job.name);
   setText(byId("job-id"), job.id);
-  setPill(byId("status"), job.status);
+  setPill(byId("status"), job.status.state);
   const labels = Object.entries(job.labels);
   byId("labels").hidden = labels.length === 0;
   setChildren(byId("labels"), ...labels.map(([name, value]) => element("li", {}, `${name}: ${value}`)));
   showFailure(job);
-  showHealth(job.health);
+  showHealth(job.status.health);
 }
 
 function showFailure(job) {
   const box = byId("failure");
-  box.hidden = !job.failure;
-  if (job.failure) {
-    const said = job.status === "FAILED" ? "The job failed. " : "The job had to restart. ";
-    setChildren(box, element("strong", {}, said), ...failureParts(job.failure));
+  box.hidden = !job.status.failure;
+  if (job.status.failure) {
+    const said = job.status.state === "FAILED" ? "The job failed. " : "The job had to restart. ";
+    setChildren(box, element("strong", {}, said), ...failureParts(job.status.failure));
   }
 }
 

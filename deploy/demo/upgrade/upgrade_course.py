@@ -133,7 +133,7 @@ class UpgradeCourse:
     def _plan(self, artifact: str) -> None:
         self._feeder.allow(self._share)  # reports come in while the request waits for its answer
         self.plan = self.control_plane.request(
-            "POST", job_path(self.job.id, "plan"), json={"artifact_id": artifact}, timeout=PLAN_TIMEOUT_S
+            "POST", job_path(self.job.id, "plan"), json={"spec": {"artifact_id": artifact}}, timeout=PLAN_TIMEOUT_S
         ).json()
         self.display.step("[bold]planned[/]: what will become of each state, before anything stops")
         self._show(make_table(state_rows(self.plan), STATE_COLUMNS))
@@ -178,8 +178,7 @@ class UpgradeCourse:
         body = {
             "name": CLONE_NAME,
             "restore_from": {"location": location},
-            "parallelism": self.scenario.clone_parallelism,
-            "parameters": {"output": str(output)},
+            "spec": {"parallelism": self.scenario.clone_parallelism, "parameters": {"output": str(output)}},
             "start": True,
         }
         self.display.step(
@@ -208,7 +207,7 @@ class UpgradeCourse:
     def _change(self, artifact: str, message: str) -> dict[str, Any]:
         files = self._feeder.delivered()
         revision = self.job.show()["revision"]
-        body = {"artifact_id": artifact, "message": message}
+        body = {"spec": {"artifact_id": artifact}, "message": message}
         accepted = self.control_plane.patch(job_path(self.job.id), body, if_match=f'"{revision}"')["change"]
 
         def show_phase(phase: dict[str, Any]) -> None:

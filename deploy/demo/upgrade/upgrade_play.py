@@ -107,6 +107,8 @@ def course_checks(course: UpgradeCourse) -> list[Check]:
         Check("ends of the changes", ", ".join(wanted), ", ".join(ended), wanted == ended),
         equal("changes during which reports came in", len(wanted), sum(change.files > 0 for change in course.changes)),
         equal("revision of the job at the end", 2, course.job.show()["revision"]),
-        equal("parallelism of the clone", course.scenario.clone_parallelism, course.clone.show()["parallelism"]),
+        equal(
+            "parallelism of the clone", course.scenario.clone_parallelism, course.clone.show()["spec"]["parallelism"]
+        ),
         Check("the job went on beside its clone", "yes", "yes" if course.rows_beside else "no", course.rows_beside > 0),
     ]

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
         FailureHistory,
         GraphNode,
         OperatorMetrics,
-        RestartStrategy,
         SinkMetrics,
         SinkOutage,
         SourceMetrics,
     )
+    from ...protocol.specification import RestartStrategy
     from ..batch.locality import Locality
 
 _HEARTBEAT_SUBTASKS_MAX = 8192  # some 300 bytes each; the control plane reads 4 MiB

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...protocol.messages import LiveSettings
+from ...protocol.specification import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,21 +37,16 @@ class FollowedSettings:
 
     def assigned(self, assignment: Assignment) -> None:
         """Replaces the settings by the settings of an assignment."""
-        self.follow(
-            LiveSettings(
-                revision=assignment.revision,
-                checkpoints=assignment.checkpoints,
-                restart=assignment.restart,
-                batch_interval_ms=assignment.batch_interval_ms,
-            )
-        )
+        self._running = assignment.spec
+        self.follow(LiveSettings(revision=assignment.revision, spec=assignment.spec))
 
     @property
     def newest(self) -> LiveSettings:
         return self._newest
 
     def follow(self, settings: LiveSettings) -> None:
-        """Replaces the settings."""
-        self._newest: LiveSettings = settings
+        """Replaces the settings that need no restart."""
+        spec = followed(self._running, settings.spec)
+        self._newest: LiveSettings = settings.model_copy(update={"spec": spec})
         self._status.follows(settings.revision)
         self.on_change()

@@ -101,9 +101,9 @@ def open_attempt(
     claims = _claim(store, assignment, manifest)
     opened = AttemptOpened(
         attempt=Attempt(assignment.attempt),
-        parallelism=assignment.parallelism,
-        max_parallelism=assignment.max_parallelism,
-        hash_id=HashId(assignment.hash_id),
+        parallelism=assignment.spec.parallelism,
+        max_parallelism=assignment.spec.max_parallelism,
+        hash_id=HashId(assignment.spec.hash_id),
         restored_from=manifest.path if manifest else None,
         opened_at_ms=now_ms(),
         operators=dict(operators),

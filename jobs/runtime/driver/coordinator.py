@@ -22,7 +22,8 @@ from .run_outcome import RunOutcome, failure_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...protocol.messages import CheckpointSettings, Command
+    from ...protocol.messages import Command
+    from ...protocol.specification import CheckpointSettings
     from ..control.driver_status import DriverStatus
     from .batch_loop import BatchLoop
     from .checkpoints import Checkpoints, CompletedSnapshot

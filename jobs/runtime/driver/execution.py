@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from keyscale.state.doors.objects import ObjectStore
 
     from ...graph.topology import Topology
-    from ...protocol.messages import Assignment, CheckpointSettings, Command
+    from ...protocol.messages import Assignment, Command
+    from ...protocol.specification import CheckpointSettings
     from ..control.driver_status import DriverStatus
     from ..control.followed_settings import FollowedSettings
     from ..control.reporter import Reporter
@@ -126,16 +127,16 @@ class Execution:
         self._info = RunInfo(
             job_id=JobId(assignment.job_id),
             attempt=Attempt(assignment.attempt),
-            parallelism=assignment.parallelism,
-            max_parallelism=assignment.max_parallelism,
-            hash_id=HashId(assignment.hash_id),
+            parallelism=assignment.spec.parallelism,
+            max_parallelism=assignment.spec.max_parallelism,
+            hash_id=HashId(assignment.spec.hash_id),
             store_url=assignment.store_url,
             local_root=context.local_root,
             rocksdb=topology.rocksdb,
-            store_outage_max_ms=assignment.checkpoints.store_outage_max_ms,
+            store_outage_max_ms=assignment.spec.checkpoints.store_outage_max_ms,
         )
         self._retries = Retries(
-            assignment.checkpoints.store_outage_max_ms, lambda: context.outcome_box.outcome is not None
+            assignment.spec.checkpoints.store_outage_max_ms, lambda: context.outcome_box.outcome is not None
         )
         self._sink_retries = replace(self._retries, awaited=SinkUnavailableError)
         self._operators = operator_declarations(topology)
@@ -313,7 +314,7 @@ class Execution:
     def _coordinator(
         self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, loop: BatchLoop, query: JobQuery
     ) -> Coordinator:
-        context, settings = self._context, self._context.settings.newest.checkpoints
+        context, settings = self._context, self._context.settings.newest.spec.checkpoints
         layout = Layout(self._info.job_id)
         existing = existing_checkpoints(context.store, layout)
         snapshots = SnapshotContext(
@@ -362,8 +363,8 @@ class Execution:
             if newest is followed:
                 return
             followed = newest
-            checkpoints.context = replace(checkpoints.context, timeout_ms=newest.checkpoints.timeout_ms)
-            checkpoints.retained_count = newest.checkpoints.retained_count
+            checkpoints.context = replace(checkpoints.context, timeout_ms=newest.spec.checkpoints.timeout_ms)
+            checkpoints.retained_count = newest.spec.checkpoints.retained_count
             interval_ms = self._batch_interval_ms()
             if interval_ms != loop.batch_interval_ms:
                 loop.batch_interval_ms = interval_ms
@@ -373,13 +374,13 @@ class Execution:
         def run_retention() -> None:
             # The base is needed until the attempt has its own checkpoint; longer would keep all of the log since.
             needed = protected if checkpoints.base is opened.manifest else frozenset[str]()
-            retention.policy = _retention_policy(context.settings.newest.checkpoints, needed)
+            retention.policy = _retention_policy(context.settings.newest.spec.checkpoints, needed)
             retention.run_if_due()
 
         return Coordinator(
             checkpoints,
             loop,
-            lambda: context.settings.newest.checkpoints,
+            lambda: context.settings.newest.spec.checkpoints,
             context.status,
             context.outcome_box,
             commands=context.commands,
@@ -392,7 +393,7 @@ class Execution:
 
     def _batch_interval_ms(self) -> int:
         """Returns the interval of the job's specification, or else of its script."""
-        given_ms = self._context.settings.newest.batch_interval_ms
+        given_ms = self._context.settings.newest.spec.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
     def _wait_for_end(self, query: JobQuery, progress: ProgressWatch) -> None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from keyscale.state.doors.objects import ObjectStore
 
     from ...graph.topology import Topology
-    from ...protocol.messages import Assignment, Command, RestartStrategy, SecretReference
+    from ...protocol.messages import Assignment, Command
+    from ...protocol.specification import RestartStrategy, SecretReference
     from ..control.channel import ControlChannel
     from .attachment import Attachment
 
@@ -105,7 +106,7 @@ class JobRun:
         """
         if self._attachment is None:
             self._status.enter(DriverState.RESTORING)
-            start_workers(self._spark, self._assignment.parallelism)
+            start_workers(self._spark, self._assignment.spec.parallelism)
         else:
             self._status.prepares()  # the warm-up starts the workers
         self._reporter.start()
@@ -129,7 +130,7 @@ class JobRun:
         artifact = Artifact.fetch(self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory)
         environment = StreamEnvironment(
             self._spark,
-            {name: _value_of(given) for name, given in assignment.parameters.items()},
+            {name: _value_of(given) for name, given in assignment.spec.parameters.items()},
             lambda topology: self._run_topology(topology, environment.restart),
             skip_lost_records=assignment.skip_lost_records,
         )
@@ -165,7 +166,7 @@ class JobRun:
                 raise outcome.error
 
     def _check_targets(self, topology: Topology, store: ObjectStore) -> None:
-        limit_ms = self._assignment.checkpoints.store_outage_max_ms
+        limit_ms = self._assignment.spec.checkpoints.store_outage_max_ms
         retries = Retries(limit_ms, lambda: self._outcome_box.outcome is not None)
         sink_retries = replace(retries, awaited=SinkUnavailableError)
         TargetCheck(topology, self._assignment, store, self._local_root, retries, sink_retries).run()
@@ -202,7 +203,9 @@ class JobRun:
             local_root=self._local_root,
         )
         settings = self._settings
-        restarts = Restarts(lambda: settings.newest.restart or scripts_restart, self._assignment.failures, self._status)
+        restarts = Restarts(
+            lambda: settings.newest.spec.restart or scripts_restart, self._assignment.failures, self._status
+        )
         settings.on_change = restarts.show
         self._execute(context, topology, restarts)
 

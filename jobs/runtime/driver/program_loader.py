@@ -28,7 +28,6 @@ from pyspark.sql import SparkSession
 from keyscale.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.jobs.operators.failures import TaskOrigin, origin_of, typed_failure, with_origin
 from keyscale.jobs.operators.operator_contract import SubtaskProgress, run_subtask
-from keyscale.jobs.protocol.messages import SecretReference
 from keyscale.jobs.protocol.program import (
     ANSWER_FILE,
     QUESTION_FILE,
@@ -38,6 +37,7 @@ from keyscale.jobs.protocol.program import (
     ProgramDeclaration,
     ProgramQuestion,
 )
+from keyscale.jobs.protocol.specification import SecretReference
 from keyscale.jobs.runtime.driver.main import end_with_parent
 from keyscale.jobs.runtime.driver.run_outcome import failure_of
 from keyscale.jobs.runtime.errors import JobNotDeclaredError

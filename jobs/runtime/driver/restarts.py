@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ...protocol.messages import FailureHistory, RestartStrategy
+    from ...protocol.messages import FailureHistory
+    from ...protocol.specification import RestartStrategy
     from ..control.driver_status import DriverStatus
     from .run_outcome import RunOutcome, RunOutcomeBox
 

@@ -220,13 +220,15 @@ def check_fit(
     if resume.attempt >= assignment.attempt:
         raise FencedError(f"attempt {resume.attempt} was already opened, so attempt {assignment.attempt} may not begin")
     wrong = []
-    if resume.max_parallelism not in {None, assignment.max_parallelism}:
+    if resume.max_parallelism not in {None, assignment.spec.max_parallelism}:
         wrong.append(
-            f"the state has max parallelism {resume.max_parallelism}, the job {assignment.max_parallelism};"
+            f"the state has max parallelism {resume.max_parallelism}, the job {assignment.spec.max_parallelism};"
             " it cannot change"
         )
-    if resume.hash_id is not None and resume.hash_id != assignment.hash_id:
-        wrong.append(f"the state's keys are hashed by {resume.hash_id.value!r}, the job's by {assignment.hash_id!r}")
+    if resume.hash_id is not None and resume.hash_id != assignment.spec.hash_id:
+        wrong.append(
+            f"the state's keys are hashed by {resume.hash_id.value!r}, the job's by {assignment.spec.hash_id!r}"
+        )
     dropped = tuple(uid for uid, history in resume.operators.items() if uid not in operators and history.has_state)
     if not assignment.allow_non_restored_state:
         wrong += [f"the state has operator {uid!r}, which the job no longer has" for uid in dropped]

@@ -241,7 +241,7 @@ def upload(client: httpx.Client) -> Callable[..., Any]:
 @pytest.fixture
 def job(client: httpx.Client, upload: Callable[..., Any]) -> dict[str, Any]:
     """A created job, of parallelism 2 and max parallelism 16."""
-    body = {"name": "flights", "artifact_id": upload().json()["id"], "parallelism": 2, "max_parallelism": 16}
+    body = {"name": "flights", "spec": {"artifact_id": upload().json()["id"], "parallelism": 2, "max_parallelism": 16}}
     answer = client.post("/v1/jobs", json=body)
     assert answer.status_code == 201, answer.text
     created: dict[str, Any] = answer.json()

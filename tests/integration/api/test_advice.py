@@ -60,7 +60,7 @@ def test_an_artifact_can_be_deleted_once_its_job_is(platform: Platform, program:
     refused(keyscale(platform, "artifacts", "delete", artifact), "ARTIFACT_IN_USE")
     done(keyscale(platform, "jobs", "delete", "user-of-it"))
     for job in platform.api.get("/v1/jobs")["jobs"]:  # the same bytes are the same artifact
-        if job["artifact_id"] == artifact:
+        if job["spec"]["artifact_id"] == artifact:
             done(keyscale(platform, "jobs", "delete", job["name"]))
     done(keyscale(platform, "artifacts", "delete", artifact))
 
@@ -80,13 +80,13 @@ def test_a_job_is_found_by_a_name_of_the_list_and_gets_another_name_where_one_is
 
 
 def test_a_job_is_created_with_values_that_the_advice_allows(platform: Platform, program: Path) -> None:
-    bound = ("--max-parallelism", "16", "-p")
+    bound = ("--set", "max_parallelism=16", "-p")
     assert "from 1 to" in refused(create(platform, "bounded", program, *bound, "17"), "PARALLELISM_OUT_OF_RANGE")
     done(create(platform, "bounded", program, *bound, "16"))
-    setting = ("--spark-conf", "spark.driver.extraJavaOptions=-Dx=1")
+    setting = ("--set", "spark_conf.spark.driver.extraJavaOptions=-Dx=1")
     advice = refused(create(platform, "settled", program, *setting), "SPARK_CONF_NOT_ALLOWED")
     assert "docs/configuration.md" in advice
-    done(create(platform, "settled", program, "--spark-conf", "spark.executor.memory=1g"))
+    done(create(platform, "settled", program, "--set", "spark_conf.spark.executor.memory=1g"))
     for name in ("bounded", "settled"):
         done(keyscale(platform, "jobs", "delete", name))
 

@@ -10,6 +10,7 @@ import pytest
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.repositories import jobs
+from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.served_routes import api_routes
 from tests.support.error_trees import error_classes
 from tests.support.repository import ROOT
@@ -54,10 +55,10 @@ def test_a_method_that_a_path_does_not_support_is_answered_with_the_supported_me
 def test_a_misspelt_setting_or_a_truth_value_for_a_number_is_refused(
     client: httpx.Client, job: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    answer = client.post("/v1/jobs", json={"name": "x", "artifact_id": job["artifact_id"], **body})
+    answer = client.post("/v1/jobs", json=with_spec(name="x", artifact_id=job["spec"]["artifact_id"], **body))
     assert (answer.status_code, answer.json()["code"]) == (422, "REQUEST_INVALID")
     [field] = body
-    assert answer.json()["errors"][0]["field"].startswith(f"body.{field}")
+    assert answer.json()["errors"][0]["field"].startswith(f"body.spec.{field}")
 
 
 def test_a_rescale_to_true_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
@@ -68,8 +69,8 @@ def test_a_rescale_to_true_is_refused(client: httpx.Client, job: dict[str, Any])
 def test_settings_of_checkpoints_are_kept_with_the_defaults_filled_in(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
-    body = {"name": "x", "artifact_id": job["artifact_id"], "checkpoints": {"interval_ms": 5000}}
-    made = client.post("/v1/jobs", json=body).json()["checkpoints"]
+    body = {"name": "x", "spec": {"artifact_id": job["spec"]["artifact_id"], "checkpoints": {"interval_ms": 5000}}}
+    made = client.post("/v1/jobs", json=body).json()["spec"]["checkpoints"]
     assert (made["interval_ms"], made["retained_count"]) == (5000, 3)
 
 

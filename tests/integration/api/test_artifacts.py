@@ -89,7 +89,7 @@ def test_an_artifact_names_who_uploaded_it_and_the_jobs_that_use_it_as_program_o
     library = upload(b"one = 1\n", "tools.py").json()
     assert (program["uploaded_by"], program["used_by"]) == ("admin", [])
     for name, used in (("second", [library["id"]]), ("first", [library["id"]]), ("third", [])):
-        body = {"name": name, "artifact_id": program["id"], "libraries": used}
+        body = {"name": name, "spec": {"artifact_id": program["id"], "libraries": used}}
         assert client.post("/v1/jobs", json=body).status_code == 201
     listed = {each["name"]: each for each in client.get("/v1/artifacts").json()["artifacts"]}
     assert listed["program"]["used_by"] == ["first", "second", "third"]
@@ -98,10 +98,10 @@ def test_an_artifact_names_who_uploaded_it_and_the_jobs_that_use_it_as_program_o
 
 
 def test_an_artifact_that_a_job_uses_is_not_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
-    answer = client.delete(f"/v1/artifacts/{job['artifact_id']}")
+    answer = client.delete(f"/v1/artifacts/{job['spec']['artifact_id']}")
     assert (answer.status_code, answer.json()["code"]) == (409, "ARTIFACT_IN_USE")
     assert client.delete(f"/v1/jobs/{job['id']}").status_code == 204
-    assert client.delete(f"/v1/artifacts/{job['artifact_id']}").status_code == 204
+    assert client.delete(f"/v1/artifacts/{job['spec']['artifact_id']}").status_code == 204
 
 
 @pytest.mark.parametrize("entry", ["__main__.py", "main.py"])
@@ -147,7 +147,7 @@ def test_neither_a_wheel_nor_a_zip_of_modules_is_a_program(upload: Callable[...,
         upload(make_wheel("shapes", "1.0", **{"shapes.py": b""}), "shapes-1.0-py3-none-any.whl").json(),
         upload(make_zip(**{"shapes/__init__.py": b""}), "shapes.zip").json(),
     ):
-        refused = client.post("/v1/jobs", json={"name": "never", "artifact_id": artifact["id"]}).json()
+        refused = client.post("/v1/jobs", json={"name": "never", "spec": {"artifact_id": artifact["id"]}}).json()
         assert refused["code"] == "ARTIFACT_NOT_RUNNABLE"
 
 

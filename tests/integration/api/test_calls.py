@@ -104,7 +104,7 @@ def test_a_quiet_driver_gets_its_command_by_a_call(client: httpx.Client, driver:
 
 
 def test_new_settings_call_the_driver(client: httpx.Client, driver: Driver) -> None:
-    is_called, settings = driver.wait(15), {"checkpoints": {"interval_ms": 7000}}
+    is_called, settings = driver.wait(15), {"spec": {"checkpoints": {"interval_ms": 7000}}}
     assert client.patch("/v1/jobs/flights", json=settings, headers={"If-Match": '"1"'}).is_success
     assert is_called()
 

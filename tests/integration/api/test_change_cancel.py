@@ -86,7 +86,7 @@ def test_a_second_rescale_is_told_which_one_is_in_its_way(client: httpx.Client, 
 def test_a_dry_run_of_a_rescale_is_its_plan_and_changes_nothing(client: httpx.Client, job: dict[str, Any]) -> None:
     planned = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "dry_run": True})
     assert planned.status_code == 200, planned.text
-    assert planned.json() == client.post("/v1/jobs/flights/plan", json={"parallelism": 4}).json()
+    assert planned.json() == client.post("/v1/jobs/flights/plan", json={"spec": {"parallelism": 4}}).json()
     assert (planned.json()["from_parallelism"], planned.json()["to_parallelism"]) == (2, 4)
     assert client.get("/v1/jobs/flights").json() == job
     refused = client.post("/v1/jobs/flights/rescale", json={"parallelism": 400, "dry_run": True})

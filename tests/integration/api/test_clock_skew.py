@@ -107,9 +107,9 @@ def test_a_driver_that_one_replica_has_heard_is_heard_for_all(
     answer = client.post("/driver/heartbeat", json=beat, headers={"Authorization": "Bearer driver"})
     assert answer.status_code == 200, answer.text
     on_host(there)
-    assert client.get("/v1/jobs/flights").json()["figures"]["processed_rate"] == 12.5
+    assert client.get("/v1/jobs/flights").json()["metrics"]["processed_rate"] == 12.5
     [shown] = client.get("/v1/jobs").json()["jobs"]
-    assert shown["figures"]["processed_rate"] == 12.5
+    assert shown["metrics"]["processed_rate"] == 12.5
 
 
 class NoDriver:

@@ -359,7 +359,7 @@ def test_a_driver_answers_only_the_commands_of_its_own_job(
     client: httpx.Client, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
-    client.post("/v1/jobs", json={"name": "other", "artifact_id": job["artifact_id"]})
+    client.post("/v1/jobs", json={"name": "other", "spec": {"artifact_id": job["spec"]["artifact_id"]}})
     client.post("/v1/jobs/other/start")
     client.post("/v1/jobs/other/stop", json={"operation_id": "others"})
     result = {"command_id": "others", "status": "COMPLETED"}
@@ -422,8 +422,8 @@ def test_a_failure_after_which_a_driver_restarts_is_one_event(
     [event] = [event for event in events if event["kind"] == "RUN_FAILED"]
     assert event["details"]["failure_code"] == "JOB_FUNCTION_FAILED"
     assert "plate" not in event["message"], "events outlive their job"
-    assert "plate" in client.get("/v1/jobs/flights").json()["attempt"]["metrics"]["last_failure"]["message"]
-    shown = client.get("/v1/jobs/flights").json()["attempt"]["metrics"]
+    assert "plate" in client.get("/v1/jobs/flights").json()["status"]["attempt"]["metrics"]["last_failure"]["message"]
+    shown = client.get("/v1/jobs/flights").json()["status"]["attempt"]["metrics"]
     assert (shown["failures"]["count"], shown["restart"]["attempts"]) == (1, 3)
 
 
@@ -453,7 +453,7 @@ def test_a_heartbeat_that_is_more_than_a_job_can_have_is_refused_and_not_kept(
     assert answer.status_code == 422
     assert answer.json()["code"] in {"REQUEST_INVALID", "REPORT_INVALID"}
     assert driver(number, "heartbeat", state="RUNNING", metrics={"input_records": 5}).status_code == 200
-    assert client.get("/v1/jobs/flights").json()["figures"]["input_records"] == 5
+    assert client.get("/v1/jobs/flights").json()["metrics"]["input_records"] == 5
 
 
 def test_no_figure_of_a_driver_keeps_its_attempt_from_ending(
@@ -645,7 +645,8 @@ def test_a_jobs_secrets_are_masked_in_what_its_driver_reports(
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        revisions.current(session, found).secrets = ["ORDERS"]
+        revision = revisions.current(session, found)
+        revision.spec = {**revision.spec, "secrets": ["ORDERS"]}
     number = attempt()
     said = {"code": "X", "message": "of-the-orders and more", "traceback": "raise E('of-the-orders')"}
     metrics = {
@@ -691,7 +692,7 @@ def test_heartbeats_show_on_the_attempt(client: httpx.Client, attempt: Callable[
         metrics={"batches": 4, "input_records": 40},
         a_field_of_the_future=1,
     )
-    shown = client.get("/v1/jobs/flights").json()["attempt"]
+    shown = client.get("/v1/jobs/flights").json()["status"]["attempt"]
     assert (shown["driver_state"], shown["pid"], shown["restored_at_ms"]) == ("RUNNING", 4711, 900)
     assert (shown["first_commit_at_ms"], shown["last_commit_batch_id"]) == (1000, 3)
     assert shown["metrics"]["input_records"] == 40
@@ -744,7 +745,7 @@ def test_faults_of_a_running_job_are_in_its_health(
     number = attempt()
     driver(number, "attach", **ATTACH)
     driver(number, "heartbeat", state="RUNNING")
-    assert client.get("/v1/jobs/flights").json()["health"] == []
+    assert client.get("/v1/jobs/flights").json()["status"]["health"] == []
     failure = {"code": "STATE_RETENTION_BLOCKED", "message": "chk-2 cannot be read", "advice": "Repair it."}
     metrics = {
         "store_away_since_ms": 7,
@@ -753,7 +754,7 @@ def test_faults_of_a_running_job_are_in_its_health(
         "lost_records_since_ms": 9,
     }
     driver(number, "heartbeat", state="RUNNING", metrics=metrics)
-    away, lost, blocked = client.get("/v1/jobs/flights").json()["health"]
+    away, lost, blocked = client.get("/v1/jobs/flights").json()["status"]["health"]
     assert (lost["code"], lost["since_ms"]) == ("SOURCE_RECORDS_LOST", 9)
     assert "120 records" in lost["message"]
     assert (away["code"], away["since_ms"]) == ("STATE_STORE_UNAVAILABLE", 7)
@@ -764,7 +765,7 @@ def test_faults_of_a_running_job_are_in_its_health(
         "advice": "Repair it.",
     }
     driver(number, "heartbeat", state="RUNNING")
-    assert client.get("/v1/jobs/flights").json()["health"] == []
+    assert client.get("/v1/jobs/flights").json()["status"]["health"] == []
 
 
 def test_a_control_plane_proves_that_it_knows_an_attempt(

@@ -70,7 +70,7 @@ def create(client: httpx.Client, bring: Callable[..., str]) -> Callable[..., dic
     program = bring(PROGRAM, "program.py")
 
     def created(*libraries: str) -> dict[str, Any]:
-        body = {"name": "words", "artifact_id": program, "libraries": list(libraries)}
+        body = {"name": "words", "spec": {"artifact_id": program, "libraries": list(libraries)}}
         answer: dict[str, Any] = client.post("/v1/jobs", json=body).json()
         return answer
 
@@ -82,12 +82,12 @@ def test_a_job_has_the_libraries_of_its_revision_and_a_change_replaces_them(
 ) -> None:
     first = [wheel("shapes", "numpy>=1", "colours"), wheel("colours"), bring(b"x = 1\n", "helper.py"), "package:kafka"]
     job = create(*first)
-    assert job["libraries"] == first
+    assert job["spec"]["libraries"] == first
     jar = bring(make_zip(**{"META-INF/MANIFEST.MF": ""}), "codec.jar")
-    answer = client.patch("/v1/jobs/words", json={"libraries": [jar]}, headers={"If-Match": '"1"'})
+    answer = client.patch("/v1/jobs/words", json={"spec": {"libraries": [jar]}}, headers={"If-Match": '"1"'})
     assert answer.status_code < 300, answer.text
-    assert client.get("/v1/jobs/words").json()["libraries"] == [jar]
-    assert client.get("/v1/jobs/words/revisions/1").json()["libraries"] == first
+    assert client.get("/v1/jobs/words").json()["spec"]["libraries"] == [jar]
+    assert client.get("/v1/jobs/words/revisions/1").json()["spec"]["libraries"] == first
     assert client.delete(f"/v1/artifacts/{first[0]}").json()["code"] == "ARTIFACT_IN_USE"
 
 
@@ -106,6 +106,6 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert create("../x")["code"] == "REQUEST_INVALID"
     assert client.get("/v1/jobs").json()["jobs"] == []
     job = create(shapes, wheel("colours"))
-    answer = client.patch(f"/v1/jobs/{job['id']}", json={"libraries": [shapes]}, headers={"If-Match": '"1"'})
+    answer = client.patch(f"/v1/jobs/{job['id']}", json={"spec": {"libraries": [shapes]}}, headers={"If-Match": '"1"'})
     assert answer.json()["code"] == "LIBRARY_REQUIREMENT_MISSING"
-    assert client.get(f"/v1/jobs/{job['id']}").json()["libraries"] == job["libraries"]
+    assert client.get(f"/v1/jobs/{job['id']}").json()["spec"]["libraries"] == job["spec"]["libraries"]

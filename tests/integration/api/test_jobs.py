@@ -12,6 +12,7 @@ from keyscale.db.models import Attempt, Checkpoint, DeletedJob
 from keyscale.db.repositories import jobs, revisions
 from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
 from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics, Failure, FailureHistory
+from tests.support.control_plane.bodies import with_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,26 +33,31 @@ def code_of(answer: Any) -> tuple[int, str]:
 
 
 def test_a_created_job_is_shown_by_id_and_by_name(client: httpx.Client, job: dict[str, Any]) -> None:
-    assert job["status"] == "CREATED"
-    assert (job["parallelism"], job["max_parallelism"], job["artifact_version"]) == (2, 16, 1)
+    assert job["status"]["state"] == "CREATED"
+    assert (job["spec"]["parallelism"], job["spec"]["max_parallelism"], job["status"]["artifact_version"]) == (2, 16, 1)
     assert client.get(f"/v1/jobs/{job['id']}").json() == job
     assert client.get("/v1/jobs/flights").json() == job
     assert client.get("/v1/jobs").json() == {"jobs": [job], "next": None}
 
 
 def test_the_default_of_max_parallelism_is_that_of_flink(client: httpx.Client, job: dict[str, Any]) -> None:
-    body = {"artifact_id": job["artifact_id"]}
-    assert client.post("/v1/jobs", json={**body, "name": "a"}).json()["max_parallelism"] == 128
-    assert client.post("/v1/jobs", json={**body, "name": "b", "parallelism": 200}).json()["max_parallelism"] == 512
+    for name, parallelism, expected in (("a", 1, 128), ("b", 200, 512)):
+        body = with_spec(name=name, artifact_id=job["spec"]["artifact_id"], parallelism=parallelism)
+        assert client.post("/v1/jobs", json=body).json()["spec"]["max_parallelism"] == expected
 
 
 @pytest.mark.parametrize(
     "body",
-    [{"parallelism": 0}, {"parallelism": -1}, {"parallelism": 17}, {"max_parallelism": 0}, {"max_parallelism": 40_000}],
+    [{"parallelism": 0}, {"parallelism": -1}, {"max_parallelism": 0}, {"max_parallelism": 40_000}],
 )
 def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[str, Any], body: dict[str, int]) -> None:
-    full = {"name": "x", "artifact_id": job["artifact_id"], "max_parallelism": 16, **body}
-    assert code_of(client.post("/v1/jobs", json=full)) == (422, "PARALLELISM_OUT_OF_RANGE")
+    full = with_spec(name="x", artifact_id=job["spec"]["artifact_id"], **{"max_parallelism": 16, **body})
+    assert code_of(client.post("/v1/jobs", json=full)) == (422, "REQUEST_INVALID")
+
+
+def test_a_parallelism_above_the_number_of_key_groups_is_refused(client: httpx.Client, job: dict[str, Any]) -> None:
+    body = with_spec(name="x", artifact_id=job["spec"]["artifact_id"], max_parallelism=16, parallelism=17)
+    assert code_of(client.post("/v1/jobs", json=body)) == (422, "PARALLELISM_OUT_OF_RANGE")
 
 
 @pytest.mark.parametrize(
@@ -73,7 +79,7 @@ def test_a_parallelism_out_of_range_is_refused(client: httpx.Client, job: dict[s
 def test_an_invalid_request_is_refused_without_repeating_its_content(
     client: httpx.Client, job: dict[str, Any], body: dict[str, Any]
 ) -> None:
-    answer = client.post("/v1/jobs", json={"artifact_id": job["artifact_id"], **body})
+    answer = client.post("/v1/jobs", json=with_spec(artifact_id=job["spec"]["artifact_id"], **body))
     assert code_of(answer) == (422, "REQUEST_INVALID")
     assert "0123456789abcdef" not in answer.text
 
@@ -81,27 +87,33 @@ def test_an_invalid_request_is_refused_without_repeating_its_content(
 def test_a_job_keeps_its_restart_strategy_with_the_defaults_filled_in(
     client: httpx.Client, job: dict[str, Any]
 ) -> None:
-    body = {"name": "x", "artifact_id": job["artifact_id"], "restart": {"type": "fixed-delay", "attempts": 3}}
-    assert client.post("/v1/jobs", json=body).json()["restart"] == {
+    body = {
+        "name": "x",
+        "spec": {"artifact_id": job["spec"]["artifact_id"], "restart": {"type": "fixed-delay", "attempts": 3}},
+    }
+    assert client.post("/v1/jobs", json=body).json()["spec"]["restart"] == {
         "type": "fixed-delay",
         "attempts": 3,
         "delay_ms": 1000,
     }
-    assert client.get("/v1/jobs/x").json()["restart"]["attempts"] == 3
-    assert job["restart"] is None
+    assert client.get("/v1/jobs/x").json()["spec"]["restart"]["attempts"] == 3
+    assert job["spec"]["restart"] is None
 
 
 def test_a_name_is_used_once(client: httpx.Client, job: dict[str, Any]) -> None:
-    body = {"name": "flights", "artifact_id": job["artifact_id"]}
+    body = {"name": "flights", "spec": {"artifact_id": job["spec"]["artifact_id"]}}
     assert code_of(client.post("/v1/jobs", json=body)) == (409, "JOB_NAME_TAKEN")
 
 
 def test_a_job_needs_an_artifact_that_can_be_run(client: httpx.Client, upload: Callable[..., Any]) -> None:
-    assert code_of(client.post("/v1/jobs", json={"name": "x", "artifact_id": "none"})) == (404, "ARTIFACT_NOT_FOUND")
+    assert code_of(client.post("/v1/jobs", json={"name": "x", "spec": {"artifact_id": "none"}})) == (
+        404,
+        "ARTIFACT_NOT_FOUND",
+    )
     from tests.integration.api.test_artifacts import make_zip  # noqa: PLC0415 - shared by both modules
 
     jar = upload(make_zip(**{"META-INF/MANIFEST.MF": b"x"}), "lib.jar").json()
-    assert code_of(client.post("/v1/jobs", json={"name": "x", "artifact_id": jar["id"]})) == (
+    assert code_of(client.post("/v1/jobs", json={"name": "x", "spec": {"artifact_id": jar["id"]}})) == (
         422,
         "ARTIFACT_NOT_RUNNABLE",
     )
@@ -121,9 +133,9 @@ def test_a_job_needs_an_artifact_that_can_be_run(client: httpx.Client, upload: C
 def test_spark_settings_that_load_code_or_break_guarantees_are_refused(
     client: httpx.Client, job: dict[str, Any], conf: dict[str, str]
 ) -> None:
-    body = {"name": "x", "artifact_id": job["artifact_id"], "spark_conf": conf}
+    body = {"name": "x", "spec": {"artifact_id": job["spec"]["artifact_id"], "spark_conf": conf}}
     assert code_of(client.post("/v1/jobs", json=body)) == (422, "SPARK_CONF_NOT_ALLOWED")
-    allowed = {**body, "spark_conf": {"spark.executor.memory": "2g"}}
+    allowed = with_spec(**body, spark_conf={"spark.executor.memory": "2g"})
     assert client.post("/v1/jobs", json=allowed).status_code == 201
 
 
@@ -143,7 +155,7 @@ def test_an_action_that_needs_a_running_job_is_refused_and_leaves_the_job_unchan
 
 def test_a_started_job_is_not_started_again_nor_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
     started = client.post(f"/v1/jobs/{job['id']}/start")
-    assert (started.status_code, started.json()["status"]) == (202, "SUBMITTING")
+    assert (started.status_code, started.json()["status"]["state"]) == (202, "SUBMITTING")
     assert code_of(client.post(f"/v1/jobs/{job['id']}/start")) == (409, "JOB_STATUS_CONFLICT")
     assert code_of(client.delete(f"/v1/jobs/{job['id']}")) == (409, "JOB_STATUS_CONFLICT")
     assert client.get("/v1/jobs/flights/events").json()["events"][0]["kind"] == "JOB_STARTED"
@@ -155,7 +167,7 @@ def test_a_stop_with_the_same_operation_id_is_the_same_stop(client: httpx.Client
     again = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"})
     assert first.status_code == again.status_code == 202
     assert first.json() == again.json() == {"operation_id": "mine", "status": "IN_PROGRESS"}
-    assert client.get("/v1/jobs/flights").json()["status"] == "SAVEPOINTING"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
     assert code_of(client.post("/v1/jobs/flights/stop", json={"operation_id": "other"})) == (409, "JOB_STATUS_CONFLICT")
     shown = client.get("/v1/operations/mine").json()
     assert (shown["kind"], shown["status"], shown["job_id"]) == ("STOP", "IN_PROGRESS", job["id"])
@@ -179,7 +191,7 @@ def test_an_unavailable_store_is_reported_and_leaves_the_job_unchanged(
     store.write_text("a file where the directory was")
     assert code_of(client.post("/v1/jobs/flights/start")) == (503, "STORE_UNAVAILABLE")
     assert client.get("/v1/jobs/flights").json() == job
-    body = {"name": "x", "artifact_id": job["artifact_id"]}
+    body = {"name": "x", "spec": {"artifact_id": job["spec"]["artifact_id"]}}
     assert code_of(client.post("/v1/jobs", json=body)) == (503, "STORE_UNAVAILABLE")
 
 
@@ -215,23 +227,28 @@ def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.
 def test_a_job_names_its_secrets_itself_or_as_the_value_of_a_parameter(
     client: httpx.Client, upload: Callable[..., Any]
 ) -> None:
-    body = {"name": "orders", "artifact_id": upload().json()["id"], "parameters": {"database": {"secret": "ORDERS"}}}
+    program = upload().json()["id"]
+    body = with_spec(name="orders", artifact_id=program, parameters={"database": {"secret": "ORDERS"}})
     created = client.post("/v1/jobs", json=body).json()
-    assert created["parameters"] == {"database": {"secret": "ORDERS"}}
-    assert created["secrets"] == ["ORDERS"]
-    listed = client.post("/v1/jobs", json={**body, "name": "listed", "parameters": {}, "secrets": ["ORDERS"]}).json()
-    assert listed["secrets"] == ["ORDERS"]
+    assert created["spec"]["parameters"] == {"database": {"secret": "ORDERS"}}
+    assert created["spec"]["secrets"] == ["ORDERS"]
+    listed = client.post("/v1/jobs", json=with_spec(name="listed", artifact_id=program, secrets=["ORDERS"])).json()
+    assert listed["spec"]["secrets"] == ["ORDERS"]
     for wrong in ({"secrets": ["NONE"]}, {"parameters": {"database": {"secret": "NONE"}}}):
-        answer = client.post("/v1/jobs", json={**body, "name": "wrong", **wrong})
+        answer = client.post("/v1/jobs", json=with_spec(name="wrong", artifact_id=program, **wrong))
         assert (answer.status_code, answer.json()["code"]) == (422, "SECRET_UNKNOWN")
-    assert client.post("/v1/jobs", json={**body, "name": "wrong", "secrets": ["../token"]}).status_code == 422
+    wrong = with_spec(name="wrong", artifact_id=program, secrets=["../token"])
+    assert client.post("/v1/jobs", json=wrong).status_code == 422
 
 
 def test_parameters_that_look_like_secrets_are_masked(client: httpx.Client, upload: Callable[..., Any]) -> None:
     parameters = {"db_password": "hunter2", "url": "pg://me:hunter2@db/orders", "options": "ssl=on password=hunter2"}
-    body = {"name": "orders", "artifact_id": upload().json()["id"], "parameters": {**parameters, "input": "/data"}}
+    body = {
+        "name": "orders",
+        "spec": {"artifact_id": upload().json()["id"], "parameters": {**parameters, "input": "/data"}},
+    }
     shown = client.post("/v1/jobs", json=body)
-    assert shown.json()["parameters"] == {
+    assert shown.json()["spec"]["parameters"] == {
         "db_password": "*****",
         "url": "pg://me:*****@db/orders",
         "options": "ssl=on password=*****",
@@ -247,7 +264,8 @@ def test_the_log_shows_neither_the_attempts_token_nor_a_secret(
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        revisions.current(session, found).secrets = ["ORDERS"]
+        revision = revisions.current(session, found)
+        revision.spec = {**revision.spec, "secrets": ["ORDERS"]}
         JobTransaction(session, found).create_attempt(found.revision, Cause.START, stage=AttemptStage.ACTIVE)
     context.launcher.prepare(job["id"], 1)
     directory = context.settings.runs_directory / job["id"] / "1"
@@ -269,17 +287,20 @@ class TestWhatTheAdministratorAllows:
         self, client: httpx.Client, job: dict[str, Any]
     ) -> None:
         for name, status in (("spark.sql.extensions", 201), ("spark.sql.catalog.mine", 422)):
-            body = {"name": name.rpartition(".")[2], "artifact_id": job["artifact_id"], "spark_conf": {name: "a.B"}}
+            body = {
+                "name": name.rpartition(".")[2],
+                "spec": {"artifact_id": job["spec"]["artifact_id"], "spark_conf": {name: "a.B"}},
+            }
             assert client.post("/v1/jobs", json=body).status_code == status, name
         assert client.post("/v1/jobs/flights/start").status_code == 202
 
     def test_no_request_gives_a_job_more_subtasks_than_are_allowed(
         self, client: httpx.Client, context: Context, job: dict[str, Any]
     ) -> None:
-        body = {"name": "x", "artifact_id": job["artifact_id"], "parallelism": 4}
+        body = {"name": "x", "spec": {"artifact_id": job["spec"]["artifact_id"], "parallelism": 4}}
         assert code_of(client.post("/v1/jobs", json=body)) == (422, "JOB_LIMIT_EXCEEDED")
         assert code_of(client.post("/v1/jobs/flights/start", json={"parallelism": 4})) == (422, "JOB_LIMIT_EXCEEDED")
-        changed = client.patch("/v1/jobs/flights", json={"parallelism": 4}, headers={"If-Match": '"1"'})
+        changed = client.patch("/v1/jobs/flights", json={"spec": {"parallelism": 4}}, headers={"If-Match": '"1"'})
         assert code_of(changed) == (422, "JOB_LIMIT_EXCEEDED")
         assert client.post("/v1/jobs/flights/start", json={"parallelism": 3}).status_code == 202
         with context.sessions.begin() as session:
@@ -303,7 +324,7 @@ def test_a_second_start_waits_for_lost_records_again_and_counts_from_the_beginni
         JobTransaction(session, found).settle(JobStatus.FAILED, {"code": "X", "message": "it failed"})
         found.consecutive_failures, found.restarts, found.next_start_at_ms = 3, 4, 5
         found.failures, found.started_at_ms = {"count": 3, "times_ms": [1]}, 1
-    assert client.get("/v1/jobs/flights").json()["failure"]["code"] == "X"
+    assert client.get("/v1/jobs/flights").json()["status"]["failure"]["code"] == "X"
     assert client.post("/v1/jobs/flights/start").status_code == 202
     with context.sessions() as session:
         again = jobs.find(session, job["id"])
@@ -362,8 +383,8 @@ def test_the_state_has_the_size_of_the_newest_snapshot_and_the_latest_checkpoint
                 )
             )
     for shown in (client.get("/v1/jobs/flights").json(), client.get("/v1/jobs").json()["jobs"][0]):
-        assert shown["figures"]["state_size"] == 200
-        assert shown["latest_checkpoint"]["id"] == (1 if newest_is_savepoint else 2)
+        assert shown["metrics"]["state_size"] == 200
+        assert shown["status"]["latest_checkpoint"]["id"] == (1 if newest_is_savepoint else 2)
 
 
 def test_a_job_runs_since_its_active_driver_first_said_so(
@@ -379,15 +400,17 @@ def test_a_job_runs_since_its_active_driver_first_said_so(
             batches=1, last_failure=FAILURE, failures=FailureHistory(count=1, times_ms=[50]), store_away_since_ms=9
         ).model_dump()
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["running_since_ms"], shown["failure"]["code"]) == (77, "X"), "no batch was committed since"
-    assert [item["since_ms"] for item in shown["health"]] == [9]
+    assert (shown["status"]["running_since_ms"], shown["status"]["failure"]["code"]) == (77, "X"), (
+        "no batch was committed since"
+    )
+    assert [item["since_ms"] for item in shown["status"]["health"]] == [9]
     with context.sessions.begin() as session:
         made = session.get_one(Attempt, (job["id"], 1))
         made.last_commit_at_ms = 50
-    assert client.get("/v1/jobs/flights").json()["failure"] is None
+    assert client.get("/v1/jobs/flights").json()["status"]["failure"] is None
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
         JobTransaction(session, found).end_attempt(1)
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["running_since_ms"], shown["health"]) == (None, [])
+    assert (shown["status"]["running_since_ms"], shown["status"]["health"]) == (None, [])

@@ -184,7 +184,7 @@ class HeldDrivers:
 @pytest.fixture
 def two_jobs(client: httpx.Client, job: dict[str, Any]) -> list[str]:
     """Two started jobs."""
-    body = {"name": "other", "artifact_id": job["artifact_id"]}
+    body = {"name": "other", "spec": {"artifact_id": job["spec"]["artifact_id"]}}
     ids = [job["id"], client.post("/v1/jobs", json=body).json()["id"]]
     for job_id in ids:
         client.post(f"/v1/jobs/{job_id}/start")

@@ -60,7 +60,11 @@ def launch(context: Context, job_id: str, place: str) -> None:
 @pytest.fixture
 def secretive(client: httpx.Client, job: dict[str, Any]) -> str:
     """A job with a secret, which its log holds."""
-    body = {"name": "secretive", "artifact_id": job["artifact_id"], "secrets": ["ORDERS"], "labels": {"team": "a"}}
+    body = {
+        "name": "secretive",
+        "labels": {"team": "a"},
+        "spec": {"artifact_id": job["spec"]["artifact_id"], "secrets": ["ORDERS"]},
+    }
     return str(client.post("/v1/jobs", json=body).json()["id"])
 
 

@@ -15,10 +15,10 @@ import pytest
 
 from keyscale import syncpoint
 from keyscale.api.access.principal import Principal
+from keyscale.api.job_spec import changed, spec_of
 from keyscale.api.lifecycle import pursuit, requests
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.stopwatch import Stopwatch
-from keyscale.api.specification import Specification, changed
 from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import attempts, jobs, revisions
 from keyscale.db.statuses import AttemptStage, Role
@@ -70,7 +70,7 @@ class Rehearsal:
         self._seconds = 0.0
         self._place = HERE
         self.old = 0
-        self.world = World(context, self.job_id, job["store_url"], self._reach)
+        self.world = World(context, self.job_id, job["status"]["store_url"], self._reach)
         monkeypatch.setattr(syncpoint, "reach", self._reach)
         monkeypatch.setattr(pursuit, "Stopwatch", lambda: Stopwatch(lambda: self._seconds))
         for module in ("apply", "fact_reader"):  # pauses between starts pass as quickly
@@ -142,7 +142,7 @@ class Rehearsal:
         with self.context.sessions.begin() as session:
             job = self._locked(session)
             requests.require_changeable(session, job, change_kind, mode)
-            present = Specification.of(revisions.current(session, job))
+            present = spec_of(revisions.current(session, job))
             wanted = changed(present, {"parallelism": 4} if kind == RESCALE else {"parameters": {"version": "2"}})
             revision = requests.revise(session, job, wanted, USER)
             requests.change(session, job, USER, self.change_id, revision, kind=change_kind, mode=mode)
@@ -230,7 +230,10 @@ def rehearse(
     artifact = upload().json()["id"]
 
     def perform(kind: str, **losses: Any) -> Rehearsal:
-        body = {"name": f"job-{uuid.uuid4().hex}", "artifact_id": artifact, "parallelism": 2, "max_parallelism": 16}
+        body = {
+            "name": f"job-{uuid.uuid4().hex}",
+            "spec": {"artifact_id": artifact, "parallelism": 2, "max_parallelism": 16},
+        }
         with closing(Rehearsal(context, monkeypatch, client.post("/v1/jobs", json=body).json(), **losses)) as rehearsal:
             rehearsal.start()
             rehearsal.request(kind)

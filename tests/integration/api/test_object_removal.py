@@ -161,7 +161,10 @@ def test_the_claims_of_a_deleted_job_end(  # noqa: PLR0917 - fixtures
     removal: ObjectRemoval,
 ) -> None:
     """Also of one whose driver was killed after its claim, and before its log said so."""
-    body = {"name": "claims", "artifact_id": job["artifact_id"], "parallelism": 1, "max_parallelism": 16}
+    body = {
+        "name": "claims",
+        "spec": {"artifact_id": job["spec"]["artifact_id"], "parallelism": 1, "max_parallelism": 16},
+    }
     other = client.post("/v1/jobs", json=body).json()["id"]
     manifest = read_manifest(state.store, f"{state.layout.savepoints}mine/manifest.json")
     take_claim(state.store, manifest, JobId(other))
@@ -170,7 +173,10 @@ def test_the_claims_of_a_deleted_job_end(  # noqa: PLR0917 - fixtures
         assert row is not None
         transaction = JobTransaction(session, row)
         attempt = transaction.create_attempt(row.revision, Cause.START)
-        attempt.restore_from, attempt.claim_mode = location_of(job["store_url"], manifest.path), ClaimMode.CLAIM
+        attempt.restore_from, attempt.claim_mode = (
+            location_of(job["status"]["store_url"], manifest.path),
+            ClaimMode.CLAIM,
+        )
         transaction.end_attempt(attempt.number)
     assert client.delete(f"/v1/jobs/{other}").status_code == 204
     assert removal.run_due(leadership)

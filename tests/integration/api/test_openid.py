@@ -198,7 +198,7 @@ def test_a_user_with_a_scope_reaches_the_jobs_with_one_of_the_users_labels_and_c
         "unlabelled": {},
     }
     for name, of_job in labels.items():
-        body = {"name": name, "artifact_id": artifact, "labels": of_job}
+        body = {"name": name, "labels": of_job, "spec": {"artifact_id": artifact}}
         assert anonymous.post("/v1/jobs", json=body, headers=admin).status_code == 201
     user = {"sub": "u-7", "preferred_username": "bob", "groups": ["billing", "live"]}
     issuer.set(user=user)
@@ -208,7 +208,7 @@ def test_a_user_with_a_scope_reaches_the_jobs_with_one_of_the_users_labels_and_c
         assert {job["name"] for job in anonymous.get("/v1/jobs", headers=way).json()["jobs"]} == {"invoices", "payroll"}
         assert anonymous.get("/v1/jobs/invoices", headers=way).status_code == 200
         assert anonymous.post("/v1/jobs/trial/start", headers=way).json()["code"] == "JOB_NOT_FOUND"
-        mine = {"name": f"mine-{ways.index(way)}", "artifact_id": artifact, "labels": {"team": "people"}}
+        mine = {"name": f"mine-{ways.index(way)}", "labels": {"team": "people"}, "spec": {"artifact_id": artifact}}
         assert anonymous.post("/v1/jobs", json=mine, headers=way).json()["code"] == "OUT_OF_SCOPE"
         assert anonymous.get("/v1/whoami", headers=way).json()["scope"] == {
             "jobs": [],

@@ -14,13 +14,13 @@ import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import ApiError, ChangeIncompatibleError, PlanTimeoutError, ProgramUnloadableError
+from keyscale.api.job_spec import changed, spec_of
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.schemas.base import FailureAnswer
 from keyscale.api.schemas.change_plan import PlanAnswer
 from keyscale.api.services import plans
 from keyscale.api.services.context import PLANS_OF_USER_MAX
 from keyscale.api.services.jobs import require_job
-from keyscale.api.specification import Specification, changed
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import revisions
 from keyscale.db.statuses import AttemptStage, JobStatus, Role
@@ -73,7 +73,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_parallelism_alone_is_planned_without_loading_the_program(client: httpx.Client, job: dict[str, Any]) -> None:
-    plan = client.post("/v1/jobs/flights/plan", json={"parallelism": 4}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"parallelism": 4}}).json()
     assert (plan["compatible"], plan["program_loaded"]) == (True, False)
     assert (plan["from_parallelism"], plan["to_parallelism"], plan["max_parallelism"]) == (2, 4, 16)
     assert [each["name"] for each in plan["settings"]] == ["parallelism"]
@@ -85,8 +85,13 @@ def test_a_parallelism_alone_is_planned_without_loading_the_program(client: http
 def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
     client: httpx.Client, job: dict[str, Any], answers: dict[str, Any]
 ) -> None:
-    body = {"artifact_id": job["artifact_id"], "parameters": {"a": "b"}, "secrets": ["ORDERS"], "parallelism": 3}
-    plan = client.post("/v1/jobs/flights/plan", json=body).json()
+    spec = {
+        "artifact_id": job["spec"]["artifact_id"],
+        "parameters": {"a": "b"},
+        "secrets": ["ORDERS"],
+        "parallelism": 3,
+    }
+    plan = client.post("/v1/jobs/flights/plan", json={"spec": spec}).json()
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == (True, False)
     [operator] = plan["operators"]
     assert (operator["uid"], operator["fate"]) == ("totals", "new")
@@ -149,7 +154,7 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     state.run_batch({1: 1, 2: 1})
     state.checkpoint()
     answers["answer"] = program
-    plan = client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "b"}, "parallelism": 4}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "b"}, "parallelism": 4}}).json()
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == verdict
     assert {each["uid"]: each["fate"] for each in plan["operators"]} == operators
     [count] = [each for each in plan["operators"] if each["uid"] == "count"]
@@ -187,7 +192,7 @@ def test_a_sink_that_the_job_has_had_is_kept_though_no_batch_follows_its_latest_
                                 created_at_ms=1, metrics=DriverMetrics(graph=nodes).model_dump()))  # fmt: skip
     more = (*DECLARATION.sinks, DeclaredSink("more", "FileSink"))
     answers["answer"] = ProgramAnswer(msgspec.structs.replace(DECLARATION, sinks=more))
-    plan = client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "b"}}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "b"}}}).json()
     assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [
         ("more", "FileSink", "new"),
         ("old", None, "dropped"),
@@ -200,7 +205,7 @@ def test_a_plan_names_artifacts_by_name_and_version(
     client: httpx.Client, answers: dict[str, Any], upload: Callable[..., Any]
 ) -> None:
     newer = upload(b"print(2)\n").json()
-    plan = client.post("/v1/jobs/flights/plan", json={"artifact_id": newer["id"]}).json()
+    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"artifact_id": newer["id"]}}).json()
     assert [(each["name"], each["before"], each["after"]) for each in plan["settings"]] == [
         ("artifact_id", "job version 1", "job version 2"),
     ]
@@ -223,7 +228,9 @@ def test_a_plan_knows_of_a_batch_that_only_a_dropped_sink_can_publish(  # noqa: 
     with context.sessions.begin() as session:
         require_job(session, "flights").status = status
     answers["answer"] = ProgramAnswer(DECLARATION)
-    plan = PlanAnswer.model_validate(client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "b"}}).json())
+    plan = PlanAnswer.model_validate(
+        client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "b"}}}).json()
+    )
     (old,) = (each for each in plan.sinks if each.uid == "old")
     is_failing = status is JobStatus.RESTARTING  # a running driver publishes before it ends
     assert (old.fate, old.reason is not None, "old" in plan.dropped()) == ("dropped", is_failing, is_failing)
@@ -235,7 +242,7 @@ def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_
 ) -> None:
     def judge(**parameters: str) -> str | None:
         with context.sessions() as session:
-            before = Specification.of(revisions.current(session, require_job(session, "flights")))
+            before = spec_of(revisions.current(session, require_job(session, "flights")))
         wanted, user = changed(before, {"parameters": parameters}), Principal("1", "admin", Role.ADMIN)
         try:
             plans.require_takeover(context, user, "flights", wanted, allow_non_restored_state=False)
@@ -243,7 +250,7 @@ def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_
             return str(error)
         return None
 
-    client.post("/v1/jobs/flights/plan", json={"parameters": {"a": "1"}})
+    client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "1"}}})
     planned = answers.pop("question")
     assert judge(a="1") is None
     assert "question" not in answers, "what a plan has loaded is not loaded again"
@@ -271,7 +278,7 @@ def test_a_change_that_cannot_be_planned_is_refused_and_names_the_way_without_a_
     with context.sessions.begin() as session:
         require_job(session, "flights").status = JobStatus.RUNNING
     headers = {"If-Match": "*"}
-    refusal = client.patch("/v1/jobs/flights", json={"parameters": {"a": "1"}}, headers=headers)
+    refusal = client.patch("/v1/jobs/flights", json={"spec": {"parameters": {"a": "1"}}}, headers=headers)
     assert (refusal.status_code, refusal.json()["code"]) == (status, error.code)
     assert "--no-plan-first" in refusal.json()["advice"]
 
@@ -281,13 +288,15 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
 ) -> None:
     failure = {"code": "JOB_SCRIPT_FAILED", "message": "it has of-the-orders", "traceback": "of-the-orders"}
     answers["answer"] = ProgramAnswer(failure=failure)
-    plan = client.post("/v1/jobs/flights/plan", json={"artifact_id": job["artifact_id"], "secrets": ["ORDERS"]}).json()
+    plan = client.post(
+        "/v1/jobs/flights/plan", json={"spec": {"artifact_id": job["spec"]["artifact_id"], "secrets": ["ORDERS"]}}
+    ).json()
     assert (plan["compatible"], plan["program_loaded"]) == (False, False)
     assert (plan["failure"]["message"], plan["failure"]["traceback"]) == ("it has *****", "*****")
 
 
 @pytest.mark.parametrize(
-    ("body", "code"),
+    ("spec", "code"),
     [
         ({"parallelism": 17}, "PARALLELISM_OUT_OF_RANGE"),
         ({"artifact_id": "none"}, "ARTIFACT_NOT_FOUND"),
@@ -298,9 +307,9 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
 )
 @pytest.mark.usefixtures("job")
 def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
-    client: httpx.Client, body: dict[str, Any], code: str
+    client: httpx.Client, spec: dict[str, Any], code: str
 ) -> None:
-    assert client.post("/v1/jobs/flights/plan", json=body).json()["code"] == code
+    assert client.post("/v1/jobs/flights/plan", json={"spec": spec}).json()["code"] == code
 
 
 def test_programs_that_load_forever_hold_up_no_other_request(
@@ -313,7 +322,7 @@ def test_programs_that_load_forever_hold_up_no_other_request(
         return ProgramAnswer(DECLARATION)
 
     monkeypatch.setattr(ProgramLoading, "load", load)
-    body = {"artifact_id": job["artifact_id"]}
+    body = {"spec": {"artifact_id": job["spec"]["artifact_id"]}}
     wanted = 50  # more than the control plane has threads for requests
     with ThreadPoolExecutor(wanted) as pool:
         sent = [pool.submit(client.post, "/v1/jobs/flights/plan", json=body, timeout=60) for _ in range(wanted)]

@@ -143,7 +143,7 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     pursue(Store(PUBLISHED))
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["operation"]["location"]) == ("COMPLETED", PUBLISHED.location)
-    assert client.get("/v1/jobs/flights").json()["status"] == "STOPPED"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
     assert attempts(client) == [1]
     [taken] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
     assert (taken["status"], taken["savepoint_id"], taken["owner"]) == ("COMPLETED", "end", "USER")
@@ -160,12 +160,16 @@ def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
         pursuit = Pursuit(leadership=leadership, launcher=launcher, store=cast("Any", Store(None)))
         with pytest.raises(OSError, match="no space"):
             pursuit.pursue(job["id"])
-        assert client.get("/v1/jobs/flights").json()["status"] == "SAVEPOINTING"
+        assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
         pursuit.pursue(job["id"])
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["failure_cause"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
     stopped = client.get("/v1/jobs/flights").json()
-    assert (stopped["status"], stopped["desired"], stopped["failure"]) == ("STOPPED", "STOPPED", None)
+    assert (stopped["status"]["state"], stopped["status"]["desired"], stopped["status"]["failure"]) == (
+        "STOPPED",
+        "STOPPED",
+        None,
+    )
 
 
 def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
@@ -200,7 +204,7 @@ def report_before_the_last_commit(context: Context, job_id: str) -> None:
 
 
 def totals(client: httpx.Client) -> tuple[int, ...]:
-    figures = client.get("/v1/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["metrics"]
     names = ("input_records", "output_records", "late_records", "dead_letters", "lost_records")
     return tuple(figures[name] for name in names)
 
@@ -217,7 +221,7 @@ def test_the_totals_after_a_cancel_have_the_batch_that_the_killed_driver_could_n
     store = Store(None)
     store.counted = COUNTED
     pursue(store)
-    assert client.get("/v1/jobs/flights").json()["status"] == "STOPPED"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
     assert totals(client) == ALL_COUNTED
     assert client.get("/v1/jobs/flights/days").json()["days"][0]["input_records"] == 110
 
@@ -231,7 +235,7 @@ def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_pred
     pursue(store)
     assert attempts(client) == [2, 1]
     assert totals(client) == ALL_COUNTED
-    figures = client.get("/v1/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["metrics"]
     assert (figures["lag_records"], figures["lag_records_at_ms"]) == (415_941, 1_795_000_000_000)
 
 
@@ -243,7 +247,7 @@ def test_while_the_store_is_away_a_cancelled_job_stops_with_the_totals_that_were
     store = Store(None)
     store.counted = StoreUnavailableError("no answer")
     pursue(store)
-    assert client.get("/v1/jobs/flights").json()["status"] == "STOPPED"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
     assert totals(client) == (100, 50, 4, 2, 7)
 
 
@@ -265,7 +269,7 @@ class Upgrade:
         manifest, _ = self.state.checkpoint("u")
         client.post("/v1/jobs/flights/start")
         self.take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-        body = {"parameters": {"input": "/in"}, "change_id": "u", "plan_first": False}
+        body = {"spec": {"parameters": {"input": "/in"}}, "change_id": "u", "plan_first": False}
         assert client.patch("/v1/jobs/flights", json=body, headers={"If-Match": '"1"'}).status_code == 202
         self.take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
         with context.sessions.begin() as session:

@@ -110,7 +110,7 @@ def test_every_kind_of_refused_request_is_an_event(anonymous: httpx.Client, cont
         add_token(session, "viewer", Role.VIEWER)
         add_token(session, "scoped", Role.OPERATOR, JobScope(labels={"team": "b"}))
     artifact = anonymous.post("/v1/artifacts", files={"file": ("a.py", b"print(1)\n")}, headers=bearer("scoped")).json()
-    body = {"name": "a", "artifact_id": artifact["id"]}
+    body = {"name": "a", "spec": {"artifact_id": artifact["id"]}}
     attempts = [
         ("wrong", "GET", "/v1/jobs", "TOKEN_INVALID", "unknown"),
         ("expired", "GET", "/v1/jobs", "TOKEN_EXPIRED", "unknown"),

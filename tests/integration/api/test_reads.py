@@ -117,7 +117,7 @@ def test_the_list_of_jobs_says_the_same_as_each_job_but_for_what_its_driver_meas
     assert jobs
     for listed in jobs:
         shown = filled.get(f"/v1/jobs/{listed['id']}").json()
-        assert shown["attempt"].pop("metrics")["operators"]
+        assert shown["status"]["attempt"].pop("metrics")["operators"]
         assert listed == shown
 
 

@@ -61,4 +61,4 @@ def test_jobs_are_rebuilt_and_refused_ones_make_it_fail(platform: Platform, lost
     refused = keyscale(platform, "recover", "--job", STRANGER)
     assert (refused.exit_code, "JOB_RECORD_INVALID" in refused.stdout) == (1, True)
     assert "known" in done(keyscale(platform, "recover", "--job", lost)).stdout
-    assert platform.api.get("/v1/jobs/flights")["status"] == "STOPPED"
+    assert platform.api.get("/v1/jobs/flights")["status"]["state"] == "STOPPED"

@@ -47,8 +47,7 @@ pytestmark = pytest.mark.real
 
 PROGRAM = b"print('the program')\n"
 MODULE = b"HELP = 1\n"
-SPECIFICATION = ("parameters", "secrets", "spark_conf", "checkpoints", "restart", "libraries", "batch_interval_ms")
-IDENTITY = ("id", "name", "labels", "max_parallelism", "hash_id", "parallelism", "revision", "artifact_id")
+IDENTITY = ("id", "name", "labels", "revision", "created_at_ms", "spec")
 STRANGER = "f" * 32
 
 
@@ -88,15 +87,17 @@ def create(client: httpx.Client, upload: Callable[..., Any], pursue: Callable[[s
     def start(name: str) -> Any:
         body = {
             "name": name,
-            "artifact_id": upload(PROGRAM, "program.py").json()["id"],
-            "libraries": [upload(MODULE, "helpful.py").json()["id"]],
             "labels": {"team": "travel"},
-            "parallelism": 2,
-            "max_parallelism": 16,
-            "parameters": {"input": "/data", "password": {"secret": "ORDERS"}},
-            "spark_conf": {"spark.driver.memory": "1g"},
-            "checkpoints": {"interval_ms": 5000},
-            "batch_interval_ms": 100,
+            "spec": {
+                "artifact_id": upload(PROGRAM, "program.py").json()["id"],
+                "libraries": [upload(MODULE, "helpful.py").json()["id"]],
+                "parallelism": 2,
+                "max_parallelism": 16,
+                "parameters": {"input": "/data", "password": {"secret": "ORDERS"}},
+                "spark_conf": {"spark.driver.memory": "1g"},
+                "checkpoints": {"interval_ms": 5000},
+                "batch_interval_ms": 100,
+            },
         }
         created = client.post("/v1/jobs", json=body)
         assert created.status_code == 201, created.text
@@ -166,11 +167,10 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     [answer] = recovered(client)
     assert (answer["outcome"], answer["revision"], answer["attempt"]) == ("RECOVERED", 1, 1)
     after = client.get("/v1/jobs/flights").json()
-    assert after["status"] == "STOPPED"
+    assert after["status"]["state"] == "STOPPED"
     assert {name: after[name] for name in IDENTITY} == {name: before[name] for name in IDENTITY}
-    assert {name: after[name] for name in SPECIFICATION} == {name: before[name] for name in SPECIFICATION}
-    assert bytes_of(context, client, after["artifact_id"]) == PROGRAM
-    assert bytes_of(context, client, after["libraries"][0]) == MODULE
+    assert bytes_of(context, client, after["spec"]["artifact_id"]) == PROGRAM
+    assert bytes_of(context, client, after["spec"]["libraries"][0]) == MODULE
 
     shown = client.get("/v1/jobs/flights").json()
     assert outcomes(client) == {before["id"]: "KNOWN"}
@@ -184,8 +184,8 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     driver.recover(2)
     assert (driver.attempt, driver.dump()) == (2, {1: 2, 2: 1})
 
-    again = {"name": "copy", "artifact_id": after["artifact_id"], "max_parallelism": 16}
-    source = {"location": location_of(after["store_url"], savepoint.path)}
+    again = {"name": "copy", "spec": {"artifact_id": after["spec"]["artifact_id"], "max_parallelism": 16}}
+    source = {"location": location_of(after["status"]["store_url"], savepoint.path)}
     assert client.post("/v1/jobs", json={**again, "restore_from": source}).status_code == 201, "the savepoint is usable"
 
 
@@ -219,7 +219,7 @@ def test_no_driver_is_launched_without_a_record(
     with pytest.raises(keyscale.api.errors.StoreUnavailableError):
         create("flights")
     assert started == []
-    assert client.get("/v1/jobs/flights").json()["status"] == "SUBMITTING", "the step is tried again"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SUBMITTING", "the step is tried again"
 
 
 def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noqa: PLR0917
@@ -243,9 +243,9 @@ def test_jobs_that_cannot_be_rebuilt_are_refused_and_the_rest_is_rebuilt(  # noq
     store.put(Layout(JobId("../x")).record(Attempt(1)), b"no record of a job")
 
     lose_database()
-    other = client.post("/v1/jobs", json={"name": "taken", "artifact_id": upload().json()["id"]}).json()
+    other = client.post("/v1/jobs", json={"name": "taken", "spec": {"artifact_id": upload().json()["id"]}}).json()
     with context.sessions.begin() as session:
-        row = DeletedJob(job_id=ids["deleted"], name="deleted", store_url=created["good"]["store_url"])
+        row = DeletedJob(job_id=ids["deleted"], name="deleted", store_url=created["good"]["status"]["store_url"])
         row.deleted_at_ms = row.due_at_ms = 1
         session.add(row)
     expected = {
@@ -370,7 +370,7 @@ def test_the_revision_that_has_run_counts_and_not_one_whose_driver_never_opened_
     lose_database()
     [answer] = recovered(client)
     assert (answer["revision"], answer["attempt"]) == (1, 2)
-    assert client.get("/v1/jobs/flights").json()["parallelism"] == 2
+    assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 2
 
 
 def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR0917
@@ -383,7 +383,7 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
 ) -> None:
     job = create("flights")
     path = Layout(JobId(STRANGER)).savepoint("end") + "manifest.json"
-    location, moved = location_of(job["store_url"], path), location_of("s3://lost/bucket", path)
+    location, moved = location_of(job["status"]["store_url"], path), location_of("s3://lost/bucket", path)
     wished = msgspec.structs.replace(
         record_of(store, job),
         restore=RecordedRestore("once", "REWIND", moved, "CLAIM", allow_non_restored_state=True),

@@ -19,6 +19,7 @@ from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import FileHandle, read_manifest, write_manifest
 from keyscale.state.layout import location_of
 from tests.integration.api.conftest import add_token
+from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 REFERENCES = {
-    "artifact_id",
-    "libraries[]",
+    "spec.artifact_id",
+    "spec.libraries[]",
     "restore_from.job",
     "restore_from.location",
     "restore_from.checkpoint_id",
@@ -48,14 +49,16 @@ WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator",
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
-    "batch_interval_ms", "checkpoints.interval_ms", "checkpoints.min_pause_ms", "checkpoints.retained_count",
-    "checkpoints.store_outage_max_ms", "checkpoints.timeout_ms", "checkpoints.tolerable_failed_checkpoints", "file",
-    "last_state_age_ms_max", "lifetime_ms", "max_parallelism", "message", "name", "parallelism", "parameters{}",
-    "parameters{}.secret", "restart.attempts", "restart.attempts_before_reset_backoff", "restart.delay_ms",
-    "restart.failure_rate_interval_ms", "restart.initial_backoff_ms", "restart.max_backoff_ms",
-    "restart.max_failures_per_interval", "restart.reset_backoff_threshold_ms", "restart.type", "scope.jobs[]",
-    "secrets[]", "spark_conf{}", "?actor", "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind",
-    "?limit", "?limit_bytes", "?names", "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
+    "spec.batch_interval_ms", "spec.checkpoints.interval_ms", "spec.checkpoints.min_pause_ms",
+    "spec.checkpoints.retained_count", "spec.checkpoints.store_outage_max_ms", "spec.checkpoints.timeout_ms",
+    "spec.checkpoints.tolerable_failed_checkpoints", "file", "last_state_age_ms_max", "lifetime_ms",
+    "spec.max_parallelism", "message", "name", "parallelism", "spec.parallelism", "spec.parameters{}",
+    "spec.parameters{}.secret", "spec.restart.attempts", "spec.restart.attempts_before_reset_backoff",
+    "spec.restart.delay_ms", "spec.restart.failure_rate_interval_ms", "spec.restart.initial_backoff_ms",
+    "spec.restart.max_backoff_ms", "spec.restart.max_failures_per_interval",
+    "spec.restart.reset_backoff_threshold_ms", "spec.restart.type", "scope.jobs[]", "spec.secrets[]",
+    "spec.spark_conf{}", "?actor", "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind", "?limit",
+    "?limit_bytes", "?names", "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
 }  # fmt: skip
 
 
@@ -132,7 +135,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
     for name, team in (("payroll", "a"), ("shop", "b")):
         files = {"file": (f"{name}.py", f"print({name!r})\n".encode())}
         program = made.call(team.upper(), "POST", "/v1/artifacts", files=files).json()
-        body = {"name": name, "artifact_id": program["id"], "labels": {"team": team}, "max_parallelism": 16}
+        body = {"name": name, "labels": {"team": team}, "spec": {"artifact_id": program["id"], "max_parallelism": 16}}
         made.jobs[name] = made.call(team.upper(), "POST", "/v1/jobs", json=body).json()
         made.snapshots[name] = Snapshots(context.sessions, made.jobs[name]["id"])
         layout = made.snapshots[name].layout
@@ -153,14 +156,14 @@ RESTORING = ROUTES[:3]
 
 def bodies(world: World) -> Iterator[tuple[str, str, str, dict[str, Any], str, str]]:
     """Yields bodies that refer to something of `payroll`: the route, the field, the body, and the same of nothing."""
-    program, own = world.jobs["payroll"]["artifact_id"], world.jobs["shop"]["artifact_id"]
+    program, own = (world.jobs[name]["spec"]["artifact_id"] for name in ("payroll", "shop"))
     nothing = "0" * 32
     for method, path in ROUTES:
         new = {"name": "new", "labels": {"team": "b"}} if path in {"/v1/jobs", "/v1/jobs/shop/clone"} else {}
-        needed = {"artifact_id": own, **new} if path == "/v1/jobs" else new
+        needed = with_spec(artifact_id=own, **new) if path == "/v1/jobs" else new
         if not path.endswith("/start"):
-            yield method, path, "artifact_id", {**needed, "artifact_id": program}, program, nothing
-            yield method, path, "libraries[]", {**needed, "libraries": [program]}, program, nothing
+            yield method, path, "spec.artifact_id", with_spec(**needed, artifact_id=program), program, nothing
+            yield method, path, "spec.libraries[]", with_spec(**needed, libraries=[program]), program, nothing
         if (method, path) not in RESTORING:
             continue
         for job in ("payroll", world.jobs["payroll"]["id"]):
@@ -193,7 +196,7 @@ def test_what_is_outside_of_the_scope_is_refused_like_what_does_not_exist(world:
         assert refused.status_code == unknown.status_code, (path, field, refused.text, unknown.text)
         assert refused.text.replace(there, absent) == unknown.text, (path, field)
         tried.add(field)
-    assert tried == {"artifact_id", "libraries[]", "restore_from.job", "restore_from.location"}
+    assert tried == {"spec.artifact_id", "spec.libraries[]", "restore_from.job", "restore_from.location"}
     assert world.shown() == before
     assert world.call("B", "GET", "/v1/jobs/shop").json()["revision"] == 1
     assert len(world.call("ADMIN", "GET", "/v1/jobs").json()["jobs"]) == 2
@@ -224,7 +227,7 @@ def test_an_operations_id_of_another_job_is_neither_used_nor_said_whose_it_is(wo
         ("POST", "checkpoints", {"operation_id": "payroll-s"}),
         ("POST", "savepoints", {"savepoint_id": "payroll-s"}),
         ("POST", "rescale", {"rescale_id": "payroll-s", "parallelism": 2}),
-        ("PATCH", "", {"change_id": "payroll-s", "parallelism": 2}),
+        ("PATCH", "", {"change_id": "payroll-s", "spec": {"parallelism": 2}}),
         ("POST", "rollback", {"change_id": "payroll-s", "revision": 1}),
     ):
         refused = world.call("B", method, f"/v1/jobs/shop/{path}".rstrip("/"), json=body)
@@ -233,8 +236,8 @@ def test_an_operations_id_of_another_job_is_neither_used_nor_said_whose_it_is(wo
 
 
 def test_an_artifact_that_another_scopes_job_uses_is_kept_without_naming_that_job(world: World) -> None:
-    program = world.jobs["shop"]["artifact_id"]
-    body = {"name": "secret-plan", "artifact_id": program, "labels": {"team": "a"}}
+    program = world.jobs["shop"]["spec"]["artifact_id"]
+    body = {"name": "secret-plan", "labels": {"team": "a"}, "spec": {"artifact_id": program}}
     assert world.call("ADMIN", "POST", "/v1/jobs", json=body).status_code == 201
     refused = world.call("B", "DELETE", f"/v1/artifacts/{program}")
     assert (refused.json()["code"], "shop" in refused.text) == ("ARTIFACT_IN_USE", True)
@@ -283,6 +286,10 @@ def test_a_forged_manifest_does_not_tell_whether_another_job_has_a_file(world: W
 @pytest.mark.parametrize("max_parallelism", [0, -1, 32769, 1 << 40, 1 << 62])
 def test_a_forged_manifest_gives_no_job_more_key_groups_than_a_job_may_have(world: World, max_parallelism: int) -> None:
     body = forged(world, 11, max_parallelism=max_parallelism)
-    needed = {"name": "new", "labels": {"team": "b"}, "artifact_id": world.jobs["shop"]["artifact_id"]}
+    needed = {
+        "name": "new",
+        "labels": {"team": "b"},
+        "spec": {"artifact_id": world.jobs["shop"]["spec"]["artifact_id"]},
+    }
     refused = world.call("B", "POST", "/v1/jobs", json={**needed, **body})
     assert (refused.status_code, refused.json()["code"]) == (422, "RESTORE_SOURCE_INVALID"), refused.text

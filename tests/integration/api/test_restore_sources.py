@@ -15,6 +15,7 @@ from keyscale.state.documents.claim import take_claim
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
 from tests.integration.api.conftest import add_token
+from tests.support.control_plane.bodies import with_spec
 from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def start(client: httpx.Client, job: str = "flights", **body: Any) -> Any:
 
 
 def create(client: httpx.Client, job: dict[str, Any], name: str, **body: Any) -> Any:
-    return client.post("/v1/jobs", json={"name": name, "artifact_id": job["artifact_id"], **body}).json()
+    full = with_spec(name=name, artifact_id=job["spec"]["artifact_id"], **body)
+    return client.post("/v1/jobs", json=full).json()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_a_start_goes_back_to_exactly_the_snapshot_that_it_names(
     client: httpx.Client, snapshots: Snapshots, source: dict[str, Any], number: int, mode: str
 ) -> None:
     started = start(client, restore_from=source, allow_non_restored_state=True)
-    assert started["restore"] == {
+    assert started["status"]["restore"] == {
         "mode": mode,
         "location": snapshots.location(number),
         "claim_mode": "NO_CLAIM",
@@ -105,10 +107,10 @@ def test_a_start_goes_back_to_exactly_the_snapshot_that_it_names(
 def test_a_start_takes_a_location_a_claim_and_another_parallelism(client: httpx.Client, snapshots: Snapshots) -> None:
     location = snapshots.location(3)
     started = start(client, restore_from={"location": location}, claim_mode="CLAIM", parallelism=5)
-    assert (started["restore"]["location"], started["restore"]["claim_mode"]) == (location, "CLAIM")
-    assert (started["status"], started["revision"], started["parallelism"]) == ("SUBMITTING", 2, 5)
+    assert (started["status"]["restore"]["location"], started["status"]["restore"]["claim_mode"]) == (location, "CLAIM")
+    assert (started["status"]["state"], started["revision"], started["spec"]["parallelism"]) == ("SUBMITTING", 2, 5)
     assert start(client, parallelism=6)["code"] == "JOB_STATUS_CONFLICT"
-    assert client.get("/v1/jobs/flights").json()["parallelism"] == 5
+    assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 5
 
 
 @pytest.mark.parametrize(
@@ -167,9 +169,14 @@ def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(
     client: httpx.Client, job: dict[str, Any], snapshots: Snapshots
 ) -> None:
     fork = create(client, job, "fork", restore_from={"job": "flights", "latest": True})
-    assert (fork["max_parallelism"], fork["status"]) == (16, "CREATED")
-    assert (fork["restore"]["mode"], fork["restore"]["location"]) == ("REWIND", snapshots.location(3))
-    assert start(client, "fork")["restore"] == fork["restore"], "the wish lasts until an attempt has fulfilled it"
+    assert (fork["spec"]["max_parallelism"], fork["status"]["state"]) == (16, "CREATED")
+    assert (fork["status"]["restore"]["mode"], fork["status"]["restore"]["location"]) == (
+        "REWIND",
+        snapshots.location(3),
+    )
+    assert start(client, "fork")["status"]["restore"] == fork["status"]["restore"], (
+        "the wish lasts until an attempt has fulfilled it"
+    )
     named = {"job": "flights", "savepoint_id": "s"}
     for body, detail in (
         ({"restore_from": named, "max_parallelism": 32}, "its max parallelism is 16, the job's 32"),
@@ -193,20 +200,20 @@ def test_permission_to_drop_state_keeps_the_snapshot_that_the_job_is_to_start_fr
     if how == "start":
         answer = start(client, "fork", **allowed)
     elif how == "update":
-        answer = client.patch("/v1/jobs/fork", json={"parallelism": 3, **allowed}, headers={"If-Match": "*"}).json()[
-            "job"
-        ]
+        answer = client.patch(
+            "/v1/jobs/fork", json={"spec": {"parallelism": 3}, **allowed}, headers={"If-Match": "*"}
+        ).json()["job"]
     else:
         body = {"revision": 1, "state": "current", "plan_first": False, **allowed}
         answer = client.post("/v1/jobs/fork/rollback", json=body).json()["job"]
-    assert answer["restore"] == {**fork["restore"], **allowed}
-    assert answer["restore"]["location"] == snapshots.location(3)
+    assert answer["status"]["restore"] == {**fork["status"]["restore"], **allowed}
+    assert answer["status"]["restore"]["location"] == snapshots.location(3)
 
 
 def test_a_user_reaches_the_snapshots_of_jobs_in_scope_only(
     client: httpx.Client, context: Context, upload: Callable[..., Any], snapshots: Snapshots
 ) -> None:
-    body = {"name": "own", "artifact_id": upload(b"print(3)\n").json()["id"], "max_parallelism": 16}
+    body = {"name": "own", "spec": {"artifact_id": upload(b"print(3)\n").json()["id"], "max_parallelism": 16}}
     assert client.post("/v1/jobs", json=body).status_code == 201
     with context.sessions.begin() as session:
         add_token(session, "narrow", Role.OPERATOR, JobScope(jobs=frozenset({"own"})))
@@ -222,18 +229,23 @@ def test_a_clone_has_the_specification_and_the_latest_state_of_a_job_that_is_not
     client: httpx.Client, job: dict[str, Any], snapshots: Snapshots
 ) -> None:
     before = client.get("/v1/jobs/flights").json()
-    body = {"name": "copy", "parallelism": 4, "parameters": {"output": "/out"}, "labels": {"team": "a"}, "start": True}
+    spec = {"parallelism": 4, "parameters": {"output": "/out"}}
+    body = {"name": "copy", "spec": spec, "labels": {"team": "a"}, "start": True}
     answer = client.post("/v1/jobs/flights/clone", json=body)
     clone = answer.json()
-    assert (answer.status_code, answer.headers["ETag"], clone["status"]) == (201, '"1"', "SUBMITTING")
-    assert (clone["artifact_id"], clone["max_parallelism"], clone["labels"]) == (job["artifact_id"], 16, {"team": "a"})
-    assert (clone["parallelism"], clone["parameters"]) == (4, {"output": "/out"})
-    assert (clone["restore"]["mode"], clone["restore"]["location"]) == ("REWIND", snapshots.location(3))
+    assert (answer.status_code, answer.headers["ETag"], clone["status"]["state"]) == (201, '"1"', "SUBMITTING")
+    assert clone["labels"] == {"team": "a"}
+    assert {**clone["spec"], "parallelism": 2, "parameters": {}} == job["spec"]
+    assert (clone["spec"]["parallelism"], clone["spec"]["parameters"]) == (4, {"output": "/out"})
+    assert (clone["status"]["restore"]["mode"], clone["status"]["restore"]["location"]) == (
+        "REWIND",
+        snapshots.location(3),
+    )
     assert client.get("/v1/jobs/flights").json() == before
     [revision] = client.get("/v1/jobs/copy/revisions").json()["revisions"]
     assert revision["message"] == "cloned from flights"
     older = client.post("/v1/jobs/flights/clone", json={"name": "older", "restore_from": {"checkpoint_id": 2}}).json()
-    assert (older["status"], older["restore"]["location"]) == ("CREATED", snapshots.location(2))
+    assert (older["status"]["state"], older["status"]["restore"]["location"]) == ("CREATED", snapshots.location(2))
     refused = client.post("/v1/jobs/flights/clone", json={"name": "copy"}).json()
     assert refused["code"] == "JOB_NAME_TAKEN"
 

@@ -17,8 +17,10 @@ from keyscale.api.services import plans
 from keyscale.db.models import Attempt, Operation
 from keyscale.db.repositories import jobs, operations
 from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import DriverState, Heartbeat, NoRestart
+from keyscale.jobs.protocol.messages import DriverState, Heartbeat
 from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+from keyscale.jobs.protocol.specification import NoRestart
+from tests.support.control_plane.bodies import with_spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,14 +38,14 @@ FAILURE = {"code": "USER_CODE_FAILED", "message": "KeyError: 'u9'"}
 
 
 def patch(client: httpx.Client, revision: int, **body: Any) -> httpx.Response:
-    return client.patch("/v1/jobs/flights", json=body, headers={"If-Match": f'"{revision}"'})
+    return client.patch("/v1/jobs/flights", json=with_spec(**body), headers={"If-Match": f'"{revision}"'})
 
 
 def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_was_seen(
     client: httpx.Client, job: dict[str, Any], upload: Callable[..., Any]
 ) -> None:
     assert client.get("/v1/jobs/flights").headers["ETag"] == '"1"'
-    assert client.patch("/v1/jobs/flights", json={"parallelism": 4}).json()["code"] == "REVISION_REQUIRED"
+    assert client.patch("/v1/jobs/flights", json={"spec": {"parallelism": 4}}).json()["code"] == "REVISION_REQUIRED"
     assert patch(client, 1, parallelism=2).json()["revision"] == 1, "nothing changes"
     other = upload(b"print(2)\n").json()["id"]
     answer = patch(client, 1, artifact_id=other, parameters={"input": "/in"}, message="why")
@@ -51,7 +53,7 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
     late = patch(client, 1, parallelism=4)
     assert (late.status_code, late.json()["code"], late.json()["revision"]) == (412, "REVISION_CONFLICT", 2)
     for seen, status in (("2", 200), ('W/"2"', 200), ('"1", "2"', 200), ("1", 412), ("two", 412), ("1, 2", 412)):
-        again = client.patch("/v1/jobs/flights", json={"parallelism": 2}, headers={"If-Match": seen})
+        again = client.patch("/v1/jobs/flights", json={"spec": {"parallelism": 2}}, headers={"If-Match": seen})
         assert again.status_code == status, seen
     shown = client.get("/v1/jobs/flights/revisions").json()["revisions"]
     assert [(each["number"], each["is_current"], each["message"]) for each in shown] == [
@@ -59,8 +61,8 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
         (1, False, None),
     ]
     diff = client.get("/v1/jobs/flights/revisions/1/diff", params={"to": 2}).json()["differences"]
-    assert [each["field"] for each in diff] == ["artifact_id", "parameters.input"]
-    kept = client.delete(f"/v1/artifacts/{job['artifact_id']}").json()
+    assert [each["path"] for each in diff] == ["artifact_id", "parameters.input"]
+    kept = client.delete(f"/v1/artifacts/{job['spec']['artifact_id']}").json()
     assert (kept["code"], "revision 1 of job flights" in kept["detail"]) == ("ARTIFACT_IN_USE", True)
 
 
@@ -88,10 +90,14 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
         settle_command(session, command, status=CommandStatus.COMPLETED, location=SAVEPOINT, checkpoint_id=9)
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["revision"], shown["attempt"]["revision"], shown["attempt"]["restore_from"]) == (2, 2, SAVEPOINT)
+    assert (shown["revision"], shown["status"]["attempt"]["revision"], shown["status"]["attempt"]["restore_from"]) == (
+        2,
+        2,
+        SAVEPOINT,
+    )
     take(steps.RollBack(2, FAILURE), steps.CompleteChange(True, None))
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["revision"], shown["parallelism"], shown["restore"]["mode"]) == (1, 2, "REWIND")
+    assert (shown["revision"], shown["spec"]["parallelism"], shown["status"]["restore"]["mode"]) == (1, 2, "REWIND")
     change = client.get("/v1/jobs/flights/changes/u").json()
     assert (change["status"], change["failure"]["message"]) == ("ROLLED_BACK", FAILURE["message"])
     assert client.get("/v1/jobs/flights/revisions/2").json()["change"]["status"] == "ROLLED_BACK"
@@ -113,17 +119,21 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
     assert told.settings is None
     settings = {"checkpoints": {"interval_ms": 7000}, "restart": {"type": "none"}, "batch_interval_ms": 50}
     answer = patch(client, 1, **settings)
-    assert (answer.status_code, answer.json()["change"], answer.json()["job"]["status"]) == (200, None, "RUNNING")
+    assert (answer.status_code, answer.json()["change"], answer.json()["job"]["status"]["state"]) == (
+        200,
+        None,
+        "RUNNING",
+    )
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["revision"], shown["attempt"]["number"], shown["attempt"]["revision"]) == (2, 1, 2)
+    assert (shown["revision"], shown["status"]["attempt"]["number"], shown["status"]["attempt"]["revision"]) == (
+        2,
+        1,
+        2,
+    )
     told = drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=1))
     assert told.settings is not None
-    assert (told.settings.revision, told.settings.checkpoints.interval_ms, told.settings.batch_interval_ms) == (
-        2,
-        7000,
-        50,
-    )
-    assert told.settings.restart == NoRestart()
+    assert (told.settings.revision, told.settings.spec.checkpoints.interval_ms) == (2, 7000)
+    assert (told.settings.spec.batch_interval_ms, told.settings.spec.restart) == (50, NoRestart())
     assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=2)).settings is None
     assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING)).settings is None, "an older driver"
 
@@ -155,7 +165,7 @@ def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_a
     assert patch(client, 9, **body).json()["code"] == "REVISION_CONFLICT", "this is known without a plan"
     refused = patch(client, 1, **body, allow_non_restored_state=True)
     assert (refused.status_code, refused.json()["code"]) == (409, "CHANGE_INCOMPATIBLE")
-    assert client.get("/v1/jobs/flights").json()["status"] == "RUNNING"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "RUNNING"
     assert len(client.get("/v1/jobs/flights/revisions").json()["revisions"]) == 1
     assert asked == [{"allow": True}]
     assert patch(client, 1, **body, plan_first=False).status_code == 202
@@ -256,5 +266,5 @@ def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepo
     refused = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1})
     assert (refused.status_code, refused.json()["code"]) == (409, "REVISION_WITHOUT_SAVEPOINT")
     answer = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1, "state": "current"})
-    assert (answer.status_code, answer.json()["job"]["parallelism"]) == (200, 2)
+    assert (answer.status_code, answer.json()["job"]["spec"]["parallelism"]) == (200, 2)
     assert client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 7}).json()["code"] == "REVISION_NOT_FOUND"

@@ -91,7 +91,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
     admin = {"Authorization": "Bearer ADMIN"}
     files = {"file": ("secretive.py", b"print(1)\n")}
     artifact = anonymous.post("/v1/artifacts", files=files, headers=admin).json()
-    body = {"name": "payroll", "artifact_id": artifact["id"], "labels": {"team": "a", "stage": "test"}}
+    body = {"name": "payroll", "labels": {"team": "a", "stage": "test"}, "spec": {"artifact_id": artifact["id"]}}
     job = anonymous.post("/v1/jobs", json=body, headers=admin).json()
     with context.sessions.begin() as session:
         session.add(
@@ -123,7 +123,6 @@ def world(anonymous: httpx.Client, context: Context) -> World:
         job,
         {
             "job_id": "payroll",
-            "artifact_id": artifact["id"],
             "operation_id": "nightly",
             "savepoint_id": "nightly",
             "checkpoint_id": "1",
@@ -137,6 +136,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "checkpoint": "7",
             "path": "login",
             "name": "style.css",
+            "spec": {"artifact_id": artifact["id"]},
         },
     )
 
@@ -202,13 +202,13 @@ def test_a_user_of_another_scope_learns_nothing_and_changes_nothing(world: World
         elif route[0] == "GET" and role is not Role.ADMIN:
             shown = world.call(route, token).text
             assert not [text for text in ("payroll", world.job["id"], world.ids["artifact_id"]) if text in shown], route
-    body = {"name": "other", "artifact_id": world.ids["artifact_id"], "labels": {"team": "b"}}
+    body = {"name": "other", "labels": {"team": "b"}, "spec": {"artifact_id": world.ids["artifact_id"]}}
     refused = world.call(("POST", "/v1/jobs"), "OPERATOR-B", json=body)
     assert (refused.status_code, refused.json()["code"]) == (404, "ARTIFACT_NOT_FOUND")
     refused = world.call(("POST", "/v1/jobs"), "OPERATOR-B", json={**body, "labels": {"team": "a"}})
     assert (refused.status_code, refused.json()["code"]) == (403, "OUT_OF_SCOPE")
     assert world.call(("GET", "/v1/jobs/{job_id}"), "ADMIN").json() == world.job | {
-        "attempt": world.call(("GET", "/v1/jobs/{job_id}"), "ADMIN").json()["attempt"]
+        "status": world.call(("GET", "/v1/jobs/{job_id}"), "ADMIN").json()["status"]
     }
 
 
@@ -247,7 +247,7 @@ def test_a_scope_of_names_and_one_of_labels_reach_their_jobs_only(
 ) -> None:
     artifact = upload(b"print(2)\n", "other.py").json()["id"]
     for name, labels in (("invoices", {"team": "b", "stage": "live"}), ("refunds", {"team": "b"})):
-        body = {"name": name, "artifact_id": artifact, "labels": labels}
+        body = {"name": name, "labels": labels, "spec": {"artifact_id": artifact}}
         assert world.call(("POST", "/v1/jobs"), "ADMIN", json=body).status_code == 201
     cases = {
         "named": (JobScope(jobs=frozenset({"payroll"})), {"payroll"}),

@@ -13,6 +13,7 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Revision
 from keyscale.db.statuses import Role
 from tests.integration.api.conftest import add_token
+from tests.support.control_plane.bodies import with_spec
 
 if TYPE_CHECKING:
     import httpx
@@ -48,7 +49,7 @@ def labelled(client: httpx.Client, context: Context) -> None:
 def body(client: httpx.Client, labelled: None) -> dict[str, Any]:  # noqa: ARG001 - whose operator uploads
     """A job of the first team, with a program of its operator."""
     artifact = client.post("/v1/artifacts", files={"file": ("job.py", b"print(1)\n")}, headers=OF_A)
-    return {"name": "bills", "artifact_id": artifact.json()["id"], "labels": {"team": "a"}}
+    return {"name": "bills", "labels": {"team": "a"}, "spec": {"artifact_id": artifact.json()["id"]}}
 
 
 def outcome(answer: httpx.Response) -> tuple[int, str | None]:
@@ -59,14 +60,15 @@ def test_no_request_gives_a_job_the_secret_of_another_team(
     client: httpx.Client, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clones, "find_source", lambda *_: None)  # the job has no snapshot
-    create = {**body, "secrets": ["OF_A"]}
+    create = with_spec(**body, secrets=["OF_A"])
     for secrets in (["OF_B"], ["OF_ALL"], ["OF_A", "OF_B"], ["MISSING"]):
-        assert outcome(client.post("/v1/jobs", json={**create, "secrets": secrets}, headers=OF_A)) == UNKNOWN, secrets
-    by_parameter = {**body, "parameters": {"password": {"secret": "OF_B"}}}
+        wanted = with_spec(**body, secrets=secrets)
+        assert outcome(client.post("/v1/jobs", json=wanted, headers=OF_A)) == UNKNOWN, secrets
+    by_parameter = with_spec(**body, parameters={"password": {"secret": "OF_B"}})
     assert outcome(client.post("/v1/jobs", json=by_parameter, headers=OF_A)) == UNKNOWN
     assert client.post("/v1/jobs", json=create, headers=OF_A).status_code == 201
-    steals: dict[str, Any] = {"secrets": ["OF_A", "OF_B"]}
-    for change in (steals, {"parameters": {"password": {"secret": "OF_B"}}}):
+    steals: dict[str, Any] = {"spec": {"secrets": ["OF_A", "OF_B"]}}
+    for change in (steals, {"spec": {"parameters": {"password": {"secret": "OF_B"}}}}):
         assert outcome(client.post("/v1/jobs/bills/plan", json=change, headers=OF_A)) == UNKNOWN
         match = {**OF_A, "If-Match": "1"}
         assert outcome(client.patch("/v1/jobs/bills", json=change, headers=match)) == UNKNOWN
@@ -74,17 +76,17 @@ def test_no_request_gives_a_job_the_secret_of_another_team(
         assert outcome(client.post("/v1/jobs/bills/clone", json=clone, headers=OF_A)) == UNKNOWN
     admin = client.patch("/v1/jobs/bills", json=steals, headers={"If-Match": "1"})
     assert admin.status_code == 200, admin.text
-    assert client.patch("/v1/jobs/bills", json={"secrets": []}, headers={"If-Match": "2"}).status_code == 200
+    assert client.patch("/v1/jobs/bills", json={"spec": {"secrets": []}}, headers={"If-Match": "2"}).status_code == 200
     back = {"revision": 2, "state": "current", "plan_first": False}
     assert outcome(client.post("/v1/jobs/bills/rollback", json=back, headers=OF_A)) == UNKNOWN
     assert client.post("/v1/jobs/bills/rollback", json={**back, "revision": 1}, headers=OF_A).status_code in {200, 202}
 
 
 def test_a_job_keeps_the_secrets_that_it_has(client: httpx.Client, body: dict[str, Any]) -> None:
-    assert client.post("/v1/jobs", json={**body, "secrets": ["OF_A", "OF_B"]}).status_code == 201
+    assert client.post("/v1/jobs", json=with_spec(**body, secrets=["OF_A", "OF_B"])).status_code == 201
     for version, headers in (("1", OF_A), ("2", NAMED_LIKE_THE_JOB)):
         change = {"parallelism": 1 + int(version), "secrets": ["OF_A", "OF_B"], "parameters": {"x": version}}
-        answer = client.patch("/v1/jobs/bills", json=change, headers={**headers, "If-Match": version})
+        answer = client.patch("/v1/jobs/bills", json={"spec": change}, headers={**headers, "If-Match": version})
         assert answer.status_code == 200, answer.text
 
 
@@ -95,13 +97,13 @@ def test_a_job_that_gets_all_secrets_keeps_its_program_until_they_are_named(
     with context.sessions.begin() as session:
         revision = session.get(Revision, (job_id, 1))
         assert revision is not None
-        revision.secrets = None
+        revision.spec = {**revision.spec, "secrets": None}
     match = {**OF_A, "If-Match": "1"}
-    refused = client.patch("/v1/jobs/bills", json={"parameters": {"x": "1"}}, headers=match)
+    refused = client.patch("/v1/jobs/bills", json={"spec": {"parameters": {"x": "1"}}}, headers=match)
     assert outcome(refused) == (403, "OUT_OF_SCOPE")
-    assert client.patch("/v1/jobs/bills", json={"parallelism": 2}, headers=match).status_code == 200
+    assert client.patch("/v1/jobs/bills", json={"spec": {"parallelism": 2}}, headers=match).status_code == 200
     named = {"parameters": {"x": "1"}, "secrets": ["OF_A"]}
-    assert client.patch("/v1/jobs/bills", json=named, headers={**OF_A, "If-Match": "2"}).status_code == 200
+    assert client.patch("/v1/jobs/bills", json={"spec": named}, headers={**OF_A, "If-Match": "2"}).status_code == 200
 
 
 @pytest.mark.usefixtures("labelled")

@@ -75,18 +75,18 @@ def beat(client: httpx.Client, number: int, **metrics: Any) -> None:
 def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt: Callable[[], int]) -> None:
     beat(client, attempt(), **METRICS)
     second = attempt()
-    launching = client.get("/v1/jobs/flights").json()["figures"]
+    launching = client.get("/v1/jobs/flights").json()["metrics"]
     assert (launching["input_records"], launching["dead_letters"]) == (100, 5), "before its driver says anything"
     beat(client, second, batches=0)
-    figures = client.get("/v1/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["metrics"]
     assert (figures["input_records"], figures["output_records"]) == (100, 80)
     assert (figures["late_records"], figures["dead_letters"]) == (4, 5)
     beat(client, second, batches=1, input_records=5)
     third = attempt()
     beat(client, third, **METRICS)
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["figures"]["input_records"], shown["figures"]["dead_letters"]) == (205, 10)
-    assert shown["attempt"]["metrics"]["sinks"] == [{"uid": "orders", "dead_letters": 3}]
+    assert (shown["metrics"]["input_records"], shown["metrics"]["dead_letters"]) == (205, 10)
+    assert shown["status"]["attempt"]["metrics"]["sinks"] == [{"uid": "orders", "dead_letters": 3}]
     names = ["input_records", "late_records", "dead_letters"]
     answer = client.get("/v1/jobs/flights/series", params={"names": names}).json()
     assert answer["series"].keys() == set(names)
@@ -106,10 +106,10 @@ def test_a_driver_is_told_what_its_job_has_counted_and_its_commit_log_may_know_m
     counters = {"input_records": 100, "output_records": 80, "late_records": 4, "dead_letters": 5}
     assert answer.json()["assignment"]["counters"] == counters
     beat(client, second, batches=0, counters={**counters, "input_records": 150, "output_records": 120})
-    figures = client.get("/v1/jobs/flights").json()["figures"]
+    figures = client.get("/v1/jobs/flights").json()["metrics"]
     assert (figures["input_records"], figures["output_records"], figures["dead_letters"]) == (150, 120, 5)
     beat(client, attempt(), batches=0)
-    assert client.get("/v1/jobs/flights").json()["figures"]["input_records"] == 150
+    assert client.get("/v1/jobs/flights").json()["metrics"]["input_records"] == 150
 
 
 def test_a_rate_is_the_growth_of_its_counter_and_a_gap_is_unknown(
@@ -284,7 +284,7 @@ def test_a_day_shows_what_the_job_did_on_it(
     headers = {"Authorization": f"Bearer driver-{number}"}
     layout = Layout(JobId(job["id"]))
     for checkpoint_id, status, duration in ((1, "COMPLETED", 100), (2, "FAILED", 5), (3, "COMPLETED", 300)):
-        place = location_of(job["store_url"], layout.manifest(CheckpointId(checkpoint_id), None))
+        place = location_of(job["status"]["store_url"], layout.manifest(CheckpointId(checkpoint_id), None))
         report = {
             "checkpoint_id": checkpoint_id,
             "trigger_timestamp": at_ms,

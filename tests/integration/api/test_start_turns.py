@@ -128,7 +128,7 @@ class Host:
         return [(event["details"]["attempt"], event["details"]["place"]) for event in events]
 
     def health(self, name: str) -> list[str]:
-        return [item["message"] for item in self.client.get(f"/v1/jobs/{name}").json()["health"]]
+        return [item["message"] for item in self.client.get(f"/v1/jobs/{name}").json()["status"]["health"]]
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def host(
     artifact_id = upload().json()["id"]
     ids = {}
     for name in NAMES:
-        ids[name] = client.post("/v1/jobs", json={"name": name, "artifact_id": artifact_id}).json()["id"]
+        ids[name] = client.post("/v1/jobs", json={"name": name, "spec": {"artifact_id": artifact_id}}).json()["id"]
         client.post(f"/v1/jobs/{name}/start")
     with context.sessions.begin() as session:
         for age, job_id in enumerate(ids.values()):

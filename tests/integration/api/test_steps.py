@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.job_spec import changed, spec_of
 from keyscale.api.lifecycle import requests, steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.change_phases import CANCELLED
@@ -15,7 +16,6 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.services import series
-from keyscale.api.specification import Specification, changed
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation
 from keyscale.db.repositories import attempts, job_signs, jobs, operations, revisions
@@ -96,7 +96,7 @@ def test_counters_do_not_go_back_when_a_standby_takes_over(
     running(steps.BeginSavepoint())
     publish()
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver())
-    assert client.get("/v1/jobs/flights").json()["figures"]["input_records"] == 150
+    assert client.get("/v1/jobs/flights").json()["metrics"]["input_records"] == 150
 
 
 def phases(client: httpx.Client) -> list[str]:
@@ -124,7 +124,7 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
     assert all(phase["duration_ms"] >= 0 for phase in done["phases"])
     assert done["downtime_ms"] > 0
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["parallelism"], shown["rescale_id"]) == (4, None)
+    assert (shown["spec"]["parallelism"], shown["status"]["rescale_id"]) == (4, None)
     operation = client.get("/v1/operations/r").json()
     assert (operation["kind"], operation["status"]) == ("RESCALE", "COMPLETED")
 
@@ -140,12 +140,12 @@ def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
     assert phases[-4:] == ["STOP", "RESTORE", "VERIFY", "RESTORE"], "each new driver has the time of a restore"
     running(steps.RollBack(4, FAILURE))
     assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ENDED", 5: "ACTIVE"}
-    attempt = client.get("/v1/jobs/flights").json()["attempt"]
+    attempt = client.get("/v1/jobs/flights").json()["status"]["attempt"]
     assert (attempt["parallelism"], attempt["restore_from"], attempt["cause"]) == (2, SAVEPOINT, "roll back")
     running(steps.CompleteChange(True, None))
     done = client.get("/v1/jobs/flights/rescales/r").json()
     assert (done["status"], done["failure"]["code"], done["phase"]) == ("ROLLED_BACK", "X", "ROLL_BACK")
-    assert client.get("/v1/jobs/flights").json()["parallelism"] == 2
+    assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 2
 
 
 def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
@@ -170,7 +170,11 @@ def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_
     assert client.get("/v1/operations/r").json()["status"] == "ROLLED_BACK"
     running(steps.CreateAttempt(1, steps.Cause.RECOVER))
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["parallelism"], shown["attempt"]["parallelism"], shown["restarts"]) == (2, 2, 1)
+    assert (shown["spec"]["parallelism"], shown["status"]["attempt"]["parallelism"], shown["status"]["restarts"]) == (
+        2,
+        2,
+        1,
+    )
 
 
 @pytest.mark.usefixtures("running")
@@ -199,16 +203,16 @@ def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
         (-3, "PARALLELISM_OUT_OF_RANGE"),
     ):
         assert client.post("/v1/jobs/flights/rescale", json={"parallelism": parallelism}).json()["code"] == code
-    assert client.get("/v1/jobs/flights").json()["status"] == "RUNNING"
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "RUNNING"
 
 
 def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client, running: Callable[..., None]) -> None:
     running(steps.BeginSavepoint(), steps.FailJob({**FAILURE, "traceback": "Traceback: line 1"}))
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["status"], shown["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
+    assert (shown["status"]["state"], shown["status"]["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
     assert set(stages(client).values()) == {"ENDED"}
     assert client.get("/v1/jobs/flights/rescales/r").json()["status"] == "FAILED"
-    assert client.post(f"/v1/jobs/{shown['id']}/start").json()["failure"] is None
+    assert client.post(f"/v1/jobs/{shown['id']}/start").json()["status"]["failure"] is None
 
 
 def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client, take: Callable[..., None]) -> None:
@@ -220,7 +224,11 @@ def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client
         shown = client.get(f"/v1/operations/{operation}").json()
         assert (shown["status"], shown["failure_cause"]["code"]) == ("FAILED", "DRIVER_LOST")
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["status"], shown["restarts"], shown["failure"]["code"]) == ("RESTARTING", 1, "X")
+    assert (shown["status"]["state"], shown["status"]["restarts"], shown["status"]["failure"]["code"]) == (
+        "RESTARTING",
+        1,
+        "X",
+    )
 
 
 def test_a_failure_stays_visible_while_the_job_restarts_and_runs_until_it_is_forgotten(
@@ -228,12 +236,12 @@ def test_a_failure_stays_visible_while_the_job_restarts_and_runs_until_it_is_for
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
-    assert client.get("/v1/jobs/flights").json()["failure"]["code"] == "X"
+    assert client.get("/v1/jobs/flights").json()["status"]["failure"]["code"] == "X"
     take(steps.CreateAttempt(1, steps.Cause.RECOVER), steps.ShowStatus(JobStatus.RUNNING))
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["status"], shown["failure"]["code"]) == ("RUNNING", "X")
+    assert (shown["status"]["state"], shown["status"]["failure"]["code"]) == ("RUNNING", "X")
     take(steps.ForgetFailure())
-    assert client.get("/v1/jobs/flights").json()["failure"] is None
+    assert client.get("/v1/jobs/flights").json()["status"]["failure"] is None
     assert "JOB_RECOVERED" in {event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]}
 
 
@@ -312,7 +320,7 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
         found = jobs.lock(session, job["id"])
         assert found is not None
         JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
-        wanted = changed(Specification.of(revisions.current(session, found)), {"parameters": {"version": "2"}})
+        wanted = changed(spec_of(revisions.current(session, found)), {"parameters": {"version": "2"}})
         revision = requests.revise(session, found, wanted, user)
         requests.change(session, found, user, "u", revision, kind=OperationKind.UPGRADE, mode=UpgradeMode.LAST_STATE)
     take(steps.SwitchOver())

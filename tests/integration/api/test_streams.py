@@ -177,7 +177,7 @@ def test_a_stream_of_all_jobs_tells_of_those_in_scope_only(
 ) -> None:
     with context.sessions.begin() as session:
         add_token(session, "viewer-of-b", Role.VIEWER, JobScope(labels={"team": "b"}))
-    body = {"name": "billing", "artifact_id": upload().json()["id"], "labels": {"team": "b"}}
+    body = {"name": "billing", "labels": {"team": "b"}, "spec": {"artifact_id": upload().json()["id"]}}
     with (
         reading(client, "/v1/stream") as everything,
         reading(client, "/v1/stream", headers={"Authorization": "Bearer viewer-of-b"}) as some,

@@ -121,6 +121,6 @@ def test_a_spark_job_is_started_rescaled_and_drained_over_tls(platform: RunningC
     rescale = job.rescale(3)
     job.wait("the rescale", lambda: job.show_rescale(rescale)["status"] == "COMPLETED")
     job.deliver_and_wait(4)
-    assert job.show()["attempt"]["heartbeat_at_ms"] is not None
+    assert job.show()["status"]["attempt"]["heartbeat_at_ms"] is not None
     job.finish()
     assert job.wrong_checks() == []

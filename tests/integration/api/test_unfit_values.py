@@ -19,6 +19,7 @@ from keyscale.db.repositories import jobs
 from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.storable_text import storable
+from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.served_routes import api_routes
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def test_text_that_cannot_be_stored_is_refused_wherever_a_request_has_text(
 ) -> None:
     client.post("/v1/jobs/flights/start")
     for text in UNFIT_TEXTS:
-        for path, body in requests_with(text, job["artifact_id"]):
+        for path, body in requests_with(text, job["spec"]["artifact_id"]):
             method = "PATCH" if path == "/v1/jobs/flights" else "POST"
             answer = client.request(method, path, **as_json(body))
             assert answer.status_code == 422, (path, body, answer.text)
@@ -91,18 +92,18 @@ def test_text_that_cannot_be_stored_is_refused_wherever_a_request_has_text(
 
 def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
     """A text in every place of every request that takes one."""
-    new = {"name": "x", "artifact_id": artifact_id}
+    new = {"name": "x", "spec": {"artifact_id": artifact_id}}
     return [
         ("/v1/jobs", {**new, "name": text}),
-        ("/v1/jobs", {**new, "artifact_id": text}),
-        ("/v1/jobs", {**new, "hash_id": text}),
-        ("/v1/jobs", {**new, "parameters": {"input": text}}),
-        ("/v1/jobs", {**new, "parameters": {text: "input"}}),
-        ("/v1/jobs", {**new, "spark_conf": {"spark.executor.memory": text}}),
-        ("/v1/jobs", {**new, "spark_conf": {text: "1g"}}),
-        ("/v1/jobs", {**new, "checkpoints": {text: 1}}),
-        ("/v1/jobs", {**new, "restart": {"type": text}}),
-        ("/v1/jobs", {**new, "restart": {"type": "none", text: 1}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "artifact_id": text}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "hash_id": text}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "parameters": {"input": text}}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "parameters": {text: "input"}}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "spark_conf": {"spark.executor.memory": text}}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "spark_conf": {text: "1g"}}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "checkpoints": {text: 1}}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "restart": {"type": text}}}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "restart": {"type": "none", text: 1}}}),
         ("/v1/jobs", {**new, text: 1}),
         ("/v1/jobs", text),
         ("/v1/jobs/flights/start", {text: 1}),
@@ -117,9 +118,9 @@ def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
         ("/v1/jobs/flights/clone", {"name": "x", "restore_from": {"job": text, "latest": True}}),
         ("/v1/jobs/flights/start", {"restore_from": {"savepoint_id": text}}),
         ("/v1/jobs/flights/start", {"restore_from": {"location": text}}),
-        ("/v1/jobs", {**new, "libraries": [text]}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "libraries": [text]}}),
         ("/v1/jobs", {**new, "labels": {"team": text}}),
-        ("/v1/jobs", {**new, "secrets": [text]}),
+        ("/v1/jobs", {"name": "x", "spec": {**new["spec"], "secrets": [text]}}),
     ]
 
 
@@ -132,16 +133,17 @@ CHANGED: dict[str, dict[str, Any]] = {
 
 def changes_with(text: str) -> list[dict[str, Any]]:
     return [
-        {"artifact_id": text},
-        {"libraries": [text]},
-        {"parameters": {"input": text}},
-        {"parameters": {text: "input"}},
-        {"parameters": {"password": {"secret": text}}},
-        {"secrets": [text]},
-        {"spark_conf": {"spark.executor.memory": text}},
-        {"restart": {"type": text}},
+        {"spec": {"artifact_id": text}},
+        {"spec": {"libraries": [text]}},
+        {"spec": {"parameters": {"input": text}}},
+        {"spec": {"parameters": {text: "input"}}},
+        {"spec": {"parameters": {"password": {"secret": text}}}},
+        {"spec": {"secrets": [text]}},
+        {"spec": {"spark_conf": {"spark.executor.memory": text}}},
+        {"spec": {"restart": {"type": text}}},
         {"message": text},
         {text: 1},
+        {"spec": {text: 1}},
     ]
 
 
@@ -171,11 +173,15 @@ def refuse(client: httpx.Client, job: dict[str, Any], number: int) -> None:
         f"/v1/events?limit={number}",
     ):
         assert client.get(path).status_code in {404, 422}, path
-    new = {"name": "x", "artifact_id": job["artifact_id"]}
+    new = {"name": "x", "spec": {"artifact_id": job["spec"]["artifact_id"]}}
     for body in ({"parallelism": number}, {"max_parallelism": number}, {"batch_interval_ms": number}):
-        assert client.post("/v1/jobs", json={**new, **body}).status_code == 422, body
-    for action in ("rescale", "clone", "plan"):
-        assert client.post(f"{base}/{action}", json={"name": "x", "parallelism": number}).status_code == 422, action
+        assert client.post("/v1/jobs", json=with_spec(**new, **body)).status_code == 422, body
+    assert client.post(f"{base}/rescale", json={"parallelism": number}).status_code == 422
+    for action in ("clone", "plan"):
+        body = (
+            {"name": "x", "spec": {"parallelism": number}} if action == "clone" else {"spec": {"parallelism": number}}
+        )
+        assert client.post(f"{base}/{action}", json=body).status_code == 422, action
     assert client.post(f"{base}/rollback", json={"revision": number}).status_code in {404, 422}
 
 
@@ -211,7 +217,7 @@ def test_every_number_of_a_request_has_bounds(app: FastAPI) -> None:
 @pytest.fixture
 def two_running_jobs(client: httpx.Client, context: Context, job: dict[str, Any]) -> tuple[str, str]:
     """Two jobs in a status in which they take commands."""
-    client.post("/v1/jobs", json={"name": "other", "artifact_id": job["artifact_id"], "max_parallelism": 16})
+    client.post("/v1/jobs", json=with_spec(name="other", artifact_id=job["spec"]["artifact_id"], max_parallelism=16))
     for name in ("flights", "other"):
         client.post(f"/v1/jobs/{name}/start")
         with context.sessions.begin() as session:
@@ -266,7 +272,7 @@ def test_a_failure_whose_text_cannot_be_stored_is_still_shown(
             false = {**messages_with(text)["checkpoints"], name: text}
             answer = client.post("/driver/checkpoints", content=json.dumps(false).encode("ascii"), headers=headers)
             assert (answer.status_code, answer.json()["code"]) == (422, "REPORT_INVALID")
-        shown = client.get("/v1/jobs/flights").json()["attempt"]["failure"]
+        shown = client.get("/v1/jobs/flights").json()["status"]["attempt"]["failure"]
         assert shown["code"] == "JOB_SCRIPT_FAILED"
         assert shown["message"] == f"ValueError: plate {storable(text)}"
         assert shown["traceback"] == f"line 1\n{storable(text)}"

@@ -28,7 +28,7 @@ UNKNOWN = "no-such-job"
 def job(platform: Platform) -> str:
     """The name of a job that was created and never started."""
     artifact = platform.api.upload("/v1/artifacts", filename="job.py", content=SCRIPT)
-    body = {"name": "untouched", "artifact_id": artifact["id"], "parallelism": 2, "max_parallelism": 16}
+    body = {"name": "untouched", "spec": {"artifact_id": artifact["id"], "parallelism": 2, "max_parallelism": 16}}
     return str(platform.api.post("/v1/jobs", body)["name"])
 
 
@@ -97,12 +97,22 @@ def test_every_command_reports_that_there_is_no_such_job(platform: Platform, com
 
 @pytest.mark.parametrize("parallelism", [0, -1, 17, 2**31, 10**12])
 def test_a_job_cannot_be_created_beyond_its_max_parallelism(platform: Platform, job: str, parallelism: int) -> None:
-    artifact_id = platform.api.get(job_path(job))["artifact_id"]
-    body = {"name": "never", "artifact_id": artifact_id, "parallelism": parallelism, "max_parallelism": 16}
+    artifact_id = platform.api.get(job_path(job))["spec"]["artifact_id"]
+    body = {"name": "never", "spec": {"artifact_id": artifact_id, "parallelism": parallelism, "max_parallelism": 16}}
     error = refusal(lambda: platform.api.post("/v1/jobs", body))
     assert error.http_status == 422
     assert_is_clear(error.problem, "PARALLELISM_OUT_OF_RANGE")
-    command = ["jobs", "create", "never", "--artifact", artifact_id, "-p", str(parallelism), "--max-parallelism", "16"]
+    command = [
+        "jobs",
+        "create",
+        "never",
+        "--artifact",
+        artifact_id,
+        "-p",
+        str(parallelism),
+        "--set",
+        "max_parallelism=16",
+    ]
     assert_is_clear(keyscale(platform, *command, "--json").problem, "PARALLELISM_OUT_OF_RANGE")
     assert {known["name"] for known in platform.api.get("/v1/jobs")["jobs"]}.isdisjoint({"never"})
 
@@ -150,7 +160,7 @@ def test_a_file_that_is_not_a_python_file_zip_or_jar_is_refused_and_not_stored(
 def test_a_zip_without_a_main_program_cannot_be_a_job(platform: Platform) -> None:
     def create() -> None:
         artifact = platform.api.upload("/v1/artifacts", filename="library.zip", content=zip_without_a_program())
-        platform.api.post("/v1/jobs", {"name": "never", "artifact_id": artifact["id"]})
+        platform.api.post("/v1/jobs", {"name": "never", "spec": {"artifact_id": artifact["id"]}})
 
     assert refusal(create).problem["code"] in {"ARTIFACT_INVALID", "ARTIFACT_NOT_RUNNABLE"}
 
@@ -165,10 +175,10 @@ def test_a_missing_file_is_an_error_of_the_command_line(platform: Platform, tmp_
     ("body", "field"),
     [
         ({"name": "x"}, "artifact_id"),
-        ({"name": "../etc", "artifact_id": "a"}, "name"),
-        ({"name": "x", "artifact_id": "a", "paralelism": 2}, "paralelism"),
-        ({"name": "x", "artifact_id": "a", "parallelism": "many"}, "parallelism"),
-        ({"name": "x", "artifact_id": "a", "checkpoints": {"interval_ms": 1}}, "interval_ms"),
+        ({"name": "../etc", "spec": {"artifact_id": "a"}}, "name"),
+        ({"name": "x", "paralelism": 2, "spec": {"artifact_id": "a"}}, "paralelism"),
+        ({"name": "x", "spec": {"artifact_id": "a", "parallelism": "many"}}, "parallelism"),
+        ({"name": "x", "spec": {"artifact_id": "a", "checkpoints": {"interval_ms": 1}}}, "interval_ms"),
     ],
 )
 def test_the_error_of_an_invalid_request_names_the_wrong_field(

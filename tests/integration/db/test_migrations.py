@@ -19,6 +19,7 @@ from keyscale.db.base import Base
 from keyscale.db.connections import open_engine
 from keyscale.db.errors import SchemaTooNewError, SchemaUnreleasedError
 from keyscale.db.migrate import alembic_config, migrate, refusal_of_unknown_revision
+from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,7 +93,8 @@ def fill_tables(connection: Connection) -> None:
 
 
 def needs_value(column: Column[Any]) -> bool:
-    return not column.nullable and column.server_default is None and column.identity is None
+    is_given = column.server_default is not None or column.identity is not None or column.computed is not None
+    return not column.nullable and not is_given
 
 
 def value_of(connection: Connection, table: Table, column: Column[Any]) -> Any:
@@ -103,6 +105,8 @@ def value_of(connection: Connection, table: Table, column: Column[Any]) -> Any:
             allowed = re.search(r"'([A-Z_]+)'", check["sqltext"])
             assert allowed
             return allowed[1]
+    if column.name == "spec":
+        return {"artifact_id": connection.scalar(text("SELECT id FROM artifacts LIMIT 1")), "libraries": []}
     if isinstance(column.type, JSONB):
         return {}
     if isinstance(column.type, LargeBinary):
@@ -188,10 +192,23 @@ def test_a_job_of_0_1_0_becomes_its_first_revision_and_gets_all_secrets(postgres
         insert(connection, "jobs", id="j", artifact_id="a", parallelism=3, created_at_ms=5, **specification)
 
     with migrated_from_0_1_0(postgres_url, fill) as connection:
-        names = "number, artifact_id, parallelism, parameters, spark_conf, checkpoints, restart, secrets, created_at_ms"
-        assert rows(connection, f"SELECT {names} FROM revisions") == [  # noqa: S608 - constants
-            (1, "a", 3, {"p": "1"}, {"s": "2"}, {"interval_ms": 1000}, None, None, 5)
-        ]
+        checkpoints = CheckpointSettings(interval_ms=1000).model_dump()
+        spec = {
+            "artifact_id": "a",
+            "libraries": [],
+            "parallelism": 3,
+            "max_parallelism": 1,
+            "hash_id": "jobs",
+            "parameters": {"p": "1"},
+            "secrets": None,
+            "spark_conf": {"s": "2"},
+            "checkpoints": checkpoints,
+            "restart": None,
+            "batch_interval_ms": None,
+        }
+        found = rows(connection, "SELECT number, spec, artifact_id, libraries, created_at_ms FROM revisions")
+        assert found == [(1, spec, "a", [], 5)]
+        assert JobSpec.model_validate({**spec, "hash_id": "spark"}).given() == {**spec, "hash_id": "spark"}
         kept = "SELECT revision, labels, skip_lost_records, user_number FROM jobs"
         assert rows(connection, kept) == [(1, {}, False, 1)]
 
@@ -204,8 +221,11 @@ def test_numbers_of_0_1_0_above_the_bounds_are_lowered(postgres_url: str) -> Non
         insert(connection, "jobs", id="j", artifact_id="a", restart=restart, checkpoints=checkpoints)
 
     with migrated_from_0_1_0(postgres_url, fill) as connection:
-        assert rows(connection, "SELECT restart, checkpoints FROM revisions") == [
-            ({**restart, "delay_ms": 31_536_000_000}, {**checkpoints, "retained": 1_000_000})
+        assert rows(connection, "SELECT spec -> 'restart', spec -> 'checkpoints' FROM revisions") == [
+            (
+                {**restart, "delay_ms": 31_536_000_000},
+                {**CheckpointSettings().model_dump(), **checkpoints, "retained": 1_000_000},
+            )
         ]
 
 
@@ -223,7 +243,10 @@ def test_a_rescale_that_0_1_0_left_in_progress_leads_from_one_revision_to_anothe
 
     with migrated_from_0_1_0(postgres_url, fill) as connection:
         assert rows(connection, "SELECT revision FROM jobs") == [(revision,)]
-        assert rows(connection, "SELECT number, parallelism FROM revisions ORDER BY number") == [(1, 2), (2, 4)]
+        assert rows(connection, "SELECT number, (spec -> 'parallelism')::int FROM revisions ORDER BY number") == [
+            (1, 2),
+            (2, 4),
+        ]
         assert rows(connection, "SELECT number, revision FROM attempts ORDER BY number") == [(1, 1), (2, 2), (3, 1)]
         changes = "SELECT id, kind, upgrade_mode, from_revision, to_revision FROM operations ORDER BY id"
         assert rows(connection, changes) == [("q", "RESCALE", "SAVEPOINT", 1, 1), ("r", "RESCALE", "SAVEPOINT", 1, 2)]

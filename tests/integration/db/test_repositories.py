@@ -103,8 +103,8 @@ class Rows:
             self.revision(1, job_id=job_id)
 
     def revision(self, number: int, *, job_id: str = "mine", **columns: Any) -> None:
-        defaults = {"artifact_id": "program", "parallelism": 2, "parameters": {}, "spark_conf": {}, "checkpoints": {}}
-        self._add(Revision(job_id=job_id, number=number, created_at_ms=number, **{**defaults, **columns}))
+        spec = {"artifact_id": "program", "libraries": [], **columns}
+        self._add(Revision(job_id=job_id, number=number, created_at_ms=number, spec=spec))
 
     def attempt(self, number: int, stage: AttemptStage = ENDED, *, job_id: str = "mine", **columns: Any) -> Attempt:
         defaults = {"cause": "start", "parallelism": 2, "created_at_ms": number}

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, CheckpointStatus, Command, FixedDelayRestart
+from keyscale.jobs.protocol.messages import Assignment, CheckpointStatus, Command
 from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
 
@@ -60,7 +62,7 @@ def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
     output = tmp_path / "out"
 
     def assignment(attempt: int, parallelism: int, restore_from: str | None) -> Assignment:
-        return Assignment(
+        return new_assignment(
             job_id="views",
             job_name="views",
             attempt=attempt,

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointSettings, CheckpointStatus, Command, DriverState
+from keyscale.jobs.protocol.messages import CheckpointStatus, Command, DriverState
 from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkUse
+from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.layout import split_location
 from keyscale.state.objects.opening import open_store
@@ -108,7 +109,8 @@ def test_batches_begin_no_sooner_than_the_jobs_interval_says_and_an_idle_job_is_
     interval_ms = 800
     driver = DriverProcess.start(job.home / "first")
     drivers.append(driver)
-    driver.assign(job.assignment(1).model_copy(update={"batch_interval_ms": interval_ms}))
+    given = job.assignment(1)
+    driver.assign(given.model_copy(update={"spec": given.spec.model_copy(update={"batch_interval_ms": interval_ms})}))
     driver.wait_for(job.is_complete, "the output")
     job.check_output()
     driver.wait_for(lambda: (beat := driver.heartbeat()) is not None and beat.metrics.waits_for_input, "an idle job")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment
+from tests.support.drivers.assignments import assignment
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ import importlib.util
 
 import pyarrow as pa
 from keyscale import KeyedProcessFunction, ValueStateDescriptor
+from tests.support.drivers.assignments import assignment as new_assignment
 
 import state
 
@@ -78,7 +79,7 @@ def test_its_packages_may_be_called_jobs_and_state_and_no_other_name_is_taken(
         name: str(tmp_path / folder) for name, folder in {"input": "in", "output": "out", "seen": "seen"}.items()
     }
     driver.assign(
-        Assignment(
+        assignment(
             job_id="packages",
             job_name="packages",
             attempt=1,

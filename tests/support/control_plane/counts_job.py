@@ -10,6 +10,7 @@ from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.client import job_path
 from keyscale.api.cli.errors import RefusedError
 from keyscale.deploy.demo.feeder import write_atomically
+from tests.support.control_plane.bodies import with_spec
 from tests.support.drivers.driver_process import sink_rows
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
@@ -46,7 +47,7 @@ class CountsJob:
 
     def create(self, version: int, *, tick_ms: int = 0, **specification: Any) -> None:
         parameters = {"input": str(self.directory / "input"), "output": str(self.output), "tick_ms": str(tick_ms)}
-        body = {"name": self.name, "artifact_id": self.program(version), "parameters": parameters, **specification}
+        body = with_spec(name=self.name, artifact_id=self.program(version), parameters=parameters, **specification)
         self.id = self._api().post("/v1/jobs", body)["id"]
 
     def program(self, version: int) -> str:
@@ -66,7 +67,7 @@ class CountsJob:
 
     def update(self, version: int) -> str:
         """Asks for another version of the program; returns the change's id."""
-        body = {"artifact_id": self.program(version), "plan_first": False}  # tests of phases need no plan
+        body = {"spec": {"artifact_id": self.program(version)}, "plan_first": False}  # tests of phases need no plan
         answer = self._api().patch(job_path(self.name), body, if_match=f'"{self.show()["revision"]}"')
         return str(answer["change"]["id"])
 
@@ -122,7 +123,7 @@ class CountsJob:
     def _assert_has_not_failed(self) -> None:
         with suppress(RefusedError):  # some tests wait while the control plane is away
             shown = self.show()
-            assert shown["status"] != "FAILED", shown["failure"]
+            assert shown["status"]["state"] != "FAILED", shown["status"]["failure"]
 
     def _is_complete(self, output: Path, *, after: int) -> bool:
         return self.counts(output).total() >= self._expected(after).total()

@@ -96,7 +96,7 @@ class Platform:
     def create_job(self, name: str, **labels: str) -> str:
         """Creates a job of the program without operators; returns its id."""
         artifact = self.api.upload("/v1/artifacts", filename="job.py", content=SCRIPT)
-        body = {"name": name, "artifact_id": artifact["id"], "parallelism": 2, "labels": labels}
+        body = {"name": name, "labels": labels, "spec": {"artifact_id": artifact["id"], "parallelism": 2}}
         self.jobs[name] = self.api.post("/v1/jobs", body)["id"]
         return self.jobs[name]
 

@@ -62,20 +62,22 @@ class FlightsJob:
         artifact = upload_file(self.control_plane.api, SCRIPT)
         body: dict[str, Any] = {
             "name": name,
-            "artifact_id": artifact["id"],
-            "parallelism": parallelism,
-            "parameters": {"input": str(self.input), "output": str(self.output), "files_per_batch": "2"},
-            "checkpoints": {"interval_ms": 1000},
+            "spec": {
+                "artifact_id": artifact["id"],
+                "parallelism": parallelism,
+                "parameters": {"input": str(self.input), "output": str(self.output), "files_per_batch": "2"},
+                "checkpoints": {"interval_ms": 1000},
+            },
         }
         if max_parallelism is not None:
-            body["max_parallelism"] = max_parallelism
+            body["spec"]["max_parallelism"] = max_parallelism
         if restart is not None:
-            body["restart"] = restart
+            body["spec"]["restart"] = restart
         self.id = self.control_plane.api.post("/v1/jobs", body)["id"]
 
     def start(self) -> None:
         self.control_plane.api.post(job_path(self.id, "start"))
-        self.wait("the job to run", lambda: self.show()["status"] == "RUNNING")
+        self.wait("the job to run", lambda: self.show()["status"]["state"] == "RUNNING")
 
     def deliver(self, files: int) -> None:
         """Writes the next files of the delivery."""
@@ -110,8 +112,12 @@ class FlightsJob:
             return wait_until(observe, timeout, what=what)
         except AssertionError as error:
             job = self.show()
-            log = self.control_plane.api.get(job_path(self.id, "logs"), tail_bytes=4000) if job["attempt"] else {}
-            error.add_note(f"the job is {job['status']}: {job['failure']}\n{log.get('text', '')}")
+            log = (
+                self.control_plane.api.get(job_path(self.id, "logs"), tail_bytes=4000)
+                if job["status"]["attempt"]
+                else {}
+            )
+            error.add_note(f"the job is {job['status']['state']}: {job['status']['failure']}\n{log.get('text', '')}")
             raise
 
     def delivered_reports(self) -> list[dict[str, Any]]:
@@ -126,7 +132,7 @@ class FlightsJob:
     def drain(self) -> None:
         """Lets the job process what was delivered, and waits for its end."""
         self.control_plane.api.post(job_path(self.id, "stop"), {"drain": True})
-        self.wait("the job to finish", lambda: self.show()["status"] == "FINISHED")
+        self.wait("the job to finish", lambda: self.show()["status"]["state"] == "FINISHED")
 
     def wrong_checks(self) -> list[Check]:
         """Compares the sink with the reference; empty when every number is exactly right."""

@@ -49,8 +49,8 @@ class ReadmeJob:
 
     def ensure_running(self) -> None:
         """Starts the stopped job by the command that a refused savepoint advises; from now on without checkpoints."""
-        if self.show()["status"] == "STOPPED":
-            done(keyscale(self.control_plane, "jobs", "update", "visits", "--checkpoint-interval-ms", "3600000"))
+        if self.show()["status"]["state"] == "STOPPED":
+            done(keyscale(self.control_plane, "jobs", "update", "visits", "--set", "checkpoints.interval_ms=3600000"))
             taken = keyscale(self.control_plane, "savepoints", "trigger", "visits")
             follow(self.control_plane, refused(taken, "JOB_STATUS_CONFLICT"))
 

@@ -6,9 +6,16 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import Assignment
+from keyscale.jobs.protocol.specification import JobSpec
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def assignment(**fields: Any) -> Assignment:
+    """An assignment with given fields; settings of the specification are among them, as if they were its own."""
+    settings = {name: fields.pop(name) for name in JobSpec.model_fields.keys() & fields.keys() - {"libraries"}}
+    return Assignment(spec=JobSpec(**{"artifact_id": "artifact", **settings}), **fields)
 
 
 def assignment_of(script: Path, home: Path, attempt: int, parallelism: int, **changes: Any) -> Assignment:
@@ -19,7 +26,7 @@ def assignment_of(script: Path, home: Path, attempt: int, parallelism: int, **ch
         home: The test's folder.
         attempt: Its number; checkpoints are numbered from a hundred times it.
         parallelism: Subtasks.
-        changes: Fields of Assignment that differ; `parameters` are in addition to input and output.
+        changes: Fields of Assignment and settings that differ; `parameters` are in addition to input and output.
     """
     name = script.stem
     folders = {"input": str(home / "in"), "output": str(home / "out")}
@@ -34,4 +41,4 @@ def assignment_of(script: Path, home: Path, attempt: int, parallelism: int, **ch
         **changes,
         "parameters": {**folders, **changes.get("parameters", {})},
     }
-    return Assignment(attempt=attempt, parallelism=parallelism, **fields)
+    return assignment(attempt=attempt, parallelism=parallelism, **fields)

@@ -8,9 +8,11 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, CheckpointStatus, Command
+from keyscale.jobs.protocol.messages import CheckpointStatus, Command
 from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class DrivenJob:
         """Gives a driver its work; the attempt's number is the driver's own."""
         attempt = self.drivers.index(driver) + 1
         driver.assign(
-            Assignment(
+            new_assignment(
                 job_id="driven",
                 job_name="driven",
                 attempt=attempt,

@@ -20,18 +20,12 @@ import pyarrow.parquet as pq
 
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
 from keyscale.jobs.protocol.class_archive import ClassArchive
-from keyscale.jobs.protocol.messages import (
-    Assignment,
-    CheckpointReport,
-    CheckpointSettings,
-    Command,
-    CommandResult,
-    Heartbeat,
-    RestartStrategy,
-)
+from keyscale.jobs.protocol.messages import Assignment, CheckpointReport, Command, CommandResult, Heartbeat
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import without_switched_off
+from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
 from keyscale.jobs.runtime.preparation.class_archive_build import build_if_missing
+from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
@@ -276,7 +270,7 @@ class ChainJob:
         parallelism: int | None = None,
         next_checkpoint_id: int = 1,
     ) -> Assignment:
-        return Assignment(
+        return new_assignment(
             job_id="chain",
             job_name="chain",
             attempt=attempt,

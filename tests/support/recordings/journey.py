@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.cli.client import job_path
 from keyscale.db.connections import open_engine, session_factory
+from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.recordings.recorded_rows import read_rows, write_recording
 from tests.support.repository import ROOT
@@ -48,7 +49,7 @@ class Journey:
         self._end(self._api.post(job_path(RUNNING, "savepoints"))["operation_id"])
         self._change(self._api.post(job_path(RUNNING, "rescale"), {"parallelism": 2}))
         revision = self._api.get(job_path(RUNNING))["revision"]
-        change = {"artifact_id": self._program(RUNNING, version=2), "message": "rows say their version"}
+        change = {"spec": {"artifact_id": self._program(RUNNING, version=2)}, "message": "rows say their version"}
         self._change(self._api.patch(job_path(RUNNING), change, if_match=f'"{revision}"')["change"])
         self._create(FAILED, labels={"team": "shop"}, restart={"type": "none"})
         self._deliver(FAILED, "/broken")
@@ -60,7 +61,7 @@ class Journey:
         (self._directory / name).mkdir()
         places = {part: (self._directory / name / part).as_uri() for part in ("input", "output")}
         (self._directory / name / "input").mkdir()
-        body = {"name": name, "artifact_id": self._program(name), "parameters": places, **specification}
+        body = {"name": name, **with_spec(artifact_id=self._program(name), parameters=places, **specification)}
         self._api.post("/v1/jobs", body)
         self._deliver(name, "/page/0")
 
@@ -76,13 +77,13 @@ class Journey:
         self._files += 1
 
     def _status(self, name: str) -> str:
-        return str(self._api.get(job_path(name))["status"])
+        return str(self._api.get(job_path(name))["status"]["state"])
 
     def _await_batch(self, name: str) -> None:
         """Waits until two batches have read what was just delivered, so that the rates are known."""
 
         def read() -> int:
-            return int(self._api.get(job_path(name))["figures"]["input_records"] or 0)
+            return int(self._api.get(job_path(name))["metrics"]["input_records"] or 0)
 
         for _ in range(2):
             before = read()

@@ -32,7 +32,13 @@ TABLES = (
     "series_points",
 )
 """The tables of jobs, in an order in which rows find the rows that they refer to."""
-GIVEN_BY_DATABASE = {("jobs", "user_number"), ("events", "id"), ("exceptions", "id")}
+GIVEN_BY_DATABASE = {
+    ("jobs", "user_number"),
+    ("events", "id"),
+    ("exceptions", "id"),
+    ("revisions", "artifact_id"),
+    ("revisions", "libraries"),
+}
 SECRET = {("attempts", "token_sha256")}
 _SHOWN = "checkpoint_id IN (SELECT checkpoint_id FROM checkpoints WHERE job_id = t.job_id ORDER BY 1 DESC LIMIT 12)"
 _SAVEPOINT = "checkpoint_id IN (SELECT checkpoint_id FROM checkpoints WHERE job_id = t.job_id AND is_savepoint)"

@@ -29,7 +29,7 @@ from keyscale.jobs.graph.nodes import (
     UnionNode,
 )
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings
+from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.batch import runner
 from keyscale.jobs.runtime.batch.runner import BatchRunner
 from keyscale.jobs.runtime.batch.shipment import Shipment
@@ -44,6 +44,7 @@ from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.keys.hashing import hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_groups, subtask_for_key_group
 from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.rehearsal.rehearsed_sink import RehearsedSink
 from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedQuery, RehearsedSession, RehearsedSources
 
@@ -185,7 +186,7 @@ class Rehearsal:
         """
         self.attempt += 1
         store = LocalObjectStore(self.directory / "store")
-        assignment = Assignment(
+        assignment = new_assignment(
             job_id=JOB,
             job_name=JOB,
             attempt=self.attempt,
@@ -218,7 +219,7 @@ class Rehearsal:
 
     def _run(self, execution: Execution, context: RunContext) -> None:
         """Begins an attempt as the execution does, up to its query."""
-        anchor = cast("Any", RehearsedAnchor(context.assignment.parallelism))
+        anchor = cast("Any", RehearsedAnchor(context.assignment.spec.parallelism))
         shipment = Shipment(context.spark.sparkContext, self.topology)
         opened, committed, runner = execution._resumed(execution._open(), anchor, shipment)
         warm_stores().close()  # this process also played the dead one, whose files must stay as it left them

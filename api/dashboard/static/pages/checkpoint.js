@@ -169,15 +169,15 @@ const dialog = byId("start-from");
 const forgetProblems = showFieldProblems(byId("start-from-form"), { "clone-parameters": problemOfLines });
 
 function openStart() {
-  const ended = ENDED.has(job.status);
+  const ended = ENDED.has(job.status.state);
   byId("start-this").disabled = !ended;
   setText(byId("start-this-hint"), ended
     ? "The job goes back to this state and these positions; later commits are removed from its state, and processed again."
     : "The job runs. Stop it first, to take it back to this checkpoint.");
   byId("clone-name").value = `${job.name}-from-${id}`;
-  byId("clone-parallelism").value = job.parallelism;
-  byId("clone-parallelism").max = job.max_parallelism;
-  byId("clone-parameters").value = parameterLines(job.parameters);
+  byId("clone-parallelism").value = job.spec.parallelism;
+  byId("clone-parallelism").max = job.spec.max_parallelism;
+  byId("clone-parameters").value = parameterLines(job.spec.parameters);
   setText(byId("start-from-refusal"), "");
   forgetProblems();
   showWhich();
@@ -203,12 +203,11 @@ byId("start-from-form").addEventListener("submit", async (event) => {
       await post(`${path}/start`, source);
       location.assign(tabPath("overview"));
     } else {
-      const parameters = changedParameters(job.parameters, byId("clone-parameters").value);
+      const parameters = changedParameters(job.spec.parameters, byId("clone-parameters").value);
       const made = await post(`${path}/clone`, {
         ...source,
         name: byId("clone-name").value,
-        parallelism: byId("clone-parallelism").valueAsNumber,
-        ...(parameters ? { parameters } : {}),
+        spec: { parallelism: byId("clone-parallelism").valueAsNumber, ...(parameters ? { parameters } : {}) },
         start: true,
       });
       location.assign(`/ui/jobs/${encodeURIComponent(made.id)}/overview`);

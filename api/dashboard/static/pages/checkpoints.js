@@ -18,8 +18,8 @@ const page = jobPage(
     setText(byId("counts"), `${number(counts.completed)} completed, ${number(counts.failed)} failed, `
       + `${number(counts.in_progress)} in progress, ${number(counts.restored)} restored`);
     take.hidden = !mayOperate;
-    setRefused(take, job.change_id ? "A change of this job is in progress."
-      : job.status === "RUNNING" ? "" : "Only a running job can take a checkpoint.");
+    setRefused(take, job.status.change_id ? "A change of this job is in progress."
+      : job.status.state === "RUNNING" ? "" : "Only a running job can take a checkpoint.");
     showLatest(latest);
     showHistory(history);
     setText(byId("history-note"), isFirstPage() ? "Newest first" : "Older checkpoints");

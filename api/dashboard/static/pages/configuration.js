@@ -11,17 +11,17 @@ let libraries = null;
 jobPage(async () => {
   libraries ??= new Map((await get("/v1/artifacts?limit=1000")).artifacts.map((one) => [one.id, `${one.name}, version ${number(one.version)}`]));
 }, (job) => {
-  const checkpoints = job.checkpoints;
+  const checkpoints = job.spec.checkpoints;
   setChildren(byId("configuration"),
     panel("Program", [
-      ["Artifact", job.artifact_name, `version ${number(job.artifact_version)}`],
-      ["Parallelism", number(job.parallelism)],
-      ["Max parallelism", number(job.max_parallelism), "the number of key groups; it never changes"],
-      ["Hash of keys", job.hash_id],
-      ["Minimum time between batches", job.batch_interval_ms === null ? "set by the program" : duration(job.batch_interval_ms)],
-      ["After a failure", restartOf(job.attempt?.metrics?.restart ?? job.restart)],
+      ["Artifact", job.status.artifact_name, `version ${number(job.status.artifact_version)}`],
+      ["Parallelism", number(job.spec.parallelism)],
+      ["Max parallelism", number(job.spec.max_parallelism), "the number of key groups; it never changes"],
+      ["Hash of keys", job.spec.hash_id],
+      ["Minimum time between batches", job.spec.batch_interval_ms === null ? "set by the program" : duration(job.spec.batch_interval_ms)],
+      ["After a failure", restartOf(job.status.attempt?.metrics?.restart ?? job.spec.restart)],
       ["Created", when(job.created_at_ms)],
-      ["Store", copyable(job.store_url)],
+      ["Store", copyable(job.status.store_url)],
     ]),
     panel("Checkpoints", [
       ["Interval", duration(checkpoints.interval_ms)],
@@ -31,11 +31,11 @@ jobPage(async () => {
       ["Failures tolerated in a row", number(checkpoints.tolerable_failed_checkpoints)],
       ["Longest outage of the store", duration(checkpoints.store_outage_max_ms)],
     ]),
-    table("Parameters", Object.entries(job.parameters).map(([name, value]) =>
+    table("Parameters", Object.entries(job.spec.parameters).map(([name, value]) =>
       [name, typeof value === "string" ? value : `the secret ${value.secret}`]), "This job has no parameters."),
-    table("Libraries", job.libraries.map((one) => [libraries.get(one) ?? one, one]), "This job brings no libraries of its own."),
-    table("Spark settings", Object.entries(job.spark_conf), "Only the platform's own."),
-    table("Secrets", (job.secrets ?? []).map((name) => [name, "its value is never shown"]), "This job gets no secrets."));
+    table("Libraries", job.spec.libraries.map((one) => [libraries.get(one) ?? one, one]), "This job brings no libraries of its own."),
+    table("Spark settings", Object.entries(job.spec.spark_conf), "Only the platform's own."),
+    table("Secrets", (job.spec.secrets ?? []).map((name) => [name, "its value is never shown"]), "This job gets no secrets."));
 });
 
 function restartOf(strategy) {

@@ -16,16 +16,16 @@ const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING
 
 /** Name, class, the value to sort by, and what is shown. */
 const COLUMNS = [
-  ["Status", null, (job) => job.status, (job, cell) => showStatus(job, cell)],
-  ["Parallelism", "number", (job) => job.parallelism, (job) => number(job.parallelism)],
-  ["Input", "number", (job) => job.figures.input_rate, (job, cell) => showRates(job, cell)],
-  ["Records waiting", "number", (job) => job.figures.lag_records, (job, cell) => showWaiting(job, cell)],
-  ["Lag", "number", (job) => job.figures.lag_ms, (job) => duration(job.figures.lag_ms)],
-  ["State", "number", (job) => job.figures.state_size, (job) => bytes(job.figures.state_size)],
-  ["Last checkpoint", null, (job) => job.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
-  ["Restarts", "number", (job) => job.restarts, (job) => number(job.restarts)],
-  ["Running for", "number", (job) => (job.running_since_ms === null ? null : -job.running_since_ms),
-    (job) => (job.running_since_ms === null ? NONE : duration(wholeSeconds(Date.now() - job.running_since_ms)))],
+  ["Status", null, (job) => job.status.state, (job, cell) => showStatus(job, cell)],
+  ["Parallelism", "number", (job) => job.spec.parallelism, (job) => number(job.spec.parallelism)],
+  ["Input", "number", (job) => job.metrics.input_rate, (job, cell) => showRates(job, cell)],
+  ["Records waiting", "number", (job) => job.metrics.lag_records, (job, cell) => showWaiting(job, cell)],
+  ["Lag", "number", (job) => job.metrics.lag_ms, (job) => duration(job.metrics.lag_ms)],
+  ["State", "number", (job) => job.metrics.state_size, (job) => bytes(job.metrics.state_size)],
+  ["Last checkpoint", null, (job) => job.status.latest_checkpoint?.completed_at_ms, (job, cell) => showCheckpoint(job, cell)],
+  ["Restarts", "number", (job) => job.status.restarts, (job) => number(job.status.restarts)],
+  ["Running for", "number", (job) => (job.status.running_since_ms === null ? null : -job.status.running_since_ms),
+    (job) => (job.status.running_since_ms === null ? NONE : duration(wholeSeconds(Date.now() - job.status.running_since_ms)))],
 ];
 const wholeSeconds = (ms) => Math.max(0, Math.floor(ms / 1000) * 1000);
 const query = new URLSearchParams(location.search);
@@ -63,7 +63,7 @@ function show() {
   byId("table").hidden = shown.length === 0;
   byId("empty").hidden = jobs.length > 0;
   byId("none-fits").hidden = jobs.length === 0 || shown.length > 0;
-  const running = jobs.filter((job) => RUNS.has(job.status)).length;
+  const running = jobs.filter((job) => RUNS.has(job.status.state)).length;
   setText(byId("summary"), jobs.length ? `${number(running)} of ${number(jobs.length)} running` : "");
   setText(byId("filtered"), shown.length < jobs.length ? `${plural(shown.length, "job")} shown` : "");
   byId("sort").value = query.get("sort") ?? "";
@@ -79,7 +79,7 @@ function fits(job) {
   const wanted = byId("filter-text").value.trim().toLowerCase();
   const status = byId("filter-status").value;
   const texts = [job.name, ...Object.entries(job.labels).flatMap(([name, value]) => [`${name}: ${value}`, `${name}=${value}`])];
-  return (!status || job.status === status) && (!wanted || texts.some((text) => text.toLowerCase().includes(wanted)));
+  return (!status || job.status.state === status) && (!wanted || texts.some((text) => text.toLowerCase().includes(wanted)));
 }
 
 function sorted(found) {
@@ -135,23 +135,23 @@ function updateRow(row, job) {
 }
 
 /** A running job may keep failing, or wait for a system that does not answer. */
-function showStatus({ status, failure, health }, cell) {
+function showStatus({ status: { state, failure, health } }, cell) {
   const [shown, trouble] = cell.children;
-  setPill(shown, status);
+  setPill(shown, state);
   setText(trouble, failure?.message ?? health[0]?.message ?? "");
   trouble.title = trouble.textContent;
 }
 
-function showRates({ figures }, cell) {
+function showRates({ metrics: figures }, cell) {
   showTwoLines(cell, rate(figures.input_rate), figures.processed_rate === null ? "" : `could process ${rate(figures.processed_rate)}`);
 }
 
-function showWaiting({ figures }, cell) {
+function showWaiting({ metrics: figures }, cell) {
   const isOld = figures.lag_records !== null && figures.input_rate === null;
   showTwoLines(cell, number(figures.lag_records), isOld ? `as of ${time(figures.lag_records_at_ms)}` : "");
 }
 
-function showCheckpoint({ latest_checkpoint: latest }, cell) {
+function showCheckpoint({ status: { latest_checkpoint: latest } }, cell) {
   showTwoLines(cell, since(latest?.completed_at_ms),
     latest ? `in ${duration(latest.end_to_end_duration)}, wrote ${bytes(latest.checkpointed_size)}` : "");
 }
@@ -213,11 +213,13 @@ async function createJob() {
   const most = byId("job-max").valueAsNumber;
   const job = await post("/v1/jobs", {
     name: byId("job-name").value,
-    artifact_id: artifact.id,
-    parallelism: byId("job-parallelism").valueAsNumber,
-    parameters: parametersOf(byId("job-parameters").value),
     labels: parametersOf(labelLines(byId("job-labels").value)),
-    ...(Number.isNaN(most) ? {} : { max_parallelism: most }),
+    spec: {
+      artifact_id: artifact.id,
+      parallelism: byId("job-parallelism").valueAsNumber,
+      parameters: parametersOf(byId("job-parameters").value),
+      ...(Number.isNaN(most) ? {} : { max_parallelism: most }),
+    },
   });
   if (byId("job-start").checked) await post(`/v1/jobs/${job.id}/start`);
   return job;

@@ -70,9 +70,9 @@ function show(job, checkpoint, past) {
   const measure = MEASURES[query.get("measure")] ? query.get("measure") : "bytes";
   for (const button of byId("measures").children) button.setAttribute("aria-pressed", button.dataset.name === measure);
   const groups = groupsOf(operator);
-  const parallelism = Math.min(Math.max(Number(query.get("parallelism")) || job.parallelism, 1), job.max_parallelism);
-  showHeat(groups, job.max_parallelism, parallelism, measure);
-  showHottest(groups, job.max_parallelism, parallelism);
+  const parallelism = Math.min(Math.max(Number(query.get("parallelism")) || job.spec.parallelism, 1), job.spec.max_parallelism);
+  showHeat(groups, job.spec.max_parallelism, parallelism, measure);
+  showHottest(groups, job.spec.max_parallelism, parallelism);
   const series = past?.operators.find((one) => one.uid === operator.uid);
   byId("over-time").hidden = !series || series.at_ms.length < 2;
   if (!byId("over-time").hidden) drawHistory(series, measure, past.group_width);
@@ -83,9 +83,9 @@ function showChoices(job, operators) {
   setChildren(choice, ...operators.map((one) => element("option", { value: one.uid }, one.uid)));
   choice.value = operators.some((one) => one.uid === query.get("operator")) ? query.get("operator") : operators[0]?.uid ?? "";
   const field = byId("at-parallelism");
-  field.max = job.max_parallelism;
-  if (document.activeElement !== field) field.value = query.get("parallelism") ?? job.parallelism;
-  setText(byId("at-hint"), `The job's parallelism is ${number(job.parallelism)}. Another number shows its ranges.`);
+  field.max = job.spec.max_parallelism;
+  if (document.activeElement !== field) field.value = query.get("parallelism") ?? job.spec.parallelism;
+  setText(byId("at-hint"), `The job's parallelism is ${number(job.spec.parallelism)}. Another number shows its ranges.`);
 }
 
 /** Bytes and entries of every key group, by its number. */

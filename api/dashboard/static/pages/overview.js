@@ -20,11 +20,11 @@ let readAtMs = 0;
 
 const page = jobPage(() => readSeries(), (job) => {
   showFigures(job);
-  const operators = job.attempt?.metrics?.operators ?? [];
+  const operators = job.status.attempt?.metrics?.operators ?? [];
   const isDrawn = drawGraph(byId("graph"), job);
   byId("no-operators").hidden = isDrawn;
   for (const id of ["no-operators", "no-subtasks"]) {
-    setText(byId(id), job.figures.input_records ? "No batch since the driver started." : "No batch yet.");
+    setText(byId(id), job.metrics.input_records ? "No batch since the driver started." : "No batch yet.");
   }
   byId("graph-scroll").hidden = !isDrawn;
   showSubtasks(operators);
@@ -37,7 +37,9 @@ const page = jobPage(() => readSeries(), (job) => {
 const waitingSince = (figures) => figures.input_rate !== null ? "in the sources, and in no committed batch"
   : `as of ${time(figures.lag_records_at_ms)}`;
 
-function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms: sinceMs, ...job }) {
+function showFigures(job) {
+  const figures = job.metrics;
+  const { latest_checkpoint: checkpoint, running_since_ms: sinceMs } = job.status;
   const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
@@ -50,8 +52,8 @@ function showFigures({ figures, latest_checkpoint: checkpoint, running_since_ms:
   ]));
   setChildren(byId("more-figures"), ...definitions([
     ["Running for", up ? duration(Math.max(0, Math.floor((Date.now() - sinceMs) / 1000) * 1000)) : NONE,
-      `since its last start or change; ${job.restarts ? plural(job.restarts, "restart") : "no restart"}`],
-    ["Parallelism", number(job.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.max_parallelism)}`)],
+      `since its last start or change; ${job.status.restarts ? plural(job.status.restarts, "restart") : "no restart"}`],
+    ["Parallelism", number(job.spec.parallelism), element("a", { href: tabPath("rescale") }, `up to ${number(job.spec.max_parallelism)}`)],
     ["State", bytes(figures.state_size), "as last saved"],
     ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
     ["Records read", number(figures.input_records), "since the job was created"],
@@ -92,8 +94,8 @@ const HELD = new Set(["state_size", "checkpoint_duration_ms", "lag_ms"]);
 /** Series with a last value that stays true of a job that does not run. */
 const LASTING = new Set(["state_size", "checkpoint_duration_ms", "late_records", "dead_letters", "lost_records"]);
 /** Current values that the page already shows: a chart shows the same. */
-const nowOf = ({ figures, latest_checkpoint: checkpoint }) =>
-  ({ ...figures, watermark_ms: null, checkpoint_duration_ms: checkpoint?.end_to_end_duration });
+const nowOf = ({ metrics, status: { latest_checkpoint: checkpoint } }) =>
+  ({ ...metrics, watermark_ms: null, checkpoint_duration_ms: checkpoint?.end_to_end_duration });
 /** Title, kind, and the series of each line with its name. */
 const CHARTS = [
   ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
@@ -110,7 +112,7 @@ const CHARTS = [
 
 function showCharts(job) {
   const { at_ms: times, series: known, marks, step_ms: stepMs, to_ms: toMs } = series;
-  const isNow = job.figures.input_rate !== null;
+  const isNow = job.metrics.input_rate !== null;
   const now = nowOf(job);
   const isKnown = (values, index) => (values?.[index] ?? null) !== null;
   // A single late report of a driver does not make a gap.

@@ -28,14 +28,14 @@ const page = jobPage(() => get(`${path}/rescales?limit=${LEDGER_MAX}`), (shown, 
   job = shown;
   mayOperate = may;
   const [latest] = rescales;
-  input.max = job.max_parallelism;
-  if (stops.at(-1) !== job.max_parallelism) {
-    stops = stopsUpTo(job.max_parallelism);
+  input.max = job.spec.max_parallelism;
+  if (stops.at(-1) !== job.spec.max_parallelism) {
+    stops = stopsUpTo(job.spec.max_parallelism);
     slider.max = stops.length - 1;
     slider.value = positionOf(input.valueAsNumber);
   }
   // A number that the user has chosen is kept; otherwise the field follows the job.
-  if (!edited && !sending) setWanted(chosen ?? (latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.parallelism));
+  if (!edited && !sending) setWanted(chosen ?? (latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.spec.parallelism));
   showForm();
   if (latest) showChange(latest);
   showCancel(latest, may, page);
@@ -88,12 +88,12 @@ async function send() {
   const wanted = input.valueAsNumber;
   const expected = shownPlan?.to_parallelism === wanted ? shownPlan.downtime.expected_ms : null;
   const agreed = await ask({
-    title: `Rescale ${job.name} from ${number(job.parallelism)} to ${number(wanted)}?`,
+    title: `Rescale ${job.name} from ${number(job.spec.parallelism)} to ${number(wanted)}?`,
     text: `The job takes a savepoint, pauses${expected === null ? "" : ` for about ${duration(expected)}`}, and continues `
       + "with all its state; no record is lost or counted twice. If it does not run at the new parallelism, it goes back "
       + "automatically. You can rescale it back at any time.",
     action: `Rescale to ${number(wanted)}`,
-    keep: `Stay at ${number(job.parallelism)}`,
+    keep: `Stay at ${number(job.spec.parallelism)}`,
     danger: false,
   });
   if (!agreed) return;
@@ -116,12 +116,12 @@ async function send() {
 
 /** Why the job cannot be rescaled as the form says, or an empty string. */
 function whyNot() {
-  if (!input.validity.valid) return `Enter a whole number from 1 to ${number(job.max_parallelism)}.`;
-  if (job.change_id) return "Another change of this job is in progress.";
-  if (ENDED.has(job.status)) return "Only a running job can be rescaled. Set this job's parallelism on its page Revisions.";
-  if (job.status !== "RUNNING") return "Only a running job can be rescaled.";
+  if (!input.validity.valid) return `Enter a whole number from 1 to ${number(job.spec.max_parallelism)}.`;
+  if (job.status.change_id) return "Another change of this job is in progress.";
+  if (ENDED.has(job.status.state)) return "Only a running job can be rescaled. Set this job's parallelism on its page Revisions.";
+  if (job.status.state !== "RUNNING") return "Only a running job can be rescaled.";
   if (sending) return "The request is being sent.";
-  return input.valueAsNumber === job.parallelism ? "The job runs at this parallelism." : "";
+  return input.valueAsNumber === job.spec.parallelism ? "The job runs at this parallelism." : "";
 }
 
 function showForm() {
@@ -130,24 +130,24 @@ function showForm() {
   button.hidden = !mayOperate;
   setRefused(button, reason);
   setText(button, reason ? "Rescale" : `Rescale to ${number(input.valueAsNumber)}`);
-  const bounds = `From 1 to ${number(job.max_parallelism)}; now ${number(job.parallelism)}.`;
+  const bounds = `From 1 to ${number(job.spec.max_parallelism)}; now ${number(job.spec.parallelism)}.`;
   const hint = byId("parallelism-hint");
-  setText(hint, refusal || (reason && job.parallelism !== input.valueAsNumber ? `${bounds} ${reason}` : bounds));
+  setText(hint, refusal || (reason && job.spec.parallelism !== input.valueAsNumber ? `${bounds} ${reason}` : bounds));
   hint.classList.toggle("refused", Boolean(refusal) || !input.validity.valid);
   slider.setAttribute("aria-valuetext", number(input.validity.valid ? input.valueAsNumber : stops[Number(slider.value)]));
-  showRanges(input.validity.valid ? input.valueAsNumber : job.parallelism);
+  showRanges(input.validity.valid ? input.valueAsNumber : job.spec.parallelism);
 }
 
 function showRanges(parallelism) {
-  const isChange = parallelism !== job.parallelism;
+  const isChange = parallelism !== job.spec.parallelism;
   byId("ranges-now").hidden = byId("ranges-now-label").hidden = !isChange;
-  if (isChange) showBar("ranges-now", "Now", job.parallelism);
+  if (isChange) showBar("ranges-now", "Now", job.spec.parallelism);
   planSoon(isChange ? parallelism : null);
   showBar("ranges", isChange ? "Then" : "Now", parallelism);
 }
 
 function showBar(id, moment, parallelism) {
-  const total = job.max_parallelism;
+  const total = job.spec.max_parallelism;
   const ranges = keyGroupRanges(total, parallelism);
   const sizes = ranges.map(([start, end]) => end - start + 1);
   const least = Math.min(...sizes), most = Math.max(...sizes);
@@ -181,7 +181,7 @@ function planSoon(parallelism) {
   clearTimeout(planTimer);
   planTimer = setTimeout(async () => {
     try {
-      const plan = parallelism === null ? null : await planOf(path, { parallelism });
+      const plan = parallelism === null ? null : await planOf(path, { spec: { parallelism } });
       if (planned === parallelism) showPlan(plan);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;

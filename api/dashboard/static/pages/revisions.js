@@ -32,12 +32,12 @@ const page = jobPage(
   (shown, [listed, { changes }], mayOperate) => {
     job = shown;
     revisions = listed.revisions;
-    for (const one of revisions) know(one.artifact_id, one.artifact_name, one.artifact_version);
+    for (const one of revisions) know(one.spec.artifact_id, one.artifact_name, one.artifact_version);
     byId("open-edit").hidden = !mayOperate;
     if (mayOperate) fillForm();
     showEdit(mayOperate && query.has("edit"));
     setRefused(byId("apply-button"), sending ? "The request is being sent."
-      : job.change_id ? "Another change of this job is in progress." : "");
+      : job.status.change_id ? "Another change of this job is in progress." : "");
     byId("change-panel").hidden = changes.length === 0;
     if (changes.length) showChange(changes[0]);
     showCancel(changes[0], mayOperate, page);
@@ -67,22 +67,22 @@ const forgetProblems = showFieldProblems(byId("edit"), { parameters: problemOfLi
 
 /** Shows the job's present specification, unless the user has begun to change it. */
 function fillForm() {
-  know(job.artifact_id, job.artifact_name, job.artifact_version);
+  know(job.spec.artifact_id, job.status.artifact_name, job.status.artifact_version);
   if (byId("program").children.length !== programs.size) {
     const chosen = byId("program").value;
     setChildren(byId("program"), ...[...programs].toReversed().map(([id, name]) =>
-      element("option", { value: id }, id === job.artifact_id ? `${name} (as now)` : name)));
+      element("option", { value: id }, id === job.spec.artifact_id ? `${name} (as now)` : name)));
     if (chosen) byId("program").value = chosen;
   }
-  byId("parallelism").max = job.max_parallelism;
+  byId("parallelism").max = job.spec.max_parallelism;
   if (filled !== null) return;
   filled = {
-    program: job.artifact_id,
-    parallelism: String(job.parallelism),
-    interval: String(job.checkpoints.interval_ms / 1000),
-    retained: String(job.checkpoints.retained_count),
-    parameters: parameterLines(job.parameters),
-    "spark-conf": parameterLines(job.spark_conf),
+    program: job.spec.artifact_id,
+    parallelism: String(job.spec.parallelism),
+    interval: String(job.spec.checkpoints.interval_ms / 1000),
+    retained: String(job.spec.checkpoints.retained_count),
+    parameters: parameterLines(job.spec.parameters),
+    "spark-conf": parameterLines(job.spec.spark_conf),
   };
   for (const name of FIELDS) byId(name).value = filled[name];
   forgetProblems();
@@ -93,15 +93,15 @@ function fillForm() {
 function changeOfForm() {
   const change = {};
   const checkpoints = {};
-  if (byId("program").value !== job.artifact_id) change.artifact_id = byId("program").value;
-  if (byId("parallelism").valueAsNumber !== job.parallelism) change.parallelism = byId("parallelism").valueAsNumber;
+  if (byId("program").value !== job.spec.artifact_id) change.artifact_id = byId("program").value;
+  if (byId("parallelism").valueAsNumber !== job.spec.parallelism) change.parallelism = byId("parallelism").valueAsNumber;
   const intervalMs = Math.round(byId("interval").valueAsNumber * 1000);
-  if (intervalMs !== job.checkpoints.interval_ms) checkpoints.interval_ms = intervalMs;
-  if (byId("retained").valueAsNumber !== job.checkpoints.retained_count) checkpoints.retained_count = byId("retained").valueAsNumber;
+  if (intervalMs !== job.spec.checkpoints.interval_ms) checkpoints.interval_ms = intervalMs;
+  if (byId("retained").valueAsNumber !== job.spec.checkpoints.retained_count) checkpoints.retained_count = byId("retained").valueAsNumber;
   if (Object.keys(checkpoints).length) change.checkpoints = checkpoints;
-  const parameters = changedParameters(job.parameters, byId("parameters").value);
+  const parameters = changedParameters(job.spec.parameters, byId("parameters").value);
   if (parameters) change.parameters = parameters;
-  const conf = changedParameters(job.spark_conf, byId("spark-conf").value);
+  const conf = changedParameters(job.spec.spark_conf, byId("spark-conf").value);
   if (conf) change.spark_conf = conf;
   return change;
 }
@@ -115,7 +115,7 @@ byId("edit").addEventListener("input", () => {
   forgetPlan();
   setText(byId("edit-refusal"), "");
   const chosen = byId("program").value;
-  setQuery("program", chosen === job?.artifact_id ? "" : chosen);
+  setQuery("program", chosen === job?.spec.artifact_id ? "" : chosen);
 });
 byId("open-edit").addEventListener("click", () => {
   setQuery("edit", "yes");
@@ -159,7 +159,7 @@ byId("program-file").addEventListener("change", () => refusable("edit-refusal", 
   edition += 1;
   fillForm();
   byId("program").value = artifact.id;
-  setQuery("program", artifact.id === job.artifact_id ? "" : artifact.id);
+  setQuery("program", artifact.id === job.spec.artifact_id ? "" : artifact.id);
   byId("program-file").value = "";
 }));
 
@@ -171,7 +171,7 @@ async function makePlan() {
   showMakePlan();
   let plan;
   try {
-    plan = await planOf(path, change);
+    plan = await planOf(path, { spec: change });
   } finally {
     planning = false;
     showMakePlan();
@@ -194,8 +194,8 @@ function showPlan() {
   byId("apply").hidden = !plan.compatible;
   byId("allow-line").hidden = !plan.requires_allow_non_restored_state;
   setText(byId("allow-text"), `Drop the state of ${droppedBy(plan).join(", ")}`);
-  byId("modes").hidden = job.desired !== "RUNNING";
-  setText(byId("apply-button"), job.desired === "RUNNING" ? "Upgrade…" : "Change…");
+  byId("modes").hidden = job.status.desired !== "RUNNING";
+  setText(byId("apply-button"), job.status.desired === "RUNNING" ? "Upgrade…" : "Change…");
 }
 
 function forgetPlan() {
@@ -206,7 +206,7 @@ function forgetPlan() {
 byId("apply").addEventListener("submit", async (event) => {
   event.preventDefault();
   const { plan, change, revision } = planned;
-  const runs = job.desired === "RUNNING";
+  const runs = job.status.desired === "RUNNING";
   const mode = new FormData(byId("apply")).get("mode");
   const dropped = plan.requires_allow_non_restored_state ? ` The state of ${droppedBy(plan).join(", ")} is dropped.` : "";
   const agreed = await ask({
@@ -225,7 +225,7 @@ byId("apply").addEventListener("submit", async (event) => {
   tell("The new revision is being checked.");
   await refusable("edit-refusal", async () => {
     const answer = await changeJob(path, {
-      ...change,
+      spec: change,
       ...(byId("why").value ? { message: byId("why").value } : {}),
       ...(runs ? { upgrade_mode: mode } : {}),
       allow_non_restored_state: !byId("allow-line").hidden && byId("allow").checked,
@@ -256,7 +256,7 @@ function showRevisions(mayOperate) {
     when(one.created_at_ms),
     one.created_by ?? NONE,
     `${one.artifact_name}, version ${number(one.artifact_version)}`,
-    [number(one.parallelism), "number"],
+    [number(one.spec.parallelism), "number"],
     one.change && !(one.is_current && hasFailed(one.change)) ? changePill(one.change) : NONE,
     one.message ?? "",
     element("span", { class: "actions" },
@@ -278,17 +278,17 @@ function baseOf(number) {
 function rollBackButton(one) {
   const button = actionButton(one.number < job.revision ? "Roll back…" : "Go to it…", () => askToRollBack(one),
     { class: "plain", "aria-label": `Go to revision ${one.number}…` });
-  setRefused(button, job.change_id ? "Another change of this job is in progress." : "");
+  setRefused(button, job.status.change_id ? "Another change of this job is in progress." : "");
   return button;
 }
 
 async function askToRollBack(one) {
-  const runs = job.desired === "RUNNING";
+  const runs = job.status.desired === "RUNNING";
   const given = await ask({
     title: `Roll ${job.name} back to revision ${one.number}?`,
-    text: `The job continues with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.parallelism}. `
+    text: `The job continues with ${one.artifact_name}, version ${one.artifact_version}, at parallelism ${one.spec.parallelism}. `
       + (!runs ? "This can be undone: roll forward again."
-        : job.failure ? "The job fails, so it cannot take a savepoint: it goes back from its latest checkpoint and its log. If "
+        : job.status.failure ? "The job fails, so it cannot take a savepoint: it goes back from its latest checkpoint and its log. If "
           + `revision ${one.number} also fails, the current revision continues from the same point.`
           : "The job first takes a savepoint of its current state, so this can be undone."),
     action: `Roll back to revision ${one.number}`,
@@ -300,7 +300,7 @@ async function askToRollBack(one) {
   if (!given) return;
   try {
     const answer = await rollBack(path, { revision: one.number, state: given.get("state") });
-    const hasEnded = ENDED.has(answer.job.status);
+    const hasEnded = ENDED.has(answer.job.status.state);
     tell(answer.change ? `Roll back to revision ${one.number}: it has begun.`
       : `The job is back at revision ${one.number}.${hasEnded ? " Start it to run it." : ""}`, "good");
     filled = null;
@@ -354,7 +354,7 @@ async function showDifferences() {
 function drawDifferences(before, after) {
   const { whole, differences = [], refusal } = compared;
   if (!whole && !refusal) return;
-  const changed = new Map(differences.map((one) => [one.field, one]));
+  const changed = new Map(differences.map((one) => [one.path, one]));
   const others = whole && !query.has("only") ? fieldsOf(whole).filter(([name]) => !changed.has(name)) : [];
   setText(byId("before-head"), `Revision ${before}`);
   setText(byId("after-head"), `Revision ${after}`);
@@ -365,8 +365,8 @@ function drawDifferences(before, after) {
   setText(byId("no-difference"), refusal ?? "These two revisions do not differ.");
   const label = (name) => breakable(name === "artifact_id" ? "program" : name);
   setChildren(byId("differences"),
-    ...[...changed.values()].map((one) => row([[label(one.field), "mono"],
-      [valueOf(one.field, one.before), "mono removed"], [valueOf(one.field, one.after), "mono added"]])),
+    ...[...changed.values()].map((one) => row([[label(one.path), "mono"],
+      [valueOf(one.path, one.before), "mono removed"], [valueOf(one.path, one.after), "mono added"]])),
     ...others.map(([name, value]) => row([[label(name), "mono"],
       ...(before === after ? [] : [[valueOf(name, value), "mono soft"]]), [valueOf(name, value), "mono"]])));
 }
@@ -376,10 +376,8 @@ const breakable = (name) => element("span", {}, ...name.split(/(?<=[._])/).flatM
 
 /** The settings of a revision under the names that the differences have. */
 function fieldsOf(one) {
-  const nested = (name) => Object.entries(one[name]).map(([key, value]) => [`${name}.${key}`, value]);
-  return [["artifact_id", one.artifact_id], ["libraries", one.libraries], ["parallelism", one.parallelism],
-    ...nested("parameters"), ["secrets", one.secrets], ...nested("spark_conf"), ...nested("checkpoints"),
-    ["restart", one.restart], ["batch_interval_ms", one.batch_interval_ms]];
+  return Object.entries(one.spec).flatMap(([name, value]) => (value === null || Array.isArray(value) || typeof value !== "object"
+    ? [[name, value]] : Object.entries(value).map(([key, each]) => [`${name}.${key}`, each])));
 }
 
 function valueOf(field, value) {

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx
 import pytest
 
 from keyscale.api.cli import checkpoints, client, job_wait, jobs, rescale
+from keyscale.api.routers.job_settings import list_settings
 from tests.support.control_plane.command_line import CommandAnswer, done, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+STATUS: dict[str, Any] = {
+    "state": "RUNNING",
+    "desired": "RUNNING",
+    "conditions": [{"type": "RUNNING", "status": "TRUE", "reason": "DRIVER_RUNS", "message": "it runs", "since_ms": 1}],
+    "failure": None,
+    "restarts": 0,
+    "started_at_ms": 1,
+    "latest_checkpoint": None,
+    "change_id": None,
+    "attempt": {"metrics": {"waits_for_input": True, "input_batches": 0}},
+}
 JOB: dict[str, Any] = {
     "id": "0a",
     "name": "flights",
-    "status": "RUNNING",
-    "desired": "RUNNING",
     "revision": 7,
     "labels": {"team": "a"},
-    "failure": None,
-    "attempt": {"metrics": {"waits_for_input": True, "input_batches": 0}},
+    "created_at_ms": 1,
+    "spec": {"parallelism": 2},
+    "status": STATUS,
+    "metrics": {"input_rate": 2.0},
 }
 PHASES = [{"phase": "SAVEPOINT", "started_at_ms": 1, "ended_at_ms": 3, "duration_ms": 2}]
 CHANGE = {
@@ -44,6 +56,10 @@ UPDATED = {"job": JOB, "revision": 8, "change": None}
 OPERATION = {"operation_id": "o", "kind": "STOP_WITH_SAVEPOINT", "status": "COMPLETED", "failure_cause": None}
 LIST: dict[str, Any] = {"next": None, "savepoints": [], "artifacts": [], "operators": [], "revisions": [], "jobs": []}
 VERIFIED = {"ended_at_ms": 5, "restorable": True, "problems": []}
+
+
+def in_state(state: str, **status: Any) -> dict[str, Any]:
+    return {**JOB, "status": {**STATUS, "state": state, **status}}
 
 
 class ControlPlane:
@@ -79,7 +95,7 @@ USUAL: list[tuple[str, Any]] = [
     (r"GET /v1/operations/o", OPERATION),
     (r"\w+ /v1/jobs/\w+/(rescale|rescales/c|changes/c)", CHANGE),
     (r"\w+ /v1/jobs/\w+/checkpoints/6/(verify|verification)", VERIFIED),
-    (r"GET /v1/jobs/\w+/revisions/2/diff", {"differences": [{"field": "parallelism", "before": 2, "after": 4}]}),
+    (r"GET /v1/jobs/\w+/revisions/2/diff", {"differences": [{"path": "parallelism", "before": 2, "after": 4}]}),
     (r"GET /v1/jobs/\w+/savepoints/s", {"status": "COMPLETED", "operation": {"checkpoint_id": 6}}),
     (r"GET /v1/jobs/\w+/(revisions|savepoints|checkpoints/6/compare)", LIST),
     (r"GET /v1/artifacts", LIST),
@@ -90,6 +106,7 @@ USUAL: list[tuple[str, Any]] = [
     (r"POST /v1/tokens", {"token": "new"}),
     (r"\w+ /v1/secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}, "is_set": True}),
     (r"GET /v1/jobs", {"jobs": [JOB], "next": None}),
+    (r"GET /v1/settings", list_settings(cast("Any", None)).model_dump(mode="json")),
 ]
 """The answers of a control plane, by the request; any other is about a job."""
 
@@ -112,6 +129,7 @@ def keyscale(*arguments: str) -> CommandAnswer:
 START = {"skip_lost_records": False, "reset_time": False}
 UPDATE = {"upgrade_mode": "savepoint", "allow_non_restored_state": False, "plan_first": True}
 ROLLBACK = {"revision": 3, "state": "savepoint", "allow_non_restored_state": False, "plan_first": True}
+FOUR = {"spec": {"parallelism": 4}}
 LATEST = {"restore_from": {"latest": True, "job": "other"}}
 GET_JOB = ("GET", "/v1/jobs/flights")
 
@@ -138,7 +156,10 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ("jobs cancel flights", [("POST", "/v1/jobs/flights/cancel", {})]),
         ("jobs delete flights", [("DELETE", "/v1/jobs/flights?keep_objects=false")]),
         ("jobs delete flights --keep-objects", [("DELETE", "/v1/jobs/flights?keep_objects=true")]),
-        ("jobs update flights -p 4", [GET_JOB, ("PATCH", "/v1/jobs/flights", {**UPDATE, "parallelism": 4}, '"7"')]),
+        (
+            "jobs update flights -p 4",
+            [GET_JOB, ("PATCH", "/v1/jobs/flights", {**UPDATE, **FOUR}, '"7"')],
+        ),
         (
             (
                 "jobs update flights --upgrade-mode last-state --last-state-age-ms-max 5 --allow-non-restored-state"
@@ -150,6 +171,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
                     "PATCH",
                     "/v1/jobs/flights",
                     {
+                        "spec": {},
                         "upgrade_mode": "last-state",
                         "last_state_age_ms_max": 5,
                         "allow_non_restored_state": True,
@@ -165,11 +187,15 @@ GET_JOB = ("GET", "/v1/jobs/flights")
             "jobs rollback flights 3 --state current",
             [("POST", "/v1/jobs/flights/rollback", {**ROLLBACK, "state": "current"})],
         ),
-        ("jobs clone flights new", [("POST", "/v1/jobs/flights/clone", {"name": "new", "start": False})]),
+        ("jobs clone flights new", [("POST", "/v1/jobs/flights/clone", {"name": "new", "start": False, "spec": {}})]),
         (
             "jobs clone flights new --start --wait --from-job other -p 4",
             [
-                ("POST", "/v1/jobs/flights/clone", {"name": "new", "start": True, "parallelism": 4, **LATEST}),
+                (
+                    "POST",
+                    "/v1/jobs/flights/clone",
+                    {"name": "new", "start": True, **FOUR, **LATEST},
+                ),
                 ("GET", "/v1/jobs/0a"),
             ],
         ),
@@ -239,6 +265,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
             "tokens create ci --role admin --never-expires",
             [("POST", "/v1/tokens", {"name": "ci", "role": "ADMIN", "lifetime_ms": None})],
         ),
+        ("jobs settings", [("GET", "/v1/settings")]),
         ("secrets list", [("GET", "/v1/secrets")]),
         ("secrets label ORDERS --label team=a", [("PUT", "/v1/secrets/ORDERS/labels", {"labels": {"team": "a"}})]),
         ("secrets label ORDERS --no-labels", [("PUT", "/v1/secrets/ORDERS/labels", {"labels": {}})]),
@@ -278,41 +305,41 @@ def test_a_new_job_gets_each_option_in_its_own_field(asked: ControlPlane, tmp_pa
     (tmp_path / "job.py").write_text("print(1)\n")
     asked.answers["POST /v1/artifacts"] = [{"id": "up"}]
     options = (
-        "-p 3 --max-parallelism 16 --hash java --label team=a --parameter in=/in --secret KEY"
-        " --secret-parameter password=DATABASE --spark-conf a.b=c --checkpoint-interval-ms 500"
-        " --batch-interval-ms 40 --retained-checkpoints 2 --restart-strategy fixed-delay --restart-option attempts=3"
+        "-p 3 --set max_parallelism=16 --set hash_id=java --label team=a --parameter in=/in --secret KEY"
+        " --set spark_conf.a.b=c --set checkpoints.interval_ms=500 --set restart.type=fixed-delay"
         " --library package:kafka --allow-non-restored-state --start --wait"
     )
     done(keyscale("jobs", "create", "flights", "--file", str(tmp_path / "job.py"), *options.split()))
     assert [request[:2] for request in asked.requests] == [
+        ("GET", "/v1/settings"),
         ("POST", "/v1/artifacts"),
         ("POST", "/v1/jobs"),
         ("POST", "/v1/jobs/0a/start"),
         ("GET", "/v1/jobs/0a"),
     ]
-    assert asked.requests[1][2] == {
+    assert asked.requests[2][2] == {
         "name": "flights",
-        "artifact_id": "up",
-        "libraries": ["package:kafka"],
-        "parallelism": 3,
-        "max_parallelism": 16,
-        "hash_id": "java",
         "labels": {"team": "a"},
-        "parameters": {"in": "/in", "password": {"secret": "DATABASE"}},
-        "secrets": ["KEY"],
-        "spark_conf": {"a.b": "c"},
-        "checkpoints": {"interval_ms": 500, "retained_count": 2},
-        "batch_interval_ms": 40,
-        "restart": {"type": "fixed-delay", "attempts": "3"},
         "allow_non_restored_state": True,
+        "spec": {
+            "artifact_id": "up",
+            "libraries": ["package:kafka"],
+            "parallelism": 3,
+            "max_parallelism": 16,
+            "hash_id": "java",
+            "parameters": {"in": "/in"},
+            "secrets": ["KEY"],
+            "spark_conf": {"a.b": "c"},
+            "checkpoints": {"interval_ms": 500},
+            "restart": {"type": "fixed-delay"},
+        },
     }
 
 
 def test_what_a_new_job_does_not_choose_is_left_to_the_control_plane(asked: ControlPlane) -> None:
     done(keyscale("jobs", "create", "flights", "--artifact", "a"))
     [(_, path, body)] = asked.requests
-    assert (path, body["artifact_id"], body["parallelism"], body["checkpoints"]) == ("/v1/jobs", "a", 1, {})
-    assert not {"max_parallelism", "hash_id", "restart", "batch_interval_ms", "restore_from"} & body.keys()
+    assert (path, body) == ("/v1/jobs", {"name": "flights", "labels": {}, "spec": {"artifact_id": "a"}})
 
 
 @pytest.mark.parametrize(
@@ -342,8 +369,10 @@ def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
 
 def test_a_stop_waits_for_its_savepoint_and_for_the_end_of_the_job(asked: ControlPlane) -> None:
     asked.answers["GET /v1/operations/o"] = [{**OPERATION, "status": "IN_PROGRESS"}, OPERATION]
-    stopping = {**JOB, "status": "SAVEPOINTING", "desired": "STOPPED"}
-    asked.answers["GET /v1/jobs/flights"] = [stopping, {**stopping, "status": "STOPPED"}]
+    asked.answers["GET /v1/jobs/flights"] = [
+        in_state("SAVEPOINTING", desired="STOPPED"),
+        in_state("STOPPED", desired="STOPPED"),
+    ]
     done(keyscale("jobs", "stop", "flights"))
     assert [path for _, path, *_ in asked.requests] == [
         "/v1/jobs/flights/stop",
@@ -353,7 +382,7 @@ def test_a_stop_waits_for_its_savepoint_and_for_the_end_of_the_job(asked: Contro
 
 
 def test_a_start_is_waited_for_no_longer_than_its_limit(asked: ControlPlane) -> None:
-    asked.answers["GET /v1/jobs/0a"] = [{**JOB, "status": "SUBMITTING"}, JOB]
+    asked.answers["GET /v1/jobs/0a"] = [in_state("SUBMITTING"), JOB]
     answer = keyscale("jobs", "start", "flights", "--wait", "--timeout", "0")
     assert answer.exit_code == 3, answer.stdout
     assert "SUBMITTING, not FINISHED or RUNNING" in answer.stderr
@@ -432,7 +461,7 @@ def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> 
     ("status", "shown"), [("RUNNING", "its driver follows it"), ("STOPPED", "its next start uses it")]
 )
 def test_a_change_of_settings_says_when_it_takes_effect(asked: ControlPlane, status: str, shown: str) -> None:
-    asked.answers["PATCH /v1/jobs/flights"] = [{**UPDATED, "job": {**JOB, "status": status}}]
+    asked.answers["PATCH /v1/jobs/flights"] = [{**UPDATED, "job": in_state(status)}]
     assert shown in done(keyscale("jobs", "update", "flights", "-p", "4")).stdout.replace("\n", " ")
 
 
@@ -454,7 +483,7 @@ def test_the_whole_log_is_searched_part_by_part_and_again_when_too_many_search(a
 
 
 def test_a_log_is_printed_with_the_jobs_failure_below_and_says_what_is_missing(asked: ControlPlane) -> None:
-    asked.answers["GET /v1/jobs/flights"] = [{**JOB, "failure": {"code": "X", "message": "it broke"}}]
+    asked.answers["GET /v1/jobs/flights"] = [in_state("FAILED", failure={"code": "X", "message": "it broke"})]
     log = {"truncated": True, "text": "a line\n", "size_bytes": 1 << 20}
     asked.answers["GET /v1/jobs/flights/logs?tail_bytes=65536"] = [log]
     answer = done(keyscale("logs", "flights"))
@@ -501,5 +530,5 @@ def test_the_libraries_that_are_files_are_uploaded_and_each_is_named_once(asked:
     arguments = ["--library", "f" * 32, "--library", "package:kafka", "--library", str(tmp_path / "helpers.py")]
     done(keyscale("jobs", "create", "flights", "--artifact", "a", *arguments, "--library", "f" * 32))
     assert [request[:2] for request in asked.requests] == [("POST", "/v1/artifacts"), ("POST", "/v1/jobs")]
-    assert asked.requests[1][2]["libraries"] == ["f" * 32, "package:kafka", "up"]
+    assert asked.requests[1][2]["spec"]["libraries"] == ["f" * 32, "package:kafka", "up"]
     assert "cannot be read" in failed("jobs create flights --file /none.py").stderr

@@ -6,7 +6,7 @@ import pytest
 
 from keyscale.api.cli.jobs import is_chosen
 
-JOB = {"status": "RUNNING", "labels": {"team": "travel", "stage": "test"}}
+JOB = {"status": {"state": "RUNNING"}, "labels": {"team": "travel", "stage": "test"}}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "ValueError: no", "tracebac
 
 
 def job(status: str, desired: str = "RUNNING", failure: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"name": "visits", "status": status, "desired": desired, "failure": failure}
+    return {"name": "visits", "status": {"state": status, "desired": desired, "failure": failure, "attempt": None}}
 
 
 class Answers:
@@ -46,7 +46,7 @@ class Answers:
 
 def waited(*jobs: dict[str, Any], wanted: frozenset[str] = STARTED, timeout_s: float | None = None) -> str:
     answer = wait_until(cast("ControlPlane", Answers(*jobs)), "visits", wanted, timeout_s)
-    return str(answer["status"])
+    return str(answer["status"]["state"])
 
 
 def test_the_status_that_is_waited_for_ends_the_wait() -> None:
@@ -93,7 +93,8 @@ def test_after_the_time_the_exit_code_is_another_one() -> None:
 
 def running(**metrics: object) -> dict[str, Any]:
     known = {"waits_for_input": False, "input_batches": 0, **metrics}
-    return {**job("RUNNING"), "attempt": {"metrics": known if metrics else None}}
+    shown = job("RUNNING")
+    return {**shown, "status": {**shown["status"], "attempt": {"metrics": known if metrics else None}}}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def running(**metrics: object) -> dict[str, Any]:
         (running(waits_for_input=True), True),
         (running(input_batches=1), True),
         (running(input_batches=None), True),
-        ({**job("FINISHED", "STOPPED"), "attempt": None}, True),
+        (job("FINISHED", "STOPPED"), True),
         (running(waits_for_input=False), False),
         (running(), False),
     ],

@@ -80,7 +80,11 @@ def test_the_launcher_starts_a_driver_in_its_enclosure_and_removes_that_with_the
     settings = Settings(home=tmp_path, store_url=(tmp_path / "store").as_uri())
     made = launcher.Launcher(settings, enclosures=Enclosures(QuotaMeans(QUOTA, Means.CGROUP), group))
     made.prepare("job", 1)
-    job, revision, attempt = Job(id="job", store_url=settings.store_url), Revision(secrets=[]), Attempt(number=1)
+    job, revision, attempt = (
+        Job(id="job", store_url=settings.store_url),
+        Revision(spec={"secrets": []}),
+        Attempt(number=1),
+    )
     made.launch(job, revision, attempt, NO_JOB_LIBRARIES, cast("Any", None), cast("Any", None))
     [(_, command, environment, inside)] = started
     assert (command, inside) == (["the-driver"], [])

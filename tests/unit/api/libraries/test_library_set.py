@@ -15,9 +15,10 @@ from keyscale.api.errors import (
     LibraryRequirementError,
 )
 from keyscale.api.libraries.contents import Contents
-from keyscale.api.libraries.library_set import LIBRARIES_MAX, Library, check_libraries, check_wheel
+from keyscale.api.libraries.library_set import Library, check_libraries, check_wheel
 from keyscale.api.libraries.platform_packages import PlatformPackage, PlatformPackages
 from keyscale.db.statuses import ArtifactKind
+from keyscale.jobs.protocol.specification import LIBRARIES_MAX
 
 PLATFORM = PlatformPackages.of(
     [

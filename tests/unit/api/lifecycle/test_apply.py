@@ -66,7 +66,7 @@ class Stored:
 
     def get_one(self, kind: type[Revision], key: tuple[str, int]) -> Revision:
         assert (kind, key[0]) == (Revision, "job")
-        return Revision(job_id="job", number=key[1], parallelism=10 * key[1])
+        return Revision(job_id="job", number=key[1], spec={"parallelism": 10 * key[1]})
 
     def attempt(self, number: int, stage: AttemptStage = ACTIVE, **columns: Any) -> Attempt:
         made = Attempt(job_id="job", number=number, stage=stage, reaped=False, **columns)

@@ -13,7 +13,8 @@ from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Revision
 from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory, FixedDelayRestart, NoRestart
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory
+from keyscale.jobs.protocol.specification import FixedDelayRestart, NoRestart
 
 TIMEOUTS = Timeouts(healthy_ms=60_000)
 
@@ -127,10 +128,10 @@ def test_a_job_waits_for_its_next_start_but_no_longer_than_the_longest_pause(
 def test_the_restart_strategy_of_the_revision_outranks_the_reported_one() -> None:
     fixed = {"type": "fixed-delay", "attempts": 2, "delay_ms": 5}
     reported = attempt(metrics={"restart": {"type": "none"}})
-    assert restart_of(Revision(restart=None), None) is None
-    assert restart_of(Revision(restart=None), attempt()) is None
-    assert restart_of(Revision(restart=None), reported) == NoRestart()
-    assert restart_of(Revision(restart=fixed), reported) == FixedDelayRestart(attempts=2, delay_ms=5)
+    assert restart_of(Revision(spec={"restart": None}), None) is None
+    assert restart_of(Revision(spec={"restart": None}), attempt()) is None
+    assert restart_of(Revision(spec={"restart": None}), reported) == NoRestart()
+    assert restart_of(Revision(spec={"restart": fixed}), reported) == FixedDelayRestart(attempts=2, delay_ms=5)
 
 
 @pytest.mark.parametrize(("known", "reported", "count"), [(2, 1, 2), (1, 2, 2), (None, 3, 3), (3, None, 3)])

@@ -17,7 +17,8 @@ from keyscale.api.lifecycle.outcomes import (
     replace_or_fail,
 )
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
-from keyscale.jobs.protocol.messages import DriverState, Failure, NoRestart
+from keyscale.jobs.protocol.messages import DriverState, Failure
+from keyscale.jobs.protocol.specification import NoRestart
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, job, lost
 
 if TYPE_CHECKING:

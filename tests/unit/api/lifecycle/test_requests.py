@@ -13,8 +13,8 @@ from keyscale.api.errors import (
     OperationNotCancellableError,
     TooManyInFlightError,
 )
+from keyscale.api.job_spec import spec_of
 from keyscale.api.lifecycle import operation_results, requests
-from keyscale.api.specification import Specification
 from keyscale.db.models import Attempt, Event, Job, Operation, Revision
 from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus, Role, SnapshotOwner
 from keyscale.jobs.protocol.operations import (
@@ -25,6 +25,7 @@ from keyscale.jobs.protocol.operations import (
     OperationStatus,
     UpgradeMode,
 )
+from keyscale.jobs.protocol.specification import JobSpec
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -242,7 +243,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> None:
     """The job `job` has the revisions up to 6, the attempts up to 4, and revision 3 with parallelism 2."""
     metrics = {"batches": 1, "pending_records": 5}
     latest = Attempt(job_id="job", number=4, metrics=metrics)
-    current = Revision(job_id="job", number=3, parallelism=2)
+    current = Revision(job_id="job", number=3, spec={"parallelism": 2})
     monkeypatch.setattr(requests.revisions, "next_number", lambda _, job_id: {"job": 7}[job_id])
     monkeypatch.setattr(requests.revisions, "current", lambda _, of: {"job": current}[of.id])
     monkeypatch.setattr(requests.attempts, "latest", lambda _, job_id: {"job": latest}.get(job_id))
@@ -251,10 +252,10 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("stored")
 def test_a_revision_has_the_next_number_and_the_job_keeps_its_present_one() -> None:
     rows, running = Rows(), job()
-    specification = Specification("program", 6, parameters={"input": "/in"}, secrets=["KEY"])
+    specification = JobSpec(artifact_id="program", parallelism=6, parameters={"input": "/in"}, secrets=["KEY"])
     made = requests.revise(session(rows), running, specification, USER, "faster")
     assert rows.one(Revision) is made
-    assert Specification.of(made) == specification
+    assert spec_of(made) == specification
     assert (made.job_id, made.number, made.created_at_ms, made.created_by) == ("job", 7, NOW_MS, "ann")
     assert (made.message, running.revision) == ("faster", 3)
     event = rows.one(Event)
@@ -272,7 +273,7 @@ def test_a_change_begins_with_what_the_job_is_and_what_it_becomes(kind: Operatio
         running,
         USER,
         "c",
-        Revision(job_id="job", number=6, parallelism=8),
+        Revision(job_id="job", number=6, spec={"parallelism": 8}),
         kind=kind,
         mode=UpgradeMode.LAST_STATE,
         allow_non_restored_state=True,
@@ -298,7 +299,7 @@ def test_a_change_begins_with_what_the_job_is_and_what_it_becomes(kind: Operatio
 
 @pytest.mark.usefixtures("stored")
 def test_a_change_takes_the_state_through_a_savepoint_and_drops_none_of_it_unless_it_is_asked_to() -> None:
-    to = Revision(job_id="job", number=6, parallelism=8)
+    to = Revision(job_id="job", number=6, spec={"parallelism": 8})
     made = requests.change(session(Rows()), job(), USER, "c", to, kind=OperationKind.UPGRADE)
     assert (made.upgrade_mode, made.allow_non_restored_state, made.rewind_to) == (UpgradeMode.SAVEPOINT, False, None)
 

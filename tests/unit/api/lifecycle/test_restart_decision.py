@@ -10,7 +10,8 @@ from keyscale.api.lifecycle.decision import next_step
 from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
 from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory, FixedDelayRestart
+from keyscale.jobs.protocol.messages import DriverState, FailureHistory
+from keyscale.jobs.protocol.specification import FixedDelayRestart
 
 
 def attempt(**facts: Any) -> AttemptFacts:

@@ -26,8 +26,10 @@ from keyscale.jobs.protocol.messages import (
     Heartbeat,
 )
 from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, OperationStatus
+from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec, NoRestart
 
 NOW_MS, SHARED_MS = 50_000, 70_000
+SPEC = JobSpec(artifact_id="program", checkpoints=CheckpointSettings(interval_ms=900), restart=NoRestart())
 SECRET = "hunter2hunter2"  # noqa: S105 - a test's own
 DRIVER = DriverIdentity("job", 4, over=False)
 FAILURE = Failure(code="X", message=f"it broke with {SECRET}")
@@ -42,7 +44,7 @@ class Rows:
         self.attempt = Attempt(
             job_id="job", number=4, stage=AttemptStage.ACTIVE, revision=2, parallelism=2, driver_state="RUNNING"
         )
-        self.revision = Revision(number=2, checkpoints={"interval_ms": 900}, restart={"type": "none"})
+        self.revision = Revision(number=2, spec=SPEC.given())
         self.checkpoint: Checkpoint | None = None
         self.change: Operation | None = None
         self.artifact = Artifact(id="program", filename="job.py", sha256="a" * 64)
@@ -352,8 +354,7 @@ class TestHeartbeat:
         assert heartbeat(rows.context, DRIVER, Heartbeat(state=DriverState.RUNNING)).settings is None
         settings = heartbeat(rows.context, DRIVER, Heartbeat(state=DriverState.RUNNING, revision=1)).settings
         assert settings is not None
-        assert (settings.revision, settings.checkpoints.interval_ms) == (2, 900)
-        assert settings.restart is not None
+        assert (settings.revision, settings.spec) == (2, SPEC)
 
     def test_a_change_learns_that_its_driver_has_caught_up_and_settled(self, rows: Rows) -> None:
         rows.attempt.restored_at_ms = 1
@@ -375,21 +376,17 @@ class TestAttach:
         rows.attempt.restore_mode, rows.attempt.claim_mode = RestoreMode.REWIND, ClaimMode.CLAIM
         rows.attempt.restore_from, rows.attempt.restore_id = "file:///s", "w"
         rows.attempt.allow_non_restored_state = True
+        changes = {"parallelism": 2, "parameters": {"in": "/in"}, "batch_interval_ms": 40}
+        rows.revision.spec = {**rows.revision.spec, **changes}
         rows.revision.artifact_id, rows.revision.libraries = "program", ["helpers.py"]
-        rows.revision.parameters, rows.revision.batch_interval_ms = {"in": "/in"}, 40
         given = self.ask(rows).assignment
         assert (given.job_id, given.job_name, given.attempt, given.revision) == ("job", "flights", 4, 2)
-        assert (given.parallelism, given.max_parallelism, given.hash_id, given.store_url) == (
-            2,
-            8,
-            "spark",
-            "file:///store",
-        )
-        assert (given.artifact_filename, given.artifact_sha256, given.parameters) == ("job.py", "a" * 64, {"in": "/in"})
+        assert (given.spec.given(), given.store_url) == (rows.revision.spec, "file:///store")
+        assert (given.artifact_filename, given.artifact_sha256) == ("job.py", "a" * 64)
         assert [library.filename for library in given.libraries] == ["helpers.py"]
         assert (given.restore_mode, given.restore_from, given.restore_id) == ("rewind", "file:///s", "w")
         assert (given.claim_mode, given.allow_non_restored_state) == ("claim", True)
-        assert (given.next_checkpoint_id, given.checkpoints.interval_ms, given.batch_interval_ms) == (8, 900, 40)
+        assert given.next_checkpoint_id == 8
         assert (given.skip_lost_records, given.time_reset_after, given.counters.input_records) == (True, 3, 6)
         assert (rows.attempt.attached_at_ms, rows.attempt.assigned_at_ms) == (NOW_MS, NOW_MS)
         assert (rows.attempt.heartbeat_at_ms, rows.rung) == (SHARED_MS, 1)

@@ -19,10 +19,9 @@ from keyscale.api.errors import (
 )
 from keyscale.api.job_limits import JobLimits
 from keyscale.api.job_secrets import JobSecrets
-from keyscale.api.schemas.job import AttemptSummaryAnswer, JobRequest
+from keyscale.api.schemas.job import AttemptSummaryAnswer
 from keyscale.api.services import jobs
 from keyscale.api.services.jobs import check_parallelism, check_specification, job_answer, require_name
-from keyscale.api.specification import SPECIFICATION_FIELDS, Specification
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Job
 from keyscale.db.repositories import attempts
@@ -30,6 +29,7 @@ from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
 from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode, Role
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.operations import OperationKind
+from keyscale.jobs.protocol.specification import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +66,7 @@ def attempt(metrics: DriverMetrics | None = None, **columns: Any) -> dict[str, A
 
 def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **facts: Any) -> JobOverview:
     row = {
-        **dict.fromkeys(jobs._JOB_FIELDS),
+        **dict.fromkeys(jobs._STATUS_FIELDS),
         "id": "job",
         "name": "flights",
         "status": JobStatus.RUNNING,
@@ -81,7 +81,7 @@ def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **fa
         "failure": None,
         **(job or {}),
     }
-    revision = {**dict.fromkeys(SPECIFICATION_FIELDS), **Specification("program", 4).columns(), "number": 2}
+    revision = {"spec": JobSpec(artifact_id="program", parallelism=4).given(), "number": 2}
     given = {
         "artifact_name": "program",
         "artifact_version": 6,
@@ -102,10 +102,10 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(attempts, "list_unlaunched", lambda _: unlaunched)
         answer = job_answer(cast("Any", None), Job(id="job"))
         wait = jobs.waits_of(cast("Any", None), [cast("Any", found)]).get("job")
-        assert jobs._summary(cast("Any", found), NOW_MS, wait).model_dump() == {
-            **answer.model_dump(include=set(jobs.JobSummaryAnswer.model_fields)),
-            "attempt": answer.attempt and answer.attempt.model_dump(exclude={"metrics"}),
-        }
+        whole = answer.model_dump()
+        if answer.status.attempt is not None:
+            whole["status"]["attempt"].pop("metrics")
+        assert jobs._summary(cast("Any", found), NOW_MS, wait).model_dump() == whole
         return answer
 
     return show
@@ -118,10 +118,15 @@ def test_a_job_of_which_nothing_is_found_does_not_exist(shown: Any) -> None:
 
 def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:
     answer = shown(overview(None, {"status": JobStatus.CREATED, "restore": WISH}, artifact_version=9))
-    assert (answer.attempt, answer.failure, answer.health, answer.running_since_ms) == (None, None, [], None)
-    assert (answer.artifact_name, answer.artifact_version, answer.revision) == ("program", 9, 2)
-    assert (answer.restore.mode, answer.restore.claim_mode) == (RestoreMode.REWIND, ClaimMode.NO_CLAIM)
-    assert (answer.figures.input_records, answer.figures.state_size) == (0, None)
+    assert (answer.status.attempt, answer.status.failure, answer.status.health, answer.status.running_since_ms) == (
+        None,
+        None,
+        [],
+        None,
+    )
+    assert (answer.status.artifact_name, answer.status.artifact_version, answer.revision) == ("program", 9, 2)
+    assert (answer.status.restore.mode, answer.status.restore.claim_mode) == (RestoreMode.REWIND, ClaimMode.NO_CLAIM)
+    assert (answer.metrics.input_records, answer.metrics.state_size) == (0, None)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
 ) -> None:
     stage = AttemptStage.STANDBY if changed else AttemptStage.ACTIVE
     unlaunched = [("younger", 1, stage, 100, 9), ("job", 4, stage, 100, 8), ("older", 1, stage, 100, 7)]
-    health = shown(overview(attempt(**columns), **changed), unlaunched).health
+    health = shown(overview(attempt(**columns), **changed), unlaunched).status.health
     assert [(item.code, item.since_ms) for item in health] == [("START_WAITS", 100)] * len(places)
     assert all(place in item.message for place, item in zip(places, health, strict=True))
 
@@ -155,7 +160,7 @@ def test_a_restore_is_pending_until_an_attempt_has_carried_it_out(
     shown: Any, columns: dict[str, Any], is_pending: bool
 ) -> None:
     answer = shown(overview(attempt(**columns), {"restore": WISH}))
-    assert (answer.restore is not None) is is_pending
+    assert (answer.status.restore is not None) is is_pending
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ def test_a_restore_is_pending_until_an_attempt_has_carried_it_out(
 def test_a_job_runs_since_its_active_attempt_does(
     shown: Any, stage: AttemptStage, status: JobStatus, expected: int | None
 ) -> None:
-    assert shown(overview(attempt(stage=stage), {"status": status})).running_since_ms == expected
+    assert shown(overview(attempt(stage=stage), {"status": status})).status.running_since_ms == expected
 
 
 def test_the_fault_of_a_driver_is_shown_while_the_attempt_is_active_and_the_jobs_own_failure_comes_first(
@@ -179,12 +184,15 @@ def test_the_fault_of_a_driver_is_shown_while_the_attempt_is_active_and_the_jobs
         last_failure=Failure(**FAILURE), failures=FailureHistory(count=1, times_ms=[100]), store_away_since_ms=9
     )
     answer = shown(overview(attempt(failing)))
-    assert (answer.failure.code, [item.since_ms for item in answer.health]) == ("JOB_FUNCTION_FAILED", [9])
-    assert shown(overview(attempt(failing, last_commit_at_ms=100))).failure is None
+    assert (answer.status.failure.code, [item.since_ms for item in answer.status.health]) == (
+        "JOB_FUNCTION_FAILED",
+        [9],
+    )
+    assert shown(overview(attempt(failing, last_commit_at_ms=100))).status.failure is None
     ended = shown(overview(attempt(failing, stage=AttemptStage.ENDED)))
-    assert (ended.failure, ended.health) == (None, [])
+    assert (ended.status.failure, ended.status.health) == (None, [])
     own = {"failure": {"code": "OWN", "message": "own"}}
-    assert shown(overview(attempt(failing), own)).failure.code == "OWN"
+    assert shown(overview(attempt(failing), own)).status.failure.code == "OWN"
 
 
 @pytest.mark.parametrize(("checkpoint", "savepoint", "size"), [(8, 7, 80), (7, 8, 80), (7, None, 70), (None, 8, 80)])
@@ -195,8 +203,8 @@ def test_the_state_has_the_size_of_the_newest_snapshot_and_the_checkpoint_stays_
         return None if number is None else LatestSnapshot(number, 1, 2, 3, 10 * number)
 
     answer = shown(overview(attempt(), checkpoint=latest(checkpoint), savepoint=latest(savepoint)))
-    assert answer.figures.state_size == size
-    assert (answer.latest_checkpoint and answer.latest_checkpoint.id) == checkpoint
+    assert answer.metrics.state_size == size
+    assert (answer.status.latest_checkpoint and answer.status.latest_checkpoint.id) == checkpoint
 
 
 @pytest.mark.parametrize(("age_ms", "is_current"), [(14_999, True), (15_000, False)])
@@ -204,7 +212,7 @@ def test_rates_are_shown_while_the_report_is_current_and_counters_always(
     shown: Any, age_ms: int, is_current: bool
 ) -> None:
     report = DriverMetrics(batches=1, input_records=5, input_records_per_second=2.0, pending_records=6)
-    figures = shown(overview(attempt(report, heartbeat_at_ms=NOW_MS - age_ms))).figures
+    figures = shown(overview(attempt(report, heartbeat_at_ms=NOW_MS - age_ms))).metrics
     assert figures.input_rate == (2.0 if is_current else None)
     assert (figures.input_records, figures.lag_records, figures.lag_records_at_ms) == (12, 6, NOW_MS - age_ms)
 
@@ -212,7 +220,7 @@ def test_rates_are_shown_while_the_report_is_current_and_counters_always(
 @pytest.mark.parametrize(("kind", "rescale_id"), [(OperationKind.RESCALE, "c"), (OperationKind.UPGRADE, None)])
 def test_only_a_rescale_is_shown_as_one(shown: Any, kind: OperationKind, rescale_id: str | None) -> None:
     answer = shown(overview(attempt(), operation_id="c", operation_kind=kind))
-    assert (answer.change_id, answer.rescale_id) == ("c", rescale_id)
+    assert (answer.status.change_id, answer.status.rescale_id) == ("c", rescale_id)
 
 
 @pytest.mark.parametrize(("parallelism", "is_taken"), [(0, False), (1, True), (8, True), (9, False)])
@@ -245,8 +253,6 @@ def test_a_name_is_in_the_users_scope_and_is_not_like_an_id() -> None:
         ({"parallelism": 5}, JobLimitError),
         ({"spark_conf": {"spark.driver.extraJavaOptions": "-x"}}, SparkConfNotAllowedError),
         ({"spark_conf": {"spark.driver.memory": "3g"}}, JobLimitError),
-        ({"parameters": {str(number): "x" for number in range(200)}}, None),
-        ({"parameters": {str(number): "x" for number in range(201)}}, RequestInvalidError),
         ({"secrets": ["ORDERS"]}, None),
         ({"secrets": ["ORDERS", "GONE"]}, SecretUnknownError),
     ],
@@ -258,22 +264,10 @@ def test_a_specification_that_no_job_may_have_is_refused(change: dict[str, Any],
         job_secrets=JobSecrets({"KEYSCALE_JOB_SECRET_ORDERS": "x"}),
     )
     context = cast("Any", SimpleNamespace(settings=settings))
-    specification = Specification(**{"artifact_id": "program", "parallelism": 4, **change})
+    given = {"artifact_id": "program", "parallelism": 4, "max_parallelism": 8, **change}
+    spec = JobSpec.model_validate(given)
     if error is None:
-        check_specification(context, specification, 8)
+        check_specification(context, spec)
     else:
         with pytest.raises(error):
-            check_specification(context, specification, 8)
-
-
-def test_a_new_job_gets_the_secrets_that_it_names_and_those_of_its_parameters() -> None:
-    request = JobRequest(
-        name="flights",
-        artifact_id="program",
-        parallelism=2,
-        secrets=["ORDERS", "BILLS"],
-        parameters={"key": {"secret": "KEY"}, "other": {"secret": "BILLS"}, "input": "/in"},
-    )
-    specification = jobs._specification(request)
-    assert specification.secrets == ["BILLS", "KEY", "ORDERS"]
-    assert (specification.artifact_id, specification.parallelism) == ("program", 2)
+            check_specification(context, spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,11 +16,11 @@ from keyscale.api.errors import (
 )
 from keyscale.api.schemas.revision import UpdateRequest
 from keyscale.api.services import revisions as service
-from keyscale.api.specification import Specification
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
+from keyscale.jobs.protocol.specification import JobSpec, changed
 
 SESSION: Any = None
 NOW_MS = 10_000
@@ -51,21 +50,21 @@ def test_a_request_names_its_revision() -> None:
     [
         ({"batch_interval_ms": 9}, True),
         ({"restart": {"type": "none"}}, True),
-        ({"checkpoints": {"interval_ms": 2, "timeout_ms": 3}}, True),
-        ({"checkpoints": {"interval_ms": 2}, "parallelism": 3}, False),
+        ({"checkpoints": {"interval_ms": 200, "timeout_ms": 3000}}, True),
+        ({"checkpoints": {"interval_ms": 200}, "parallelism": 3}, False),
         ({"parameters": {"input": "/in"}}, False),
-        ({"checkpoints": {"unaligned": True}}, False),
+        ({"checkpoints": {"store_outage_max_ms": 7}}, False),
     ],
 )
 def test_a_running_job_follows_a_change_of_settings_alone(change: dict[str, Any], is_followed: bool) -> None:
-    present = Specification("program", 2, checkpoints={"interval_ms": 1})
-    wanted = Specification(**{**present.columns(), **change})
+    present = JobSpec(artifact_id="program", parallelism=2)
+    wanted = changed(present, change)
     assert service._is_followed(present, wanted) is is_followed
 
 
 def revision(number: int, **columns: Any) -> Revision:
-    specification = Specification(**{"artifact_id": "program", "parallelism": 2, **columns})
-    return Revision(job_id="job", number=number, **specification.columns())
+    spec = JobSpec.model_validate({"artifact_id": "program", "parallelism": 2, **columns})
+    return Revision(job_id="job", number=number, spec=spec.given())
 
 
 @pytest.mark.parametrize(
@@ -177,13 +176,13 @@ def test_a_change_of_a_running_job_is_planned_before_anything_stops(
     monkeypatch.setattr(service.plans, "require_takeover", lambda *what, **more: planned.append((*what[1:], more)))
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
     user: Any = "user"
-    request = UpdateRequest(parallelism=4, allow_non_restored_state=True, **request_)
+    request = UpdateRequest(spec={"parallelism": 4}, allow_non_restored_state=True, **request_)
 
-    def change(present: Specification) -> Specification:
-        return replace(present, parallelism=4)
+    def change(present: JobSpec) -> JobSpec:
+        return present.model_copy(update={"parallelism": 4})
 
     service._plan_first(context, user, "flights", request, change, '"1"')
-    wanted = Specification("program", 4)
+    wanted = JobSpec(artifact_id="program", parallelism=4)
     allows = {"allow_non_restored_state": True}
     assert planned == ([("user", "flights", wanted, allows)] if is_planned else [])
     if is_planned:
@@ -199,7 +198,8 @@ def test_a_revision_is_shown_with_its_program_and_the_last_change_to_it(monkeypa
             created_at_ms=number,
             created_by="ann",
             message=None,
-            **Specification(artifact_id, 2).columns(),
+            artifact_id=artifact_id,
+            spec=JobSpec(artifact_id=artifact_id, parallelism=2).given(),
         )
 
     made = Operation(

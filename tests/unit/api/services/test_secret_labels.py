@@ -10,9 +10,9 @@ from keyscale.api.access.principal import Principal
 from keyscale.api.errors import OutOfScopeError, SecretUnknownError
 from keyscale.api.services import secret_labels as service
 from keyscale.api.services.secret_labels import require_covered
-from keyscale.api.specification import Specification
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.statuses import Role
+from keyscale.jobs.protocol.specification import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,8 +33,8 @@ def _labels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service.secret_labels, "find", find)
 
 
-def specification(secrets: list[str] | None, **fields: Any) -> Specification:
-    return Specification("program", 2, secrets=secrets, **fields)
+def specification(secrets: list[str] | None, **fields: Any) -> JobSpec:
+    return JobSpec.model_validate({"artifact_id": "program", "parallelism": 2, "secrets": secrets, **fields})
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_new_secrets_are_in_the_scope_and_a_job_keeps_those_that_it_has(
         ({"parallelism": 4}, True),
         ({"batch_interval_ms": 5}, True),
         ({"artifact_id": "other"}, False),
-        ({"libraries": ["other"]}, False),
+        ({"libraries": ["package:other"]}, False),
         ({"parameters": {"output": "/mine"}}, False),
         ({"spark_conf": {"spark.driver.memory": "1g"}}, False),
         ({"secrets": ["THEIRS"]}, False),
@@ -80,7 +80,7 @@ def test_new_secrets_are_in_the_scope_and_a_job_keeps_those_that_it_has(
 def test_a_job_that_gets_all_secrets_keeps_its_program(change: dict[str, Any], is_taken: bool) -> None:
     user = Principal("id", "ann", Role.OPERATOR, OWN)
     before = specification(None)
-    after = Specification(**{**before.columns(), **change})
+    after = JobSpec.model_validate({**before.given(), **change})
     if is_taken:
         require_covered(SESSION, user, before, after)
     else:

@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.jobs.protocol.messages import (
-    AttachRequest,
-    CheckpointReport,
-    CheckpointSettings,
-    DriverMetrics,
-    Heartbeat,
-    RestartStrategy,
-)
+from keyscale.jobs.protocol.messages import AttachRequest, CheckpointReport, DriverMetrics, Heartbeat
+from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

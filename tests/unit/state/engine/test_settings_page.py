@@ -10,7 +10,7 @@ from enum import StrEnum
 from keyscale.state.engine.rocksdb_settings import Compression, Profile, RocksDbSettings
 from tests.support.repository import DOCS
 
-PAGE = DOCS / "settings.md"
+PAGE = DOCS / "local-store.md"
 
 
 def rows() -> list[str]:

@@ -9,7 +9,6 @@ import pytest
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.jobs.protocol.messages import (
-    Assignment,
     AttachRequest,
     CheckpointReport,
     CheckpointStatus,
@@ -26,6 +25,7 @@ from keyscale.jobs.runtime.errors import (
     ControlRefusedError,
     ControlUnreachableError,
 )
+from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def test_an_address_without_a_server_is_unreachable() -> None:
 
 
 def test_files_can_replace_a_control_plane(tmp_path: Path) -> None:
-    assignment = Assignment(
+    assignment = new_assignment(
         job_id="j",
         job_name="n",
         attempt=1,

@@ -12,10 +12,10 @@ from keyscale.jobs.protocol.messages import (
     DriverState,
     Failure,
     FailureHistory,
-    NoRestart,
     SinkMetrics,
     SinkOutage,
 )
+from keyscale.jobs.protocol.specification import NoRestart
 from keyscale.jobs.runtime.batch.locality import Locality
 from keyscale.jobs.runtime.control import driver_status
 from keyscale.jobs.runtime.control.driver_status import TERMINAL_STATES, DriverStatus

@@ -22,6 +22,7 @@ from keyscale.jobs.protocol.messages import (
     LiveSettings,
 )
 from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import Reporter
@@ -219,7 +220,7 @@ def test_a_command_is_executed_once_however_often_it_is_delivered(running: Runni
 
 
 def test_settings_that_the_control_plane_sends_are_handed_on(running: Running) -> None:
-    sent = running.control.settings = LiveSettings(revision=2)
+    sent = running.control.settings = LiveSettings(revision=2, spec=JobSpec(artifact_id="a"))
     wait_until(lambda: running.settings, what="the settings")
     assert running.settings[0] == sent
 

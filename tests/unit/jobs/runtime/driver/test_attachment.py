@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment, AttachRequest, AttachResponse
+from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse
 from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS
 from keyscale.jobs.runtime.driver.attachment import Attachment
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlRefusedError, ControlUnreachableError
+from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ASSIGNMENT = Assignment(
+ASSIGNMENT = new_assignment(
     job_id="job",
     job_name="flights",
     attempt=3,

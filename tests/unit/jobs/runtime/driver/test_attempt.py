@@ -6,7 +6,6 @@ import msgspec
 import pytest
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.batch.source_order import (
     DeclaredSource,
     recorded_order,
@@ -39,11 +38,13 @@ from keyscale.state.log.recovery import NothingUsableError
 from keyscale.state.log.resolution import OperatorHistory, ResumePoint
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.objects.opening import open_store
+from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from keyscale.jobs.protocol.messages import Assignment
     from keyscale.state.objects.object_store import ObjectStore
 
 UID = OperatorUid("counts")
@@ -64,17 +65,9 @@ def store(tmp_path: Path) -> ObjectStore:
 
 
 def assignment(store: ObjectStore, attempt: int, **changes: object) -> Assignment:
-    made = Assignment(
-        job_id="job",
-        job_name="job",
-        attempt=attempt,
-        parallelism=2,
-        max_parallelism=8,
-        artifact_filename="a.py",
-        artifact_sha256="0",
-        store_url=store.url,
-    )
-    return made.model_copy(update=changes)
+    given = {"job_id": "job", "job_name": "job", "parallelism": 2, "max_parallelism": 8}
+    program = {"artifact_filename": "a.py", "artifact_sha256": "0"}
+    return new_assignment(**{**given, **program, "attempt": attempt, "store_url": store.url, **changes})
 
 
 def plan(batch_id: int) -> dict[str, str]:
@@ -477,7 +470,7 @@ def test_an_attempt_that_was_overtaken_after_its_failure_does_not_continue(store
 def rewinding(store: ObjectStore, attempt: int, to: Manifest | None, **changes: object) -> Assignment:
     location = None if to is None else location_of(store.url, to.path)
     mode = "stateless" if to is None else "rewind"
-    return assignment(store, attempt, restore_mode=mode, restore_from=location, **changes)
+    return assignment(store, attempt, **{"restore_mode": mode, "restore_from": location, **changes})
 
 
 def three_batches(store: ObjectStore) -> tuple[Manifest, Manifest]:
@@ -569,7 +562,7 @@ def test_a_snapshot_that_cannot_be_gone_back_to_is_refused_before_anything_is_di
     store: ObjectStore, changes: dict[str, object], message: str
 ) -> None:
     older, newer = three_batches(store)
-    wish = rewinding(store, 2, older).model_copy(update=changes)
+    wish = rewinding(store, 2, older, **changes)
     with pytest.raises(RestoreRefusedError, match=message):
         open_attempt(store, wish, OPERATORS)
     continued = open_attempt(store, assignment(store, 3), OPERATORS)

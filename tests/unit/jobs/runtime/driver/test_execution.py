@@ -17,7 +17,8 @@ from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, Operator
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.protocol.messages import Assignment, CheckpointSettings, Commit, DriverState, LiveSettings
+from keyscale.jobs.protocol.messages import Assignment, Commit, DriverState, LiveSettings
+from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
 from keyscale.jobs.runtime.driver import execution
@@ -44,6 +45,7 @@ from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundErro
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import CoverError
 from keyscale.state.retention.deletion_plan import RetentionPolicy
+from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +86,7 @@ def assignment(tmp_path: Path, **fields: Any) -> Assignment:
         "next_checkpoint_id": 7,
         "checkpoints": CheckpointSettings(timeout_ms=50_000, retained_count=4, store_outage_max_ms=60_000),
     }
-    return Assignment.model_validate({**given, **fields})
+    return new_assignment(**{**given, **fields})
 
 
 @dataclass
@@ -144,7 +146,9 @@ class Driver:
 
     def follow(self, **settings: Any) -> None:
         checkpoints = CheckpointSettings.model_validate(settings.pop("checkpoints", {}))
-        self.settings.follow(LiveSettings(revision=9, checkpoints=checkpoints, **settings))
+        self.settings.follow(
+            LiveSettings(revision=9, spec=JobSpec(artifact_id="a", checkpoints=checkpoints, **settings))
+        )
 
 
 def manifest(number: int, **fields: Any) -> Any:
@@ -197,7 +201,7 @@ def test_settings_that_change_reach_checkpoints_and_batches_once(
     assert (checkpoints.context.timeout_ms, checkpoints.retained_count) == (90_000, 2)
     assert (driver.loop.batch_interval_ms, driver.query.reads_on) == (500, 1)
     assert caplog.messages == ["the job follows the settings of revision 9"]
-    assert coordinator._settings() == driver.settings.newest.checkpoints
+    assert coordinator._settings() == driver.settings.newest.spec.checkpoints
     driver.follow(checkpoints={"timeout_ms": 80_000}, batch_interval_ms=500)
     coordinator._follow_settings()
     assert (checkpoints.context.timeout_ms, driver.query.reads_on) == (80_000, 1), "the query need not begin again"

@@ -14,23 +14,23 @@ from keyscale.jobs.protocol.messages import (
     Command,
     DriverState,
     FailureHistory,
-    FixedDelayRestart,
     LibraryFile,
-    NoRestart,
-    SecretReference,
+    LiveSettings,
 )
 from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.specification import FixedDelayRestart, JobSpec, NoRestart, SecretReference
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
 from keyscale.jobs.runtime.errors import AttemptOverError, JobNotDeclaredError, LibrariesMissingError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
+from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from keyscale.jobs.protocol.messages import RestartStrategy
+    from keyscale.jobs.protocol.specification import RestartStrategy
 
 AWAY = StoreUnavailableError("away")
 
@@ -72,7 +72,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRun:
     monkeypatch.setattr(job_run, "open_store", lambda url: url)
     monkeypatch.setattr(job_run, "describe", lambda _: [])
     monkeypatch.setattr(job_run, "is_session_good", lambda _: True)
-    assignment = Assignment(
+    assignment = new_assignment(
         job_id="job",
         job_name="flights",
         attempt=3,
@@ -164,7 +164,7 @@ def test_a_failed_run_starts_again_after_its_predecessor_by_the_strategy_of_the_
 def test_a_strategy_of_the_specification_outranks_that_of_the_script(
     run: JobRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run._settings.follow(run._settings.newest.model_copy(update={"restart": NoRestart()}))
+    run._settings.follow(LiveSettings(revision=2, spec=JobSpec(artifact_id="a", restart=NoRestart())))
     with pytest.raises(StoreUnavailableError):
         play(run, monkeypatch, AWAY, restart=FixedDelayRestart(attempts=2, delay_ms=0))
     beat = run._status.heartbeat()
@@ -175,7 +175,7 @@ def test_a_strategy_of_the_specification_outranks_that_of_the_script(
 
 def test_a_strategy_that_changes_is_shown_at_once(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
     play(run, monkeypatch, RunOutcome(DriverState.FINISHED))
-    run._settings.follow(run._settings.newest.model_copy(update={"restart": NoRestart()}))
+    run._settings.follow(LiveSettings(revision=2, spec=JobSpec(artifact_id="a", restart=NoRestart())))
     assert run._status.heartbeat().metrics.restart == NoRestart()
 
 

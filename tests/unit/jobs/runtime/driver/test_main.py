@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment, AttachRequest, AttachResponse, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, DriverState, Heartbeat
 from keyscale.jobs.runtime.control.channel import FileControl
 from keyscale.jobs.runtime.driver import main as driver
 from keyscale.jobs.runtime.driver.main import DriverEnvironment
@@ -19,6 +19,7 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
     DriverEnvironmentError,
 )
+from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from keyscale.jobs.runtime.driver.attachment import Attachment
@@ -33,7 +34,7 @@ VARIABLES = {
     "KEYSCALE_ATTEMPT_TOKEN": "token",
 }
 OF_FILE = {"KEYSCALE_WORK_DIR": "/attempt", "KEYSCALE_ASSIGNMENT_FILE": "/a.json", "KEYSCALE_ARTIFACT_FILE": "/job.py"}
-ASSIGNMENT = Assignment(
+ASSIGNMENT = new_assignment(
     job_id="job",
     job_name="flights",
     attempt=3,

@@ -9,8 +9,9 @@ import pytest
 
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import UserFunctionError
-from keyscale.jobs.protocol.messages import Command, DriverState, FailureHistory, FixedDelayRestart
+from keyscale.jobs.protocol.messages import Command, DriverState, FailureHistory
 from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.specification import FixedDelayRestart
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.job_run import forget_ends
 from keyscale.jobs.runtime.driver.restarts import Restarts

@@ -12,7 +12,6 @@ from keyscale.identifiers import JobId
 from keyscale.jobs.errors import SinkForbiddenError, SinkUnavailableError
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.failures import origin_of
-from keyscale.jobs.protocol.messages import Assignment
 from keyscale.jobs.runtime.driver import target_check
 from keyscale.jobs.runtime.driver.target_check import TargetCheck
 from keyscale.jobs.runtime.retries import Retries
@@ -21,6 +20,7 @@ from keyscale.state.errors import DiskForbiddenError
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import StoreForbiddenError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +48,7 @@ def check_of(tmp_path: Path, *sinks: Any) -> TargetCheck:
     stream = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
     for number, sink in enumerate(sinks):
         stream.sink_to(sink).uid(f"out-{number}")
-    assignment = Assignment(
+    assignment = new_assignment(
         job_id="job",
         job_name="flights",
         attempt=3,

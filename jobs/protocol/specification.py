@@ -1,0 +1,422 @@
+"""Declares each setting of a job once.
+
+Requests, revisions, assignments of drivers, plans, forms and the reference of settings follow from these models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeGuard, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from .chosen import Chosen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
+
+FAILURE_TIMES_MAX = 100
+DURATION_MS_MAX = 365 * 24 * 3600 * 1000
+COUNT_MAX = 1_000_000
+LIBRARIES_MAX = 200
+_PARAMETERS_MAX = 200
+_SECRETS_MAX = 100
+_BATCH_INTERVAL_MS_MAX = 24 * 3600 * 1000
+KEY_GROUPS_MAX = 32_768
+"""Maximum number of a job's key groups."""
+
+
+def _default_max_parallelism(given: dict[str, Any]) -> int:
+    # Only the control plane needs the default, and has imported the rules of state; a driver need not.
+    from keyscale.state.doors.planning import default_max_parallelism  # noqa: PLC0415
+
+    return default_max_parallelism(given.get("parallelism", 1))
+
+
+class ChangeClass(StrEnum):
+    """When a running job takes over a changed setting.
+
+    A field of a model is annotated with its class; a field without a class has the class of the setting that holds it.
+    """
+
+    FIXED = "FIXED"  # never: a job keeps the setting
+    RESTART = "RESTART"  # with a new driver
+    NEXT_BATCH = "NEXT_BATCH"
+    AT_ONCE = "AT_ONCE"
+
+
+CHANGE_CLASS = "x-change"
+"""The key of a setting's class of change in the JSON schema."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfProgram:
+    """Marks a setting that the program's declaration depends on."""
+
+
+class Settings(Chosen):
+    """The base of the models of settings.
+
+    Values have exactly the declared type: `"2"` is no number.
+    """
+
+    model_config = ConfigDict(strict=True)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Adds the class of change to the JSON schema of each setting."""
+        form = handler(schema)
+        properties = handler.resolve_ref_schema(form).get("properties", {})
+        for name, field in cls.model_fields.items():
+            for each in field.metadata:
+                if isinstance(each, ChangeClass):
+                    properties[name][CHANGE_CLASS] = each.value
+        return form
+
+
+class CheckpointSettings(Settings):
+    """How often a job's checkpoints are taken and how many are kept."""
+
+    interval_ms: Annotated[int, ChangeClass.AT_ONCE] = Field(
+        default=10_000, ge=100, le=DURATION_MS_MAX, description="Time between the starts of two checkpoints."
+    )
+    min_pause_ms: Annotated[int, ChangeClass.AT_ONCE] = Field(
+        default=0,
+        ge=0,
+        le=DURATION_MS_MAX,
+        description="Minimum time between the end of one checkpoint and the start of the next.",
+    )
+    timeout_ms: Annotated[int, ChangeClass.AT_ONCE] = Field(
+        default=600_000,
+        ge=1000,
+        le=DURATION_MS_MAX,
+        description="A checkpoint that is not complete this long after it began has failed.",
+    )
+    retained_count: Annotated[int, ChangeClass.AT_ONCE] = Field(
+        default=3, ge=1, le=COUNT_MAX, description="Number of completed checkpoints that are kept."
+    )
+    tolerable_failed_checkpoints: Annotated[int, ChangeClass.AT_ONCE] = Field(
+        default=10, ge=0, le=COUNT_MAX, description="Consecutive failures before the job fails."
+    )
+    store_outage_max_ms: Annotated[int, ChangeClass.RESTART] = Field(
+        default=300_000,
+        ge=0,
+        le=DURATION_MS_MAX,
+        description="How long a batch waits for an unavailable object store or sink before it fails.",
+    )
+
+
+class NoRestart(Settings):
+    """A failed job is not restarted."""
+
+    type: Literal["none"] = "none"
+
+
+class FixedDelayRestart(Settings):
+    """A limited number of restarts, each after the same delay."""
+
+    type: Literal["fixed-delay"] = "fixed-delay"
+    attempts: int = Field(
+        default=1,
+        ge=1,
+        le=COUNT_MAX,
+        description="Number of restarts. The count starts again when the job's user starts the job.",
+    )
+    delay_ms: int = Field(
+        default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
+    )
+
+
+class ExponentialDelayRestart(Settings):
+    """Restarts after growing delays.
+
+    The delay is reset when the job has run well for a while.
+    """
+
+    type: Literal["exponential-delay"] = "exponential-delay"
+    initial_backoff_ms: int = Field(
+        default=1000, ge=1, le=DURATION_MS_MAX, description="Delay before the first restart."
+    )
+    max_backoff_ms: int = Field(default=60_000, ge=1, le=DURATION_MS_MAX, description="Maximum delay.")
+    backoff_multiplier: float = Field(default=1.5, ge=1, le=100, description="Factor from one delay to the next.")
+    reset_backoff_threshold_ms: int = Field(
+        default=3_600_000,
+        ge=1,
+        le=DURATION_MS_MAX,
+        description="After this time without a failure, the delay returns to its initial value.",
+    )
+    jitter_factor: float = Field(
+        default=0.1, ge=0, le=1, description="Random jitter: the share by which a delay may be longer or shorter."
+    )
+    attempts_before_reset_backoff: int | None = Field(
+        default=None,
+        ge=1,
+        le=FAILURE_TIMES_MAX - 1,
+        description="Maximum number of restarts without a reset in between; None for no limit.",
+    )
+
+    @model_validator(mode="after")
+    def _check_backoffs(self) -> Self:
+        if self.max_backoff_ms < self.initial_backoff_ms:
+            raise ValueError("max_backoff_ms is less than initial_backoff_ms")
+        return self
+
+
+class FailureRateRestart(Settings):
+    """Restarts as long as failures are not too frequent."""
+
+    type: Literal["failure-rate"] = "failure-rate"
+    max_failures_per_interval: int = Field(
+        default=1, ge=1, le=FAILURE_TIMES_MAX - 1, description="With more failures in an interval the job fails."
+    )
+    failure_rate_interval_ms: int = Field(
+        default=60_000, ge=1, le=DURATION_MS_MAX, description="Length of the interval in which failures are counted."
+    )
+    delay_ms: int = Field(
+        default=1000, ge=0, le=DURATION_MS_MAX, description="Delay between a failure and the restart."
+    )
+
+
+RestartStrategy = Annotated[
+    NoRestart | FixedDelayRestart | ExponentialDelayRestart | FailureRateRestart, Field(discriminator="type")
+]
+"""Whether and when a failed job is restarted. Names are as in Flink."""
+
+
+SECRET_NAME_PATTERN = r"^[A-Za-z0-9_]{1,100}$"  # noqa: S105 - the form of a name
+SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN)]
+
+
+class SecretReference(Settings):
+    """A parameter that is a secret of the platform."""
+
+    secret: SecretName = Field(description="Name of the secret.")
+
+
+LibraryName = Annotated[str, Field(pattern=r"^([0-9a-f]{32}|package:[A-Za-z0-9._-]{1,100})$")]
+"""The id of an artifact, or a package of the platform's jars."""
+
+
+class JobSpec(Settings):
+    """Everything that a user decides about a job."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
+                    "parallelism": 2,
+                    "parameters": {"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
+                    "checkpoints": {"interval_ms": 5000},
+                }
+            ]
+        },
+    )
+
+    artifact_id: Annotated[str, ChangeClass.RESTART, OfProgram()] = Field(
+        description="The program: the id of a .py or .zip artifact."
+    )
+    libraries: Annotated[list[LibraryName], ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=list,
+        max_length=LIBRARIES_MAX,
+        description="Libraries that the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
+        " platform's jars as `package:NAME`.",
+    )
+    parallelism: Annotated[int, ChangeClass.RESTART] = Field(
+        default=1,
+        ge=1,
+        le=KEY_GROUPS_MAX,
+        description="Subtasks per operator: from 1 to max_parallelism.",
+    )
+    max_parallelism: Annotated[int, ChangeClass.FIXED] = Field(
+        default_factory=_default_max_parallelism,
+        ge=1,
+        le=KEY_GROUPS_MAX,
+        description=(
+            "Number of key groups. Default: the number of the snapshot that the job starts from; else as in Flink, at"
+            " least 128."
+        ),
+    )
+    hash_id: Annotated[Literal["spark", "java"], ChangeClass.FIXED] = Field(
+        default="spark", description="The hash function that maps keys to key groups."
+    )
+    parameters: Annotated[dict[str, str | SecretReference], ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=dict,
+        max_length=_PARAMETERS_MAX,
+        description='The script reads them as env.parameters. `{"secret": NAME}` stands for the value of a secret.',
+    )
+    secrets: Annotated[list[SecretName] | None, ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=list,
+        max_length=_SECRETS_MAX,
+        validate_default=True,
+        description=(
+            "Names of the secrets that the script reads by `Secret(NAME)`; secrets of parameters are added. null: a job"
+            " of a version before 0.2, which gets all secrets."
+        ),
+    )
+    spark_conf: Annotated[dict[str, str], ChangeClass.RESTART, OfProgram()] = Field(
+        default_factory=dict, description="Spark settings; only settings of the allow-list."
+    )
+    checkpoints: Annotated[CheckpointSettings, ChangeClass.AT_ONCE] = Field(
+        default=CheckpointSettings(), description="How often checkpoints are taken and how many are kept."
+    )
+    restart: Annotated[RestartStrategy | None, ChangeClass.AT_ONCE] = Field(
+        default=None,
+        description=(
+            "Whether and when the job is started again after a failure. Default: the strategy of its script; else"
+            " immediately the first time, then after growing pauses of up to a minute, until 8 attempts in a row have"
+            " made no progress, or the same exception of the job's code has come 3 times in a row on the same batch."
+        ),
+    )
+    batch_interval_ms: Annotated[int | None, ChangeClass.NEXT_BATCH] = Field(
+        default=None,
+        ge=0,
+        le=_BATCH_INTERVAL_MS_MAX,
+        description=(
+            "Minimum time between the starts of two batches with input. Default: the script's value; else no minimum:"
+            " a batch begins as soon as input is available and the previous batch has ended."
+        ),
+    )
+
+    @field_validator("secrets")
+    @classmethod
+    def _add_secrets_of_parameters(cls, names: list[str] | None, info: ValidationInfo) -> list[str] | None:
+        """Adds the secrets that parameters refer to."""
+        if names is None:
+            return None
+        referred = [each for each in info.data.get("parameters", {}).values() if isinstance(each, SecretReference)]
+        return sorted({*names, *(each.secret for each in referred)})
+
+    def given(self) -> dict[str, Any]:
+        """Returns the specification as JSON, with every default filled in."""
+        return self.model_dump(mode="json")
+
+
+def changed(present: JobSpec, change: Mapping[str, Any]) -> JobSpec:
+    """Returns a specification after a merge patch (RFC 7386).
+
+    A null resets a setting to its default, and removes an entry. Another type of restart strategy replaces the present
+    strategy as a whole.
+
+    Raises:
+        ValidationError: A value is not allowed, or a setting does not exist.
+    """
+    return JobSpec.model_validate(_merged(present.given(), change))
+
+
+def _merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(present)
+    for name, value in change.items():
+        before = merged.pop(name, None)
+        if isinstance(value, dict):
+            is_merged = isinstance(before, dict) and not _is_another_type(name, before, value)
+            merged[name] = _merged(before if is_merged else {}, value)
+        elif value is not None:
+            merged[name] = value
+    return merged
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One setting that differs, by its path; None: the value is missing."""
+
+    path: str
+    before: Any
+    after: Any
+
+    @property
+    def change_class(self) -> ChangeClass:
+        """When a running job takes over the setting."""
+        return change_class_of(self.path)
+
+    @property
+    def needs_restart(self) -> bool:
+        """Whether a running job gets another driver for it."""
+        return self.change_class in {ChangeClass.FIXED, ChangeClass.RESTART}
+
+
+def differences(before: JobSpec, after: JobSpec) -> list[Difference]:
+    """Returns the differences between two specifications.
+
+    Settings with entries are compared entry by entry.
+    """
+    found = []
+    old, new = before.given(), after.given()
+    for name in JobSpec.model_fields:
+        was, is_ = old[name], new[name]
+        if isinstance(was, dict) and isinstance(is_, dict) and not _is_another_type(name, was, is_):
+            pairs = [(f"{name}.{key}", was.get(key), is_.get(key)) for key in sorted(was.keys() | is_.keys())]
+        else:
+            pairs = [(name, was, is_)]
+        found += [Difference(*each) for each in pairs if each[1] != each[2]]
+    return found
+
+
+def followed(running: JobSpec, newest: JobSpec) -> JobSpec:
+    """Returns the specification that a driver follows while it runs.
+
+    Settings that need a restart stay as they are.
+    """
+    merged = running.given()
+    for each in differences(running, newest):
+        if not each.needs_restart:
+            name, _, entry = each.path.partition(".")
+            if entry:
+                merged[name][entry] = each.after
+            else:
+                merged[name] = each.after
+    return JobSpec.model_validate(merged)
+
+
+def change_class_of(path: str) -> ChangeClass:
+    """Returns the class of change of a setting."""
+    name, _, entry = path.partition(".")
+    field = JobSpec.model_fields[name]
+    nested = field.annotation.model_fields if _is_model(field.annotation) else {}
+    for each in (*(nested[entry].metadata if entry in nested else ()), *field.metadata):
+        if isinstance(each, ChangeClass):
+            return each
+    raise LookupError(f"the setting {path} has no class of change")
+
+
+def defines_program(path: str) -> bool:
+    """Returns whether the program's declaration depends on a setting."""
+    field = JobSpec.model_fields[path.partition(".")[0]]
+    return any(isinstance(each, OfProgram) for each in field.metadata)
+
+
+def _is_another_type(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Returns whether a setting of several types gets another type."""
+    field = JobSpec.model_fields.get(name)
+    parts = () if field is None else get_args(field.annotation)
+    has_types = any(
+        getattr(each, "discriminator", None) for part in parts for each in getattr(part, "__metadata__", ())
+    )
+    return has_types and after.get("type", before.get("type")) != before.get("type")
+
+
+def _is_model(annotation: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def known_settings(values: Any, model: type[BaseModel] = JobSpec) -> Any:
+    """Returns settings without the settings that this version does not have.
+
+    A newer peer may send them.
+    """
+    if not isinstance(values, dict):
+        return values
+    known = {name: value for name, value in values.items() if name in model.model_fields}
+    for name, value in known.items():
+        annotation = model.model_fields[name].annotation
+        if _is_model(annotation):
+            known[name] = known_settings(value, annotation)
+    return known
+
+
+ReceivedSpec = Annotated[JobSpec, BeforeValidator(known_settings)]
+"""A specification from a peer, which may be newer."""
