@@ -136,7 +136,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "checkpoint": "7",
             "path": "login",
             "name": "style.css",
-            "spec": {"artifact_id": artifact["id"]},
+            "artifact_id": artifact["id"],
         },
     )
 

@@ -9,8 +9,9 @@ import { showFieldProblems } from "../field_problems.js";
 import { duration, NONE, number } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { ENDED } from "../job_status.js";
-import { changedParameters, parameterLines, problemOfLines } from "../parameters.js";
+import { problemOfLines } from "../parameters.js";
 import { pageQuery, showPages } from "../paging.js";
+import { changeOf, fieldId, fieldText, readSettings, settingField, shownValue } from "../settings.js";
 
 const PAGE = 20;
 const query = new URLSearchParams(location.search);
@@ -28,7 +29,7 @@ let uploading = null;
 let edition = 0;
 
 const page = jobPage(
-  () => Promise.all([get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/changes?limit=1`), knowPrograms()]),
+  () => Promise.all([get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/changes?limit=1`), knowPrograms(), knowSettings()]),
   (shown, [listed, { changes }], mayOperate) => {
     job = shown;
     revisions = listed.revisions;
@@ -61,48 +62,60 @@ const know = (id, name, version) => programs.has(id) || programs.set(id, `${name
 
 // --- the form ----------------------------------------------------------------------------------------------------------
 
-const FIELDS = ["program", "parallelism", "interval", "retained", "parameters", "spark-conf"];
-let filled = null;
-const forgetProblems = showFieldProblems(byId("edit"), { parameters: problemOfLines, "spark-conf": problemOfLines });
+/** The settings that the form changes, besides the program; the first ones are always shown. */
+let settings = [];
+const FIRST = ["parallelism", "parameters", "spark_conf"];
+let filled = false;
+/** What is wrong with the text of a field, by its id. */
+const checks = {};
+const forgetProblems = showFieldProblems(byId("edit"), checks);
+
+/** Reads the settings once, and makes their fields. */
+async function knowSettings() {
+  if (settings.length) return;
+  settings = (await readSettings()).filter((one) => one.change_class !== "FIXED" && one.path !== "artifact_id");
+  for (const one of settings) if (one.type === "object") checks[fieldId(one)] = problemOfLines;
+  const isFirst = ({ path: place }) => FIRST.includes(place);
+  byId("first-settings").append(...settings.filter(isFirst).map(settingField));
+  byId("more-settings").append(...settings.filter((one) => !isFirst(one)).map(settingField));
+}
+
+const textOf = (setting) => byId(fieldId(setting)).value;
+
+/** Shows the options of the chosen restart strategy alone. */
+function showOptions() {
+  const type = textOf({ path: "restart.type" });
+  for (const one of settings) {
+    const isShown = !one.of_types.length || one.of_types.includes(type);
+    document.querySelector(`[data-setting="${one.path}"]`).hidden = !isShown;
+    if (isShown && one.of_types.length && !textOf(one)) byId(fieldId(one)).value = one.default ?? "";
+  }
+}
 
 /** Shows the job's present specification, unless the user has begun to change it. */
 function fillForm() {
-  know(job.spec.artifact_id, job.status.artifact_name, job.status.artifact_version);
+  const { artifact_id: program } = job.spec;
+  know(program, job.status.artifact_name, job.status.artifact_version);
   if (byId("program").children.length !== programs.size) {
     const chosen = byId("program").value;
     setChildren(byId("program"), ...[...programs].toReversed().map(([id, name]) =>
-      element("option", { value: id }, id === job.spec.artifact_id ? `${name} (as now)` : name)));
+      element("option", { value: id }, id === program ? `${name} (as now)` : name)));
     if (chosen) byId("program").value = chosen;
   }
   byId("parallelism").max = job.spec.max_parallelism;
-  if (filled !== null) return;
-  filled = {
-    program: job.spec.artifact_id,
-    parallelism: String(job.spec.parallelism),
-    interval: String(job.spec.checkpoints.interval_ms / 1000),
-    retained: String(job.spec.checkpoints.retained_count),
-    parameters: parameterLines(job.spec.parameters),
-    "spark-conf": parameterLines(job.spec.spark_conf),
-  };
-  for (const name of FIELDS) byId(name).value = filled[name];
+  if (filled) return;
+  filled = true;
+  byId("program").value = program;
+  for (const one of settings) byId(fieldId(one)).value = fieldText(one, job.spec);
+  showOptions();
   forgetProblems();
   if (programs.has(query.get("program"))) byId("program").value = query.get("program");
 }
 
 /** The change that the form asks for: only what differs from the job as it is. */
 function changeOfForm() {
-  const change = {};
-  const checkpoints = {};
+  const change = changeOf(settings, job.spec, textOf);
   if (byId("program").value !== job.spec.artifact_id) change.artifact_id = byId("program").value;
-  if (byId("parallelism").valueAsNumber !== job.spec.parallelism) change.parallelism = byId("parallelism").valueAsNumber;
-  const intervalMs = Math.round(byId("interval").valueAsNumber * 1000);
-  if (intervalMs !== job.spec.checkpoints.interval_ms) checkpoints.interval_ms = intervalMs;
-  if (byId("retained").valueAsNumber !== job.spec.checkpoints.retained_count) checkpoints.retained_count = byId("retained").valueAsNumber;
-  if (Object.keys(checkpoints).length) change.checkpoints = checkpoints;
-  const parameters = changedParameters(job.spec.parameters, byId("parameters").value);
-  if (parameters) change.parameters = parameters;
-  const conf = changedParameters(job.spec.spark_conf, byId("spark-conf").value);
-  if (conf) change.spark_conf = conf;
   return change;
 }
 
@@ -112,6 +125,7 @@ byId("edit").addEventListener("submit", async (event) => {
 });
 byId("edit").addEventListener("input", () => {
   edition += 1;
+  showOptions();
   forgetPlan();
   setText(byId("edit-refusal"), "");
   const chosen = byId("program").value;
@@ -131,7 +145,8 @@ function showEdit(isOpen) {
 
 /** Closes the form; when it is opened again, it shows the job as it then is. */
 function closeEdit() {
-  filled = uploading = null;
+  filled = false;
+  uploading = null;
   edition += 1;
   showMakePlan();
   setQuery("program", "");
@@ -303,7 +318,7 @@ async function askToRollBack(one) {
     const hasEnded = ENDED.has(answer.job.status.state);
     tell(answer.change ? `Roll back to revision ${one.number}: it has begun.`
       : `The job is back at revision ${one.number}.${hasEnded ? " Start it to run it." : ""}`, "good");
-    filled = null;
+    filled = false;
     forgetPlan();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
@@ -380,14 +395,7 @@ function fieldsOf(one) {
     ? [[name, value]] : Object.entries(value).map(([key, each]) => [`${name}.${key}`, each])));
 }
 
-function valueOf(field, value) {
-  if (value === null || value === undefined || value.length === 0) return NONE;
-  if (field === "artifact_id") return programs.get(value) ?? value;
-  if (typeof value === "object" && value.secret) return `the secret ${value.secret}`;
-  if (field.endsWith("_ms")) return duration(value);
-  if (Array.isArray(value)) return value.join(", ");
-  return typeof value === "string" ? value : JSON.stringify(value);
-}
+const valueOf = (place, value) => (place === "artifact_id" && programs.get(value)) || shownValue(place, value);
 
 function setQuery(name, value) {
   if (value) query.set(name, value);
