@@ -91,7 +91,7 @@ class Course:
         self.display.step(f"uploaded {SCRIPT.name}, {artifact['size_bytes']:,} bytes")
         parameters = {"input": str(source), "output": str(self.output)}
         specification = self.scenario.specification(artifact["id"], parameters)
-        created = self.control_plane.post("/v1/jobs", {"name": JOB_NAME, **specification})
+        created = self.control_plane.post("/v1/jobs", {"name": JOB_NAME, "spec": specification})
         self._job = DemoJob(
             self.control_plane, created["id"], self.output, self._show_counts, self.scenario.step_timeout_s
         )

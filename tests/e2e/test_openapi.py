@@ -89,7 +89,7 @@ def pointed(document: Any, artifact_id: str, *, with_plans: bool) -> Any:
                 if parameter["in"] == "path" and parameter["name"] in known:
                     parameter["schema"] = known[parameter["name"]]
     for name, schema in document["components"]["schemas"].items():
-        if name.endswith(("Request", "SpecificationChange")) and "artifact_id" in schema.get("properties", {}):
+        if name == "JobSpec":
             schema["properties"]["artifact_id"] = known["artifact_id"]
     return document
 

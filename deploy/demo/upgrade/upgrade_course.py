@@ -106,7 +106,7 @@ class UpgradeCourse:
     def _start_version_1(self, program: Path, source: Path) -> None:
         artifact = upload_file(self.control_plane, program)["id"]
         parameters = {"input": str(source), "output": str(self.directory / "output")}
-        body = {"name": JOB_NAME, **self.scenario.specification(artifact, parameters)}
+        body = {"name": JOB_NAME, "spec": self.scenario.specification(artifact, parameters)}
         created = self.control_plane.post("/v1/jobs", body)
         self.job = self._demo_job(created["id"], self.directory / "output")
         self._counts = {"files delivered": self._feeder.delivered, "reports in the sink": self.job.rows}

@@ -174,7 +174,8 @@ def test_a_missing_file_is_an_error_of_the_command_line(platform: Platform, tmp_
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"name": "x"}, "artifact_id"),
+        ({"name": "x"}, "spec"),
+        ({"name": "x", "spec": {}}, "artifact_id"),
         ({"name": "../etc", "spec": {"artifact_id": "a"}}, "name"),
         ({"name": "x", "paralelism": 2, "spec": {"artifact_id": "a"}}, "paralelism"),
         ({"name": "x", "spec": {"artifact_id": "a", "parallelism": "many"}}, "parallelism"),
