@@ -26,7 +26,9 @@ _UNREADABLE = (DocumentCorruptError, FormatTooNewError, LogGapError)
 
 
 def newest_attempt(store: ObjectStore, job_id: JobId) -> int:
-    """Returns the highest attempt in a job's log; 0 if unreadable or empty.
+    """Returns the highest attempt in a job's log.
+
+    It is 0 if the log is empty or cannot be read.
 
     Raises:
         StoreUnavailableError: The store is unavailable.
