@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.specification import JobSpec
 
 from .base import (
     NAME_PATTERN,
@@ -154,26 +155,15 @@ class RestoreAnswer(Answer):
     allow_non_restored_state: bool
 
 
-_SPEC = {
-    "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
-    "libraries": [],
-    "parallelism": 2,
-    "max_parallelism": 128,
-    "hash_id": "spark",
-    "parameters": {"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
-    "secrets": ["DATABASE"],
-    "spark_conf": {},
-    "checkpoints": {
-        "interval_ms": 5000,
-        "min_pause_ms": 0,
-        "timeout_ms": 600_000,
-        "retained_count": 3,
-        "tolerable_failed_checkpoints": 10,
-        "store_outage_max_ms": 300_000,
-    },
-    "restart": {"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
-    "batch_interval_ms": None,
-}
+_SPEC = JobSpec.model_validate(
+    {
+        "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
+        "parallelism": 2,
+        "parameters": {"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
+        "checkpoints": {"interval_ms": 5000},
+        "restart": {"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},
+    }
+).given()
 
 
 class JobStatusSummaryAnswer(Answer):

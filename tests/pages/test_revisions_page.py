@@ -35,9 +35,9 @@ pytestmark = pytest.mark.real
 def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platform: Platform) -> None:
     platform.create_job("revised")
     open_page(page, platform, "/ui/jobs/revised/revisions")
-    page.get_by_role("button", name="Operation the job…").click()
+    page.get_by_role("button", name="Change the job…").click()
     expect(page).to_have_url(re.compile(r"\?edit=yes$"))
-    form = page.get_by_role("region", name="Operation the job")
+    form = page.get_by_role("region", name="Change the job")
     form.get_by_role("button", name="Show the plan").click()
     expect(form.get_by_role("alert")).to_have_text("The change has no effect on the job.")
     form.get_by_label("Parallelism").fill("3")
@@ -51,7 +51,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     settings = plan.get_by_role("group", name="Settings that change").get_by_role("row")
     expect(settings).to_contain_text(["Setting", "parallelism", "checkpoints.interval_ms10 s2.5 s"])
     form.get_by_role("button", name="Change…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Operation the job").click()
+    page.get_by_role("dialog").get_by_role("button", name="Change the job").click()
 
     history = page.get_by_role("region", name="Revisions").get_by_role("row")
     expect(history).to_have_count(3)
@@ -162,7 +162,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     page.route(f"**/jobs/{journey.RUNNING}/plan", lambda route: route.fulfill(json=plan.model_dump(mode="json")))
     page.route(f"**/jobs/{journey.RUNNING}", act)
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
-    form = page.get_by_role("region", name="Operation the job")
+    form = page.get_by_role("region", name="Change the job")
     program = {"name": "page-views.py", "mimeType": "text/x-python", "buffer": SCRIPT + b"# 3\n"}
     form.get_by_label("or upload another program").set_input_files(program)
     expect(page).to_have_url(re.compile("program="))

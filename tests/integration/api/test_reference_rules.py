@@ -15,6 +15,7 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import artifacts
 from keyscale.db.statuses import Role
 from keyscale.identifiers import CheckpointId, JobId
+from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import FileHandle, read_manifest, write_manifest
 from keyscale.state.layout import location_of
@@ -49,17 +50,13 @@ WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator",
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
-    "spec.batch_interval_ms", "spec.checkpoints.interval_ms", "spec.checkpoints.min_pause_ms",
-    "spec.checkpoints.retained_count", "spec.checkpoints.store_outage_max_ms", "spec.checkpoints.timeout_ms",
-    "spec.checkpoints.tolerable_failed_checkpoints", "file", "last_state_age_ms_max", "lifetime_ms",
-    "spec.max_parallelism", "message", "name", "parallelism", "spec.parallelism", "spec.parameters{}",
-    "spec.parameters{}.secret", "spec.restart.attempts", "spec.restart.attempts_before_reset_backoff",
-    "spec.restart.delay_ms", "spec.restart.failure_rate_interval_ms", "spec.restart.initial_backoff_ms",
-    "spec.restart.max_backoff_ms", "spec.restart.max_failures_per_interval",
-    "spec.restart.reset_backoff_threshold_ms", "spec.restart.type", "scope.jobs[]", "spec.secrets[]",
-    "spec.spark_conf{}", "?actor", "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind", "?limit",
-    "?limit_bytes", "?names", "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
+    "file", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
+    "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
+    "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind", "?limit", "?limit_bytes", "?names",
+    "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
 }  # fmt: skip
+NUMBERS = {f"spec.{each.path}" for each in declared_settings() if each.type == "integer"}
+"""Settings that are numbers refer to nothing."""
 
 
 def fields_of(document: dict[str, Any]) -> set[str]:
@@ -91,7 +88,7 @@ def fields_of(document: dict[str, Any]) -> set[str]:
 def test_every_field_is_known_to_refer_to_something_or_not(client: httpx.Client) -> None:
     assert (
         fields_of(client.get("/v1/openapi.json", timeout=60).json())
-        == REFERENCES | WITHIN_THE_JOB | OF_ADMINISTRATORS | VALUES
+        == REFERENCES | WITHIN_THE_JOB | OF_ADMINISTRATORS | VALUES | NUMBERS
     )
 
 
