@@ -25,7 +25,7 @@ from keyscale.db.embedded import EmbeddedPostgres
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from keyscale.api.cli.connection import Connection
+    from keyscale.client.connection import Connection
 
 SENDERS = 32
 WARM_UP_S = 10

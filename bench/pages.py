@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser
 
-    from keyscale.api.cli.connection import Connection
+    from keyscale.client.connection import Connection
 
 TARGET_MS = 1000
 TARGET_BYTES = 1_000_000

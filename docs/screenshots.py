@@ -23,10 +23,11 @@ from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
-from keyscale.api.cli.client import ControlPlane, job_path
-from keyscale.api.cli.connection import Connection
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.api.dashboard.router import TABS
+from keyscale.client.connection import Connection
+from keyscale.client.keyscale import Keyscale
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.course import JOB_NAME, Course
 from keyscale.deploy.demo.feeder import FILES
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
@@ -96,7 +97,7 @@ def take_all(connection: Connection, job: str, failed_job: str) -> list[Path]:
     Returns:
         The pictures.
     """
-    with ControlPlane(connection) as control_plane:
+    with Keyscale(connection=connection) as control_plane:
         savepoint = control_plane.get(job_path(job, "checkpoints"))["latest"]["savepoint"]["id"]
     pages = {
         "jobs": "",
@@ -151,7 +152,7 @@ def _control_plane_with_history() -> Iterator[Connection]:
         process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_JOB_USERS": "off"})
         try:
             process.start()
-            with ControlPlane(process.connection) as control_plane:
+            with Keyscale(connection=process.connection) as control_plane:
                 _make_history(control_plane, home / "data")
                 with _delivered_again(home / "data" / "input"):
                     wait_for(
@@ -188,7 +189,7 @@ def _delivered_again(source: Path) -> Iterator[None]:
         thread.join()
 
 
-def _make_history(control_plane: ControlPlane, data: Path) -> None:
+def _make_history(control_plane: Keyscale, data: Path) -> None:
     scenario = RescaleScenario(reports=40_000)
     reports = departure_reports(scenario.reports)
     totals = {"files delivered": scenario.files, "reports in the sink": len(reports)}

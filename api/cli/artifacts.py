@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .client import artifact_path
+from keyscale.client.request_paths import artifact_path
+
 from .errors import InvalidArgumentError
 from .requirements import downloaded_wheels
 from .session import Session, json_option, pass_session
@@ -16,7 +17,7 @@ from .session import Session, json_option, pass_session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 COLUMNS = (
     ("ID", "id"),
@@ -31,7 +32,7 @@ _PACKAGE_PREFIX = "package:"
 _NAMED = re.compile(rf"[0-9a-f]{{32}}|{_PACKAGE_PREFIX}.*")
 
 
-def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
+def upload_file(control_plane: Keyscale, path: Path) -> dict[str, Any]:
     """Uploads a local file as an artifact."""
     try:
         content = path.read_bytes()
@@ -41,7 +42,7 @@ def upload_file(control_plane: ControlPlane, path: Path) -> dict[str, Any]:
     return answer
 
 
-def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[str, Any]]:
+def upload_requirements(control_plane: Keyscale, path: Path) -> list[dict[str, Any]]:
     """Uploads the wheels that requirements need and the platform lacks."""
     if not path.is_file():
         raise InvalidArgumentError(f"{path} cannot be read: it is not a file")
@@ -49,7 +50,7 @@ def upload_requirements(control_plane: ControlPlane, path: Path) -> list[dict[st
         return [upload_file(control_plane, wheel) for wheel in wheels]
 
 
-def upload_libraries(control_plane: ControlPlane, libraries: Sequence[str], requirements: Path | None) -> list[str]:
+def upload_libraries(control_plane: Keyscale, libraries: Sequence[str], requirements: Path | None) -> list[str]:
     """Returns the names of libraries in a specification; uploads files first.
 
     Args:

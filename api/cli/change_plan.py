@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from .client import PLAN_TIMEOUT_S, job_path
-from .errors import OperationFailedError
+from keyscale.client.errors import OperationFailedError
+from keyscale.client.request_paths import job_path
+
 from .plan_output import show_plan
 from .session import Session, json_option, pass_session
 from .setting_options import specification_of, specification_options
@@ -25,7 +26,7 @@ def plan(session: Session, /, *, job: str, **options: Any) -> None:
     """
     with session.control_plane() as control_plane:
         body = {"spec": specification_of(control_plane, **options)}
-        answer = control_plane.request("POST", job_path(job, "plan"), json=body, timeout=PLAN_TIMEOUT_S).json()
+        answer = control_plane.post(job_path(job, "plan"), body)
     session.output.show(answer, lambda console: show_plan(console, answer))
     if not answer["compatible"]:
         raise OperationFailedError("the change cannot be applied")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from .client import job_path
+from keyscale.client.request_paths import job_path
+
 from .errors import InvalidArgumentError
 from .session import Session, json_option, pass_session
 

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .client import job_path, wait_for
-from .errors import InvalidArgumentError, OperationFailedError
+from keyscale.client.errors import OperationFailedError
+from keyscale.client.request_paths import job_path
+
+from .errors import InvalidArgumentError
+from .operation_wait import wait_for
 from .output import make_fields, make_table
 from .session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 POLL_S = 0.2
 CHECKPOINT_COLUMNS = (
@@ -241,7 +244,7 @@ def verify_savepoint(session: Session, job: str, savepoint_id: str, hashes: bool
     _show_verification(session, answer)
 
 
-def _verified(control_plane: ControlPlane, job: str, checkpoint_id: int, *, hashes: bool) -> dict[str, Any]:
+def _verified(control_plane: Keyscale, job: str, checkpoint_id: int, *, hashes: bool) -> dict[str, Any]:
     """Verifies, and returns the result once it is known."""
     path = job_path(job, "checkpoints", checkpoint_id)
     answer: dict[str, Any] = control_plane.post(f"{path}/verify", {"hashes": hashes})

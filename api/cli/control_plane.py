@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyscale.client.errors import RefusedError
+from keyscale.client.request_paths import job_path
 from keyscale.installation import IMPORT_PATH
 
-from .client import job_path
-from .errors import RefusedError
 from .restore_options import Moment
 from .session import Session, json_option, pass_session
 

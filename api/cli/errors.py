@@ -31,17 +31,6 @@ class CliError(click.ClickException, KeyscaleError):
         }
 
 
-class ControlPlaneNotFoundError(CliError):
-    """Options, environment and home directory name no control plane."""
-
-    code = "CLI_CONTROL_PLANE_NOT_FOUND"
-    title = "No control plane is known"
-    advice = (
-        "Start one with `./keyscale up`, or name a running control plane by --url and --token (KEYSCALE_URL,"
-        " KEYSCALE_TOKEN)."
-    )
-
-
 class RequirementsError(CliError):
     """pip finds no wheels that fit the platform and its packages."""
 
@@ -53,54 +42,11 @@ class RequirementsError(CliError):
     )
 
 
-class ControlPlaneUnreachableError(CliError):
-    """Nothing answers at the address of the control plane."""
-
-    code = "CLI_CONTROL_PLANE_UNREACHABLE"
-    title = "The control plane does not answer"
-    domain = "external"
-    retryable = True
-    advice = "Start it with `./keyscale up`, or check the address (`./keyscale where`)."
-
-
-class ControlPlaneNotProvenError(CliError):
-    """Another program answers at the address in the home directory.
-
-    It gets no token.
-    """
-
-    code = "CLI_CONTROL_PLANE_NOT_PROVEN"
-    title = "Another program answers at the control plane's address"
-    domain = "external"
-    advice = (
-        "Start the control plane of this home with `./keyscale up`; restart a control plane of an earlier version. If"
-        " you trust the address, name it with --url."
-    )
-
-
-class UnexpectedAnswerError(CliError):
-    """The server at the address does not speak Keyscale's API."""
-
-    code = "CLI_UNEXPECTED_ANSWER"
-    title = "The server is not a control plane of this version"
-    domain = "external"
-    advice = "Check that a Keyscale control plane of the same version is at the address (`./keyscale where`)."
-
-
 class InvalidArgumentError(CliError):
     """An argument is wrong, as the CLI itself detects."""
 
     code = "CLI_INVALID_ARGUMENT"
     title = "An argument is not valid"
-
-
-class OperationFailedError(CliError):
-    """The control plane accepted the operation, but the operation failed."""
-
-    code = "CLI_OPERATION_FAILED"
-    title = "The operation failed"
-    domain = "external"
-    advice = "The message gives the reason; see also `./keyscale jobs show JOB` and `./keyscale logs JOB`."
 
 
 class JobFailedError(CliError):
@@ -137,17 +83,6 @@ class JobEndedError(CliError):
     advice = "`./keyscale jobs start JOB --wait` starts it and waits until it runs."
 
 
-class WaitTimeoutError(CliError):
-    """A command's timeout passed before the status or end was reached."""
-
-    code = "CLI_WAIT_TIMED_OUT"
-    title = "The time to wait is over"
-    domain = "external"
-    retryable = True
-    exit_code = 3
-    advice = "Nothing was changed. Wait again with a longer --timeout; `./keyscale jobs show JOB` shows the job."
-
-
 class StartFailedError(CliError):
     """The control plane ended while it was starting."""
 
@@ -155,32 +90,3 @@ class StartFailedError(CliError):
     title = "The control plane did not start"
     domain = "external"
     advice = "Its output is above. The usual reason is another control plane on the same home or port."
-
-
-class RefusedError(CliError):
-    """The control plane refused the request.
-
-    Its own code and advice are shown.
-    """
-
-    code = "CLI_REFUSED"
-    title = "The control plane refused the request"
-    advice = "Follow the control plane's own advice, which is shown with the error."
-
-    def __init__(self, problem: dict[str, Any], http_status: int) -> None:
-        """Makes the error of a refusal.
-
-        Args:
-            problem: The body of the problem+json answer.
-            http_status: The HTTP status of that answer.
-        """
-        super().__init__(str(problem.get("detail") or problem.get("title") or f"HTTP {http_status}"))
-        self.problem = problem
-        self.http_status = http_status
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem, self.http_status)
-
-    def as_problem(self) -> dict[str, Any]:
-        """Returns the control plane's answer, unchanged."""
-        return self.problem

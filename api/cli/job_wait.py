@@ -8,13 +8,15 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from .client import job_path
-from .errors import JobEndedError, JobFailedError, WaitTimeoutError
+from keyscale.client.errors import WaitTimeoutError
+from keyscale.client.request_paths import job_path
+
+from .errors import JobEndedError, JobFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 POLL_S: Final = 0.2
 
@@ -76,7 +78,7 @@ def has_processed(job: dict[str, Any]) -> bool:
     return bool(metrics["waits_for_input"] or metrics["input_batches"] != 0)  # an old driver reports None
 
 
-def wait_until_started(control_plane: ControlPlane, job: str, timeout_s: float | None = None) -> dict[str, Any]:
+def wait_until_started(control_plane: Keyscale, job: str, timeout_s: float | None = None) -> dict[str, Any]:
     """Polls a started job until it has processed its first input.
 
     A job without input is not waited for. Returns the job.
@@ -87,7 +89,7 @@ def wait_until_started(control_plane: ControlPlane, job: str, timeout_s: float |
 
 
 def wait_until(
-    control_plane: ControlPlane,
+    control_plane: Keyscale,
     job: str,
     wanted: Collection[str],
     timeout_s: float | None = None,

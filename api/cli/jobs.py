@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from keyscale.client.errors import RefusedError
+from keyscale.client.request_paths import job_path
 from keyscale.units import bytes_text
 
-from .client import job_path, wait_for
-from .errors import InvalidArgumentError, RefusedError
+from .errors import InvalidArgumentError
 from .job_wait import ENDED, LASTING, RUNNING, STATUSES, wait_until, wait_until_started
+from .operation_wait import wait_for
 from .output import describe_failure
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
@@ -24,7 +26,7 @@ from .setting_options import Pair, specification_of, specification_options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 FOLLOW_S = 0.5
 SEARCH_RETRY_S = 0.5
@@ -328,7 +330,7 @@ def logs(
     session.output.show(answer, lambda _: print_log(answer, failure))
 
 
-def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[str, Any]) -> dict[str, Any]:
+def found_lines(control_plane: Keyscale, job: str, search: str, query: dict[str, Any]) -> dict[str, Any]:
     """Returns the lines of a log with a text, with several requests."""
     matches: list[dict[str, Any]] = []
     offset, size = 0, 1
@@ -347,7 +349,7 @@ def found_lines(control_plane: ControlPlane, job: str, search: str, query: dict[
     return {"matches": matches}
 
 
-def follow_log(control_plane: ControlPlane, job: str, tail_bytes: int, query: dict[str, Any]) -> NoReturn:
+def follow_log(control_plane: Keyscale, job: str, tail_bytes: int, query: dict[str, Any]) -> NoReturn:
     """Writes the end of a log and new lines until interrupted."""
     answer = control_plane.get(job_path(job, "logs"), tail_bytes=tail_bytes, **query)
     query = {**query, "attempt": answer["attempt"]}

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import httpx
 
 from keyscale.certificates import trusted_certificates
+from keyscale.client.connection import TOKEN_FILE, Connection
 from keyscale.installation import IMPORT_PATH
 
-from .connection import TOKEN_FILE, Connection
 from .errors import StartFailedError
 
 if TYPE_CHECKING:

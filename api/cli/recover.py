@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .client import PLAN_TIMEOUT_S
 from .session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def recover(session: Session, /, *, store_url: str | None, jobs: Sequence[str], 
     found: list[dict[str, Any]] = []
     with session.control_plane() as control_plane:
         while True:
-            part = control_plane.request("POST", "/v1/recover", json=body, timeout=PLAN_TIMEOUT_S).json()
+            part = control_plane.post("/v1/recover", body)
             found += part["jobs"]
             body["after"] = part["next"]
             if part["next"] is None:

@@ -7,23 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from keyscale.client.errors import OperationFailedError
+from keyscale.client.request_paths import job_path
 from keyscale.units import duration_text
 
-from .client import COMPLETED, IN_PROGRESS, job_path
-from .errors import OperationFailedError
+from .operation_wait import COMPLETED, IN_PROGRESS
 from .plan_output import show_plan
 from .session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 POLL_S = 0.2
 
 
 def follow(
-    control_plane: ControlPlane,
+    control_plane: Keyscale,
     job: str,
     rescale_id: str,
     on_phase: Callable[[dict[str, Any]], None] = lambda _: None,

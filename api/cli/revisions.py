@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .client import COMPLETED, PLAN_TIMEOUT_S, job_path
-from .errors import InvalidArgumentError, OperationFailedError
+from keyscale.client.errors import OperationFailedError
+from keyscale.client.request_paths import job_path
+
+from .errors import InvalidArgumentError
 from .job_wait import SETTLED, wait_until_started
 from .jobs import COLUMNS as JOB_COLUMNS
 from .jobs import job_rows
+from .operation_wait import COMPLETED
 from .rescale import follow, phase_line
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
 from .setting_options import specification_of, specification_options
 
 if TYPE_CHECKING:
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 COLUMNS = (
     ("REVISION", "number"),
@@ -114,7 +117,7 @@ def update(
 def rollback(session: Session, /, *, job: str, wait: bool, **body: Any) -> None:
     """Take a job back to an earlier revision."""
     with session.control_plane() as control_plane:
-        answer = control_plane.request("POST", job_path(job, "rollback"), json=body, timeout=PLAN_TIMEOUT_S).json()
+        answer = control_plane.post(job_path(job, "rollback"), body)
         _show_update(session, control_plane, answer, wait=wait)
 
 
@@ -187,7 +190,7 @@ def diff(session: Session, job: str, before: int, after: int) -> None:
     session.output.table(answer, answer["differences"], DIFFERENCE_COLUMNS)
 
 
-def _show_update(session: Session, control_plane: ControlPlane, answer: dict[str, Any], *, wait: bool) -> None:
+def _show_update(session: Session, control_plane: Keyscale, answer: dict[str, Any], *, wait: bool) -> None:
     output, change = session.output, answer["change"]
     if change is None:
         uses = "its next start uses it" if answer["job"]["status"]["state"] in SETTLED else "its driver follows it"

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from keyscale.client.connection import default_home
+from keyscale.client.errors import ClientError, WaitTimeoutError
 from keyscale.installation import VERSION
 
 from .artifacts import artifacts
 from .change_plan import plan
 from .changes import cancel_change
 from .checkpoints import checkpoints, savepoints
-from .connection import default_home
 from .control_plane import events, health, up, where
 from .errors import CliError
 from .jobs import jobs, logs
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 
 _OF_REQUESTS = re.compile(r"\bOver HTTP:|\b(GET|POST|PUT|PATCH|DELETE) /")
+
+TIMEOUT_EXIT_CODE = 3
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -105,9 +108,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         result = keyscale.main(args=list(arguments), prog_name="keyscale", standalone_mode=False)
-    except CliError as error:
+    except (CliError, ClientError) as error:
         show_problem(error, as_json="--json" in arguments)
-        return error.exit_code
+        return exit_code_of(error)
     except click.UsageError as error:
         error.show()
         return error.exit_code
@@ -118,7 +121,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def show_problem(error: CliError, *, as_json: bool) -> None:
+def exit_code_of(error: CliError | ClientError) -> int:
+    """Returns the exit code of a command that an error ended."""
+    if isinstance(error, CliError):
+        return error.exit_code
+    return TIMEOUT_EXIT_CODE if isinstance(error, WaitTimeoutError) else 1
+
+
+def show_problem(error: CliError | ClientError, *, as_json: bool) -> None:
     """Prints an error with its code and advice on standard error."""
     problem = error.as_problem()
     if as_json:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .client import ControlPlane
-from .connection import Connection, find_connection
+from keyscale.client.connection import Connection, find_connection
+from keyscale.client.keyscale import Keyscale
+
 from .output import Output
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ class Session:
         """The output for answers."""
         return Output(as_json=self.as_json)
 
-    def control_plane(self) -> ControlPlane:
+    def control_plane(self) -> Keyscale:
         """Returns a client of the control plane.
 
         Close it, or use it in a `with`.
         """
-        return ControlPlane(self.connection)
+        return Keyscale(connection=self.connection)
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -15,7 +15,7 @@ from .errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 SPECIFICATION_OPTIONS = (
     "artifact_id",
@@ -108,7 +108,7 @@ def specification_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def specification_of(
-    control_plane: ControlPlane,
+    control_plane: Keyscale,
     *,
     artifact_id: str | None = None,
     file: Path | None = None,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .client import token_path
+from keyscale.client.request_paths import token_path
+
 from .errors import InvalidArgumentError
 from .session import Session, json_option, pass_session
 from .setting_options import Pair

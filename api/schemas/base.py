@@ -37,7 +37,7 @@ class Request(Chosen):
 class Answer(BaseModel):
     """Base of answers."""
 
-    model_config = ConfigDict(frozen=True, from_attributes=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True, defer_build=True)
 
 
 class ListAnswer(Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.state.doors.planning import Fate
+from keyscale.state.doors.fates import Fate
 
 from .base import Answer, FailureAnswer
 

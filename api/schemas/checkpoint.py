@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from keyscale.db.statuses import SnapshotOwner
 from keyscale.jobs.protocol.messages import CheckpointStatus
@@ -119,7 +119,7 @@ class SubtaskDurations(Answer):
     """How long a subtask was stopped (sync) and its upload took (async)."""
 
     sync: int
-    async_: int = Field(serialization_alias="async")
+    async_: int = Field(serialization_alias="async", validation_alias=AliasChoices("async_", "async"))
 
 
 class SubtaskAnswer(Answer):
@@ -154,7 +154,7 @@ class SubtasksDurationsSummary(Answer):
     """Spread of the durations."""
 
     sync: RangeAnswer
-    async_: RangeAnswer = Field(serialization_alias="async")
+    async_: RangeAnswer = Field(serialization_alias="async", validation_alias=AliasChoices("async_", "async"))
 
 
 class SubtasksSummary(Answer):

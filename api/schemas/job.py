@@ -159,6 +159,7 @@ _SPEC = JobSpec.model_validate(
     {
         "artifact_id": "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d",
         "parallelism": 2,
+        "max_parallelism": 128,  # its default needs the rules of state, which clients need not import
         "parameters": {"input": "/data/reports", "output": "/data/out", "database": {"secret": "DATABASE"}},
         "checkpoints": {"interval_ms": 5000},
         "restart": {"type": "fixed-delay", "attempts": 3, "delay_ms": 1000},

@@ -16,10 +16,10 @@ from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.jobs.protocol.specification import defines_program, differences
+from keyscale.state.doors.fates import Fate
 from keyscale.state.doors.paths import location_of, split_location
 from keyscale.state.doors.planning import (
     UNNAMED_SOURCE,
-    Fate,
     movements,
     operator_changes,
     read_stored_state,

@@ -19,10 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.store.keys import MAX_PARALLELISM, key_column
-from keyscale.api.cli.client import ControlPlane, job_path
 from keyscale.api.cli.job_wait import wait_until
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.api.cli.rescale import follow
+from keyscale.client.keyscale import Keyscale
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from keyscale.state.layout import split_location
 
@@ -142,25 +143,25 @@ class _Input:
 
 
 @contextmanager
-def _control_plane(home: Path, store_url: str) -> Iterator[ControlPlane]:
+def _control_plane(home: Path, store_url: str) -> Iterator[Keyscale]:
     settings = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_STORE_URL": store_url}  # the job is trusted
     process = ControlPlaneProcess(home, free_port(), settings)
     try:
         process.start()
-        with ControlPlane(process.connection) as api:
+        with Keyscale(connection=process.connection) as api:
             yield api
     finally:
         process.stop()
         end_processes(processes_of(home))
 
 
-def _program(api: ControlPlane, version: int) -> str:
+def _program(api: Keyscale, version: int) -> str:
     """Uploads a version of the program; versions differ by a comment."""
     content = PROGRAM.read_bytes() + f"\n# version {version}\n".encode()
     return str(api.upload("/v1/artifacts", filename=PROGRAM.name, content=content)["id"])
 
 
-def _upgraded(api: ControlPlane, job: str, version: int) -> Mapping[str, Any]:
+def _upgraded(api: Keyscale, job: str, version: int) -> Mapping[str, Any]:
     """Changes the program after a checkpoint of the present attempt."""
     shown = api.get(job_path(job))
     attempt = shown["status"]["attempt"]["number"]
@@ -173,7 +174,7 @@ def _upgraded(api: ControlPlane, job: str, version: int) -> Mapping[str, Any]:
     return change
 
 
-def _has_checkpoint(api: ControlPlane, job: str, attempt: int) -> bool:
+def _has_checkpoint(api: Keyscale, job: str, attempt: int) -> bool:
     newest = api.get(job_path(job, "checkpoints"))["latest"]["completed"]
     return newest is not None and newest["attempt"] == attempt
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
 from keyscale.api.cli.rescale import follow
+from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.installation import EXAMPLES
 
@@ -19,7 +19,7 @@ from .errors import DemoError
 from .running_feeder import RunningFeeder
 
 if TYPE_CHECKING:
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
     from .progress import ProgressDisplay
     from .scenario import RescaleScenario
@@ -43,7 +43,7 @@ class Recovery:
 class Course:
     """One job, and its way through the scenario."""
 
-    control_plane: ControlPlane
+    control_plane: Keyscale
     scenario: RescaleScenario
     directory: Path
     reports: int

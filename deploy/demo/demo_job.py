@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 
 from .published_output import PublishedOutput
 from .waiting import wait_for
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 Observed = TypeVar("Observed")
 
@@ -31,7 +31,7 @@ class DemoJob:
         step_timeout_s: The longest wait.
     """
 
-    control_plane: ControlPlane
+    control_plane: Keyscale
     id: str
     output: Path
     on_look: Callable[[], None]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
     from .progress import ProgressDisplay
     from .scenario import RescaleScenario
@@ -68,7 +68,7 @@ class KillAndRescale:
         return {"files delivered": files, "reports in the sink": reports}
 
     def perform(
-        self, control_plane: ControlPlane, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
+        self, control_plane: Keyscale, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
     ) -> FaultsVerdict:
         course = Course(control_plane, self.scenario, directory, len(reports), display)
         course.run()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keyscale.api.cli.client import ControlPlane
 from keyscale.api.cli.process import ControlPlaneProcess
+from keyscale.client.keyscale import Keyscale
 
 from .home_processes import end_processes, processes_of
 from .progress import ProgressDisplay
@@ -47,7 +47,7 @@ class Play(Protocol):
         """Returns the counts of its progress, with their final values."""
 
     def perform(
-        self, control_plane: ControlPlane, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
+        self, control_plane: Keyscale, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
     ) -> Verdict:
         """Performs the play, and compares the result with the plain computation.
 
@@ -117,7 +117,7 @@ class Demo:
         with ProgressDisplay(self.console, self.play.counts(len(reports), files)) as display:
             process.start()
             display.step(f"control plane and PostgreSQL are up, dashboard at {process.connection.dashboard_url}")
-            with ControlPlane(process.connection) as control_plane:
+            with Keyscale(connection=process.connection) as control_plane:
                 return self.play.perform(control_plane, self.home / "data", reports, display)
 
     def _stay(self, control_plane: ControlPlaneProcess) -> None:

@@ -62,21 +62,43 @@ class Challenge:
             AddressNotProvenError: The answer is wrong; its connection is closed.
         """
         nonce = secrets.token_hex(16)
-        address = f"{self.url}{self.path}?{urlencode({**self.query, 'nonce': nonce})}"
-        response = transport.handle_request(httpx.Request("GET", address, extensions=dict(extensions)))
+        response = transport.handle_request(self._request(nonce, extensions))
         is_proven = False
         try:
-            given = _given_proof(response)
-            expected = prove(self.key, nonce, self.url, self.subject)
-            is_proven = hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode())
-            if not is_proven:
-                raise AddressNotProvenError(
-                    f"the program at {self.url} has not proved that it is the control plane", response.status_code
-                )
+            self._check(nonce, response, _given_proof(response))
+            is_proven = True
         finally:
             if not is_proven:
                 response.extensions["network_stream"].close()  # before another thread can use the connection
             response.close()
+
+    async def ask_in_loop(self, transport: httpx.AsyncBaseTransport, extensions: Mapping[str, Any]) -> None:
+        """Asks on a new connection in an event loop.
+
+        Raises:
+            AddressNotProvenError: The answer is wrong; its connection is closed.
+        """
+        nonce = secrets.token_hex(16)
+        response = await transport.handle_async_request(self._request(nonce, extensions))
+        is_proven = False
+        try:
+            self._check(nonce, response, await _given_proof_in_loop(response))
+            is_proven = True
+        finally:
+            if not is_proven:
+                await response.extensions["network_stream"].aclose()  # before another task can use the connection
+            await response.aclose()
+
+    def _request(self, nonce: str, extensions: Mapping[str, Any]) -> httpx.Request:
+        address = f"{self.url}{self.path}?{urlencode({**self.query, 'nonce': nonce})}"
+        return httpx.Request("GET", address, extensions=dict(extensions))
+
+    def _check(self, nonce: str, response: httpx.Response, given: str) -> None:
+        expected = prove(self.key, nonce, self.url, self.subject)
+        if not hmac.compare_digest(given.encode(errors="surrogatepass"), expected.encode()):
+            raise AddressNotProvenError(
+                f"the program at {self.url} has not proved that it is the control plane", response.status_code
+            )
 
 
 class ProvenTransport(httpx.BaseTransport):
@@ -111,6 +133,38 @@ class ProvenTransport(httpx.BaseTransport):
         self._transport.close()
 
 
+class AsyncProvenTransport(httpx.AsyncBaseTransport):
+    """Sends requests of an event loop on proven connections.
+
+    Args:
+        challenge: The challenge of each new connection.
+        transport: Opens and keeps the connections.
+    """
+
+    def __init__(self, challenge: Challenge, transport: httpx.AsyncHTTPTransport) -> None:
+        self._challenge = challenge
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends a request.
+
+        Raises:
+            AddressNotProvenError: No connection has answered the challenge.
+        """
+        asked = {name: value for name, value in request.extensions.items() if name == "timeout"}
+        request.extensions = {**request.extensions, "trace": _open_nothing_in_loop}
+        for _ in range(_CONNECTIONS_TRIED):
+            try:
+                return await self._transport.handle_async_request(request)
+            except _ConnectionNeeded:
+                await self._challenge.ask_in_loop(self._transport, asked)
+        raise AddressNotProvenError(f"{self._challenge.url} closes each connection after one answer")
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._transport.aclose()
+
+
 def prove(key: str, nonce: str, url: str, subject: str = "") -> str:
     """Returns the proof of knowing a key, for one address.
 
@@ -133,6 +187,10 @@ def _open_nothing(event: str, _: Mapping[str, Any]) -> None:
         raise _ConnectionNeeded
 
 
+async def _open_nothing_in_loop(event: str, details: Mapping[str, Any]) -> None:
+    _open_nothing(event, details)
+
+
 def _given_proof(response: httpx.Response) -> str:
     content = b""
     if not response.is_success or not isinstance(response.stream, httpx.SyncByteStream):
@@ -141,6 +199,21 @@ def _given_proof(response: httpx.Response) -> str:
         content += chunk
         if len(content) > PROOF_BYTES_MAX:
             return ""
+    return _proof_in(content)
+
+
+async def _given_proof_in_loop(response: httpx.Response) -> str:
+    content = b""
+    if not response.is_success or not isinstance(response.stream, httpx.AsyncByteStream):
+        return ""
+    async for chunk in response.stream:
+        content += chunk
+        if len(content) > PROOF_BYTES_MAX:
+            return ""
+    return _proof_in(content)
+
+
+def _proof_in(content: bytes) -> str:
     try:
         answer = json.loads(content)
     except ValueError:

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from ..errors import StateSchemaMismatchError
 from ..serializers.evolution import Rule, differences
 from ..serializers.type_names import type_from_json
+from .fate import Fate
 from .schema import KeyedSchema, evolved, text_of, text_of_timers
 
 if TYPE_CHECKING:
@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from ..serializers.evolution import Difference
     from ..serializers.type_names import TypeJson
     from .schema import StateSchema, TimersSchema, ValueFormat
-
-
-class Fate(StrEnum):
-    """The fate of a state when another program opens it."""
-
-    KEPT = "kept"
-    NEW = "new"  # begins empty
-    MIGRATED = "migrated"  # rules read the old values, which are written in the new form when they next change
-    NOT_DECLARED = "not declared"  # stays unread and unchanged, unless the program declares it later
-    DROPPED = "dropped"  # with its operator
-    INCOMPATIBLE = "incompatible"  # the new program cannot open it
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import StateSchemaMismatchError
-from ..keyed.schema_change import Fate, StateChange, value_rules
+from ..keyed.fate import Fate
+from ..keyed.schema_change import StateChange, value_rules
 from .backend import check_readable, text_of
 
 if TYPE_CHECKING:

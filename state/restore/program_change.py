@@ -13,7 +13,8 @@ import msgspec
 from keyscale.identifiers import OperatorUid
 
 from ..documents.manifest import OperatorDeclaration
-from ..keyed.schema_change import Fate, StateChange, changes_of, dropped
+from ..keyed.fate import Fate
+from ..keyed.schema_change import StateChange, changes_of, dropped
 from ..operator_state.backend import StoredOperatorState
 from ..operator_state.state_change import operator_state_changes
 

@@ -101,7 +101,7 @@ def test_its_exit_code_is_the_commands_own(checkout: Path, tmp_path: Path) -> No
     home = str(tmp_path / "none")
     answer = launch(checkout / "keyscale", "jobs", "list", KEYSCALE_VENV=str(environment), KEYSCALE_HOME=home)
     assert answer.returncode == 1
-    assert "CLI_CONTROL_PLANE_NOT_FOUND" in answer.stderr
+    assert "CLIENT_CONTROL_PLANE_NOT_FOUND" in answer.stderr
 
 
 @pytest.mark.parametrize(

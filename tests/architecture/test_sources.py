@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DOORS = {f"keyscale.state.doors.{path.stem}" for path in (ROOT / "state" / "doors").glob("[a-z]*.py")}
-FACADES = {"keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models", *DOORS}
+FACADES = {"keyscale.client", "keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models", *DOORS}
 # Names of several modules that mean the same in each. Inside of `api`
 # and `db`, where every room has a module per noun of the REST API, names may repeat.
 SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "errors", "kafka", "secret"}

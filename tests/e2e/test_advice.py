@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from tests.support.control_plane.command_line import done, keyscale, refused
 from tests.support.control_plane.running_control_plane import running_control_plane
 

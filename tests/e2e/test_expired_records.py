@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from tests.support.drivers.driver_process import sink_rows
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.feeder import write_atomically
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.jobs.sinks.kafka_transactions import markers_topic
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
     from tests.support.servers.kafka_broker import Broker
 
 pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(900)]
@@ -39,7 +39,7 @@ SECONDS = 300.0
 class Systems:
     """The systems and the input that all jobs of a test share."""
 
-    def __init__(self, api: ControlPlane, kafka: Broker, database: str, directory: Path) -> None:
+    def __init__(self, api: Keyscale, kafka: Broker, database: str, directory: Path) -> None:
         self.api, self.kafka, self.database, self.directory = api, kafka, database, directory
         self.files = 0
         (directory / "input").mkdir()

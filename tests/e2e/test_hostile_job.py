@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from tests.support.control_plane.command_line import done, keyscale
 from tests.support.jobs.hostile_job import taken
 from tests.support.repository import ROOT

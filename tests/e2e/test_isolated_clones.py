@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from tests.support.control_plane.counts_job import KEYS, SECONDS, CountsJob
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.waiting import wait_until

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from tests.support.control_plane.command_line import done, follow, keyscale, refused
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import RefusedError
+from keyscale.client.errors import RefusedError
+from keyscale.client.request_paths import job_path
 from tests.support.control_plane.command_line import keyscale
 from tests.support.control_plane.flights_job import SCRIPT, FlightsJob
 from tests.support.control_plane.running_control_plane import running_control_plane
@@ -69,7 +69,7 @@ def test_a_job_cannot_be_started_without_its_store_and_is_unchanged(tmp_path: Pa
             store.rename(tmp_path / "unplugged")
         store.write_text("a file where the directory was")
         error = refusal(lambda: platform.api.post(job_path(name, "start")))
-        assert error.http_status == 503
+        assert error.status == 503
         assert_is_clear(error.problem, "STORE_UNAVAILABLE")
         assert_is_clear(keyscale(platform, "jobs", "start", name, "--json").problem, "STORE_UNAVAILABLE")
         assert platform.api.get(job_path(name)) == before

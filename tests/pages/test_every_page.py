@@ -9,8 +9,8 @@ import pytest
 from fastapi.routing import APIRoute
 from playwright.sync_api import expect
 
-from keyscale.api.cli.client import job_path
 from keyscale.api.dashboard.router import CHART_LIBRARY, TABS, router
+from keyscale.client.request_paths import job_path
 from tests.pages.opening import open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access, new_page, sign_in

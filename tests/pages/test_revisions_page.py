@@ -18,7 +18,7 @@ from keyscale.api.schemas.change_plan import (
 )
 from keyscale.db.models import Operation
 from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
-from keyscale.state.keyed.schema_change import Fate
+from keyscale.state.keyed.fate import Fate
 from tests.pages.opening import NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
 from tests.support.recordings import journey

@@ -30,7 +30,8 @@ from keyscale.state.keyed.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from keyscale.state.keyed.schema_change import Fate, changes_of
+from keyscale.state.keyed.fate import Fate
+from keyscale.state.keyed.schema_change import changes_of
 from keyscale.state.keyed.ttl import Ttl, UpdateType
 from tests.property.histories import EXAMPLES, SCRATCH
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError
+from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError
+from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.state.documents.log_entries import BatchCommitted

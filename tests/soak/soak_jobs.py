@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import psycopg
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.published_output import read_rows
 from keyscale.deploy.demo.reference import fold
 from tests.support.control_plane.flights_job import FlightsJob

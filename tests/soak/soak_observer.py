@@ -14,8 +14,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from playwright.sync_api import Error as BrowserError
 
-from keyscale.api.cli.client import ControlPlane, job_path
-from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError, UnexpectedAnswerError
+from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError, UnexpectedAnswerError
+from keyscale.client.keyscale import Keyscale
+from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.jobs.kafka_client import offset_of
 from keyscale.state.documents.checked_document import DocumentCorruptError
@@ -116,7 +117,7 @@ class Observer:
                 complaints.watch(page)
                 writer = csv.DictWriter(file, COLUMNS)
                 writer.writeheader()
-                api = ControlPlane(self.rig.control_plane.process.connection)
+                api = Keyscale(connection=self.rig.control_plane.process.connection)
                 looked_ms = opened_ms = 0
                 while not self._ended.wait(1):
                     self._ask_brokers()
@@ -191,13 +192,13 @@ class Observer:
         self.pages += bool(shown)
         return {name: int(text) for name, text in found.items() if text.isdigit()}
 
-    def _observe(self, api: ControlPlane, shown: dict[str, int]) -> None:
+    def _observe(self, api: Keyscale, shown: dict[str, int]) -> None:
         asked_ms, is_calm = now_ms(), self.rig.is_calm()
         try:
-            job = api.request("GET", job_path(self.job.id), timeout=ANSWER_SECONDS).json()
+            job = api.request("GET", job_path(self.job.id), timeout_s=ANSWER_SECONDS)
             names = [*COUNTERS, "lag_records"]
             query = {"names": names, "from_ms": asked_ms - 60_000}
-            series = api.request("GET", job_path(self.job.id, "series"), params=query, timeout=ANSWER_SECONDS).json()
+            series = api.request("GET", job_path(self.job.id, "series"), timeout_s=ANSWER_SECONDS, **query)
         except (RefusedError, ControlPlaneUnreachableError, UnexpectedAnswerError):
             self.silent += 1
             return

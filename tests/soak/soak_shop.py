@@ -13,8 +13,8 @@ import psycopg
 from confluent_kafka import Producer
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError
+from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError
+from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from tests.soak.soak_jobs import RESTART, show
 from tests.support.drivers.driver_process import rows_of

@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 import keyscale.api.cli.process
-from keyscale.api.cli.errors import ControlPlaneUnreachableError, RefusedError
+from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from tests.soak.soak_faults import CALM_SECONDS, HostClock, SmallDisk, SoakRig

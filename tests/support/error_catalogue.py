@@ -12,7 +12,7 @@ from tests.support.repository import DOCS
 PAGE = DOCS / "errors.md"
 _SECTIONS = (
     ("Control plane", ("keyscale.api.errors", "keyscale.api.lifecycle.")),
-    ("Command line and demo", ("keyscale.api.", "keyscale.deploy.")),
+    ("Client, command line and demo", ("keyscale.client.", "keyscale.api.", "keyscale.deploy.")),
     ("Database", ("keyscale.db.",)),
     ("Jobs and their drivers", ("keyscale.jobs.",)),
     ("State and object store", ("keyscale.",)),

@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.text import Text
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import PLAN_TIMEOUT_S, job_path
 from keyscale.api.cli.output import make_table
 from keyscale.api.cli.plan_output import STATE_COLUMNS, state_rows, summary_lines
 from keyscale.api.cli.rescale import follow, phase_line
+from keyscale.client.request_paths import job_path
 from keyscale.units import duration_text
 
 from ..course import JOB_NAME
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
     from ..progress import ProgressDisplay
     from ..scenario import UpgradeScenario
@@ -62,7 +62,7 @@ class UpgradeCourse:
         rows_beside: The rows that the job published while its clone ran, too.
     """
 
-    control_plane: ControlPlane
+    control_plane: Keyscale
     scenario: UpgradeScenario
     directory: Path
     reports: int
@@ -132,9 +132,7 @@ class UpgradeCourse:
 
     def _plan(self, artifact: str) -> None:
         self._feeder.allow(self._share)  # reports come in while the request waits for its answer
-        self.plan = self.control_plane.request(
-            "POST", job_path(self.job.id, "plan"), json={"spec": {"artifact_id": artifact}}, timeout=PLAN_TIMEOUT_S
-        ).json()
+        self.plan = self.control_plane.post(job_path(self.job.id, "plan"), {"spec": {"artifact_id": artifact}})
         self.display.step("[bold]planned[/]: what will become of each state, before anything stops")
         self._show(make_table(state_rows(self.plan), STATE_COLUMNS))
         for line in summary_lines(self.plan):

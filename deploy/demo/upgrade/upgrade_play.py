@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
     from ..progress import ProgressDisplay
     from ..scenario import UpgradeScenario
@@ -64,7 +64,7 @@ class Upgrade:
         return {"files delivered": files, "reports in the sink": reports, "reports in the clone": reports}
 
     def perform(
-        self, control_plane: ControlPlane, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
+        self, control_plane: Keyscale, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
     ) -> UpgradeVerdict:
         course = UpgradeCourse(control_plane, self.scenario, directory, len(reports), display)
         course.run()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.errors import RefusedError
+from keyscale.client.errors import RefusedError
 from tests.support.control_plane.command_line import done, keyscale, refused
 from tests.support.control_plane.driverless_platform import SCRIPT
 

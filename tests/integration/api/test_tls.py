@@ -64,11 +64,11 @@ def test_the_commands_trust_the_authority_of_the_option_or_the_setting_and_no_ot
     assert [by_option.exit_code, by_setting.exit_code] == [0, 0], by_option.stderr + by_setting.stderr
     without = command(platform, "jobs", "list")
     assert without.exit_code == 1
-    assert "CLI_CONTROL_PLANE_UNREACHABLE" in without.stderr
+    assert "CLIENT_CONTROL_PLANE_UNREACHABLE" in without.stderr
     assert "certificate" in without.stderr
     for name in ("missing.pem", "key.pem"):
         wrong = command(platform, "--ca-file", str(files / name), "jobs", "list")
-        assert (wrong.exit_code, "CLI_INVALID_ARGUMENT" in wrong.stderr) == (1, True), wrong.stderr
+        assert (wrong.exit_code, "CLIENT_CA_FILE_UNUSABLE" in wrong.stderr) == (1, True), wrong.stderr
 
 
 def test_a_driver_trusts_the_authority_of_the_setting_and_no_other(platform: RunningControlPlane, files: Path) -> None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import RefusedError
+from keyscale.client.errors import RefusedError
+from keyscale.client.keyscale import Keyscale
+from keyscale.client.request_paths import job_path
 from tests.support.control_plane.command_line import keyscale
 from tests.support.control_plane.driverless_platform import SCRIPT
 
@@ -67,8 +68,8 @@ def assert_is_clear(problem: dict[str, Any], code: str) -> None:
 def test_every_route_of_a_job_reports_that_there_is_no_such_job(
     platform: Platform, method: str, rest: tuple[str | int, ...], body: dict[str, Any] | None
 ) -> None:
-    error = refusal(lambda: platform.api.request(method, job_path(UNKNOWN, *rest), json=body))
-    assert error.http_status == 404
+    error = refusal(lambda: platform.api.request(method, job_path(UNKNOWN, *rest), body))
+    assert error.status == 404
     assert_is_clear(error.problem, "JOB_NOT_FOUND")
 
 
@@ -100,7 +101,7 @@ def test_a_job_cannot_be_created_beyond_its_max_parallelism(platform: Platform, 
     artifact_id = platform.api.get(job_path(job))["spec"]["artifact_id"]
     body = {"name": "never", "spec": {"artifact_id": artifact_id, "parallelism": parallelism, "max_parallelism": 16}}
     error = refusal(lambda: platform.api.post("/v1/jobs", body))
-    assert error.http_status == 422
+    assert error.status == 422
     assert_is_clear(error.problem, "PARALLELISM_OUT_OF_RANGE")
     command = [
         "jobs",
@@ -121,7 +122,7 @@ def test_a_job_that_does_not_run_cannot_be_rescaled_nor_stopped(platform: Platfo
     before = platform.api.get(job_path(job))
     for rest, body in ((("rescale",), {"parallelism": 4}), (("stop",), {}), (("savepoints",), {})):
         error = refusal(lambda rest=rest, body=body: platform.api.post(job_path(job, *rest), body))
-        assert error.http_status == 409
+        assert error.status == 409
         assert_is_clear(error.problem, "JOB_STATUS_CONFLICT")
     assert platform.api.get(job_path(job)) == before
 
@@ -147,7 +148,7 @@ def test_a_file_that_is_not_a_python_file_zip_or_jar_is_refused_and_not_stored(
 ) -> None:
     before = platform.api.get("/v1/artifacts")
     error = refusal(lambda: platform.api.upload("/v1/artifacts", filename=filename, content=content))
-    assert error.http_status == 422
+    assert error.status == 422
     assert_is_clear(error.problem, "ARTIFACT_INVALID")
     file = tmp_path / filename
     file.write_bytes(content)
@@ -203,9 +204,9 @@ def test_a_deletion_with_an_unknown_query_parameter_is_refused(platform: Platfor
 def test_a_deletion_with_an_unknown_query_parameter_and_a_wrong_token_is_refused_for_the_token(
     platform: Platform, job: str
 ) -> None:
-    wrong = {"Authorization": "Bearer wrong"}
-    error = refusal(lambda: platform.api.request("DELETE", job_path(job), params={"dry_run": True}, headers=wrong))
-    assert (error.http_status, error.problem["code"]) == (401, "TOKEN_INVALID")
+    with Keyscale(platform.url, "wrong") as stranger:
+        error = refusal(lambda: stranger.delete(job_path(job), dry_run=True))
+    assert (error.status, error.problem["code"]) == (401, "TOKEN_INVALID")
 
 
 def test_a_list_with_an_unknown_filter_is_refused_rather_than_shown_whole(platform: Platform) -> None:
@@ -215,10 +216,10 @@ def test_a_list_with_an_unknown_filter_is_refused_rather_than_shown_whole(platfo
 
 
 def test_a_wrong_token_is_refused_everywhere_except_for_health(platform: Platform) -> None:
-    wrong = {"Authorization": "Bearer wrong"}
-    for path in ("/v1/jobs", "/v1/artifacts", "/v1/events", job_path(UNKNOWN)):
-        error = refusal(lambda path=path: platform.api.request("GET", path, headers=wrong))
-        assert error.http_status == 401
-        assert_is_clear(error.problem, "TOKEN_INVALID")
-    error = refusal(lambda: platform.api.request("GET", "/health", headers=wrong))
-    assert error.http_status == 503, "nothing is reconciled here, which the health says whatever the token is"
+    with Keyscale(platform.url, "wrong") as stranger:
+        for path in ("/v1/jobs", "/v1/artifacts", "/v1/events", job_path(UNKNOWN)):
+            error = refusal(lambda path=path: stranger.get(path))
+            assert error.status == 401
+            assert_is_clear(error.problem, "TOKEN_INVALID")
+        error = refusal(lambda: stranger.get("/health"))
+    assert error.status == 503, "nothing is reconciled here, which the health says whatever the token is"

@@ -15,13 +15,13 @@ from unittest.mock import patch
 from keyscale.api.cli.root import main
 
 if TYPE_CHECKING:
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 
 class Connected(Protocol):
     """A control plane in a process or in a thread, with a connection of an administrator."""
 
-    api: ControlPlane
+    api: Keyscale
 
 
 @dataclass(frozen=True, slots=True)

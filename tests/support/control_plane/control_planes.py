@@ -18,7 +18,7 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
     from tests.support.control_plane.running_control_plane import RunningControlPlane
     from tests.support.servers.database_link import DatabaseLink
 
@@ -55,7 +55,7 @@ class ControlPlanes:
         self.store_url = store_url
 
     @property
-    def api(self) -> ControlPlane:
+    def api(self) -> Keyscale:
         """A connection to one that is there."""
         return next(member.running.api for member in self._members if member is not self._lost_member)
 

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
-from keyscale.api.cli.errors import RefusedError
+from keyscale.client.errors import RefusedError
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.feeder import write_atomically
 from tests.support.control_plane.bodies import with_spec
 from tests.support.drivers.driver_process import sink_rows
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 SCRIPT = ROOT / "tests" / "support" / "jobs" / "versioned_job.py"
 KEYS = [f"key-{number}" for number in range(8)]
@@ -38,7 +38,7 @@ class CountsJob:
         name: The job's.
     """
 
-    def __init__(self, api: Callable[[], ControlPlane], directory: Path, name: str = "counts") -> None:
+    def __init__(self, api: Callable[[], Keyscale], directory: Path, name: str = "counts") -> None:
         self._api, self.directory, self.name = api, directory, name
         self.output = directory / "out"
         self.files = 0

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import uvicorn
 from sqlalchemy import update
 
-from keyscale.api.cli.client import ControlPlane
-from keyscale.api.cli.connection import Connection
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.services import series
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.serve import ensure_admin_token, listen, server_config
+from keyscale.client.connection import Connection
+from keyscale.client.keyscale import Keyscale
 from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.models import LastHeartbeat
@@ -53,7 +53,7 @@ class Platform:
         """The ids of the jobs that tests have created, by name."""
         self.token = ensure_admin_token(self._engine, settings.token_file)
         self.start()
-        self.api = ControlPlane(self.connection)
+        self.api = Keyscale(connection=self.connection)
 
     @property
     def url(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.cli.artifacts import upload_file
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.feeder import write_atomically
 from keyscale.deploy.demo.published_output import PublishedOutput, read_rows
 from keyscale.deploy.demo.reference import compare

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.installation import IMPORT_PATH
 from tests.support.control_plane.command_line import done, follow, keyscale, refused

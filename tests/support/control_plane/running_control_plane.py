@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from keyscale.api.cli.client import ControlPlane
-from keyscale.api.cli.errors import RefusedError
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
+from keyscale.client.errors import RefusedError
+from keyscale.client.keyscale import Keyscale
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 from tests.support.servers.postgres import running_postgres
 
@@ -25,7 +25,7 @@ class RunningControlPlane:
     def __init__(self, process: ControlPlaneProcess) -> None:
         self.process = process
         self.home = process.home
-        self.api = ControlPlane(process.connection)
+        self.api = Keyscale(connection=process.connection)
 
     def kill(self) -> None:
         """Kills it as a crash would; drivers and the database go on."""
@@ -38,7 +38,7 @@ class RunningControlPlane:
             self.api.close()
         self.process.start()
         if port is not None:
-            self.api = ControlPlane(self.process.connection)
+            self.api = Keyscale(connection=self.process.connection)
 
     @property
     def url(self) -> str:

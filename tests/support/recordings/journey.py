@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.cli.client import job_path
+from keyscale.client.request_paths import job_path
 from keyscale.db.connections import open_engine, session_factory
 from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.running_control_plane import running_control_plane

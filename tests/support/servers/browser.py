@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request
 
-    from keyscale.api.cli.connection import Connection
+    from keyscale.client.connection import Connection
 
 # How fast a page is, `./keyscale bench pages` says: a test on a busy machine waits for what will be there in the end.
 TIMEOUT_SECONDS = 60.0

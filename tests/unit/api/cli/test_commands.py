@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 
-from keyscale.api.cli import checkpoints, client, job_wait, jobs, rescale
+from keyscale.api.cli import checkpoints, job_wait, jobs, operation_wait, rescale
 from keyscale.api.routers.job_settings import list_settings
+from keyscale.client import sender
 from tests.support.control_plane.command_line import CommandAnswer, done, run
 
 if TYPE_CHECKING:
@@ -114,9 +115,9 @@ USUAL: list[tuple[str, Any]] = [
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
     control_plane = ControlPlane()
-    monkeypatch.setattr(client, "_proving", lambda _: httpx.MockTransport(control_plane.answer))
-    monkeypatch.setattr(client, "_trusted", lambda _: False)  # to read the certificates takes most of a command's time
-    for module in (client, checkpoints, job_wait, rescale):
+    monkeypatch.setattr(sender, "_proving", lambda _: httpx.MockTransport(control_plane.answer))
+    monkeypatch.setattr(sender, "_trusted", lambda _: False)  # to read the certificates takes most of a command's time
+    for module in (operation_wait, checkpoints, job_wait, rescale):
         monkeypatch.setattr(module, "POLL_S", 0)
     monkeypatch.setattr(jobs, "SEARCH_RETRY_S", 0)
     return control_plane

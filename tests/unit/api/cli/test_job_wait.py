@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.api.cli.errors import JobEndedError, JobFailedError, WaitTimeoutError
+from keyscale.api.cli.errors import JobEndedError, JobFailedError
 from keyscale.api.cli.job_wait import (
     ENDED,
     LASTING,
@@ -19,12 +19,13 @@ from keyscale.api.cli.job_wait import (
     wait_until,
     wait_until_started,
 )
-from keyscale.api.cli.root import show_problem
+from keyscale.api.cli.root import exit_code_of, show_problem
 from keyscale.api.lifecycle import transitions
+from keyscale.client.errors import WaitTimeoutError
 from keyscale.db.statuses import JobStatus
 
 if TYPE_CHECKING:
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "ValueError: no", "traceback": "Traceback: line 7 of mine"}
 
@@ -45,7 +46,7 @@ class Answers:
 
 
 def waited(*jobs: dict[str, Any], wanted: frozenset[str] = STARTED, timeout_s: float | None = None) -> str:
-    answer = wait_until(cast("ControlPlane", Answers(*jobs)), "visits", wanted, timeout_s)
+    answer = wait_until(cast("Keyscale", Answers(*jobs)), "visits", wanted, timeout_s)
     return str(answer["status"]["state"])
 
 
@@ -88,7 +89,7 @@ def test_a_running_job_may_be_stopped_by_another_user_later() -> None:
 def test_after_the_time_the_exit_code_is_another_one() -> None:
     with pytest.raises(WaitTimeoutError, match="SUBMITTING, not FINISHED or RUNNING") as caught:
         waited(job("SUBMITTING"), timeout_s=0)
-    assert caught.value.exit_code == 3
+    assert exit_code_of(caught.value) == 3
 
 
 def running(**metrics: object) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def running(**metrics: object) -> dict[str, Any]:
 def test_a_start_is_over_when_the_first_input_is_processed_or_none_is_there(
     later: dict[str, Any], is_started: bool
 ) -> None:
-    control_plane = cast("ControlPlane", Answers(job("SUBMITTING"), running(), later))
+    control_plane = cast("Keyscale", Answers(job("SUBMITTING"), running(), later))
     if is_started:
         assert wait_until_started(control_plane, "visits") == later
     else:
@@ -120,7 +121,7 @@ def test_a_start_is_over_when_the_first_input_is_processed_or_none_is_there(
 
 
 def test_a_program_that_fails_on_its_first_record_ends_the_wait_for_its_start() -> None:
-    control_plane = cast("ControlPlane", Answers(running(waits_for_input=False), job("FAILED", "STOPPED", FAILURE)))
+    control_plane = cast("Keyscale", Answers(running(waits_for_input=False), job("FAILED", "STOPPED", FAILURE)))
     with pytest.raises(JobFailedError):
         wait_until_started(control_plane, "visits")
 

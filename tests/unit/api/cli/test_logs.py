@@ -10,7 +10,7 @@ from keyscale.api.cli import jobs
 from keyscale.api.cli.jobs import follow_log
 
 if TYPE_CHECKING:
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 LOGS = {1: "first\nsecond\nthird\n", 2: "another driver's log\n"}
 
@@ -37,7 +37,7 @@ class Logs:
 def follow(logs: Logs, monkeypatch: pytest.MonkeyPatch, **query: Any) -> None:
     monkeypatch.setattr(jobs, "FOLLOW_S", 0)
     with pytest.raises(KeyboardInterrupt):
-        follow_log(cast("ControlPlane", logs), "visits", 100, query)
+        follow_log(cast("Keyscale", logs), "visits", 100, query)
 
 
 def test_a_followed_log_stays_that_of_its_attempt_when_another_one_takes_over(

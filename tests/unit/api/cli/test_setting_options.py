@@ -15,7 +15,7 @@ from keyscale.jobs.protocol.specification import JobSpec, changed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keyscale.api.cli.client import ControlPlane
+    from keyscale.client.keyscale import Keyscale
 
 ARTIFACT = "0123456789abcdef0123456789abcdef"
 SETTINGS = list_settings(cast("Any", None)).model_dump(mode="json")
@@ -40,7 +40,7 @@ class Platform:
 
 
 def spec(platform: Platform | None = None, **options: Any) -> dict[str, Any]:
-    return specification_of(cast("ControlPlane", platform or Platform()), **options)
+    return specification_of(cast("Keyscale", platform or Platform()), **options)
 
 
 def test_what_is_not_given_is_not_in_the_request() -> None:

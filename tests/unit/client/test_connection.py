@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.api.cli.client import ControlPlane
-from keyscale.api.cli.connection import ADDRESS_FILE, TOKEN_FILE, Connection, default_home, find_connection
-from keyscale.api.cli.errors import ControlPlaneNotFoundError, ControlPlaneNotProvenError, RefusedError
+from keyscale.client.connection import ADDRESS_FILE, TOKEN_FILE, Connection, default_home, find_connection
+from keyscale.client.errors import ControlPlaneNotFoundError, ControlPlaneNotProvenError, RefusedError
+from keyscale.client.keyscale import Keyscale
 from tests.support.servers.stand_in_server import stand_in_server
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def test_who_listens_at_the_address_of_the_home_has_to_know_its_token(home: Path
         (home / ADDRESS_FILE).write_text(stranger.url)
         for token in (None, "another-token"):
             connection = find_connection(None, token, home)
-            with ControlPlane(connection) as control_plane, pytest.raises(ControlPlaneNotProvenError):
+            with Keyscale(connection=connection) as control_plane, pytest.raises(ControlPlaneNotProvenError):
                 control_plane.get("/v1/whoami")
         assert (set(stranger.asked), stranger.credentials) == ({"/proofs/home"}, set())
-        with ControlPlane(find_connection(stranger.url, None, home)) as control_plane:
+        with Keyscale(connection=find_connection(stranger.url, None, home)) as control_plane:
             assert control_plane.get("/v1/whoami") == {}, "the user trusts the address"
     with stand_in_server(KEY) as right:
         (home / ADDRESS_FILE).write_text(right.url)
-        with ControlPlane(find_connection(None, "another-token", home)) as control_plane:
+        with Keyscale(connection=find_connection(None, "another-token", home)) as control_plane:
             assert control_plane.get("/v1/whoami") == {}
         assert right.credentials == {"Bearer another-token"}
 
@@ -90,4 +90,4 @@ def test_the_home_is_in_the_checkout_unless_the_environment_says_otherwise(
 def test_a_refusal_survives_pickling() -> None:
     error = RefusedError({"code": "JOB_NOT_FOUND", "detail": "there is no job x"}, 404)
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
-    assert (copy.problem, copy.http_status, copy.message) == (error.problem, 404, "there is no job x")
+    assert (copy.problem, copy.status, copy.message) == (error.problem, 404, "there is no job x")

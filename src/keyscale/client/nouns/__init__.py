@@ -1,0 +1,1 @@
+"""The nouns of the API, each with its calls."""

@@ -1,0 +1,136 @@
+"""Jobs, and what a user does with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.api.schemas.change import RescaleAnswer, RescaleRequest
+from keyscale.api.schemas.change_plan import PlanAnswer
+from keyscale.api.schemas.day import DayList
+from keyscale.api.schemas.job import (
+    AttemptAnswer,
+    AttemptList,
+    JobAnswer,
+    JobList,
+    JobRequest,
+    JobSummaryAnswer,
+    StartRequest,
+    StopRequest,
+)
+from keyscale.api.schemas.job_exception import JobExceptionAnswer, JobExceptionList
+from keyscale.api.schemas.key_group_history import KeyGroupsAnswer
+from keyscale.api.schemas.operation import OperationAccepted
+from keyscale.api.schemas.recovered_job import RecoveredJobList, RecoverRequest
+from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateAnswer, UpdateRequest
+from keyscale.api.schemas.series import SeriesAnswer, SeriesName
+
+from ..call import PLAN_TIMEOUT_S, Call, Pages, Stream
+from ..change_event import ChangeEvent
+from ..method import ListMethod, Method, Noun, S, StreamMethod, action, change, creation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+JOBS = "/v1/jobs"
+JOB = "/v1/jobs/{job_id}"
+
+
+class Jobs(Noun[S]):
+    """Jobs. Each method takes a job's id or name."""
+
+    create = creation(JOBS, JobRequest, JobAnswer)
+    """Creates a job. It is not started."""
+
+    @Method
+    def get(self, job: str) -> Call[JobAnswer]:
+        """Shows a job."""
+        return Call("GET", JOB, JobAnswer, {"job_id": job})
+
+    @ListMethod
+    def list(self, *, limit: int | None = None) -> Pages[JobSummaryAnswer]:
+        """Lists the jobs in the user's scope, the newest first."""
+        return Pages(Call("GET", JOBS, JobList, query={"limit": limit}), "jobs")
+
+    @Method
+    def delete(self, job: str, *, keep_objects: bool = False) -> Call[None]:
+        """Deletes a job that does not run, and then its stored objects."""
+        return Call("DELETE", JOB, None, {"job_id": job}, query={"keep_objects": keep_objects})
+
+    start = action(f"{JOB}/start", StartRequest, JobAnswer)
+    """Starts a job."""
+
+    stop = action(f"{JOB}/stop", StopRequest, OperationAccepted)
+    """Stops a job with a savepoint."""
+
+    @Method
+    def cancel(self, job: str) -> Call[JobAnswer]:
+        """Ends a job now, without a savepoint."""
+        return Call("POST", f"{JOB}/cancel", JobAnswer, {"job_id": job})
+
+    rescale = action(f"{JOB}/rescale", RescaleRequest, RescaleAnswer, timeout_s=PLAN_TIMEOUT_S)
+    """Changes a running job's parallelism."""
+
+    update = change(JOB, UpdateRequest, UpdateAnswer)
+    """Changes a job's specification. The second argument is the revision that the change is for."""
+
+    rollback = action(f"{JOB}/rollback", RollbackRequest, UpdateAnswer, timeout_s=PLAN_TIMEOUT_S)
+    """Takes a job back to an earlier revision."""
+
+    plan = action(f"{JOB}/plan", UpdateRequest, PlanAnswer, timeout_s=PLAN_TIMEOUT_S)
+    """Shows the effects of a change of a job."""
+
+    clone = action(f"{JOB}/clone", CloneRequest, JobAnswer, timeout_s=PLAN_TIMEOUT_S)
+    """Creates a job with another job's specification and state."""
+
+    recover = creation("/v1/recover", RecoverRequest, RecoveredJobList, timeout_s=PLAN_TIMEOUT_S)
+    """Rebuilds jobs from the store after the database was lost."""
+
+    @ListMethod
+    def attempts(self, job: str, *, limit: int | None = None) -> Pages[AttemptAnswer]:
+        """Lists a job's attempts, the newest first."""
+        return Pages(Call("GET", f"{JOB}/attempts", AttemptList, {"job_id": job}, {"limit": limit}), "attempts")
+
+    @ListMethod
+    def exceptions(self, job: str, *, limit: int | None = None) -> Pages[JobExceptionAnswer]:
+        """Lists the failures of a job's runs, the newest first."""
+        return Pages(
+            Call("GET", f"{JOB}/exceptions", JobExceptionList, {"job_id": job}, {"limit": limit}), "exceptions"
+        )
+
+    @Method
+    def key_groups(self, job: str, *, operator: str | None = None) -> Call[KeyGroupsAnswer]:
+        """Shows each key group's size at the latest checkpoints, and its owner."""
+        return Call("GET", f"{JOB}/key-groups", KeyGroupsAnswer, {"job_id": job}, {"operator": operator})
+
+    @Method
+    def series(
+        self,
+        job: str,
+        *,
+        names: Sequence[SeriesName] | None = None,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        points: int | None = None,
+    ) -> Call[SeriesAnswer]:
+        """Shows a job's metrics over time, with events."""
+        query = {"names": names, "from_ms": from_ms, "to_ms": to_ms, "points": points}
+        return Call("GET", f"{JOB}/series", SeriesAnswer, {"job_id": job}, query)
+
+    @Method
+    def days(self, job: str, *, limit: int | None = None) -> Call[DayList]:
+        """Lists a job's records, restarts and checkpoints per day, the newest first."""
+        return Call("GET", f"{JOB}/days", DayList, {"job_id": job}, {"limit": limit})
+
+    @StreamMethod
+    def stream(self, job: str) -> Stream[ChangeEvent]:
+        """Reports changes of a job until the job is deleted."""
+        return _changes(f"{JOB}/stream", {"job_id": job})
+
+    @StreamMethod
+    def stream_all(self) -> Stream[ChangeEvent]:
+        """Reports changes of the jobs in the user's scope."""
+        return _changes("/v1/stream", {})
+
+
+def _changes(template: str, places: dict[str, str | int]) -> Stream[ChangeEvent]:
+    return Stream(Call("GET", template, object, places), ChangeEvent.of, ChangeEvent.is_last)

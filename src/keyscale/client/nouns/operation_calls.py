@@ -1,0 +1,70 @@
+"""Operations: long actions on a job, with one id."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from keyscale.api.schemas.operation import OperationAnswer
+
+from ..call import Call, Pause, Steps, Stream
+from ..errors import OperationFailedError, WaitTimeoutError
+from ..method import Method, Noun, S, StreamMethod
+
+OPERATION = "/v1/operations/{operation_id}"
+POLL_S = 0.2
+IN_PROGRESS = "IN_PROGRESS"
+COMPLETED = "COMPLETED"
+
+
+class Operations(Noun[S]):
+    """Operations. Each method takes an operation's id."""
+
+    @Method
+    def get(self, operation: str) -> Call[OperationAnswer]:
+        """Shows an operation."""
+        return show(operation)
+
+    @Method
+    def wait(self, operation: str, timeout_s: float | None = None) -> Steps[OperationAnswer]:
+        """Waits until an operation is COMPLETED, and returns it.
+
+        Raises:
+            OperationFailedError: The operation ended without success.
+            WaitTimeoutError: The time is over; the operation continues.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            answer: OperationAnswer = yield show(operation)
+            if answer.status == COMPLETED:
+                return answer
+            if answer.status != IN_PROGRESS:
+                raise OperationFailedError(_why(answer))
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeoutError(f"after {timeout_s:g} s {answer.kind} is still {IN_PROGRESS}")
+            yield Pause(POLL_S)
+
+    @StreamMethod
+    def stream(self, operation: str) -> Stream[OperationAnswer]:
+        """Yields an operation at each of its changes, until it has ended."""
+        call = Call("GET", f"{OPERATION}/stream", object, {"operation_id": operation})
+        return Stream(call, _operation, _has_ended)
+
+
+def show(operation: str) -> Call[OperationAnswer]:
+    """Returns the call that shows an operation."""
+    return Call("GET", OPERATION, OperationAnswer, {"operation_id": operation})
+
+
+def _operation(_: str, data: Any) -> OperationAnswer:
+    return OperationAnswer.model_validate(data)
+
+
+def _has_ended(operation: OperationAnswer) -> bool:
+    return operation.status != IN_PROGRESS
+
+
+def _why(operation: OperationAnswer) -> str:
+    failure = operation.failure_cause
+    reason = "no reason was given" if failure is None else f"{failure.code} {failure.message}"
+    return f"{operation.kind} ended as {operation.status}: {reason}"

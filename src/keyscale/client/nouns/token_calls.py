@@ -1,0 +1,30 @@
+"""Tokens of users."""
+
+from __future__ import annotations
+
+from keyscale.api.schemas.access_token import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
+
+from ..call import Call
+from ..method import Method, Noun, S, creation
+
+
+class Tokens(Noun[S]):
+    """Tokens of users."""
+
+    create = creation("/v1/tokens", TokenRequest, NewTokenAnswer)
+    """Creates a token; only the answer has its value."""
+
+    @Method
+    def list(self) -> Call[TokenList]:
+        """Lists all tokens without their values, the newest first."""
+        return Call("GET", "/v1/tokens", TokenList)
+
+    @Method
+    def revoke(self, token_id: str) -> Call[None]:
+        """Revokes a token, with the sessions that began with it."""
+        return Call("DELETE", "/v1/tokens/{token_id}", None, {"token_id": token_id})
+
+    @Method
+    def whoami(self) -> Call[UserAnswer]:
+        """Shows the name, role and scope of the client's own token."""
+        return Call("GET", "/v1/whoami", UserAnswer)

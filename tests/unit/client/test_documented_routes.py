@@ -1,0 +1,172 @@
+"""Each method of the client is a route of the OpenAPI document, and each route has a method."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pydantic import BaseModel
+
+from keyscale.api.settings import Settings
+from keyscale.api.web.app import create_app, make_context
+from keyscale.api.web.openapi import describe
+from keyscale.client.call import PLACE, Call, Pages, Stream
+from keyscale.client.keyscale import NOUNS
+from keyscale.client.method import ListMethod, Method, StreamMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+ARTIFACT_ID = "5f0c3f6f5a6e4a6f9d1e0b7c8a9b0c1d"
+SAMPLES: dict[str, Any] = {
+    "job": "flights",
+    "number": 7,
+    "to": 8,
+    "content": b"",
+    "name": "flights",
+    "artifact_id": ARTIFACT_ID,
+    "parallelism": 2,
+    "revision": 3,
+    "role": "VIEWER",
+    "labels": {},
+    "spec": {"artifact_id": ARTIFACT_ID},
+}
+"""Values of required arguments; the rest are texts."""
+BY_THE_CLIENT = {"after", "seconds"}
+"""Parameters that the client sets itself: it reads lists part by part, and opens streams again."""
+
+
+@dataclass(frozen=True)
+class Described:
+    """A method of the client and its call."""
+
+    name: str
+    call: Call[Any]
+    is_list: bool = False
+
+
+def described_methods() -> Iterator[Described]:
+    for noun in NOUNS:
+        for name, method in vars(noun).items():
+            if isinstance(method, (Method, ListMethod, StreamMethod)):
+                if name == "upload":
+                    continue  # reads a file; upload_content sends the same
+                yield described(f"{noun.__name__}.{name}", method)
+
+
+def described(name: str, method: Method[Any, Any] | ListMethod[Any, Any] | StreamMethod[Any, Any]) -> Described:
+    parameters = list(inspect.signature(method.function).parameters.values())[1:]
+    own = [each for each in parameters if each.kind is each.POSITIONAL_ONLY or each.kind is each.POSITIONAL_OR_KEYWORD]
+    arguments = [SAMPLES.get(each.name, "text") for each in own if each.default is each.empty]
+    options = {}
+    request = getattr(method, "request", None)
+    if request is not None:
+        options = {field: SAMPLES[field] for field, info in request.model_fields.items() if info.is_required()}
+    answer = method.function(None, *arguments, **options)
+    if inspect.isgenerator(answer):
+        steps: Generator[Call[Any], Any, Any] = answer
+        return Described(name, next(steps))
+    if isinstance(answer, Pages):
+        return Described(name, answer.call, is_list=True)
+    return Described(name, answer.call if isinstance(answer, Stream) else answer)
+
+
+METHODS = list(described_methods())
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("home")
+    settings = Settings(home=home, store_url=home.as_uri(), database_url="postgresql+psycopg://127.0.0.1:1/none")
+    context = make_context(settings)
+    document = describe(create_app(context, reconcile=False))
+    context.engine.dispose()
+    return document
+
+
+def differences(method: Described, document: dict[str, Any]) -> list[str]:
+    """Says in what a method differs from the route that it calls."""
+    call = method.call
+    route = document["paths"].get(call.template, {}).get(call.method.lower())
+    if route is None:
+        return [f"there is no route {call.method} {call.template}"]
+    found = []
+    parameters = route.get("parameters", [])
+    places = {each["name"] for each in parameters if each["in"] == "path"}
+    if not places == set(PLACE.findall(call.template)) == set(call.places):
+        found.append(f"places: {set(call.places)}")
+    query = {each["name"] for each in parameters if each["in"] == "query"}
+    if set(call.query) != query - BY_THE_CLIENT:
+        found.append(f"query: {set(call.query)}, not {query - BY_THE_CLIENT}")
+    if ("after" in query) > method.is_list and "limit" not in call.query:
+        found.append("it reads one part of a list")
+    if (call.if_match is not None) != any(each["name"].lower() == "if-match" for each in parameters):
+        found.append("If-Match")
+    if body_of(call) != sent_of(route):
+        found.append(f"body: {body_of(call)}, not {sent_of(route)}")
+    if (answer_of(call)) not in answers_of(route):
+        found.append(f"answer: {answer_of(call)}, not {answers_of(route)}")
+    return found
+
+
+def body_of(call: Call[Any]) -> str | None:
+    if call.file is not None:
+        return "form"
+    return type(call.body).__name__ if isinstance(call.body, BaseModel) else None
+
+
+def sent_of(route: dict[str, Any]) -> str | None:
+    content = route.get("requestBody", {}).get("content", {})
+    if "multipart/form-data" in content:
+        return "form"
+    return named(content["application/json"]["schema"]) if content else None
+
+
+def named(schema: dict[str, Any]) -> str | None:
+    """Returns the name of a schema's model, which may be null."""
+    options = [schema, *schema.get("anyOf", ())]
+    return next((each["$ref"].rsplit("/", 1)[1] for each in options if "$ref" in each), None)
+
+
+def answer_of(call: Call[Any]) -> str | None:
+    is_model = call.answer is not None and issubclass(call.answer, BaseModel)
+    return call.answer.__name__ if is_model and call.answer is not None else None
+
+
+def answers_of(route: dict[str, Any]) -> set[str | None]:
+    found = set()
+    for status, answer in route["responses"].items():
+        if status.startswith("2"):
+            content = answer.get("content", {})
+            found.add(named(content["application/json"]["schema"]) if "application/json" in content else None)
+    return found
+
+
+@pytest.mark.parametrize("method", METHODS, ids=[each.name for each in METHODS])
+def test_a_method_calls_a_route_as_the_document_describes_it(method: Described, document: dict[str, Any]) -> None:
+    assert differences(method, document) == []
+
+
+def test_every_route_has_a_method(document: dict[str, Any]) -> None:
+    called = {(each.call.method, each.call.template) for each in METHODS}
+    routes = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert sorted(routes - called - {("GET", "/v1/openapi.json")}) == []
+
+
+def test_each_difference_is_noticed(document: dict[str, Any]) -> None:
+    method = next(each for each in METHODS if each.name == "Jobs.update")
+    for change in (
+        lambda route: route["parameters"].append({"in": "query", "name": "more"}),
+        lambda route: route["parameters"].append({"in": "path", "name": "more"}),
+        lambda route: route["parameters"].remove(next(e for e in route["parameters"] if e["in"] == "header")),
+        lambda route: route["requestBody"]["content"]["application/json"].update(schema={"$ref": "#/x/Other"}),
+        lambda route: route["responses"].clear(),
+    ):
+        other = copy.deepcopy(document)
+        assert differences(method, other) == []
+        change(other["paths"][method.call.template][method.call.method.lower()])
+        assert len(differences(method, other)) == 1
+    assert differences(method, {"paths": {}}) != []
