@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import Attempt, OperatorUid, SubtaskIndex
-from keyscale.state.doors.keyed import BatchClock, HeapEngine, KeyedStateBackend, OperatorStateBackend, redistribute
-from keyscale.state.doors.values import (
-    KEY_GROUP_BYTES,
-    HashId,
-    assign_to_key_groups,
-    hash_codes,
-    key_group_range,
-    subtask_for_key_group,
+from keyscale.state.doors.keyed import (
+    BatchClock,
+    MemorySnapshot,
+    MemoryState,
+    OperatorStateBackend,
+    memory_snapshot,
+    redistribute,
 )
+from keyscale.state.doors.values import HashId, assign_to_key_groups, hash_codes, key_group_range, subtask_for_key_group
 
 from ..errors import InvalidSchemaError, InvalidTopologyError, OutputTypeError
 from ..functions.batch_function import KeyedBatchFunction
@@ -52,7 +52,7 @@ from ..spark_internals.function_copies import worker_copy
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from keyscale.state.doors.keyed import KeyedSchema, MapStateDescriptor, OperatorStateSnapshot, StoredKey
+    from keyscale.state.doors.keyed import KeyedStateBackend, MapStateDescriptor, OperatorStateSnapshot, StoredKey
 
     from ..functions.process_function import Row
 
@@ -112,11 +112,15 @@ class HarnessSnapshot:
     A savepoint would hold the same state.
     """
 
-    families: dict[str, list[tuple[bytes, bytes]]]
-    schema: KeyedSchema | None
+    keyed: MemorySnapshot
     processing_time_ms: int
     watermark_ms: int
     operator_states: tuple[OperatorStateSnapshot, ...] = ()
+
+    @property
+    def families(self) -> dict[str, list[tuple[bytes, bytes]]]:
+        """The stored keys and values by column family."""
+        return self.keyed.families
 
 
 class OperatorHarness:
@@ -209,7 +213,7 @@ class OperatorHarness:
         self._clock = BatchClock()
         self._outputs: dict[str, list[Row]] = {}
         self.late_records = self.dead_letters = 0
-        self._open(HarnessSnapshot({}, None, self._clock.processing_time_ms, self._clock.event_time_ms))
+        self._open(HarnessSnapshot(MemorySnapshot(), self._clock.processing_time_ms, self._clock.event_time_ms))
 
     def process(self, *records: Any) -> None:
         """Processes a batch of records.
@@ -271,17 +275,12 @@ class OperatorHarness:
             StateSchemaMismatchError: The function has not declared the state; it does so in `open`, with the first
                 batch.
         """
-        return [entry for state in self._states for entry in state.dump(name)]
+        return [entry for state in self._states for entry in state.backend.dump(name)]
 
     def snapshot(self) -> HarnessSnapshot:
         """Returns the operator's whole state and its times."""
-        families: dict[str, list[tuple[bytes, bytes]]] = {}
-        for engine in self._engines:
-            for family in engine.families():
-                families.setdefault(family, []).extend(engine.scan(family, b"", None))
         return HarnessSnapshot(
-            families,
-            self._states[0].schema,
+            memory_snapshot(self._states),
             self._clock.processing_time_ms,
             self._clock.event_time_ms,
             tuple(operator.snapshot() for operator in self._operators),
@@ -319,24 +318,14 @@ class OperatorHarness:
         return later
 
     def _open(self, snapshot: HarnessSnapshot) -> None:
-        self._engines: list[HeapEngine] = []
-        self._states: list[KeyedStateBackend] = []
+        self._states: list[MemoryState] = []
         self._operators = self._dealt(snapshot.operator_states)
         for index in range(self._info.parallelism):
             owned = key_group_range(self._info.max_parallelism, self._info.parallelism, index)
-            engine = HeapEngine()
-            for family, entries in snapshot.families.items():
-                engine.write(
-                    (family, key, value)  # type: ignore[misc]  # a Mutation is this tuple
-                    for key, value in entries
-                    if owned.start <= int.from_bytes(key[:KEY_GROUP_BYTES], "big") <= owned.end
-                )
             # One clock per subtask: a subtask's timers must not advance the time that the next subtask's records see.
             clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
             stored_key = self._logic.stored_key(self._key_schema)
-            state = KeyedStateBackend(engine, stored_key, clock, schema=snapshot.schema, key_group_range=owned)
-            self._engines.append(engine)
-            self._states.append(state)
+            self._states.append(MemoryState(stored_key, clock, snapshot.keyed, owned))
 
     def _dealt(self, snapshots: Sequence[OperatorStateSnapshot]) -> list[OperatorStateBackend]:
         """Returns operator state as a restart redistributes it, at this parallelism."""
@@ -361,21 +350,26 @@ class OperatorHarness:
         try:
             for index, state in enumerate(self._states):
                 self._run_subtask(
-                    index, state, rows.get(index), watermark_ms=watermark_ms, outputs=outputs, broadcast=broadcast
+                    index,
+                    state.backend,
+                    rows.get(index),
+                    watermark_ms=watermark_ms,
+                    outputs=outputs,
+                    broadcast=broadcast,
                 )
             if broadcast:
                 check_alike(self._info.operator_uid, [each.broadcast_digest() for each in self._operators])
         except BaseException:
             self._resources.clear()
             for state in self._states:
-                state.discard()
+                state.backend.discard()
             self._operators = before
             self.late_records, self.dead_letters = counted_before
             raise
         for operator in self._operators:
             operator.changed()
-        for engine, state in zip(self._engines, self._states, strict=True):
-            engine.write_runs(state.drain())
+        for state in self._states:
+            state.commit()
         if watermark_ms is not None:
             self._clock.advance(event_time_ms=watermark_ms)
         for tag, taken in outputs.items():

@@ -5,7 +5,6 @@ It needs neither RocksDB nor an object store.
 
 from __future__ import annotations
 
-from ..engine.heap import HeapEngine
 from ..engine.rocksdb_settings import RocksDbSettings
 from ..errors import DescriptorError, StateSchemaMismatchError
 from ..keyed.aggregating import AggregateFunction, AggregatingState, ReducingState
@@ -22,7 +21,7 @@ from ..keyed.descriptors import (
 )
 from ..keyed.list import ListState
 from ..keyed.map import MapState
-from ..keyed.schema import KeyedSchema
+from ..keyed.memory_state import MemorySnapshot, MemoryState, memory_snapshot
 from ..keyed.stamp import STAMP_MIN_MS
 from ..keyed.timer_queue import Timer, TimerQueue
 from ..keyed.ttl import Ttl, UpdateType, check_ttl
@@ -47,13 +46,13 @@ __all__ = [
     "BroadcastState",
     "Clock",
     "DescriptorError",
-    "HeapEngine",
-    "KeyedSchema",
     "KeyedStateBackend",
     "ListState",
     "ListStateDescriptor",
     "MapState",
     "MapStateDescriptor",
+    "MemorySnapshot",
+    "MemoryState",
     "OperatorListState",
     "OperatorStateBackend",
     "OperatorStateSnapshot",
@@ -73,5 +72,6 @@ __all__ = [
     "check_name",
     "check_ttl",
     "check_type",
+    "memory_snapshot",
     "redistribute",
 ]

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from ..errors import KeyTooLargeError, SerializationError
 from ..keys.hashing import HashId, hash_codes
-from ..keys.key_groups import (
-    KEY_GROUP_BYTES,
-    KeyGroupRange,
-    assign_to_key_groups,
-    key_group_range,
-    subtask_for_key_group,
-)
+from ..keys.key_groups import KeyGroupRange, assign_to_key_groups, key_group_range, subtask_for_key_group
 from ..keys.key_hash import KEY_HASH_VERSION, key_hashes
 from ..serializers.arrow_columns import column_over, fixed_values
 from ..serializers.conversions import column_of, exact_array, exact_cast, exact_classes, other_names
 from ..serializers.key_columns import encoded_keys
 
 __all__ = [
-    "KEY_GROUP_BYTES",
     "KEY_HASH_VERSION",
     "HashId",
     "KeyGroupRange",

@@ -48,7 +48,7 @@ from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.jobs.spark_internals.source_inputs import kinds_of
 from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.state.doors.commits import OperatorDeclaration
-from keyscale.state.doors.keyed import BatchClock, HeapEngine, KeyedStateBackend, OperatorStateBackend
+from keyscale.state.doors.keyed import BatchClock, MemoryState, OperatorStateBackend
 from keyscale.state.doors.planning import DeclaredOperator
 from keyscale.state.doors.subtasks import SubtaskSpec
 from keyscale.state.doors.values import HashId
@@ -127,7 +127,7 @@ def declared_operators(topology: Topology, question: ProgramQuestion) -> list[De
 
 
 def _operator(node: OperatorNode, question: ProgramQuestion) -> DeclaredOperator:
-    keyed = KeyedStateBackend(HeapEngine(), node.key_schema, BatchClock())
+    keyed = MemoryState(node.key_schema, BatchClock()).backend
     operator_state = OperatorStateBackend()
     spec = SubtaskSpec(
         job_id=JobId("plan"),
