@@ -20,6 +20,7 @@ from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.protocol.storable_text import is_storable
+from keyscale.state.doors.bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.doors.catalogue import DocumentCorruptError, FormatTooNewError, read_job_record
 from keyscale.state.doors.objects import (
     InvalidObjectPathError,
@@ -37,7 +38,6 @@ from keyscale.state.doors.paths import (
     recorded_job,
     split_location,
 )
-from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND
 
 from ..errors import JobNameTakenError, JobRecordInvalidError, RequestInvalidError
 from ..libraries.artifact_inspection import inspect_artifact

@@ -14,6 +14,7 @@ from keyscale.db.statuses import ClaimMode, RestoreMode
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.jobs.protocol.storable_text import storable
+from keyscale.state.doors.bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.doors.catalogue import SnapshotKind
 from keyscale.state.doors.paths import (
     InvalidNameError,
@@ -23,7 +24,6 @@ from keyscale.state.doors.paths import (
     location_of,
     split_location,
 )
-from keyscale.state.doors.planning import MAX_PARALLELISM_UPPER_BOUND
 
 from ..errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
 from ..lifecycle.job_transaction import JobTransaction

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeGuard, get_
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from keyscale.state.doors.bounds import default_max_parallelism
+
 from .chosen import Chosen
 
 if TYPE_CHECKING:
@@ -31,9 +33,6 @@ KEY_GROUPS_MAX = 32_768
 
 
 def _default_max_parallelism(given: dict[str, Any]) -> int:
-    # Only the control plane needs the default, and has imported the rules of state; a driver need not.
-    from keyscale.state.doors.planning import default_max_parallelism  # noqa: PLC0415
-
     return default_max_parallelism(given.get("parallelism", 1))
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from ..documents.manifest import size_bytes_of
 from ..inspection.stored_state import UNNAMED_SOURCE, StoredState, read_stored_state
-from ..keys.key_groups import MAX_PARALLELISM_UPPER_BOUND, default_max_parallelism
 from ..restore.movement import movements, skew
 from ..restore.program_change import DeclaredOperator, OperatorChange, operator_changes
 
 __all__ = [
-    "MAX_PARALLELISM_UPPER_BOUND",
     "UNNAMED_SOURCE",
     "DeclaredOperator",
     "OperatorChange",
     "StoredState",
-    "default_max_parallelism",
     "movements",
     "operator_changes",
     "read_stored_state",

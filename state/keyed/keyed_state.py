@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ..errors import DescriptorError, KeyGroupError, KeyTooLargeError, NoCurrentKeyError
-from ..keys.key_groups import KEY_GROUP_BYTES, MAX_PARALLELISM_UPPER_BOUND, KeyGroupRange
+from ..keys.key_groups import KEY_GROUP_BYTES, KeyGroupRange
+from ..keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from ..keys.stored_key import KeyBatch, check_key_size
 from ..serializers.arrow_columns import fixed_values
 from ..serializers.key_codecs import PRESENT, integer_packing

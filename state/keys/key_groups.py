@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import KeyGroupError
 from .hashing import HashId, hash_code
+from .parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-MAX_PARALLELISM_LOWER_BOUND = 128
-MAX_PARALLELISM_UPPER_BOUND = 32768
 KEY_GROUP_BYTES = 2
 
 _MASK = 0xFFFFFFFF
@@ -154,18 +153,6 @@ def subtask_for_key_group(key_group: int, max_parallelism: int, parallelism: int
     if not 0 <= key_group < max_parallelism:
         raise KeyGroupError(f"key group {key_group} does not exist at max parallelism {max_parallelism}")
     return key_group * parallelism // max_parallelism
-
-
-def default_max_parallelism(parallelism: int) -> int:
-    """Returns the default max parallelism of a job.
-
-    It is 1.5 times the parallelism, rounded up to a power of two, within Flink's bounds, 128 to 32768.
-    """
-    if parallelism < 1:
-        raise KeyGroupError(f"parallelism must be at least 1, not {parallelism}")
-    wanted = parallelism + parallelism // 2
-    power = 1 << (wanted - 1).bit_length()
-    return min(max(power, MAX_PARALLELISM_LOWER_BOUND), MAX_PARALLELISM_UPPER_BOUND)
 
 
 def check_max_parallelism(max_parallelism: int) -> None:

@@ -23,7 +23,7 @@ from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import BatchTooLargeError, KeyGroupError, KeyTooLargeError, ValueTooLargeError
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
+from keyscale.state.keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.keys.stored_key import KEY_BYTES_MAX
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore

@@ -20,7 +20,7 @@ from keyscale.db.statuses import ClaimMode, RestoreMode, Role
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import CheckpointStatus
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.keys.key_groups import MAX_PARALLELISM_UPPER_BOUND
+from keyscale.state.keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import Layout, location_of
 
 MINE = Job(id="mine", store_url="file:///store", max_parallelism=8, hash_id="spark")

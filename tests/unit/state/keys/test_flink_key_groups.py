@@ -14,10 +14,10 @@ from keyscale.state.keys.hashing import HashId, hash_codes
 from keyscale.state.keys.key_groups import (
     assign_to_key_group,
     assign_to_key_groups,
-    default_max_parallelism,
     key_group_range,
     subtask_for_key_group,
 )
+from keyscale.state.keys.parallelism_bounds import default_max_parallelism
 from tests.support.repository import GOLDEN
 
 VECTORS = json.loads((GOLDEN / "flink-key-groups-v1.json").read_text())
