@@ -9,13 +9,14 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from .connections import without_time_limits
 from .errors import SchemaTooNewError, SchemaUnreleasedError
+from .models import SeriesPoint
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
 _MIGRATION_LOCK = 0x6B657973  # "keys", as in `PostgresSink`: replicas migrate one after another
 
@@ -47,6 +48,17 @@ def migrate(engine: Engine) -> None:
             raise refusal_of_unknown_revision(current)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        _add_series(connection)
+
+
+def _add_series(connection: Connection) -> None:
+    """Adds the columns of new metrics; an empty column costs nothing."""
+    table = SeriesPoint.__tablename__
+    known = {column["name"] for column in inspect(connection).get_columns(table)}
+    for column in SeriesPoint.__table__.columns:
+        if column.name not in known:
+            kind = column.type.compile(connection.dialect)
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
 
 
 def refusal_of_unknown_revision(revision: str) -> SchemaTooNewError | SchemaUnreleasedError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hmac
+import json
 import math
 import re
 from functools import cache
@@ -23,6 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from keyscale.db.repositories import events
+from keyscale.metrics import COUNTER, OBSERVED, charts
 
 from ..access import browser_sessions
 from ..access.browser_sessions import SESSION_COOKIE, require_own_origin
@@ -83,6 +85,26 @@ _files = StaticFiles(directory=STATIC)
 _LIBRARY_FILE = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 CHART_LIBRARY = f"plotly-{sha256(_LIBRARY_FILE.read_bytes()).hexdigest()[:16]}.js"
 """The name under which the chart library is served; the library is a third-party file."""
+
+CHARTS = json.dumps(
+    [
+        {
+            "title": chart.title,
+            "kind": chart.kind,
+            "lines": [
+                {
+                    "name": metric.name,
+                    "label": metric.label,
+                    "held": metric.is_held,
+                    "lasting": metric.scope is OBSERVED or metric.kind is COUNTER,
+                }
+                for metric in chart.lines
+            ],
+        }
+        for chart in charts()
+    ]
+)
+"""The charts of a job, for the page that draws them."""
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -273,7 +295,9 @@ def _page_of_session(request: Request, page: str, values: dict[str, str]) -> Res
     if SESSION_COOKIE not in request.cookies:
         address = request.url.path + (request.url.query and f"?{request.url.query}")
         return RedirectResponse(f"/ui/login?next={quote(address)}", status_code=303, headers=HEADERS)
-    return _page(f"{page}.html", {"page": page, "tabs": TABS, "chart_library": CHART_LIBRARY, **values})
+    return _page(
+        f"{page}.html", {"page": page, "tabs": TABS, "chart_library": CHART_LIBRARY, "charts": CHARTS, **values}
+    )
 
 
 def _own_address(address: str) -> str:

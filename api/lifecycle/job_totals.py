@@ -8,17 +8,19 @@ from msgspec.structs import asdict
 
 from keyscale.db.repositories import attempts
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.metrics import JOB_COUNTERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from sqlalchemy.orm import Session
 
+    from keyscale.metrics import Metric
     from keyscale.state.doors.catalogue import JobCounters
 
 NUMBER_MAX = 2**53
 """Larger numbers are invalid: JSON readers would round them, and times are always smaller."""
-_ZERO = {"input_records": 0, "output_records": 0, "late_records": 0, "dead_letters": 0, "lost_records": 0}
+_ZERO = {metric.name: 0 for metric in JOB_COUNTERS}
 
 
 def totals_before(session: Session, job_id: str, number: int) -> dict[str, int]:
@@ -83,12 +85,11 @@ def with_log_counters(reported: Mapping[str, Any] | None, counters: JobCounters)
 
 
 def _counted(metrics: DriverMetrics) -> dict[str, int]:
-    counted = {
-        "input_records": metrics.input_records,
-        "output_records": metrics.output_records,
-        "late_records": sum(operator.late_records for operator in metrics.operators),
-        "dead_letters": sum(operator.dead_letters for operator in metrics.operators)
-        + sum(sink.dead_letters for sink in metrics.sinks),
-        "lost_records": metrics.lost_records,
-    }
-    return {name: max(0, number) for name, number in counted.items()}
+    return {metric.name: max(0, _count(metric, metrics)) for metric in JOB_COUNTERS}
+
+
+def _count(metric: Metric, metrics: DriverMetrics) -> int:
+    """Returns what a driver has counted since it started, of its operators and sinks together if they count."""
+    if not metric.of_job:
+        return int(getattr(metrics, metric.field))
+    return sum(getattr(part, metric.name, 0) for part in (*metrics.operators, *metrics.sinks))

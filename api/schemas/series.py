@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from keyscale.metrics import SHOWN_SERIES
+
 from .base import Answer
 
+if TYPE_CHECKING:
 
-class SeriesName(StrEnum):
-    """The series of a job."""
+    class SeriesName(StrEnum):
+        """The series of a job, by the declarations in `keyscale.metrics`."""
 
-    INPUT_RATE = "input_rate"  # records per second, from one point to the next
-    OUTPUT_RATE = "output_rate"  # likewise
-    PROCESSED_RATE = "processed_rate"  # records per second while batches run
-    BUSY_RATIO = "busy_ratio"
-    BATCH_DURATION_MS = "batch_duration_ms"
-    LAG_RECORDS = "lag_records"
-    LAG_MS = "lag_ms"
-    WATERMARK_MS = "watermark_ms"
-    STATE_SIZE = "state_size"
-    INPUT_RECORDS = "input_records"
-    OUTPUT_RECORDS = "output_records"
-    LATE_RECORDS = "late_records"
-    DEAD_LETTERS = "dead_letters"
-    LOST_RECORDS = "lost_records"
-    CHECKPOINT_DURATION_MS = "checkpoint_duration_ms"
-    CHECKPOINTED_SIZE = "checkpointed_size"
+else:
+    SeriesName = StrEnum("SeriesName", {metric.name.upper(): metric.name for metric in SHOWN_SERIES})
+    SeriesName.__doc__ = "The series of a job."
 
 
 class MarkKind(StrEnum):

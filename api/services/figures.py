@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverState
+from keyscale.metrics import FIGURES, GAUGE
 
 from ..lifecycle.job_totals import NUMBER_MAX, added_totals, waiting_records
 from ..schemas.figures import FiguresAnswer
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
     from ..schemas.job import AttemptSummaryAnswer
 
+KNOWN_WHILE_IDLE = ("input_rate", "busy_ratio")
+"""The metrics that a driver knows before its first batch, if there is no input."""
+REPORTED_GAUGES = tuple(
+    metric for metric in FIGURES if metric.kind is GAUGE and metric.reported_as and metric.name != "lag_records"
+)
 SILENT_MS = 15_000
 """The metrics of a driver that has been silent for longer are outdated."""
 
@@ -60,10 +66,12 @@ def _gauges(metrics: DriverMetrics | None) -> dict[str, Any]:
     has_run = metrics is not None and metrics.batches > 0
     is_idle = metrics is not None and metrics.waits_for_input
     return {
-        "input_rate": metrics.input_records_per_second if metrics and (has_run or is_idle) else None,
-        "processed_rate": metrics.processed_records_per_second if metrics and has_run else None,
-        "busy_ratio": metrics.busy_ratio if metrics and (has_run or is_idle) else None,
-        "batch_duration_ms": metrics.batch_duration_ms if metrics and has_run else None,
+        **{
+            metric.name: getattr(metrics, metric.field)
+            if has_run or (is_idle and metric.name in KNOWN_WHILE_IDLE)
+            else None
+            for metric in REPORTED_GAUGES
+        },
         "lag_ms": _lag_ms(metrics),
         "watermark_ms": _watermark_ms(metrics),
     }

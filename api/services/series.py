@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from operator import mul
+from operator import itemgetter, mul
 from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
-from keyscale.db.repositories.series import AVERAGED, COLUMNS, LARGEST, LATEST, RINGS, SMALLEST, SUMMED, Ring
+from keyscale.db.repositories.series import RINGS, Ring
 from keyscale.jobs.protocol.operations import OperationKind
+from keyscale.metrics import FIGURES, LARGEST, LATEST, MEAN, OBSERVED, RATE, SERIES, SHOWN_SERIES, SMALLEST, SUM
 
 from ..errors import RequestInvalidError
 from ..lifecycle.job_totals import known_before, waiting_records
@@ -18,19 +19,21 @@ from .figures import figures_of
 from .jobs import require_job_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
     from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
+    from keyscale.metrics import Fold, Metric
 
     from .context import Context
 
 SAMPLE_MS = RINGS[0].step_ms
 SPAN_MS = 3_600_000
 MARKS_MAX = 500
-_RATES = {SeriesName.INPUT_RATE: "input_records", SeriesName.OUTPUT_RATE: "output_records"}
+_RATES = {metric.name: metric.source for metric in SHOWN_SERIES if metric.fold is RATE}
+_SAMPLED = tuple(metric.name for metric in FIGURES if metric in SERIES and metric.scope is not OBSERVED)
 _OF_CHANGE = {
     OperationKind.RESCALE: MarkKind.RESCALE,
     OperationKind.RESTART: MarkKind.RESTART,
@@ -47,6 +50,13 @@ _MARKS = {
     **{f"{kind}_{how}": MarkKind.ROLLBACK for kind in _OF_CHANGE for how in ("ROLLED_BACK", "FAILED")},
     **{f"{kind}_{how}": _OF_CHANGE[kind] for kind in _OF_CHANGE for how in ("COMPLETED", "CANCELLED")},
 }
+_FOLDS: dict[Fold | None, Callable[[list[float]], float]] = {
+    LATEST: itemgetter(-1),
+    LARGEST: max,
+    SMALLEST: min,
+    SUM: sum,
+}
+"""How the values of one step become one; the database merges values in the same way."""
 
 
 def is_sample_due(attempt: Attempt, message: Heartbeat, at_ms: int) -> bool:
@@ -92,7 +102,7 @@ def sample(
         at_ms: The time of the report.
     """
     figures = figures_of(metrics, before, None, is_current=is_current, at_ms=at_ms)
-    kept = figures.model_dump(exclude={"state_size", "input_rate", "lag_records", "lag_records_at_ms"})
+    kept = figures.model_dump(include=set(_SAMPLED))
     kept["lag_records"] = waiting_records(None, metrics, at_ms).get("lag_records")
     series.store(session, job_id, at_ms, kept)
 
@@ -202,24 +212,21 @@ def merged(rows: Sequence[SeriesPoint], step_ms: int) -> dict[int, dict[str, Any
     steps: dict[int, list[SeriesPoint]] = {}
     for row in rows:
         steps.setdefault(row.at_ms - row.at_ms % step_ms, []).append(row)
-    return {at_ms: {name: _merged_value(name, members) for name in COLUMNS} for at_ms, members in steps.items()}
+    return {
+        at_ms: {metric.name: _merged_value(metric, members) for metric in SERIES} for at_ms, members in steps.items()
+    }
 
 
-def _merged_value(name: str, members: Sequence[SeriesPoint]) -> float | None:
-    known: list[float] = [value for row in members if (value := getattr(row, name)) is not None]
-    if not known:
+def _merged_value(metric: Metric, members: Sequence[SeriesPoint]) -> float | None:
+    known = [row for row in members if getattr(row, metric.name) is not None]
+    values: list[float] = [getattr(row, metric.name) for row in known]
+    if not values:
         return None
-    if name in LATEST:
-        return known[-1]
-    if name in LARGEST:
-        return max(known)
-    if name in SMALLEST:
-        return min(known)
-    if name in SUMMED:
-        return sum(known)
-    weights = [getattr(row, AVERAGED[name]) for row in members if getattr(row, name) is not None]
+    if metric.time_fold is not MEAN:
+        return _FOLDS[metric.time_fold](values)
+    weights = [getattr(row, metric.weighed_by) for row in known]
     whole = sum(weights)
-    return sum(map(mul, known, weights)) / whole if whole else None
+    return sum(map(mul, values, weights)) / whole if whole else None
 
 
 def counted_at(rows: Sequence[SeriesPoint], step_ms: int, now: int) -> dict[int, int]:

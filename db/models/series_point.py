@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from sqlalchemy import text
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Float, text
 from sqlalchemy.orm import Mapped, mapped_column
+
+from keyscale.metrics import SERIES
 
 from ..base import Base
 
 
 class SeriesPoint(Base):
     """A job's metrics in one step of time; None where unknown.
+
+    Each metric with a series has a column, by its declaration in `keyscale.metrics`; `migrate` adds the columns.
 
     `samples` is the weight of the means of batches, `busy_samples` the weight of `busy_ratio`, which is known even
     before the first batch.
@@ -27,23 +33,11 @@ class SeriesPoint(Base):
     at_ms: Mapped[int]
     samples: Mapped[int]
     busy_samples: Mapped[int] = mapped_column(default=0, server_default=text("0"))
-    input_records: Mapped[int | None]
-    output_records: Mapped[int | None]
-    late_records: Mapped[int | None]
-    dead_letters: Mapped[int | None]
-    lost_records: Mapped[int | None]
-    processed_rate: Mapped[float | None]
-    busy_ratio: Mapped[float | None]
-    batch_duration_ms: Mapped[float | None]
-    lag_records: Mapped[int | None]
-    lag_ms: Mapped[int | None]
-    watermark_ms: Mapped[int | None]
-    state_size: Mapped[int | None]
-    checkpointed_size: Mapped[int | None]
-    checkpoint_duration_ms: Mapped[int | None]
-    checkpoint_duration_min_ms: Mapped[int | None]
-    checkpoint_duration_sum_ms: Mapped[int | None]
-    checkpoints_completed: Mapped[int | None]
-    checkpoints_failed: Mapped[int | None]
-    checkpointed_bytes: Mapped[int | None]
-    restarts: Mapped[int | None]
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+for metric in SERIES:
+    setattr(SeriesPoint, metric.name, mapped_column(BigInteger if metric.is_whole else Float, nullable=True))

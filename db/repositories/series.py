@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import BigInteger, bindparam, delete, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
+from keyscale.metrics import LARGEST, LATEST, MEAN, SERIES, SMALLEST, SUM
+
 from ..models import SeriesPoint
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import TextClause
     from sqlalchemy.orm import Session
+
+    from keyscale.metrics import Fold
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,40 +49,21 @@ RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881), DAYS)
 30 days have steps of 15 minutes, two years have steps of a day.
 """
 
-LATEST = ("watermark_ms", "state_size")
-"""The latest of several values in a step counts."""
-COUNTERS = ("input_records", "output_records", "late_records", "dead_letters", "lost_records")
-LARGEST = (*COUNTERS, "lag_records", "lag_ms", "checkpointed_size", "checkpoint_duration_ms")
-"""The largest value counts; counters only grow."""
-SMALLEST = ("checkpoint_duration_min_ms",)
-"""The smallest value counts."""
-SUMMED = (
-    "checkpoints_completed",
-    "checkpoints_failed",
-    "checkpointed_bytes",
-    "checkpoint_duration_sum_ms",
-    "restarts",
-)
-"""The values are added."""
-AVERAGED = {"processed_rate": "samples", "batch_duration_ms": "samples", "busy_ratio": "busy_samples"}
-"""Their mean counts, weighted by the column of samples named here."""
 SUM_MAX = 2**61
 """The limit of sums, so that two can be added."""
-COLUMNS = (*LATEST, *LARGEST, *SMALLEST, *SUMMED, *AVERAGED)
-_WEIGHTS = ("samples", "busy_samples")
-_MERGED = {
-    **dict.fromkeys(LATEST, "coalesce(excluded.{0}, old.{0})"),
-    **dict.fromkeys(LARGEST, "greatest(excluded.{0}, old.{0})"),
-    **dict.fromkeys(SMALLEST, "least(excluded.{0}, old.{0})"),
+COLUMNS = tuple(metric.name for metric in SERIES)
+_WEIGHTS = tuple(sorted({metric.weighed_by for metric in SERIES if metric.time_fold is MEAN}, reverse=True))
+_FOLDS: dict[Fold | None, str] = {
+    LATEST: "coalesce(excluded.{0}, old.{0})",
+    LARGEST: "greatest(excluded.{0}, old.{0})",
+    SMALLEST: "least(excluded.{0}, old.{0})",
     # A job that reports arbitrary numbers fills its columns, and statements do not fail.
-    **dict.fromkeys(SUMMED, f"least(coalesce(old.{{0}} + excluded.{{0}}, excluded.{{0}}, old.{{0}}), {SUM_MAX})"),
-    **dict.fromkeys(
-        AVERAGED,
-        "coalesce((old.{0} * old.{1} + excluded.{0} * excluded.{1}) / nullif(old.{1} + excluded.{1}, 0),"
-        " excluded.{0}, old.{0})",
-    ),
+    SUM: f"least(coalesce(old.{{0}} + excluded.{{0}}, excluded.{{0}}, old.{{0}}), {SUM_MAX})",
+    MEAN: "coalesce((old.{0} * old.{1} + excluded.{0} * excluded.{1}) / nullif(old.{1} + excluded.{1}, 0),"
+    " excluded.{0}, old.{0})",
 }
 """How the values of one step are merged; {1} is the column of samples."""
+_MERGED = {metric.name: _FOLDS[metric.time_fold].format(metric.name, metric.weighed_by) for metric in SERIES}
 
 
 @cache
@@ -92,7 +77,7 @@ def _upsert(given: tuple[str, ...]) -> TextClause:
     """
     rings = ", ".join(f"({ring.step_ms}, {ring.slots})" for ring in RINGS)
     inserted = (*_WEIGHTS, *given)
-    changed = {name: f"{_MERGED[name].format(name, AVERAGED.get(name))} ELSE excluded.{name}" for name in given}
+    changed = {name: f"{_MERGED[name]} ELSE excluded.{name}" for name in given}
     changed |= {name: f"old.{name} + excluded.{name} ELSE excluded.{name}" for name in _WEIGHTS}
     values = {**changed, **{name: f"old.{name}" for name in COLUMNS if name not in given}}
     merged = (f"{name} = CASE WHEN old.at_ms = excluded.at_ms THEN {value} END" for name, value in values.items())
@@ -120,10 +105,10 @@ def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) 
         at_ms: The time of the values.
         values: Values by column; a missing value is unknown.
     """
-    weights = {
-        "samples": int(values.get("processed_rate") is not None),
-        "busy_samples": int(values.get("busy_ratio") is not None),
-    }
+    weights = dict.fromkeys(_WEIGHTS, 0)
+    for metric in SERIES:
+        if metric.time_fold is MEAN and values.get(metric.name) is not None:
+            weights[metric.weighed_by] = 1
     point = {**values, **weights, "job_id": job_id}
     session.connection().execute(_upsert(tuple(sorted(values))), {"point": point, "now_ms": at_ms})
 

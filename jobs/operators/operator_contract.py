@@ -6,7 +6,9 @@ state of one subtask. Each kind of operator (process, deduplicate, ...) implemen
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
@@ -53,12 +55,15 @@ class Operator(Protocol):
     Implementations inherit from it, since most have no timers.
 
     Attributes:
-        late_records: Number of late records in the batch, whether dropped or sent to a side output.
+        counts: The operator's counters in the batch, by the names in `keyscale.metrics`.
         failed: The records in the batch that the operator failed on without failing the batch.
     """
 
-    late_records: int = 0
     failed: FailedRecords | None = None
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        return Counter()
 
     def process(self, batch: pa.RecordBatch) -> Iterator[OutputBatch]:
         """Processes a batch of input; yields batches of the output schema.
@@ -148,19 +153,17 @@ class SubtaskProgress:
         latest_of_origins: The latest event time of the records by origin name, for origins with event times.
         latest_of_splits: The latest event time by `SplitInfo.name` and split, for origins in splits.
         next_timers: The earliest remaining timers.
-        late_records: Number of late records, whether dropped or sent to a side output.
+        counts: The operator's further counters, by the names in `keyscale.metrics`.
         ahead_records: Number of records whose event times are too far ahead of the processing time.
-        dead_letters: Number of records that became dead letters, or were dropped because the operator failed on them.
-        first_failure: The error and the coordinates of the first of them, if any.
+        first_failure: The error and the coordinates of the first failed record, if any.
         key_group_records: Number of records by key group number, up to the highest number seen.
     """
 
     input_records: int = 0
     records_of_origins: dict[str, int] = field(default_factory=dict)
     output_records: int = 0
-    late_records: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
     ahead_records: int = 0
-    dead_letters: int = 0
     first_failure: str | None = None
     latest_event_ms: int | None = None
     latest_of_origins: dict[str, int] = field(default_factory=dict)
@@ -283,8 +286,8 @@ def run_subtask(
         if isinstance(state.clock, BatchClock):
             state.clock.is_at_end = False
     progress.next_timers = operator.next_times()
-    progress.late_records = operator.late_records
-    progress.dead_letters, progress.first_failure = failed.count, failed.first
+    progress.counts, progress.first_failure = operator.counts, failed.first
+    progress.counts["dead_letters"] = failed.count
     operator.close()
 
 

@@ -117,7 +117,7 @@ class WindowingOperator(Operator):
     def _take_or_drop(self, key: tuple[Any, ...], row: Row, time_ms: int | None) -> list[Any]:
         """Adds a record to its windows; a failed record has no effect."""
         self._state.mark()
-        late_before = self.late_records
+        late_before = self.counts["late_records"]
         try:
             produced = self._take(key, row, time_ms)
             self._check.check(produced)
@@ -125,7 +125,7 @@ class WindowingOperator(Operator):
             assert self._batch is not None  # noqa: S101 - records are processed
             self.failed.note(error, self._batch, self._at)
             self._state.undo()
-            self.late_records = late_before
+            self.counts["late_records"] = late_before
             return []
         return produced
 
@@ -137,7 +137,7 @@ class WindowingOperator(Operator):
         windows = None if time_ms is None else self._windows_of(time_ms)
         if windows is None:
             # Too late for its windows, too far ahead of the clock, or without event time.
-            self.late_records += 1
+            self.counts["late_records"] += 1
             if self._logic.late_output is not None:
                 self._results.side[self._logic.late_output].append(row)
             return []

@@ -17,21 +17,14 @@ Any message may arrive twice or late, so all are idempotent.
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    FailFast,
-    Field,
-    SerializerFunctionWrapHandler,
-    Strict,
-    model_serializer,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
+from keyscale.metrics import LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
+
+from .measured import Measured, with_metrics
 from .operations import CommandKind
 from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
 from .storable_text import StorableText
@@ -41,19 +34,11 @@ REPORTED_SPLITS_MAX = 200
 _SPLIT_NAME_MAX = 300
 
 
-def _measured(number: float) -> float:
-    return min(max(number, -_MEASURE_MAX), _MEASURE_MAX) if math.isfinite(number) else 0.0
-
-
 Item = TypeVar("Item")
 Items = Annotated[list[Item], FailFast()]
 """A list that is refused at its first wrong item: naming millions of wrong items would take a minute."""
 Whole = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 """A number that fits into a database column."""
-Measured = Annotated[int, Field(ge=-(2**64), le=2**64)]
-"""A measured number, stored as JSON; a watermark may be at either end of its range, and a lag beyond it."""
-Measure = Annotated[float, AfterValidator(_measured)]
-"""A measured number with a fraction. A driver that divides by zero sends 0."""
 Size = Annotated[int, Field(ge=-(2**53), le=2**53)]
 """A number of bytes, milliseconds or records that is summed: the sum of many still fits into a column."""
 OPERATORS_MAX = 1000
@@ -62,7 +47,6 @@ SUBTASKS_MAX = 32_768
 """Maximum number of subtasks with metrics in a heartbeat, all operators together."""
 CHECKPOINT_SUBTASKS_MAX = 65_536
 """Maximum number of parts in a report of a checkpoint: reading a part takes microseconds, and other requests wait."""
-_MEASURE_MAX = 1e15
 
 
 class Message(BaseModel):
@@ -72,6 +56,14 @@ class Message(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Metrics(Message):
+    """The base of messages with a field for each metric of a scope."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
 
 class DriverState(StrEnum):
@@ -127,16 +119,12 @@ class LibraryFile(Message):
     kind: Literal["PYTHON", "ZIP", "WHEEL", "JAR"]
 
 
-class Counters(Message):
+@with_metrics(LOG_COUNTERS)
+class Counters(Metrics):
     """Numbers of records that a job has handled in all committed batches.
 
     They count since the job was created.
     """
-
-    input_records: Measured = 0
-    output_records: Measured = 0
-    late_records: Measured = 0
-    dead_letters: Measured = 0
 
 
 class CarriesSpec(Message):
@@ -319,69 +307,18 @@ class Commit(Message):
     at_ms: Whole
 
 
-class SubtaskMetrics(Message):
+@with_metrics(of_scope(SUBTASK))
+class SubtaskMetrics(Metrics):
     """Metrics of one subtask in the last batch."""
 
     index: Measured
-    read_records: Measured = 0
-    write_records: Measured = 0
-    busy_ratio: Measure = Field(
-        default=0.0,
-        description=(
-            "Share of the time since the previous batch in which the subtask was processing, not waiting for records"
-            " or for the reader of its rows."
-        ),
-    )
-    input_ms: Measure = Field(default=0.0, description="Time waiting for records, and so for the shuffle.")
-    open_ms: Measure = Field(default=0.0, description="Time to open or rebuild the state.")
-    process_ms: Measure = Field(default=0.0, description="Time to run the operator.")
-    output_ms: Measure = Field(
-        default=0.0, description="Time waiting for the reader of its rows, or writing them to the sink."
-    )
-    store_ms: Measure = Field(
-        default=0.0, description="Time waiting for the object store; the other times do not include it."
-    )
-    finish_ms: Measure = Field(default=0.0, description="Time to apply the changes to the local state.")
-    processor_ms: Measure = Field(
-        default=0.0, description="Processor time of the Python worker, with all threads, while the task ran."
-    )
-    largest_key_group: Measured | None = Field(
-        default=None, description=("The key group with the most of the subtask's records.")
-    )
-    largest_key_group_records: Measured = Field(
-        default=0, description="Number of records of that key group; read_records has the total."
-    )
-    state_bytes: Measured = Field(default=0, description="Estimated size of the state on its host.")
 
 
-class OperatorMetrics(Message):
-    """Metrics of one operator in the last batch."""
+@with_metrics(of_scope(OPERATOR))
+class OperatorMetrics(Metrics):
+    """Metrics of one operator in the last batch, and its counters since the driver started."""
 
     uid: StorableText
-    read_records: Measured = Field(default=0, description="Records read since the driver started.")
-    write_records: Measured = Field(default=0, description="Records emitted to all outputs since the driver started.")
-    read_records_per_second: Measure | None = Field(
-        default=None, description="Rate of records read, including waits for input; None if the driver is too old."
-    )
-    write_records_per_second: Measure | None = Field(
-        default=None, description=("Rate of records emitted, including waits for input; None if the driver is too old.")
-    )
-    late_records: Measured = Field(
-        default=0,
-        description=(
-            "Late records, and records without event time, since the driver started: dropped or sent to a side output."
-        ),
-    )
-    dead_letters: Measured = Field(
-        default=0,
-        description="Records that the function failed on and that became dead letters, since the driver started.",
-    )
-    watermark_ms: Measured | None = Field(default=None, description="Event time up to which timers have fired.")
-    watermark_lag_ms: Measured | None = Field(default=None, description="How far the watermark is behind the clock.")
-    event_time_lag_ms: Measured | None = Field(
-        default=None,
-        description="How far the latest event was behind the clock when its batch was committed.",
-    )
     subtasks: Items[SubtaskMetrics] = Field(
         default_factory=list,
         max_length=SUBTASKS_MAX,
@@ -389,16 +326,11 @@ class OperatorMetrics(Message):
     )
 
 
-class SinkMetrics(Message):
+@with_metrics(of_scope(SINK))
+class SinkMetrics(Metrics):
     """Metrics of a sink that may divert rows to dead letters."""
 
     uid: StorableText
-    dead_letters: Measured = Field(
-        default=0,
-        description=(
-            "Rows that the sink's system would have refused and that became dead letters, since the driver started."
-        ),
-    )
 
 
 class TopicPosition(Message):
@@ -463,59 +395,17 @@ class CleanUp(Message):
     failure: Failure | None = Field(default=None, description="Why the last pass failed.")
 
 
-class DriverMetrics(Message):
+@with_metrics(REPORTED)
+class DriverMetrics(Metrics):
     """Rates and sizes since the driver started, or over its last batches."""
 
     counters: Counters | None = Field(
         default=None,
         description="The job's counters, which its commit log keeps; None before the driver has restored its state.",
     )
-    batches: Measured = 0
-    input_batches: Measured | None = Field(
-        default=None, description="Batches with input, not of timers alone; None if the driver is too old."
-    )
-    input_records: Measured = 0
-    output_records: Measured = 0
-    input_records_per_second: Measure = Field(
-        default=0.0, description="Records read per second over the last minute, including waits for input."
-    )
-    processed_records_per_second: Measure = Field(
-        default=0.0, description="Rate of processed records while batches run."
-    )
-    batch_duration_ms: Measure = Field(
-        default=0.0, description="Time to run a batch and to append its commit to the log."
-    )
-    batch_plan_ms: Measure = Field(default=0.0, description="Time to plan the batch and to append the plan to the log.")
-    batch_append_ms: Measure = Field(
-        default=0.0, description="Time to append the commit to the log; a part of batch_duration_ms."
-    )
-    batch_publish_ms: Measure = Field(default=0.0, description="Time after the commit to publish the output.")
-    busy_ratio: Measure = Field(default=0.0, description="Share of the time in which batches run.")
     waits_for_input: bool = Field(default=False, description="Whether the last poll for input found none.")
-    subtask_runs: Measured = Field(default=0, description="Number of tasks with state.")
-    subtask_runs_moved: Measured = Field(
-        default=0, description="Tasks that ran on another executor than the subtask's previous task."
-    )
-    subtask_runs_rebuilt: Measured = Field(
-        default=0, description="Tasks that rebuilt their state from the object store."
-    )
-    pending_records: Measured | None = Field(
-        default=None,
-        description="Number of records in the sources that no committed batch has; None if the sources cannot count.",
-    )
-    lost_records: Measured = Field(
-        default=0,
-        description="Number of records that sources lost before the job could read them, since the driver started.",
-    )
     lost_records_since_ms: Measured | None = Field(
         default=None, description="Time at which the driver first found records lost; None if no records were lost."
-    )
-    state_bytes: Measured = Field(
-        default=0,
-        description=(
-            "Estimated size of the state on its hosts after the last batch; 0 before the first batch. The files of a"
-            " checkpoint have another size, its state_size."
-        ),
     )
     operators: Items[OperatorMetrics] = Field(default_factory=list, max_length=OPERATORS_MAX)
     sinks: Items[SinkMetrics] = Field(

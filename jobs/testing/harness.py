@@ -405,8 +405,8 @@ class OperatorHarness:
                 tag, batch = (output.tag, output.records) if isinstance(output, SideBatch) else (_MAIN, output)
                 names = tuple(batch.schema.names)
                 outputs.setdefault(tag, []).extend(map(row_type(names), tuples_of(batch, names)))
-        self.late_records += progress.late_records
-        self.dead_letters += progress.dead_letters
+        self.late_records += progress.counts["late_records"]
+        self.dead_letters += progress.counts["dead_letters"]
 
     def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
         """Returns the rows by subtask, with their key groups."""

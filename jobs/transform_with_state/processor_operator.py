@@ -151,10 +151,10 @@ class TransformWithStateOperator(Operator):
         if self._logic.time_mode is not TimeMode.EVENT_TIME or column is None:
             return batch
         in_reach = batch if ahead_ms is None else up_to_ms(batch, column, self._time.processing_ms + ahead_ms)
-        self.late_records += batch.num_rows - in_reach.num_rows
+        self.counts["late_records"] += batch.num_rows - in_reach.num_rows
         if not self._time.has_watermark:
             return in_reach
         watermark_ms = self._time.watermark_ms
         in_time = [at_ms is None or at_ms > watermark_ms for at_ms in timestamps_ms(in_reach, column)]
-        self.late_records += in_time.count(False)
+        self.counts["late_records"] += in_time.count(False)
         return in_reach if all(in_time) else in_reach.filter(pa.array(in_time))

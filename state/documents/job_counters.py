@@ -5,23 +5,21 @@ They stay exact when a driver is killed.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
+from keyscale.metrics import LOG_COUNTERS
 
-class JobCounters(msgspec.Struct, frozen=True):
-    """The records of all committed batches since the job was created.
 
-    Attributes:
-        input_records: Records read.
-        output_records: Records emitted to sinks.
-        late_records: Late records, and records without event time.
-        dead_letters: Records that functions failed on, and rows that sinks put aside.
-    """
+class _Counters(msgspec.Struct, frozen=True):
+    """The records of all committed batches since the job was created."""
 
-    input_records: int = 0
-    output_records: int = 0
-    late_records: int = 0
-    dead_letters: int = 0
+    if TYPE_CHECKING:
+
+        def __init__(self, **numbers: int) -> None: ...
+
+        def __getattr__(self, name: str) -> int: ...
 
     def plus(self, other: JobCounters) -> JobCounters:
         """Returns the sums of two sets of counters."""
@@ -34,5 +32,19 @@ class JobCounters(msgspec.Struct, frozen=True):
         """
         return JobCounters(**{name: max(getattr(self, name), getattr(other, name)) for name in self.__struct_fields__})
 
+
+if TYPE_CHECKING:
+
+    class JobCounters(_Counters, frozen=True):
+        """The counters of `keyscale.metrics` that the commit log keeps."""
+
+else:
+    JobCounters = msgspec.defstruct(
+        "JobCounters",
+        [(metric.name, int, 0) for metric in LOG_COUNTERS],
+        bases=(_Counters,),
+        module=__name__,
+        frozen=True,
+    )
 
 NOTHING_COUNTED = JobCounters()

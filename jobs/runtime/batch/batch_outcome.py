@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from keyscale.metrics import LOG_COUNTERS
 from keyscale.state.doors.catalogue import JobCounters
 
 from .watermarks import time_after
@@ -46,12 +47,13 @@ class BatchOutcome:
     def counters(self) -> JobCounters:
         """The numbers that the batch adds to the job's counters."""
         reports = [report for of_operator in self.reports.values() for report in of_operator]
-        return JobCounters(
-            input_records=self.input_records,
-            output_records=self.output_records,
-            late_records=sum(report.late_records for report in reports),
-            dead_letters=sum(report.dead_letters for report in reports) + sum(self.dead_letters.values()),
-        )
+        counted = {
+            metric.name: sum(report.count_of(metric.name) for report in reports)
+            for metric in LOG_COUNTERS
+            if metric.of_job
+        }
+        counted["dead_letters"] += sum(self.dead_letters.values())
+        return JobCounters(input_records=self.input_records, output_records=self.output_records, **counted)
 
     def time_after(self, time: JobTime, *, of_spark: bool) -> JobTime:
         """Returns the job's time after the batch, given the time before.

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from keyscale.metrics import COUNTER, OPERATOR, SUBTASK, of_scope
 from keyscale.state.doors.commits import EventTime
 
 from ...graph.nodes import SourceNode
@@ -39,6 +40,11 @@ _OUTDATED_MS = 10_000
 """A batch that covers this much time counts alone: earlier batches are too old for a ratio."""
 
 
+_COUNTERS = tuple(metric.name for metric in of_scope(OPERATOR) if metric.kind is COUNTER)
+_OF_THE_CYCLE = ("busy_ratio", "state_bytes")
+_MEASURED_BY_TASKS = tuple(metric.name for metric in of_scope(SUBTASK) if metric.name not in _OF_THE_CYCLE)
+
+
 def operator_metrics(
     reports: Mapping[OperatorUid, Sequence[TaskReport]], time: JobTime, committed_at_ms: int
 ) -> list[OperatorMetrics]:
@@ -58,10 +64,7 @@ def operator_metrics(
         found.append(
             OperatorMetrics(
                 uid=uid,
-                read_records=sum(each.input_records for each in of_operator),
-                write_records=sum(each.output_records for each in of_operator),
-                late_records=sum(each.late_records for each in of_operator),
-                dead_letters=sum(each.dead_letters for each in of_operator),
+                **{name: sum(each.count_of(name) for each in of_operator) for name in _COUNTERS},
                 watermark_ms=watermark_ms,
                 watermark_lag_ms=lag_ms(watermark_ms, committed_at_ms),
                 event_time_lag_ms=lag_ms(latest_ms, committed_at_ms),
@@ -87,7 +90,7 @@ def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[Task
             if not isinstance(source, SourceNode):
                 continue
             read = sum(
-                each.input_records if len(arrivals) == 1 else each.records_of_origins.get(arrival.name, 0)
+                each.read_records if len(arrivals) == 1 else each.records_of_origins.get(arrival.name, 0)
                 for each in reports[node.uid]
             )
             if times := topology.times_passed_on(node.inputs[arrival.port], source.id):
@@ -120,17 +123,7 @@ def lag_ms(event_ms: int | None, at_ms: int) -> int | None:
 def _subtask(report: TaskReport) -> SubtaskMetrics:
     return SubtaskMetrics(
         index=report.subtask,
-        read_records=report.input_records,
-        write_records=report.output_records,
-        input_ms=report.input_ms,
-        open_ms=report.open_ms,
-        process_ms=report.process_ms,
-        output_ms=report.output_ms,
-        store_ms=report.store_ms,
-        finish_ms=report.finish_ms,
-        processor_ms=report.processor_ms,
-        largest_key_group=report.largest_key_group,
-        largest_key_group_records=report.largest_key_group_records,
+        **{name: getattr(report, name) for name in _MEASURED_BY_TASKS},
         state_bytes=report.state_bytes or 0,
     )
 
@@ -199,10 +192,7 @@ def _added(
     totals = {
         "read_records_per_second": read_rate if reads is None else rate_after(read_rate, batch.read_records, reads),
         "write_records_per_second": rate_after(before.write_records_per_second, batch.write_records, writes),
-        "read_records": before.read_records + batch.read_records,
-        "write_records": before.write_records + batch.write_records,
-        "late_records": before.late_records + batch.late_records,
-        "dead_letters": before.dead_letters + batch.dead_letters,
+        **{name: getattr(before, name) + getattr(batch, name) for name in _COUNTERS},
         "subtasks": subtasks,
     }
     if batch.event_time_lag_ms is None:  # a batch of timers alone has no events
@@ -220,7 +210,7 @@ def smoothed(before: float | None, newest: float, cycle_ms: float = 0.0) -> floa
 
 
 def _busy_ms(subtask: SubtaskMetrics) -> float:
-    return subtask.open_ms + subtask.process_ms + subtask.store_ms + subtask.finish_ms
+    return float(subtask.open_ms + subtask.process_ms + subtask.store_ms + subtask.finish_ms)
 
 
 def pending_records(progress: Any) -> int | None:

@@ -254,7 +254,7 @@ class BatchRunner:
             changelogs={uid: tuple(report.changelog for report in found) for uid, found in reports.items()},
             sinks=tokens,
             input_records=records_read(self._topology, reports),
-            output_records=sum(report.output_records for uid in self._last_uids() for report in reports[uid]),
+            output_records=sum(report.write_records for uid in self._last_uids() for report in reports[uid]),
             reports=reports,
             times=plan.times,
             dead_letters=dead_letters,
@@ -528,7 +528,7 @@ def _warn_of_failed_records(reports: Mapping[OperatorUid, Sequence[TaskReport]])
     for uid, of_operator in reports.items():
         failures = [report.first_failure for report in of_operator if report.first_failure is not None]
         if failures:
-            count = sum(report.dead_letters for report in of_operator)
+            count = sum(report.count_of("dead_letters") for report in of_operator)
             logger.warning("operator %s failed on %d records of a batch, such as: %s", uid, count, failures[0])
 
 

@@ -88,13 +88,13 @@ class DriverStatus:
     def commits(self) -> int:
         """Number of batches that this attempt has committed."""
         with self._lock:
-            return self._metrics.batches
+            return int(self._metrics.batches)
 
     @property
     def input_records(self) -> int:
         """Number of records in all batches that this attempt has committed."""
         with self._lock:
-            return self._metrics.input_records
+            return int(self._metrics.input_records)
 
     def enter(self, state: DriverState, failure: Failure | None = None) -> None:
         with self._lock:

@@ -32,9 +32,9 @@ class TaskReport(msgspec.Struct, frozen=True):
         uid: The operator.
         subtask: Its subtask.
         changelog: The changes of its state, if any.
-        input_records: Records that it read.
+        read_records: Records that it read.
         records_of_origins: Input records by source or operator of origin; empty for a single origin.
-        output_records: Records that it emitted.
+        write_records: Records that it emitted.
         input_ms: Time waiting for records, and so for the shuffle.
         open_ms: Time to open or rebuild the state.
         process_ms: Time to run the operator.
@@ -52,10 +52,9 @@ class TaskReport(msgspec.Struct, frozen=True):
         source: Where its state was; None if it had no work and did not open the state.
         state_bytes: Estimated size of its state on its host; None if the state was not opened.
         broadcast_digest: Digest of its broadcast state after broadcast records, if any.
-        late_records: Records that came too late for the operator.
+        counts: Further counters of the operator, by the names in `keyscale.metrics`.
         ahead_records: Records with event times too far ahead of the processing time.
-        dead_letters: Records that became dead letters, or were dropped because the operator failed on them.
-        first_failure: The error and the coordinates of the first of them, if any.
+        first_failure: The error and the coordinates of the first failed record, if any.
         part: The token of the part that it wrote directly to its sink, if any.
     """
 
@@ -63,9 +62,9 @@ class TaskReport(msgspec.Struct, frozen=True):
     uid: OperatorUid
     subtask: SubtaskIndex
     changelog: ChangelogHandle | None = None
-    input_records: int = 0
+    read_records: int = 0
     records_of_origins: dict[str, int] = {}
-    output_records: int = 0
+    write_records: int = 0
     input_ms: float = 0.0
     open_ms: float = 0.0
     process_ms: float = 0.0
@@ -83,11 +82,15 @@ class TaskReport(msgspec.Struct, frozen=True):
     source: StateSource | None = None
     state_bytes: int | None = None
     broadcast_digest: str | None = None
-    late_records: int = 0
+    counts: dict[str, int] = {}
     ahead_records: int = 0
-    dead_letters: int = 0
     first_failure: str | None = None
     part: str | None = None
+
+    def count_of(self, name: str) -> int:
+        """Returns the value of a counter of the operator."""
+        count: int = getattr(self, name) if name in self.__struct_fields__ else self.counts.get(name, 0)
+        return count
 
 
 class ReportCollector:

@@ -73,7 +73,7 @@ def test_the_outcome_names_a_changelog_for_each_subtask_that_changed_and_counts_
     assert outcome.output_records == 2
     assert {uid: len(changelogs) for uid, changelogs in outcome.changelogs.items()} == {"unique": 2, "totals": 2}
     assert [changelog is None for changelog in outcome.changelogs["totals"]].count(False) == 1
-    assert sum(report.input_records for report in outcome.reports["totals"]) == 2
+    assert sum(report.read_records for report in outcome.reports["totals"]) == 2
     again = rig.run([("r2", "N1", 7)])
     assert again.output_records == 0
     assert all(changelog is None for changelogs in again.changelogs.values() for changelog in changelogs)

@@ -168,7 +168,7 @@ def test_a_record_that_is_read_counts_once_however_many_operators_get_it(spark: 
         left=[(f"o{number}", f"i{number}", number) for number in range(10)],
         right=[(f"p{number}", f"i{number}", number) for number in range(7)],
     )
-    assert sum(report.input_records for report in outcome.reports[OperatorUid("mixed")]) == 10 + 10 + 7
+    assert sum(report.read_records for report in outcome.reports[OperatorUid("mixed")]) == 10 + 10 + 7
     assert outcome.input_records == 10 + 7
 
 

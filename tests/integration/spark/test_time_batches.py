@@ -182,7 +182,9 @@ def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_a
     for batch_number in range(4):
         ahead, behind = 1000 + 100 * batch_number, 10 + 10 * batch_number
         outcome = rig.run([("r1", "ahead", ahead), ("r2", "ahead", ahead + 1), ("r3", "behind", behind)])
-        late.update({uid: sum(each.late_records for each in reports) for uid, reports in outcome.reports.items()})
+        late.update(
+            {uid: sum(each.count_of("late_records") for each in reports) for uid, reports in outcome.reports.items()}
+        )
     assert late == {"split": 0, "dropped": 0, "together": 2}
     watermarks = {uid: times.watermark_ms for uid, times in rig.committed.time.event_times.items()}
     assert watermarks == {"split": 29, "dropped": 29, "together": 1200}

@@ -89,26 +89,15 @@ async function readSeries() {
   readAtMs = toMs;
 }
 
-/** Series with values that hold until the next value. */
-const HELD = new Set(["state_size", "checkpoint_duration_ms", "lag_ms"]);
-/** Series with a last value that stays true of a job that does not run. */
-const LASTING = new Set(["state_size", "checkpoint_duration_ms", "late_records", "dead_letters", "lost_records"]);
 /** Current values that the page already shows: a chart shows the same. */
 const nowOf = ({ metrics, status: { latest_checkpoint: checkpoint } }) =>
   ({ ...metrics, watermark_ms: null, checkpoint_duration_ms: checkpoint?.end_to_end_duration });
-/** Title, kind, and the series of each line with its name. */
-const CHARTS = [
-  ["Records", "rate", [["input_rate", "Input"], ["output_rate", "Output"]]],
-  ["Records it could process", "rate", [["processed_rate", "Could process"]]],
-  ["Records waiting", "number", [["lag_records", "Waiting"]]],
-  ["Lag", "duration", [["lag_ms", "Lag"]]],
-  ["Batch duration", "duration", [["batch_duration_ms", "Batch"]]],
-  ["Watermark behind the clock", "duration", [["watermark_ms", "Lag"]]],
-  ["State", "bytes", [["state_size", "State"]]],
-  ["Checkpoint duration", "duration", [["checkpoint_duration_ms", "Checkpoint"]]],
-  ["Late, dead-letter and lost records", "number",
-    [["late_records", "Late"], ["dead_letters", "Dead letters"], ["lost_records", "Lost"]]],
-];
+/**
+ * The charts, as the platform declares its metrics. A line that is held has values that hold until the next value; the
+ * last value of a lasting line stays true of a job that does not run.
+ * @type {{title: string, kind: string, lines: {name: string, label: string, held: boolean, lasting: boolean}[]}[]}
+ */
+const CHARTS = JSON.parse(byId("charts").dataset.charts);
 
 function showCharts(job) {
   const { at_ms: times, series: known, marks, step_ms: stepMs, to_ms: toMs } = series;
@@ -124,15 +113,16 @@ function showCharts(job) {
     // The watermark is from the step's end; the newest step may not be over.
     return [[at, name === "watermark_ms" && value !== null ? Math.max(0, Math.min(at + stepMs, toMs) - value) : value]];
   });
-  const drawable = CHARTS.filter(([, , lines]) => lines.some(([name]) => known[name]?.some((value) => value !== null)));
+  const drawable = CHARTS.filter(({ lines }) => lines.some(({ name }) => known[name]?.some((value) => value !== null)));
   byId("no-series").hidden = drawable.length > 0;
   byId("charts").hidden = drawable.length === 0;
   const shown = marks.map((mark) => ({ ...mark, tone: TONES[mark.kind] ?? "second" }));
-  arrangeCharts(drawable.map(([title]) => title));
-  for (const [title, kind, lines] of drawable) {
+  arrangeCharts(drawable.map(({ title }) => title));
+  for (const { title, kind, lines } of drawable) {
     drawChart(title, {
       kind,
-      lines: lines.map(([name, label]) => ({ name: label, points: pointsOf(name), now: now[name], joined: HELD.has(name), over: !isNow && !LASTING.has(name) })),
+      lines: lines.map(({ name, label, held, lasting }) =>
+        ({ name: label, points: pointsOf(name), now: now[name], joined: held, over: !isNow && !lasting })),
       span: [series.from_ms, series.to_ms],
       marks: shown,
     });

@@ -31,8 +31,7 @@ def report(
         latest_event_ms=latest_ms,
         latest_of_origins=origins or {},
         latest_of_splits=splits or {},
-        late_records=late,
-        dead_letters=dead_letters,
+        counts={"late_records": late, "dead_letters": dead_letters},
     )
 
 

@@ -32,8 +32,8 @@ def report(index: int, *, records: int = 10, state_bytes: int | None = 500, late
         "run",
         UID,
         SubtaskIndex(index),
-        input_records=records,
-        output_records=records // 2,
+        read_records=records,
+        write_records=records // 2,
         input_ms=900,
         open_ms=10,
         process_ms=25,
@@ -100,7 +100,10 @@ def test_records_add_up_over_batches_and_other_figures_are_those_of_the_last_bat
 def test_late_records_and_dead_letters_add_up_over_subtasks_and_batches() -> None:
     status = DriverStatus()
     sinks = {OperatorUid("table"): 4, OperatorUid("topic"): 0}
-    counted = [TaskReport("run", UID, SubtaskIndex(at), late_records=1 + at, dead_letters=2 + at) for at in range(2)]
+    counted = [
+        TaskReport("run", UID, SubtaskIndex(at), counts={"late_records": 1 + at, "dead_letters": 2 + at})
+        for at in range(2)
+    ]
     for dead_letters in (sinks, {}, sinks):  # a batch of time alone may leave the sinks out
         operators = operator_metrics({UID: counted}, JobTime(), 0)
         status.committed(
@@ -157,7 +160,7 @@ def test_an_operator_that_reads_all_input_reads_at_the_jobs_input_rate() -> None
     clock = Clock()
     status = DriverStatus(clock)
     for clock.now, records in ((1.0, 50), (2.0, 10), (4.0, 400)):
-        read = [TaskReport("run", UID, SubtaskIndex(0), input_records=records, output_records=2 * records)]
+        read = [TaskReport("run", UID, SubtaskIndex(0), read_records=records, write_records=2 * records)]
         operators = operator_metrics({UID: read}, JobTime(), 0)
         status.committed(
             COMMIT,
@@ -256,7 +259,7 @@ def test_the_input_rate_falls_to_zero_within_a_minute_without_input() -> None:
 
 def commit(status: DriverStatus, records: int, *, has_input: bool = True) -> None:
     """Commits a batch in which an operator has read some records."""
-    read = [TaskReport("run", UID, SubtaskIndex(0), input_records=records)]
+    read = [TaskReport("run", UID, SubtaskIndex(0), read_records=records)]
     operators = operator_metrics({UID: read}, JobTime(), 0)
     status.committed(
         COMMIT,

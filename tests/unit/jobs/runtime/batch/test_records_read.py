@@ -49,9 +49,9 @@ def read(builder: TopologyBuilder, **records: int | dict[str, int]) -> int:
     for uid, count in records.items():
         of_origins = {} if isinstance(count, int) else count
         total = count if isinstance(count, int) else sum(count.values())
-        first = TaskReport("run", OperatorUid(uid), SubtaskIndex(0), input_records=total, records_of_origins=of_origins)
+        first = TaskReport("run", OperatorUid(uid), SubtaskIndex(0), read_records=total, records_of_origins=of_origins)
         second = TaskReport(
-            "run", OperatorUid(uid), SubtaskIndex(1), input_records=1, records_of_origins=dict.fromkeys(of_origins, 0)
+            "run", OperatorUid(uid), SubtaskIndex(1), read_records=1, records_of_origins=dict.fromkeys(of_origins, 0)
         )
         reports[OperatorUid(uid)] = (first, second)
     return records_read(builder.build(), reports)

@@ -261,7 +261,7 @@ def test_records_ahead_of_the_clock_are_logged_once(runs: Runs, caplog: pytest.L
 
 
 def test_the_first_failed_record_of_each_batch_is_logged(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
-    runs.runner.reported = {"dead_letters": 2, "first_failure": "ValueError: in debt, key 'ada'"}
+    runs.runner.reported = {"counts": {"dead_letters": 2}, "first_failure": "ValueError: in debt, key 'ada'"}
     runs.run(left=1)
     runs.run(left=2)
     expected = "operator operator failed on 2 records of a batch, such as: ValueError: in debt, key 'ada'"
@@ -365,7 +365,7 @@ def test_a_batch_without_the_report_of_each_subtask_is_discarded(runs: Runs, sin
 
 
 def test_records_emitted_to_a_sink_count_as_output(runs: Runs) -> None:
-    runs.runner.reported = {"output_records": 5, "input_records": 7}
+    runs.runner.reported = {"write_records": 5, "read_records": 7}
     assert runs.runner.run(cast("Any", "frame"), runs.committed).output_records == 5
 
 

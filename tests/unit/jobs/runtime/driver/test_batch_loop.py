@@ -58,7 +58,7 @@ class Runner:
             "run",
             COUNTS,
             SubtaskIndex(0),
-            input_records=records,
+            read_records=records,
             latest_event_ms=LATEST_MS,
             executor="host",
             source=StateSource.REBUILT,
