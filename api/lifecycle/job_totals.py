@@ -89,7 +89,10 @@ def _counted(metrics: DriverMetrics) -> dict[str, int]:
 
 
 def _count(metric: Metric, metrics: DriverMetrics) -> int:
-    """Returns what a driver has counted since it started, of its operators and sinks together if they count."""
+    """Returns what a driver has counted since it started.
+
+    Counts of operators and sinks are added.
+    """
     if not metric.of_job:
         return int(getattr(metrics, metric.field))
     return sum(getattr(part, metric.name, 0) for part in (*metrics.operators, *metrics.sinks))

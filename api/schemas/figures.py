@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def _field(metric: Metric) -> tuple[Any, Any]:
-    """Returns the field of a metric: a counter is known, and a gauge may be unknown."""
+    """Returns the field of a metric.
+
+    A counter is always known; a gauge may be unknown.
+    """
     kind: Any = int if metric.is_whole else float
     if metric.kind is COUNTER:
         return kind, Field(description=metric.growth_help)

@@ -30,7 +30,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def with_metrics(metrics: Iterable[Metric]) -> Callable[[type[Model]], type[Model]]:
-    """Returns a decorator that adds a field for each metric to a message."""
+    """Returns a decorator that adds fields of metrics to a message."""
     fields: dict[str, Any] = {metric.field: _field(metric) for metric in metrics}
 
     def extend(model: type[Model]) -> type[Model]:

@@ -59,7 +59,7 @@ class Message(BaseModel):
 
 
 class Metrics(Message):
-    """The base of messages with a field for each metric of a scope."""
+    """The base of messages with the metrics of a scope."""
 
     if TYPE_CHECKING:
 
@@ -316,7 +316,10 @@ class SubtaskMetrics(Metrics):
 
 @with_metrics(of_scope(OPERATOR))
 class OperatorMetrics(Metrics):
-    """Metrics of one operator in the last batch, and its counters since the driver started."""
+    """Metrics of one operator.
+
+    Counters count since the driver started; other metrics are of the last batch.
+    """
 
     uid: StorableText
     subtasks: Items[SubtaskMetrics] = Field(

@@ -31,7 +31,7 @@ class Scope(StrEnum):
 
 
 class Fold(StrEnum):
-    """How values become one value: of subtasks, or of a step of time."""
+    """How several values become one, such as the values of a step."""
 
     SUM = "sum"
     LARGEST = "largest"
@@ -127,7 +127,10 @@ class Metric:
 
     @property
     def time_fold(self) -> Fold | None:
-        """How the values of a step of a series become one; counters only grow."""
+        """How the values of a step of a series become one.
+
+        Counters only grow.
+        """
         is_total = self.kind is COUNTER and self.scope in {OPERATOR, JOB}
         return LARGEST if is_total else self.fold
 

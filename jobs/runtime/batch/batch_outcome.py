@@ -28,7 +28,7 @@ class BatchOutcome:
     Attributes:
         changelogs: The changelogs of each operator, by subtask; None for a subtask without changes.
         sinks: The token of each sink, by which its output is published.
-        input_records: Records read from the sources; see `metrics.records_read`.
+        input_records: Records read from the sources; see `batch_metrics.records_read`.
         output_records: Records emitted by operators that a sink follows directly or after transforms.
         reports: The tasks' reports, by operator and subtask.
         times: The times that the batch ran with, by operator.

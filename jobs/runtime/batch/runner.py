@@ -43,12 +43,12 @@ from ..executor.subtask_jobs import run_per_subtask
 from ..executor.task import OperatorTask, TasksWithoutRecords, subtask_info
 from ..executor.task_reports import ReportCollector, complete_reports
 from ..retries import Retries
+from .batch_metrics import records_read
 from .batch_outcome import BatchOutcome
 from .direct_edges import carries_no_rows, direct_edges
 from .frames import BatchFrames, OperatorInputs, tags_of
 from .job_sources import JobSources
 from .keyed_records import KeyedRecords
-from .metrics import records_read
 from .processing_clock import ProcessingClock
 from .shipment import Shipment
 from .watermarks import Activity, batch_times, due_subtasks

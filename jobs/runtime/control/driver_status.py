@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from keyscale.clock import now_ms
 
 from ...protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
-from ..batch.metrics import (
+from ..batch.batch_metrics import (
     added_up,
     added_up_sinks,
     smoothed,

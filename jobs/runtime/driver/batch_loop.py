@@ -26,8 +26,8 @@ from ...spark_internals.checkpoint_directory import (
     shortened,
     with_commit,
 )
+from ..batch.batch_metrics import operator_metrics, sink_metrics
 from ..batch.locality import Locality
-from ..batch.metrics import operator_metrics, sink_metrics
 from ..errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 from .backlog import Reached
 

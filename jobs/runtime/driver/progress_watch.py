@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 
-from ..batch.metrics import lost_records, pending_records, source_metrics
+from ..batch.batch_metrics import lost_records, pending_records, source_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ import pytest
 from keyscale import FileSink, ForeachBatchSink, KeyedProcessFunction, PostgresSink, SinkUnavailableError
 from keyscale.jobs.protocol.messages import Commit
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.jobs.runtime.batch.metrics import operator_metrics, sink_metrics
+from keyscale.jobs.runtime.batch.batch_metrics import operator_metrics, sink_metrics
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.sinks.postgres_moves import OpenMoves

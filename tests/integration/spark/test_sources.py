@@ -12,7 +12,7 @@ from keyscale import KafkaSource, Source
 from keyscale.jobs.errors import SourceFunctionError, SourceRecordsLostError
 from keyscale.jobs.operators.failures import origin_of, typed_failure
 from keyscale.jobs.operators.operator_contract import SPLIT_COLUMN
-from keyscale.jobs.runtime.batch.metrics import pending_records
+from keyscale.jobs.runtime.batch.batch_metrics import pending_records
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.backlog import Backlog, Reached
 from keyscale.jobs.sources.carried_split import with_split_of_source

@@ -10,7 +10,7 @@ import pytest
 from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.operators.deduplicate import Deduplicate
-from keyscale.jobs.runtime.batch.metrics import records_read
+from keyscale.jobs.runtime.batch.batch_metrics import records_read
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import pytest
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.protocol.messages import Commit, OperatorMetrics, SinkOutage, SourceMetrics, SubtaskMetrics
-from keyscale.jobs.runtime.batch.metrics import (
+from keyscale.jobs.runtime.batch.batch_metrics import (
     PROGRESS_AGE_MAX_MS,
     added_up,
     lag_ms,
