@@ -75,11 +75,13 @@ class ReconcilerPulse:
         role: `leader`, `standby` (another replica leads) or `down`.
         beat_at_s: Monotonic time of its last round.
         epoch: Of its time as leader, while it leads.
+        set_aside: How many jobs have failing steps, while it leads.
     """
 
     role: str = "down"
     beat_at_s: float = 0.0
     epoch: int | None = None
+    set_aside: int = 0
 
     def beat(self, role: str, epoch: int | None = None) -> None:
         self.role, self.beat_at_s, self.epoch = role, time.monotonic(), epoch
@@ -174,6 +176,7 @@ class Reconciler:
             while not self._closing.is_set():
                 jobs_served.serve(candidacy.beat(leadership.epoch), self._launcher.living())
                 self._pulse.beat("leader", leadership.epoch)
+                self._pulse.set_aside = jobs_served.set_aside
                 self._wakeup.wait(RESTING_ROUND_S if jobs_served.all_rest else ROUND_S)
         finally:
             is_over.set()
@@ -294,6 +297,11 @@ class JobsServed:
     def all_rest(self) -> bool:
         """Whether every job of the last round waits for news."""
         return len(self._rests) == self._jobs
+
+    @property
+    def set_aside(self) -> int:
+        """How many jobs have failing steps."""
+        return len(self._troubles)
 
     def close(self) -> None:
         """Waits for the steps that are being taken."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..access.in_flight import InFlight
 from ..lifecycle.reconciler import ReconcilerPulse, Wakeup
+from .own_metrics import OwnMetrics
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -74,3 +75,4 @@ class Context:
         default_factory=lambda: InFlight("comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)
     )
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)
+    metrics: OwnMetrics = field(default_factory=OwnMetrics)

@@ -48,6 +48,7 @@ class News:
         read_operations: Returns the existing operations among the given operations, by their ids.
         streams_max: Maximum number of open streams.
         streams_of_user_max: Maximum number of open streams per user.
+        note_look: Counts a poll of the database.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class News:
         *,
         streams_max: int = STREAMS_MAX,
         streams_of_user_max: int = STREAMS_OF_USER_MAX,
+        note_look: Callable[[], None] = lambda: None,
     ) -> None:
         self._sessions = sessions
+        self._note_look = note_look
         self._read_operations = read_operations
         self._streams_max = streams_max
         self._streams_of_user_max = streams_of_user_max
@@ -147,6 +150,7 @@ class News:
 
         The number of statements is fixed.
         """
+        self._note_look()
         with self._lock:
             listeners = tuple(self._listeners)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -41,6 +41,7 @@ from ..routers import (
     rescales,
     revisions,
     savepoints,
+    scrape,
     secret_labels,
     series,
 )
@@ -48,6 +49,7 @@ from ..services import operations as operations_service
 from ..services.calls import Calls
 from ..services.context import Context
 from ..services.news import News
+from ..services.own_metrics import OwnMetrics
 from ..services.restore_sources import why_not_own
 from ..services.verifier import Verifier
 from ..store_check import StoreCheck
@@ -110,6 +112,8 @@ def make_context(
             return replica_rows.shared_key(session)
 
     launcher = Launcher(settings, isolation, read_artifact, read_key, enclosures)
+    own_metrics = OwnMetrics()
+    own_metrics.watch(engine)
     return Context(
         settings=settings,
         engine=engine,
@@ -117,7 +121,7 @@ def make_context(
         reads=reads,
         launcher=launcher,
         programs=ProgramLoading(settings, launcher),
-        news=News(reads, operations_service.answers),
+        news=News(reads, operations_service.answers, note_look=partial(own_metrics.count, "looks")),
         verifier=Verifier(sessions, why_not_own),
         calls=Calls(reads),
         store=StoreCheck(settings.store_url),
@@ -127,6 +131,7 @@ def make_context(
             failures_per_minute=settings.failures_per_minute,
         ),
         issuer=None if settings.openid is None else Issuer(settings.openid, ca_file=settings.ca_file),
+        metrics=own_metrics,
         announcer=Announcer(sessions, place=launcher.place, url=settings.control_url, store_url=settings.store_url),
     )
 
@@ -208,7 +213,9 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     )
     app.state.context = context
     app.add_middleware(RequestLimits, settings=context.settings)
-    app.add_middleware(RequestOrigin, rates=context.rates)  # the outermost middleware: it sees every request
+    app.add_middleware(
+        RequestOrigin, rates=context.rates, metrics=context.metrics
+    )  # the outermost middleware: it sees every request
     add_handlers(app)
     app.include_router(driver.router)  # first, as drivers send most requests
     for router in (
@@ -230,7 +237,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         replicas,
     ):
         app.include_router(router.router, prefix=API_VERSION)
-    for router in (proofs, health):
+    for router in (proofs, health, scrape):
         app.include_router(router.router)
     app.include_router(dashboard.router)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import iter_route_contexts
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
 
+    from ..services.context import Context
+
 logger = logging.getLogger(__name__)
 
 
@@ -43,12 +45,12 @@ def add_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     def on_api_error(request: Request, error: ApiError) -> JSONResponse:
-        return problem(note_refusal(request, error) if is_refusal(request, error) else error, **error.more)
+        return answer_of(request, note_refusal(request, error) if is_refusal(request, error) else error, **error.more)
 
     @app.exception_handler(RequestValidationError)
-    def on_invalid_request(_: Request, error: RequestValidationError) -> JSONResponse:
+    def on_invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
         invalid = RequestInvalidError.of(error)
-        return problem(invalid, **invalid.more)
+        return answer_of(request, invalid, **invalid.more)
 
     @app.exception_handler(HTTPException)
     def on_http_error(request: Request, error: HTTPException) -> Response:
@@ -61,24 +63,32 @@ def add_handlers(app: FastAPI) -> None:
             413: BodyTooLargeError("the body is too large"),
         }
         if error.status_code >= 500:
-            return problem(ApiError())
-        answer = problem(known.get(error.status_code) or RequestInvalidError(str(error.detail)))
+            return answer_of(request, ApiError())
+        answer = answer_of(request, known.get(error.status_code) or RequestInvalidError(str(error.detail)))
         if error.status_code == 405:
             answer.headers["Allow"] = ", ".join(_methods_of(request))
         return answer
 
     @app.exception_handler(DBAPIError)
     @app.exception_handler(PoolTimeoutError)
-    def on_database_error(_: Request, error: Exception) -> JSONResponse:
-        return problem(_database_problem(error))
+    def on_database_error(request: Request, error: Exception) -> JSONResponse:
+        return answer_of(request, _database_problem(error))
 
     @app.exception_handler(Exception)
-    def on_defect(_: Request, error: Exception) -> JSONResponse:
+    def on_defect(request: Request, error: Exception) -> JSONResponse:
         logger.error("a request failed", exc_info=error)
-        answer = problem(ApiError())
+        answer = answer_of(request, ApiError())
         if (origin := ORIGIN.get()) is not None:  # this answer passes no middleware
             answer.headers[REQUEST_ID_HEADER] = origin.request_id
         return answer
+
+
+def answer_of(request: Request, error: ApiError, **more: Any) -> JSONResponse:
+    """Returns the answer for an error, and counts the error."""
+    context: Context | None = request.app.state.context
+    if context is not None:
+        context.metrics.count("errors", error.code)
+    return problem(error, **more)
 
 
 def _database_problem(error: Exception) -> ApiError:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ..access.rates import Rates
+    from ..services.own_metrics import OwnMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -42,9 +43,10 @@ class RequestOrigin:
     A client, or a proxy before the control plane, may choose the id with the header X-Request-ID.
     """
 
-    def __init__(self, app: ASGIApp, rates: Rates) -> None:
+    def __init__(self, app: ASGIApp, rates: Rates, metrics: OwnMetrics) -> None:
         self._app = app
         self._rates = rates
+        self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,13 +60,15 @@ class RequestOrigin:
         )
         # Never reset: the server answers each request in a separate context, and a failure is logged after this.
         ORIGIN.set(origin)
-        began_s, status = time.monotonic(), 500
+        began_s, status, is_stream = time.monotonic(), 500, False
 
         async def send_with_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = origin.request_id
+                headers = MutableHeaders(scope=message)
+                headers[REQUEST_ID_HEADER] = origin.request_id
+                is_stream = headers.get("content-type", "").startswith("text/event-stream")
             for part in _parts(message):
                 await send(part)
 
@@ -75,7 +79,9 @@ class RequestOrigin:
             else:
                 await self._app(scope, receive, send_with_id)
         finally:
-            _log(scope, status, origin, time.monotonic() - began_s)
+            duration_s = time.monotonic() - began_s
+            self._metrics.note_request(scope, status, duration_s, is_stream=is_stream)
+            _log(scope, status, origin, duration_s)
 
 
 def limit_lines_of_refusals() -> None:

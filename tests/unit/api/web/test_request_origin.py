@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.access.rates import Rates
+from keyscale.api.services.own_metrics import OwnMetrics
 from keyscale.api.web.request_origin import PART_BYTES_MAX, RequestOrigin
 from tests.support.coroutines import run_coroutine
 
@@ -32,7 +33,7 @@ def sent(bodies: list[bytes]) -> list[Message]:
         messages.append(message)
 
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("127.0.0.1", 1)}
-    run_coroutine(RequestOrigin(app, RATES)(scope, receive, send))
+    run_coroutine(RequestOrigin(app, RATES, OwnMetrics())(scope, receive, send))
     return messages[1:]
 
 

@@ -1,0 +1,77 @@
+"""GET /metrics on a real database: scoped by the token, and of few statements."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import event
+
+from keyscale.db.job_scope import JobScope
+from keyscale.db.statuses import Role
+from tests.integration.api.conftest import add_token
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from keyscale.api.services.context import Context
+
+pytestmark = pytest.mark.real
+
+
+@contextmanager
+def statements_of(context: Context) -> Iterator[list[str]]:
+    sent: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        sent.append(statement)
+
+    event.listen(context.engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(context.engine, "before_cursor_execute", note)
+
+
+def test_a_token_gets_the_metrics_of_its_jobs_and_one_for_all_jobs_those_of_the_replica_too(
+    client: httpx.Client, anonymous: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    with context.sessions.begin() as session:
+        add_token(session, "the-orders", Role.VIEWER, JobScope(jobs=frozenset({job["name"]})))
+        add_token(session, "the-others", Role.VIEWER, JobScope(labels={"team": "other"}))
+    assert anonymous.get("/metrics", headers={"Authorization": "Bearer wrong"}).status_code == 401
+    client.get("/v1/jobs/unknown")
+    whole = client.get("/metrics")
+    assert whole.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {
+        sample.name: sample
+        for family in text_string_to_metric_families(whole.text)
+        for sample in family.samples
+        if sample.labels.get("code") in {None, "JOB_NOT_FOUND"} and sample.labels.get("route") in {None, "/metrics"}
+    }
+    assert found["keyscale_job_wanted"].labels == {"job_id": job["id"], "job_name": job["name"]}
+    assert found["keyscale_errors_total"].value == 1
+    assert found["keyscale_database_up"].value == found["keyscale_store_up"].value == 1
+    assert 'route="/v1/jobs/{job_id}",status="404"' in whole.text
+    own = anonymous.get("/metrics", headers={"Authorization": "Bearer the-orders"}).text
+    assert f'keyscale_job_status{{job_id="{job["id"]}"' in own
+    assert "keyscale_requests_total" not in own
+    assert anonymous.get("/metrics", headers={"Authorization": "Bearer the-others"}).text == ""
+
+
+def test_a_scrape_takes_as_many_statements_for_many_jobs_as_for_one(
+    client: httpx.Client, context: Context, job: dict[str, Any]
+) -> None:
+    client.get("/metrics")
+    with statements_of(context) as of_one:
+        client.get("/metrics")
+    for name in ("second", "third"):
+        made = client.post("/v1/jobs", json={"name": name, "spec": {"artifact_id": job["spec"]["artifact_id"]}})
+        assert made.status_code == 201, made.text
+    with statements_of(context) as of_three:
+        assert client.get("/metrics").text.count("keyscale_job_wanted{") == 3
+    assert len(of_three) == len(of_one) <= 5
