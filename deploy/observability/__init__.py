@@ -1,0 +1,1 @@
+"""Makes a Grafana dashboard, alerts with tests, and a reference page."""
