@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from keyscale.client.connection import default_home
-from keyscale.client.errors import ClientError, WaitTimeoutError
+from keyscale.client.errors import ClientError, JobFileError, WaitTimeoutError
 from keyscale.installation import VERSION
 
+from .apply import apply, export
 from .artifacts import artifacts
 from .change_plan import plan
 from .changes import cancel_change
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 _OF_REQUESTS = re.compile(r"\bOver HTTP:|\b(GET|POST|PUT|PATCH|DELETE) /")
 
-TIMEOUT_EXIT_CODE = 3
+_EXIT_CODES: dict[type[ClientError], int] = {WaitTimeoutError: 3, JobFileError: 2}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,6 +85,8 @@ for command in (
     health,
     artifacts,
     jobs,
+    apply,
+    export,
     rescale,
     savepoints,
     checkpoints,
@@ -103,7 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command, by default the process's own; returns the exit code.
 
     Returns:
-        0 done, 1 refused or failed, 2 wrong usage, 3 not reached within --timeout, 130 interrupted.
+        0 done, 1 refused or failed, 2 wrong usage, 3 not reached within --timeout, 4 a dry run that finds something to
+        do, 130 interrupted.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -125,7 +129,7 @@ def exit_code_of(error: CliError | ClientError) -> int:
     """Returns the exit code of a command that an error ended."""
     if isinstance(error, CliError):
         return error.exit_code
-    return TIMEOUT_EXIT_CODE if isinstance(error, WaitTimeoutError) else 1
+    return _EXIT_CODES.get(type(error), 1)
 
 
 def show_problem(error: CliError | ClientError, *, as_json: bool) -> None:

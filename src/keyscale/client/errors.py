@@ -84,6 +84,14 @@ class UnexpectedAnswerError(ClientError):
     advice = "Check that a Keyscale control plane of the same version is at the address (`./keyscale where`)."
 
 
+class JobFileError(ClientError):
+    """A file that declares jobs cannot be applied."""
+
+    code = "CLIENT_JOB_FILE_INVALID"
+    title = "The file does not declare valid jobs"
+    advice = "Each line of the message begins with a file and a line; `docs/guide/client.md` has an example."
+
+
 class OperationFailedError(ClientError):
     """The control plane accepted the operation, but the operation failed."""
 

@@ -57,7 +57,7 @@ class _Nouns(Noun[S]):
     """
 
     def __init__(self, sender: S) -> None:
-        super().__init__(sender)
+        self.sender: S = sender
         self.artifacts: Artifacts[S] = Artifacts(sender)
         self.changes: Changes[S] = Changes(sender)
         self.checkpoints: Checkpoints[S] = Checkpoints(sender)

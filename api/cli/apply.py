@@ -1,0 +1,235 @@
+"""The commands that keep jobs in files: `apply` and `export`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from keyscale.client.declarations.job_file import Content, read_declarations
+from keyscale.client.declarations.job_plan import Facts, JobPlan, Step, plan_jobs
+from keyscale.client.declarations.job_text import job_text
+from keyscale.client.errors import ClientError
+
+from .session import Session, json_option, pass_session, timeout_option, wait_option
+from .setting_options import Pair
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from keyscale.client.keyscale import Keyscale
+
+CHANGES_EXIT_CODE = 4
+"""Of a dry run that finds something to do."""
+
+
+@click.command()
+@click.option(
+    "-f",
+    "--file",
+    "paths",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    required=True,
+    help="A YAML file with one or several jobs, or a directory of such files. May be repeated.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show the plan; the exit code is 4 if there is something to do.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--prune", is_flag=True, help="Stop and delete the jobs of --selector that are not in the files.")
+@click.option(
+    "--selector",
+    "-l",
+    type=Pair(),
+    multiple=True,
+    metavar="LABEL=VALUE",
+    help="With --prune: only jobs with this label. May be repeated; a job needs all of them.",
+)
+@click.option("--delete-objects", is_flag=True, help="With --prune: delete checkpoints and logs of the jobs, too.")
+@click.option("--message", "-m", help="Why; shown with the revisions.")
+@wait_option("every job has reached its declared state", default=False)
+@timeout_option
+@json_option
+@pass_session
+def apply(
+    session: Session,
+    /,
+    *,
+    paths: Sequence[Path],
+    dry_run: bool,
+    yes: bool,
+    prune: bool,
+    selector: Sequence[tuple[str, str]],
+    delete_objects: bool,
+    message: str | None,
+    wait: bool,
+    timeout_s: float | None,
+) -> int:
+    """Make jobs as files declare them.
+
+    The plan is shown first, with each setting that changes, and when a running job takes the setting over. Other jobs
+    stay as they are, unless --prune deletes them. A second `apply` of the same files does nothing.
+    """
+    if prune != bool(selector):
+        raise click.UsageError("give --prune and --selector together: a prune without a selector would take every job")
+    declarations = read_declarations(paths)
+    labels = dict(selector) if prune else None
+    with session.control_plane() as client:
+        hashes = {each.id: each.sha256 for each in client.artifacts.list()}
+        jobs = list(client.jobs.list())
+        plans = plan_jobs(declarations, Facts(jobs, hashes), prune=labels)
+        session.output.show([_as_json(each) for each in plans], lambda console: _show(console, plans))
+        if any(plan.refusal for plan in plans):
+            return 1
+        if not any(plan.steps for plan in plans):
+            return 0
+        if dry_run:
+            return CHANGES_EXIT_CODE
+        if not yes:
+            _confirm()
+        for content in _new_files(plans, set(hashes.values())):
+            artifact = client.artifacts.upload(content.path)
+            hashes[artifact.id] = artifact.sha256
+        failed = False
+        for plan in plan_jobs(declarations, Facts(jobs, hashes), prune=labels):
+            try:
+                _carry_out(
+                    client, plan, message=message, keep_objects=not delete_objects, wait=wait, timeout_s=timeout_s
+                )
+            except ClientError as error:
+                failed = True
+                click.echo(f"{plan.name}: {error.code}: {error.message}\n  {error.advice}", err=True)
+        return 1 if failed else 0
+
+
+@click.command()
+@click.argument("jobs", nargs=-1, required=True)
+@click.option(
+    "--output",
+    "-o",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a file JOB.yaml for each job into this directory. Default: print the jobs.",
+)
+@pass_session
+def export(session: Session, /, *, jobs: Sequence[str], directory: Path | None) -> None:
+    """Write jobs as files that `apply` reads.
+
+    The programs and libraries are named by their files; put the files beside the written ones.
+    """
+    with session.control_plane() as client:
+        filenames = {each.id: each.filename for each in client.artifacts.list()}
+        texts = {job.name: job_text(job, filenames) for job in map(client.jobs.get, jobs)}
+    if directory is None:
+        click.echo("---\n".join(texts.values()), nl=False)
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (directory / f"{name}.yaml").write_text(text, encoding="utf-8")
+        click.echo(f"{directory / name}.yaml")
+
+
+def _carry_out(
+    client: Keyscale,
+    plan: JobPlan,
+    *,
+    message: str | None,
+    keep_objects: bool,
+    wait: bool,
+    timeout_s: float | None,
+) -> None:
+    for step in plan.steps:
+        operation: object = None
+        if step is Step.CREATE:
+            _create(client, plan)
+        elif step is Step.UPDATE and plan.present is not None and plan.spec is not None:
+            patch = plan.patch(plan.spec)
+            operation = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=message)
+        elif step is Step.START:
+            operation = client.jobs.start(plan.name)
+        elif step is Step.STOP:
+            operation = client.jobs.stop(plan.name)
+        elif step is Step.DELETE:
+            client.jobs.delete(plan.name, keep_objects=keep_objects)
+        is_last = step is plan.steps[-1]
+        operation_id = _id_of(operation)
+        if operation_id is not None and (wait or not is_last):
+            client.operations.wait(operation_id, timeout_s)
+        click.echo(f"{plan.name}: {_DONE[step]}", err=True)
+
+
+def _id_of(answer: object) -> str | None:
+    operation_id: str | None = getattr(answer, "operation_id", None)
+    return operation_id or getattr(getattr(answer, "change", None), "id", None)
+
+
+def _create(client: Keyscale, plan: JobPlan) -> None:
+    if plan.declaration is not None:
+        client.jobs.create(name=plan.name, labels=dict(plan.declaration.labels), spec=plan.new_spec())
+
+
+def _new_files(plans: Sequence[JobPlan], known: set[str]) -> list[Content]:
+    contents = [each for plan in plans if plan.declaration is not None for each in plan.declaration.contents]
+    return [each for each in dict.fromkeys(contents) if each.sha256 not in known]
+
+
+def _confirm() -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError("give --yes or --dry-run: the command has no terminal to ask at")
+    click.confirm("Do this?", abort=True, err=True)
+
+
+def _show(console: Console, plans: Sequence[JobPlan]) -> None:
+    for plan in plans:
+        console.print(f"{plan.name}: {_in_words(plan)}", markup=False)
+        for each in plan.differences:
+            before, after = (_text(value) for value in (each.before, each.after))
+            console.print(f"    {each.path}: {before} -> {after}  ({each.change_class})", markup=False)
+
+
+def _in_words(plan: JobPlan) -> str:
+    if plan.refusal is not None:
+        return f"cannot be applied: {plan.refusal}"
+    if not plan.steps:
+        return "unchanged"
+    return ", ".join(_TO_DO[step] for step in plan.steps)
+
+
+def _as_json(plan: JobPlan) -> dict[str, Any]:
+    return {
+        "job": plan.name,
+        "steps": list(plan.steps),
+        "refusal": plan.refusal,
+        "differences": [
+            {"path": each.path, "before": each.before, "after": each.after, "change_class": each.change_class}
+            for each in plan.differences
+        ],
+    }
+
+
+def _text(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+_TO_DO = {
+    Step.CREATE: "create",
+    Step.STOP: "stop",
+    Step.UPDATE: "change",
+    Step.START: "start",
+    Step.DELETE: "delete",
+}
+_DONE = {
+    Step.CREATE: "created",
+    Step.STOP: "stopping",
+    Step.UPDATE: "changed",
+    Step.START: "starting",
+    Step.DELETE: "deleted",
+}
