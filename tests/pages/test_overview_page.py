@@ -30,9 +30,9 @@ def test_rates_are_drawn_over_time_values_that_hold_are_joined_across_gaps_and_a
     platform.create_job("sparse")
     with platform.sessions.begin() as session:
         for steps_ago, values in (
-            (20, {"state_size": 4096.0}),
+            (20, {"state_size": 4096}),
             (9, {}),
-            (4, {"state_size": 8192.0, "lag_records": 7.0}),
+            (4, {"state_size": 8192, "lag_records": 7}),
             (1, {"processed_rate": 800.0}),
             (0, {"processed_rate": 930.0}),
         ):
@@ -58,7 +58,7 @@ def test_a_chart_says_the_values_of_now_and_one_late_report_is_no_gap(page: Page
     with platform.sessions.begin() as session:
         for steps_ago in (6, 5, 3, 2):
             at_ms = now_at_ms - steps_ago * series.SAMPLE_MS
-            series_points.store(session, platform.jobs["late"], at_ms, {"lag_records": 7.0, "state_size": 4096.0})
+            series_points.store(session, platform.jobs["late"], at_ms, {"lag_records": 7, "state_size": 4096})
 
     def run(route: Route) -> None:
         answer = route.fetch()
@@ -81,8 +81,8 @@ def test_charts_keep_their_order_and_none_stays_of_another_span(page: Page, plat
     days_ago_ms = now_ms() - 3 * 24 * 3_600_000
     with platform.sessions.begin() as session:
         for at_ms, values in (
-            (days_ago_ms, {"lag_records": 7.0, "state_size": 1024.0}),
-            (now_ms(), {"state_size": 4096.0, "processed_rate": 5.0}),
+            (days_ago_ms, {"lag_records": 7, "state_size": 1024}),
+            (now_ms(), {"state_size": 4096, "processed_rate": 5.0}),
         ):
             series_points.store(session, platform.jobs["mixed"], at_ms, values)
     open_page(page, platform, "/ui/jobs/mixed/overview")
