@@ -527,7 +527,7 @@ METRICS = (
         SUM,
         reported_as="lost_records",
         chart=_BAD_RECORDS,
-        label="Lost",
+        label="Lost by sources",
     ),
     # --- jobs, as the control plane sees them
     Metric(

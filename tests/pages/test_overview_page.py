@@ -211,10 +211,10 @@ def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_ove
     expect(nodes.filter(has_text="table")).to_contain_text(f"System{NONE}since the driver startedDead letters1,200")
     expect(nodes.filter(has_text="files")).not_to_contain_text("Dead letters")
     chart = page.get_by_role("figure").filter(has_text="Late, dead-letter and lost records")
-    expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost 0")
+    expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost by sources 0")
     expect(chart.get_by_role("img", name="Dead letters: from 607 to 1,214, last 1,214")).to_be_visible()
     legend = chart.locator(".legendtext")  # drawn once the library of the charts is there
-    expect(legend).to_have_text(["Late", "Dead letters", "Lost"])
+    expect(legend).to_have_text(["Late", "Dead letters", "Lost by sources"])
     assert faults_of_access(page) == []
     platform.api.delete("/v1/jobs/refused")
 

@@ -1,6 +1,6 @@
 // The graph of a job's sources, operators and sinks, with the flow between them.
 
-import { definitions, element, setChildren, setText } from "./dom.js";
+import { byId, definitions, element, setChildren, setText } from "./dom.js";
 import { duration, NONE, number, percent, rate } from "./format.js";
 
 /** The places of the nodes in pixels; the style sheet gives nodes the same size. */
@@ -93,7 +93,7 @@ function contentOf(node, nodes, job, emits, flows) {
     return [element("small", { class: "soft" }, "sink"), element("dl", {}, ...definitions([
       ["Arriving", rate(sum(node.inputs.map((uid) => flows(uid, node))))],
       ["System", isNow ? (outage ? "away" : "answers") : NONE]])),
-    ...(refusing ? sinceStart([["Dead letters", number(refusing.dead_letters)]]) : [])];
+    ...(refusing ? sinceStart(countersOf(refusing)) : [])];
   }
   const operator = metrics?.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
@@ -107,9 +107,13 @@ function contentOf(node, nodes, job, emits, flows) {
       ["In, out", `${rate(rateOf(node.uid, "read", job))}, ${rate(emits)}`],
       ["Lag", duration(isNow ? operator.event_time_lag_ms : null)],
     ])),
-    ...sinceStart([["Late", number(operator.late_records)], ["Dead letters", number(operator.dead_letters)]]),
+    ...sinceStart(countersOf(operator)),
   ];
 }
+
+/** The declared counters that an operator or a sink has. */
+const countersOf = (part) => JSON.parse(byId("charts").dataset.counters).filter(({ name }) => name in part)
+  .map(({ name, label }) => [label, number(part[name])]);
 
 /** Counters of the driver, which begins at zero; the counters of the whole job are at the top of the page. */
 const sinceStart = (pairs) => [element("small", { class: "soft since-start" }, "since the driver started"),

@@ -15,6 +15,8 @@ const SERIES_EVERY_MS = 5000, SHORTEST_STEP_MS = 10_000, MARKS_LISTED = 8;
 const TONES = { FAILURE: "bad", CHECKPOINT_FAILED: "bad", RESTART: "busy", ROLLBACK: "busy" };
 const query = new URLSearchParams(location.search);
 let span = SPANS[query.get("span")] ? query.get("span") : "15m";
+/** The counters that a job has beside the records read and emitted. @type {{name: string, label: string}[]} */
+const COUNTERS = JSON.parse(byId("charts").dataset.counters);
 let series = null;
 let readAtMs = 0;
 
@@ -58,9 +60,7 @@ function showFigures(job) {
     ["Busy", percent(figures.busy_ratio), figures.batch_duration_ms === null ? "" : `${duration(figures.batch_duration_ms)} per batch`],
     ["Records read", number(figures.input_records), "since the job was created"],
     ["Emitted", number(figures.output_records), "side outputs and dead letters too"],
-    ["Late", number(figures.late_records)],
-    ["Dead letters", number(figures.dead_letters)],
-    ["Lost by sources", number(figures.lost_records)],
+    ...COUNTERS.map(({ name, label }) => [label, number(figures[name])]),
   ]));
 }
 
