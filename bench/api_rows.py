@@ -20,9 +20,11 @@ _STATEMENTS = (
        SELECT md5('job' || j), 'job-' || j, 128, 'spark', 'file:///store', 'STOPPED', 'STOPPED', 0, 0, 0, :now - j,
               :now - j, '{}'
        FROM generate_series(1, :jobs) j""",
-    """INSERT INTO revisions (job_id, number, artifact_id, parallelism, parameters, spark_conf, checkpoints,
-                               created_at_ms)
-       SELECT md5('job' || j), r, 'artifact-0', 2, '{"input": "/data/in"}', '{}', '{"interval_ms": 10000}', :now - j
+    """INSERT INTO revisions (job_id, number, spec, created_at_ms)
+       SELECT md5('job' || j), r,
+              jsonb_build_object('artifact_id', 'artifact-0', 'libraries', jsonb_build_array(), 'parallelism', 2,
+                                 'parameters', jsonb_build_object('input', '/data/in')),
+              :now - j
        FROM generate_series(1, :jobs) j, generate_series(1, 3) r""",
     """INSERT INTO attempts (job_id, number, stage, cause, parallelism, restore_from, created_at_ms, launched_at_ms,
                               attached_at_ms, ended_at_ms, reaped, driver_state, restored_at_ms)

@@ -131,7 +131,8 @@ def test_a_job_waits_for_its_next_start_but_not_longer_because_the_clock_was_set
     client.post("/v1/jobs/flights/start")
     with context.sessions.begin() as session:
         found = session.get_one(Job, job["id"])
-        revisions.current(session, found).restart = restart
+        revision = revisions.current(session, found)
+        revision.spec = {**revision.spec, "restart": restart}
         transaction = JobTransaction(session, found)
         attempt = transaction.create_attempt(1, Cause.START)
         apply(ReplaceAttempt(attempt.number, {"code": "DRIVER_LOST", "message": "x"}, 2, pause_ms), transaction)

@@ -73,8 +73,10 @@ class Facts:
     def set_attempt(self, number: int, **columns: Any) -> None:
         self._set(Attempt, (self._job_id, number), columns)
 
-    def set_revision(self, number: int, **columns: Any) -> None:
-        self._set(Revision, (self._job_id, number), columns)
+    def set_revision(self, number: int, **settings: Any) -> None:
+        with self._context.sessions.begin() as session:
+            revision = session.get_one(Revision, (self._job_id, number))
+            revision.spec = {**revision.spec, **settings}
 
     def end(self, number: int) -> None:
         with self._context.sessions.begin() as session:
