@@ -16,6 +16,7 @@ from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, without_switched_off
 
+from ..job_spec import spec_of
 from ..libraries.library_cache import PlacedLibraries
 from ..settings import LOOPBACK_HOSTS
 from .supervisor import DRIVER_USER_VARIABLE
@@ -130,7 +131,7 @@ def driver_command(
         **authentication(settings, master),
         **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
-        **revision.spec["spark_conf"],
+        **spec_of(revision).spark_conf,
         **REQUIRED_SETTINGS,
         "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
         "spark.local.dir": str(work_directory / "spark"),

@@ -24,6 +24,7 @@ from keyscale.state.doors.paths import CONTROL_PLANES
 
 from ..access.tokens import attempt_token, token_sha256
 from ..errors import JobUserError
+from ..job_spec import spec_of
 from ..libraries.library_cache import LibraryCache, PlacedLibraries
 from .driver_command import driver_command, driver_environment, temporary_directory
 from .driver_log import open_log
@@ -163,7 +164,7 @@ class Launcher:
         """
         directory = self._run_directory(job.id, attempt.number)
         work = directory / "work"
-        secrets = self._settings.job_secrets.environment_of(revision.spec["secrets"])
+        secrets = self._settings.job_secrets.environment_of(spec_of(revision).secrets)
         token = read_text(directory / "token") or ""
         user = self.isolation.user(job)
         self._make_directories_of_job(job, work, user)
@@ -375,7 +376,7 @@ class Launcher:
         """
         secrets: dict[str, str] = {}
         for revision in revisions:
-            secrets |= self._settings.job_secrets.variables_of(revision.spec["secrets"])
+            secrets |= self._settings.job_secrets.variables_of(spec_of(revision).secrets)
         if token := read_text(self._run_directory(job_id, attempt) / "token"):
             secrets["KEYSCALE_ATTEMPT_TOKEN"] = token
         return secrets

@@ -188,8 +188,9 @@ def restart_of(revision: Revision, attempt: Attempt | None) -> RestartStrategy |
 
     It is the revision's strategy, or else the script's strategy, as the driver reported.
     """
-    strategy = revision.spec["restart"] or ((attempt.metrics or {}).get("restart") if attempt is not None else None)
-    return _STRATEGY.validate_python(strategy) if strategy else None
+    own = spec_of(revision).restart
+    reported = (attempt.metrics or {}).get("restart") if attempt is not None else None
+    return own or (_STRATEGY.validate_python(reported) if reported else None)
 
 
 def failures_of(job: Job, attempt: Attempt | None) -> FailureHistory:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-PLAIN = Revision(spec={"spark_conf": {}})
+PLAIN = Revision(spec={"artifact_id": "program"})
 
 
 def test_a_driver_gets_no_secret_but_its_own(tmp_path: Path) -> None:
@@ -120,7 +120,9 @@ def test_a_driver_can_import_no_package_of_ours_but_keyscale(tmp_path: Path) -> 
 
 def test_a_job_cannot_override_the_settings_that_guarantees_depend_on(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
-    wanted = Revision(spec={"spark_conf": {"spark.speculation": "true", "spark.driver.memory": "3g"}})
+    wanted = Revision(
+        spec={"artifact_id": "program", "spark_conf": {"spark.speculation": "true", "spark.driver.memory": "3g"}}
+    )
     command = driver_command(settings, Job(name="x"), wanted, Attempt(number=1, parallelism=3), tmp_path)
     assert "spark.speculation=false" in command
     assert "spark.driver.memory=3g" in command
@@ -160,7 +162,11 @@ def test_a_driver_takes_one_core_per_subtask_of_a_cluster_unless_the_job_says_ot
     settings = Settings(home=tmp_path, spark_master="spark://master:7077")
     for conf, cores in (({}, 3), ({"spark.cores.max": "8"}, 8)):
         command = driver_command(
-            settings, Job(name="x"), Revision(spec={"spark_conf": conf}), Attempt(number=1, parallelism=3), tmp_path
+            settings,
+            Job(name="x"),
+            Revision(spec={"artifact_id": "program", "spark_conf": conf}),
+            Attempt(number=1, parallelism=3),
+            tmp_path,
         )
         assert f"spark.cores.max={cores}" in command
 

@@ -82,7 +82,7 @@ def test_the_launcher_starts_a_driver_in_its_enclosure_and_removes_that_with_the
     made.prepare("job", 1)
     job, revision, attempt = (
         Job(id="job", store_url=settings.store_url),
-        Revision(spec={"secrets": []}),
+        Revision(spec={"artifact_id": "program"}),
         Attempt(number=1),
     )
     made.launch(job, revision, attempt, NO_JOB_LIBRARIES, cast("Any", None), cast("Any", None))

@@ -128,10 +128,12 @@ def test_a_job_waits_for_its_next_start_but_no_longer_than_the_longest_pause(
 def test_the_restart_strategy_of_the_revision_outranks_the_reported_one() -> None:
     fixed = {"type": "fixed-delay", "attempts": 2, "delay_ms": 5}
     reported = attempt(metrics={"restart": {"type": "none"}})
-    assert restart_of(Revision(spec={"restart": None}), None) is None
-    assert restart_of(Revision(spec={"restart": None}), attempt()) is None
-    assert restart_of(Revision(spec={"restart": None}), reported) == NoRestart()
-    assert restart_of(Revision(spec={"restart": fixed}), reported) == FixedDelayRestart(attempts=2, delay_ms=5)
+    assert restart_of(Revision(spec={"artifact_id": "program", "restart": None}), None) is None
+    assert restart_of(Revision(spec={"artifact_id": "program", "restart": None}), attempt()) is None
+    assert restart_of(Revision(spec={"artifact_id": "program", "restart": None}), reported) == NoRestart()
+    assert restart_of(Revision(spec={"artifact_id": "program", "restart": fixed}), reported) == FixedDelayRestart(
+        attempts=2, delay_ms=5
+    )
 
 
 @pytest.mark.parametrize(("known", "reported", "count"), [(2, 1, 2), (1, 2, 2), (None, 3, 3), (3, None, 3)])
