@@ -134,6 +134,6 @@ def test_a_job_is_started_from_a_savepoint_with_its_own_parameters(page: Page, p
         form.get_by_role("button", name="Start it").click()
     body = sent.value.post_data_json
     assert body["name"] == f"{journey.RUNNING}-from-{savepoint}"
-    assert body["parameters"] == {"input": "/data/in", "output": "/data/copy"}
+    assert body["spec"]["parameters"] == {"input": "/data/in", "output": "/data/copy"}
     assert body["start"]
     expect(page.get_by_role("heading", level=1)).to_have_text("departures")

@@ -110,8 +110,8 @@ UNUSABLE = {
     "/ui/jobs/departures/key-groups": [("Ranges at parallelism", "129", "Enter a whole number from 1 to 128.")],
     "/ui/jobs/departures/revisions?edit=yes": [
         ("Parallelism", "1.5", "Enter a whole number from 1 to 128."),
-        ("Checkpoint every", "0", "Enter a number of at least 0.1."),
-        ("Spark settings", "spark.x", "“spark.x” is not NAME=VALUE."),
+        ("Checkpoints: interval (ms)", "0", "Enter a whole number from 100 to 31,536,000,000."),
+        ("Spark conf", "spark.x", "“spark.x” is not NAME=VALUE."),
     ],
 }
 """Fields that cannot be used, by page: the label, the text, and what the page says of it."""
@@ -122,6 +122,8 @@ def test_a_field_that_cannot_be_used_says_why_before_it_is_sent(page: Page, plat
     open_page(page, platform, path)
     if path == "/ui/":
         page.get_by_role("button", name="New job").click()
+    for more in page.get_by_text("More settings").all():
+        more.click()
     form = page.get_by_role("dialog" if path == "/ui/" else "main")
     for label, text, problem in UNUSABLE[path]:
         field, said = form.get_by_label(label, exact=True), page.get_by_text(problem)

@@ -153,7 +153,8 @@ def test_a_job_that_runs_and_fails_again_and_again_says_so_among_the_others(page
         answer = route.fetch()
         listed = answer.json()
         for job in listed["jobs"]:
-            job |= {"status": "RUNNING", "failure": {"code": "USER_CODE_FAILED", "message": "KeyError: 'u9'"}}
+            failure = {"code": "USER_CODE_FAILED", "message": "KeyError: 'u9'"}
+            job["status"] |= {"state": "RUNNING", "failure": failure}
         route.fulfill(response=answer, json=listed)
 
     page.route("**/jobs?*", fail)

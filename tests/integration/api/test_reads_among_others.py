@@ -163,7 +163,10 @@ def test_the_artifacts_of_a_scope_are_found_without_a_look_at_its_revisions_for_
     )
     session.flush()
     session.execute(
-        text('UPDATE revisions SET libraries = \'["other-5", "package:x"]\' WHERE job_id = :id AND number = 2'),
+        text(
+            "UPDATE revisions SET spec = jsonb_set(spec, '{libraries}', '[\"other-5\", \"package:x\"]')"
+            " WHERE job_id = :id AND number = 2"
+        ),
         {"id": ids(session)["job-3"]},
     )
     for scope, expected in ((SOME, {"artifact-0", "other-5", "other-7"}), (NONE, {"other-7"})):
