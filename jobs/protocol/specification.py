@@ -281,10 +281,6 @@ class JobSpec(Settings):
         ),
     )
 
-    trial_pause_ms: Annotated[int | None, ChangeClass.NEXT_BATCH] = Field(
-        default=None, ge=0, le=60_000, description="Pause before each batch. Default: no pause."
-    )
-
     @field_validator("secrets")
     @classmethod
     def _add_secrets_of_parameters(cls, names: list[str] | None, info: ValidationInfo) -> list[str] | None:
