@@ -527,7 +527,9 @@ class OperationNotFoundError(ApiError):
     title = "The operation does not exist"
     status = 404
     domain = "user"
-    advice = "Use the operation_id from the answer to your request."
+    advice = (
+        "Use the `id` from the answer to your request; `./keyscale operations list JOB` lists the operations of a job."
+    )
 
 
 class OperationIdTakenError(ApiError):
@@ -558,26 +560,6 @@ class SavepointNotFoundError(ApiError):
     status = 404
     domain = "user"
     advice = "`./keyscale savepoints list JOB` lists its savepoints. Over HTTP: GET /v1/jobs/{id}/savepoints."
-
-
-class RescaleNotFoundError(ApiError):
-    """The job has no rescale with this id."""
-
-    code = "RESCALE_NOT_FOUND"
-    title = "The job has no such rescale"
-    status = 404
-    domain = "user"
-    advice = "`./keyscale events JOB` lists its rescales. Over HTTP: GET /v1/jobs/{id}/rescales."
-
-
-class ChangeNotFoundError(ApiError):
-    """The job has no change with this id."""
-
-    code = "CHANGE_NOT_FOUND"
-    title = "The job has no such change"
-    status = 404
-    domain = "user"
-    advice = "`./keyscale events JOB` lists its changes. Over HTTP: GET /v1/jobs/{id}/changes."
 
 
 class RevisionNotFoundError(ApiError):
@@ -737,7 +719,7 @@ class ChangeIncompatibleError(ApiError):
     advice = (
         "`detail` names each difference, and `./keyscale jobs plan JOB` shows the whole plan. Declare the state as it "
         "is stored or under another name; --allow-non-restored-state permits dropping state; --upgrade-mode stateless "
-        "begins without state. Over HTTP: POST /v1/jobs/{id}/plan with the same body, and its fields "
+        "begins without state. Over HTTP: the same request with `dry_run`, and its fields "
         "allow_non_restored_state and upgrade_mode."
     )
 

@@ -143,28 +143,22 @@ def _carry_out(
     timeout_s: float | None,
 ) -> None:
     for step in plan.steps:
-        operation: object = None
+        operation_id = None
         if step is Step.CREATE:
             _create(client, plan)
         elif step is Step.UPDATE and plan.present is not None and plan.spec is not None:
             patch = plan.patch(plan.spec)
-            operation = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=message)
+            operation_id = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=message).id
         elif step is Step.START:
-            operation = client.jobs.start(plan.name)
+            operation_id = client.jobs.start(plan.name).id
         elif step is Step.STOP:
-            operation = client.jobs.stop(plan.name)
+            operation_id = client.jobs.stop(plan.name).id
         elif step is Step.DELETE:
             client.jobs.delete(plan.name, keep_objects=keep_objects)
         is_last = step is plan.steps[-1]
-        operation_id = _id_of(operation)
         if operation_id is not None and (wait or not is_last):
             client.operations.wait(operation_id, timeout_s)
         click.echo(f"{plan.name}: {_DONE[step]}", err=True)
-
-
-def _id_of(answer: object) -> str | None:
-    operation_id: str | None = getattr(answer, "operation_id", None)
-    return operation_id or getattr(getattr(answer, "change", None), "id", None)
 
 
 def _create(client: Keyscale, plan: JobPlan) -> None:

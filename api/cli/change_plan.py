@@ -25,8 +25,8 @@ def plan(session: Session, /, *, job: str, **options: Any) -> None:
     The options are as in `jobs update`. The command fails if the change cannot be applied.
     """
     with session.control_plane() as control_plane:
-        body = {"spec": specification_of(control_plane, **options)}
-        answer = control_plane.post(job_path(job, "plan"), body)
+        body = {"spec": specification_of(control_plane, **options), "dry_run": True}
+        answer = control_plane.patch(job_path(job), body, if_match="*")["plan"]
     session.output.show(answer, lambda console: show_plan(console, answer))
     if not answer["compatible"]:
         raise OperationFailedError("the change cannot be applied")

@@ -10,8 +10,7 @@ import click
 from keyscale.client.errors import OperationFailedError
 from keyscale.client.request_paths import job_path
 
-from .errors import InvalidArgumentError
-from .operation_wait import wait_for
+from .operations import show_end
 from .output import make_fields, make_table
 from .session import Session, json_option, pass_session, wait_option
 
@@ -58,12 +57,12 @@ COMPARISON_COLUMNS = (
 )
 SAVEPOINT_COLUMNS = (
     ("ID", "savepoint_id"),
-    ("STATUS", "status"),
     ("CHECKPOINT", "checkpoint_id"),
     ("OWNER", "owner"),
-    ("CREATED", "created_at_ms"),
-    ("ENDED", "ended_at_ms"),
-    ("LOCATION", "location"),
+    ("TRIGGERED", "trigger_timestamp"),
+    ("DURATION", "end_to_end_duration"),
+    ("FULL SIZE", "state_size"),
+    ("LOCATION", "external_path"),
 )
 
 
@@ -91,8 +90,7 @@ def list_checkpoints(session: Session, job: str) -> None:
 def trigger(session: Session, job: str, wait: bool) -> None:
     """Take a checkpoint of a running job now."""
     with session.control_plane() as control_plane:
-        accepted = control_plane.post(job_path(job, "checkpoints"))
-        session.output.fields(wait_for(control_plane, accepted) if wait else accepted)
+        show_end(session, control_plane, control_plane.post(job_path(job, "checkpoint")), wait=wait)
 
 
 @checkpoints.command()
@@ -185,8 +183,8 @@ def savepoints() -> None:
 def trigger_savepoint(session: Session, job: str, savepoint_id: str | None, wait: bool) -> None:
     """Take a savepoint of a running job; the job runs on."""
     with session.control_plane() as control_plane:
-        accepted = control_plane.post(job_path(job, "savepoints"), {"savepoint_id": savepoint_id})
-        session.output.fields(wait_for(control_plane, accepted) if wait else accepted)
+        body = {} if savepoint_id is None else {"id": savepoint_id}
+        show_end(session, control_plane, control_plane.post(job_path(job, "savepoint"), body), wait=wait)
 
 
 @savepoints.command(name="list")
@@ -197,9 +195,7 @@ def list_savepoints(session: Session, job: str) -> None:
     """List a job's savepoints, the latest first."""
     with session.control_plane() as control_plane:
         answer = control_plane.get_list(job_path(job, "savepoints"), "savepoints")
-    rows = [{**savepoint, **(savepoint["operation"] or {})} for savepoint in answer["savepoints"]]
-    rows = [row | ({"status": "DISCARDED"} if row.get("discarded") else {}) for row in rows]
-    session.output.table(answer, rows, SAVEPOINT_COLUMNS)
+    session.output.table(answer, answer["savepoints"], SAVEPOINT_COLUMNS)
 
 
 @savepoints.command()
@@ -236,10 +232,7 @@ def delete_savepoint(session: Session, job: str, savepoint_id: str, dry_run: boo
 def verify_savepoint(session: Session, job: str, savepoint_id: str, hashes: bool) -> None:
     """Check that a savepoint is complete and that its job could start."""
     with session.control_plane() as control_plane:
-        shown = control_plane.get(job_path(job, "savepoints", savepoint_id))
-        number = (shown["operation"] or {}).get("checkpoint_id")
-        if number is None:
-            raise InvalidArgumentError(f"the savepoint {savepoint_id} is {shown['status']}")
+        number = control_plane.get(job_path(job, "savepoints", savepoint_id))["checkpoint_id"]
         answer = _verified(control_plane, job, number, hashes=hashes)
     _show_verification(session, answer)
 

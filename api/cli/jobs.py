@@ -16,8 +16,8 @@ from keyscale.client.request_paths import job_path
 from keyscale.units import bytes_text
 
 from .errors import InvalidArgumentError
-from .job_wait import ENDED, LASTING, RUNNING, STATUSES, wait_until, wait_until_started
-from .operation_wait import wait_for
+from .job_wait import LASTING, RUNNING, STATUSES, wait_until, wait_until_started
+from .operations import show_end
 from .output import describe_failure
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
@@ -106,9 +106,9 @@ def create(
         spec = specification_of(control_plane, **options)
         answer = control_plane.post("/v1/jobs", {"name": name, "labels": dict(labels), "spec": spec, **restore})
         if start:
-            answer = control_plane.post(job_path(answer["id"], "start"))
-        if wait:
-            answer = wait_until_started(control_plane, answer["id"], timeout_s)
+            control_plane.post(job_path(answer["id"], "start"))
+            path = job_path(answer["id"])
+            answer = wait_until_started(control_plane, answer["id"], timeout_s) if wait else control_plane.get(path)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 
@@ -223,29 +223,65 @@ def start(
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "start"), body)
         if wait:
-            answer = wait_until_started(control_plane, answer["id"], timeout_s)
-    session.output.table(answer, job_rows(answer), COLUMNS)
+            show_job(session, wait_until_started(control_plane, job, timeout_s))
+        else:
+            show_end(session, control_plane, answer, wait=False)
 
 
 @jobs.command()
 @click.argument("job")
-@click.option(
-    "--drain",
-    is_flag=True,
-    help="First process the present input and fire all event-time timers; the job ends as FINISHED.",
-)
-@wait_option("the job is STOPPED, or with --drain FINISHED")
+@click.option("--drain", is_flag=True, help="As `jobs drain`.")
+@wait_option("the job is STOPPED")
 @timeout_option
 @json_option
 @pass_session
 def stop(session: Session, job: str, drain: bool, wait: bool, timeout_s: float | None) -> None:
     """Stop a job with a savepoint, for a later start."""
+    _ask(session, job, "drain" if drain else "stop", wait=wait, timeout_s=timeout_s)
+
+
+@jobs.command()
+@click.argument("job")
+@wait_option("the job is FINISHED")
+@timeout_option
+@json_option
+@pass_session
+def drain(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
+    """Process the present input, fire all timers, and end a job."""
+    _ask(session, job, "drain", wait=wait, timeout_s=timeout_s)
+
+
+@jobs.command()
+@click.argument("job")
+@wait_option("the job is STOPPED")
+@timeout_option
+@json_option
+@pass_session
+def cancel(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
+    """End a job immediately, without a savepoint; its latest checkpoint stays."""
+    _ask(session, job, "cancel", wait=wait, timeout_s=timeout_s)
+
+
+@jobs.command()
+@click.argument("job")
+@wait_option("the new driver runs the job")
+@timeout_option
+@json_option
+@pass_session
+def restart(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
+    """Replace a job's driver by a new driver of the same revision."""
+    _ask(session, job, "restart", wait=wait, timeout_s=timeout_s)
+
+
+def _ask(session: Session, job: str, verb: str, *, wait: bool, timeout_s: float | None) -> None:
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "stop"), {"drain": drain})
-        if wait:
-            answer = wait_for(control_plane, answer, timeout_s)
-            wait_until(control_plane, job, ENDED, timeout_s)
-        session.output.fields(answer)
+        answer = control_plane.post(job_path(job, verb))
+        show_end(session, control_plane, answer, wait=wait, timeout_s=timeout_s)
+
+
+def show_job(session: Session, job: dict[str, Any]) -> None:
+    """Prints a job as a row of the list of jobs."""
+    session.output.table(job, job_rows(job), COLUMNS)
 
 
 @jobs.command()
@@ -269,21 +305,6 @@ def wait(session: Session, job: str, status: str, timeout_s: float | None) -> No
     """
     with session.control_plane() as control_plane:
         answer = wait_until(control_plane, job, {status}, timeout_s)
-    session.output.table(answer, job_rows(answer), COLUMNS)
-
-
-@jobs.command()
-@click.argument("job")
-@wait_option("the job is STOPPED", default=False)
-@timeout_option
-@json_option
-@pass_session
-def cancel(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
-    """End a job immediately, without a savepoint; its latest checkpoint stays."""
-    with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, "cancel"))
-        if wait:
-            answer = wait_until(control_plane, answer["id"], ENDED, timeout_s)
     session.output.table(answer, job_rows(answer), COLUMNS)
 
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from keyscale.client.errors import OperationFailedError
 from keyscale.client.request_paths import job_path
 
 from .errors import InvalidArgumentError
 from .job_wait import SETTLED, wait_until_started
 from .jobs import COLUMNS as JOB_COLUMNS
 from .jobs import job_rows
-from .operation_wait import COMPLETED
-from .rescale import follow, phase_line
+from .operations import IN_PROGRESS, show_end
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
 from .setting_options import specification_of, specification_options
@@ -32,7 +30,7 @@ COLUMNS = (
     ("PARALLELISM", "parallelism"),
     ("CREATED", "created_at_ms"),
     ("BY", "created_by"),
-    ("CHANGE", "outcome"),
+    ("OPERATION", "outcome"),
     ("MESSAGE", "message"),
 )
 DIFFERENCE_COLUMNS = (("SETTING", "path"), ("BEFORE", "before"), ("AFTER", "after"))
@@ -91,12 +89,12 @@ def update(
         body = {
             "spec": specification_of(control_plane, **options),
             **{name: value for name, value in optional.items() if value is not None},
-            "upgrade_mode": upgrade_mode,
+            "upgrade_mode": upgrade_mode.upper().replace("-", "_"),
             "allow_non_restored_state": allow_non_restored_state,
             "plan_first": plan_first,
         }
         answer = control_plane.patch(job_path(job), body, if_match=f'"{present["revision"]}"')
-        _show_update(session, control_plane, answer, wait=wait)
+        _show_update(session, control_plane, job, answer, wait=wait)
 
 
 @click.command()
@@ -114,11 +112,12 @@ def update(
 @wait_option("the change has ended")
 @json_option
 @pass_session
-def rollback(session: Session, /, *, job: str, wait: bool, **body: Any) -> None:
+def rollback(session: Session, /, *, job: str, state: str, wait: bool, **options: Any) -> None:
     """Take a job back to an earlier revision."""
+    body = {**options, "state": state.upper()}
     with session.control_plane() as control_plane:
         answer = control_plane.post(job_path(job, "rollback"), body)
-        _show_update(session, control_plane, answer, wait=wait)
+        _show_update(session, control_plane, job, answer, wait=wait)
 
 
 @click.command()
@@ -170,7 +169,7 @@ def revisions(session: Session, job: str) -> None:
             **revision,
             "parallelism": revision["spec"]["parallelism"],
             "program": f"{revision['artifact_name']} v{revision['artifact_version']}",
-            "outcome": (revision["change"] or {}).get("status"),
+            "outcome": (revision["operation"] or {}).get("status"),
         }
         for revision in answer["revisions"]
     ]
@@ -190,23 +189,10 @@ def diff(session: Session, job: str, before: int, after: int) -> None:
     session.output.table(answer, answer["differences"], DIFFERENCE_COLUMNS)
 
 
-def _show_update(session: Session, control_plane: Keyscale, answer: dict[str, Any], *, wait: bool) -> None:
-    output, change = session.output, answer["change"]
-    if change is None:
-        uses = "its next start uses it" if answer["job"]["status"]["state"] in SETTLED else "its driver follows it"
-        output.say(f"{answer['job']['name']} has revision {answer['revision']}; {uses}", answer)
+def _show_update(session: Session, control_plane: Keyscale, job: str, answer: dict[str, Any], *, wait: bool) -> None:
+    if answer["status"] == IN_PROGRESS or answer["phases"]:
+        show_end(session, control_plane, answer, wait=wait)
         return
-    if not wait:
-        output.fields(change)
-        return
-
-    def show_phase(phase: dict[str, Any]) -> None:
-        if not output.as_json:
-            output.console.print(phase_line(phase))
-
-    ended = follow(control_plane, answer["job"]["id"], change["id"], show_phase, route="changes")
-    output.say(f"{ended['status']}: revision {ended['from_revision']} -> {ended['to_revision']}", ended)
-    if ended["status"] != COMPLETED:
-        failure = ended["failure"] or {}
-        why = failure.get("traceback") or failure.get("message", "no reason was given")
-        raise OperationFailedError(f"the {ended['kind'].lower()} ended as {ended['status']}: {why}")
+    is_settled = control_plane.get(job_path(job))["status"]["state"] in SETTLED
+    uses = "its next start uses it" if is_settled else "its driver follows it"
+    session.output.say(f"{job} has revision {answer['to_revision']}; {uses}", answer)

@@ -17,11 +17,11 @@ from keyscale.installation import VERSION
 from .apply import apply, export
 from .artifacts import artifacts
 from .change_plan import plan
-from .changes import cancel_change
 from .checkpoints import checkpoints, savepoints
 from .control_plane import events, health, up, where
 from .errors import CliError
 from .jobs import jobs, logs
+from .operations import operations
 from .output import console_for, describe_failure
 from .recover import recover
 from .rescale import rescale
@@ -88,6 +88,7 @@ for command in (
     apply,
     export,
     rescale,
+    operations,
     savepoints,
     checkpoints,
     events,
@@ -98,7 +99,7 @@ for command in (
     whoami,
 ):
     keyscale.add_command(command)
-for command in (cancel_change, plan, update, rollback, revisions, diff, clone):
+for command in (plan, update, rollback, revisions, diff, clone):
     jobs.add_command(command)
 
 

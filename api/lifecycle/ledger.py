@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.operations import ChangePhase
 
-from ..schemas.change import LedgerStep
+from ..schemas.operation import LedgerStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

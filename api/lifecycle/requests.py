@@ -209,8 +209,8 @@ def require_changeable(session: Session, job: Job, kind: OperationKind, mode: Up
 
 
 def _action_of(kind: OperationKind, mode: UpgradeMode) -> Action:
-    if kind is OperationKind.RESCALE:
-        return Action.RESCALE
+    if kind in {OperationKind.RESCALE, OperationKind.RESTART}:
+        return Action[kind]
     return Action.UPGRADE_LAST_STATE if mode is UpgradeMode.LAST_STATE else Action.UPGRADE
 
 

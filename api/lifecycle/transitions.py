@@ -51,6 +51,7 @@ class Action(StrEnum):
     SAVEPOINT = "take a savepoint"
     CHECKPOINT = "take a checkpoint"
     RESCALE = "rescale"
+    RESTART = "restart"
     UPGRADE = "upgrade"
     UPGRADE_LAST_STATE = "upgrade from the last state"
     ADJUST = "change settings"
@@ -64,6 +65,7 @@ _ALLOWED: dict[Action, frozenset[JobStatus]] = {
     Action.SAVEPOINT: frozenset({JobStatus.RUNNING}),
     Action.CHECKPOINT: frozenset({JobStatus.RUNNING}),
     Action.RESCALE: frozenset({JobStatus.RUNNING}),
+    Action.RESTART: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
     Action.UPGRADE: frozenset({JobStatus.RUNNING}),
     Action.UPGRADE_LAST_STATE: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
     Action.ADJUST: frozenset({JobStatus.SUBMITTING, JobStatus.RUNNING, JobStatus.RESTARTING}),

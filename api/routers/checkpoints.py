@@ -7,21 +7,12 @@ from fastapi import APIRouter, Query, Response
 from ..access.identities import Operator, User
 from ..schemas.base import NUMBER_MAX
 from ..schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
-from ..schemas.operation import OperationAccepted, OperationRequest
 from ..schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
-from ..services import checkpoints, comparisons, operations, snapshot_deletions, verifications
+from ..services import checkpoints, comparisons, snapshot_deletions, verifications
 from .dependencies import CheckpointNumber, Control, DryRun, ListingOf
 from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
-
-
-@router.post("", status_code=202)
-def trigger_checkpoint(
-    control: Control, user: Operator, job_id: str, request: OperationRequest | None = None
-) -> OperationAccepted:
-    """Takes a checkpoint now; poll GET /operations/{operation_id}."""
-    return operations.trigger_checkpoint(control, user, job_id, request or OperationRequest())
 
 
 @router.get("")

@@ -1,6 +1,6 @@
 """The event streams, which report changes so that clients need not poll."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import StreamingResponse
@@ -42,6 +42,29 @@ class EventStream(StreamingResponse):
             self._context.news.drop(self._listener)
 
 
+_AT = '"at_ms":1795000000000'
+_CHANGE = f'event: change\ndata: {{{_AT},"topics":["job"],"job_ids":["0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c"]}}\n\n'
+_OPERATION = 'event: operation\ndata: {"id":"nightly-2026-11-21","kind":"SAVEPOINT","status":"COMPLETED"}\n\n'
+_ENDS = {
+    "away": {"summary": "The database does not answer; the stream goes on.", "value": "event: away\ndata: {}\n\n"},
+    "gone": {"summary": "The job was deleted; the last event.", "value": "event: gone\ndata: {}\n\n"},
+    "over": {
+        "summary": "The token or session is no longer valid; the last event.",
+        "value": "event: over\ndata: {}\n\n",
+    },
+}
+
+
+def _events(**examples: dict[str, str]) -> dict[int | str, dict[str, Any]]:
+    """Returns the description of a stream: an example of each of its events."""
+    content = {"text/event-stream": {"schema": {"type": "string"}, "examples": {**examples, **_ENDS}}}
+    return {200: {"description": "Server-sent events.", "content": content}}
+
+
+_OF_CHANGES = _events(change={"summary": "Parts of jobs have changed.", "value": _CHANGE})
+_OF_OPERATION = _events(operation={"summary": "The operation, as GET shows it.", "value": _OPERATION})
+
+
 def _job(control: Control, _: User, job_id: str) -> str:
     return jobs.id_of(control, job_id)
 
@@ -50,7 +73,7 @@ def _operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
     return operations.show(control, operation_id)
 
 
-@router.get("/stream", status_code=200, response_class=EventStream)
+@router.get("/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
 async def stream_all(control: Control, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
     """Reports changes of the jobs in the user's scope: server-sent events.
 
@@ -60,13 +83,13 @@ async def stream_all(control: Control, user: User, request: Request, seconds: Se
     return EventStream(control, control.news.open(Subject(), user, credential_of(request, user)), seconds)
 
 
-@router.get("/jobs/{job_id}/stream", status_code=200, response_class=EventStream)
+@router.get("/jobs/{job_id}/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
 async def stream_job(
     control: Control, user: User, request: Request, job: Annotated[str, Depends(_job)], seconds: Seconds = SECONDS_MAX
 ) -> EventStream:
     """Reports changes of a job: server-sent events.
 
-    An event `change` names the topics: job, figures, checkpoints, changes, operations, events. The first event comes
+    An event `change` names the topics: job, figures, checkpoints, operations, events. The first event comes
     immediately and names all topics. `gone`: the job was deleted; `over`: the token or session is no longer valid;
     `away`: the database does not answer.
     """
@@ -74,7 +97,7 @@ async def stream_job(
     return EventStream(control, control.news.open(subject, user, credential_of(request, user)), seconds)
 
 
-@router.get("/operations/{operation_id}/stream", status_code=200, response_class=EventStream)
+@router.get("/operations/{operation_id}/stream", status_code=200, response_class=EventStream, responses=_OF_OPERATION)
 async def stream_operation(
     control: Control,
     user: User,

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Depends, Query, Response
 
 from ..access.identities import Operator, User
 from ..schemas.base import NUMBER_MAX
-from ..schemas.change_plan import PlanAnswer
 from ..schemas.job import (
     AttemptList,
     EventList,
@@ -14,13 +13,10 @@ from ..schemas.job import (
     JobList,
     JobRequest,
     LogAnswer,
-    StartRequest,
-    StopRequest,
 )
 from ..schemas.job_exception import JobExceptionList
-from ..schemas.operation import OperationAccepted
-from ..schemas.revision import CloneRequest, UpdateRequest
-from ..services import clones, exceptions, jobs, logs, operations, plans
+from ..schemas.revision import CloneRequest
+from ..services import clones, exceptions, jobs, logs
 from ..services.logs import LogPart
 from .dependencies import AttemptNumber, Control, ListingOf
 from .events import FilterOf
@@ -62,15 +58,6 @@ def delete_job(control: Control, user: Operator, job_id: str, keep_objects: Keep
     jobs.delete(control, user, job_id, keep_objects=keep_objects)
 
 
-@router.post("/{job_id}/start", status_code=202)
-def start_job(control: Control, user: Operator, job_id: str, request: StartRequest | None = None) -> JobAnswer:
-    """Starts a job.
-
-    It starts from its latest checkpoint or savepoint if it has run before, or from `restore_from`.
-    """
-    return jobs.start(control, user, job_id, request or StartRequest())
-
-
 @router.post("/{job_id}/clone", status_code=201)
 def clone_job(control: Control, user: Operator, job_id: str, request: CloneRequest, response: Response) -> JobAnswer:
     """Creates a job with this job's specification and state.
@@ -80,37 +67,6 @@ def clone_job(control: Control, user: Operator, job_id: str, request: CloneReque
     The state comes from its latest completed checkpoint or savepoint, or from `restore_from`.
     """
     return _tagged(response, clones.clone(control, user, job_id, request))
-
-
-@router.post("/{job_id}/plan")
-def plan_change(control: Control, user: Operator, job_id: str, request: UpdateRequest) -> PlanAnswer:
-    """Shows the effects of a change of the job.
-
-    The body is the body of the change. The job continues unchanged.
-
-    A new program, or new parameters, secrets or Spark settings, are tried in a separate process: the script runs up
-    to `env.execute()`, and each operator's function is opened on empty state. The job may run, have ended, or have
-    failed.
-    """
-    return plans.plan(control, user, job_id, request)
-
-
-@router.post("/{job_id}/stop", status_code=202)
-def stop_job(control: Control, user: Operator, job_id: str, request: StopRequest | None = None) -> OperationAccepted:
-    """Stops a job with a savepoint.
-
-    The operation is COMPLETED when the savepoint is published; the job is then STOPPED as soon as its driver has ended.
-    """
-    return operations.stop(control, user, job_id, request or StopRequest())
-
-
-@router.post("/{job_id}/cancel", status_code=202)
-def cancel_job(control: Control, user: Operator, job_id: str) -> JobAnswer:
-    """Ends a job now, without a savepoint.
-
-    The job can be started again from its latest checkpoint.
-    """
-    return jobs.cancel(control, user, job_id)
 
 
 @router.get("/{job_id}/attempts")

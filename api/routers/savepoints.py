@@ -3,39 +3,28 @@
 from fastapi import APIRouter, Response
 
 from ..access.identities import Operator, User
-from ..schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
+from ..schemas.savepoint import SavepointAnswer, SavepointList
 from ..schemas.snapshot_care import DeletionAnswer
-from ..services import operations, snapshot_deletions
+from ..services import savepoints, snapshot_deletions
 from .dependencies import Control, DryRun, ListingOf
 from .guarded_route import GuardedRoute
 
 router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], route_class=GuardedRoute)
 
 
-@router.post("", status_code=202)
-def trigger_savepoint(
-    control: Control, user: Operator, job_id: str, request: SavepointRequest | None = None
-) -> OperationAccepted:
-    """Takes a savepoint while the job continues.
-
-    Its id is the operation's id; the same id again starts no second savepoint.
-    """
-    return operations.trigger_savepoint(control, user, job_id, request or SavepointRequest())
-
-
 @router.get("")
 def list_savepoints(control: Control, _: User, job_id: str, listing: ListingOf) -> SavepointList:
     """Lists a job's savepoints, newest first.
 
-    Savepoints of stops and rescales are included.
+    Savepoints of stops and rescales are included. A savepoint in progress is an operation.
     """
-    return operations.list_savepoints(control, job_id, listing)
+    return savepoints.list_of(control, job_id, listing)
 
 
 @router.get("/{savepoint_id}")
 def show_savepoint(control: Control, _: User, job_id: str, savepoint_id: str) -> SavepointAnswer:
-    """Shows a savepoint in progress, its location, or its failure."""
-    return operations.show_savepoint(control, job_id, savepoint_id)
+    """Shows a savepoint; its operation shows how it was taken."""
+    return savepoints.show(control, job_id, savepoint_id)
 
 
 @router.post("/{savepoint_id}/keep")
@@ -44,7 +33,7 @@ def keep_savepoint(control: Control, user: Operator, job_id: str, savepoint_id: 
 
     It is then the user's, and the platform never deletes it.
     """
-    return operations.keep_savepoint(control, user, job_id, savepoint_id)
+    return savepoints.keep(control, user, job_id, savepoint_id)
 
 
 @router.delete(

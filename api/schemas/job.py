@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.specification import JobSpec
 
 from .base import (
@@ -16,8 +17,6 @@ from .base import (
     FailureAnswer,
     Labels,
     ListAnswer,
-    OperationId,
-    Request,
     example,
 )
 from .condition import ConditionAnswer
@@ -51,40 +50,6 @@ class JobRequest(RestoreRequest):
         default_factory=dict, description="Fixed; tokens can be limited to jobs with certain labels."
     )
     spec: NewSpec
-
-
-class StartRequest(RestoreRequest):
-    """How to start a job."""
-
-    parallelism: int | None = Field(
-        default=None, description="Another parallelism, which makes a new revision. Default: the job's."
-    )
-
-    skip_lost_records: bool = Field(
-        default=False,
-        description=(
-            "Continue without the records that a Python source has lost, such as expired records of Kafka, although"
-            " the source would fail the job. Holds until the job's next start, with its restarts and rescales."
-        ),
-    )
-
-    reset_time: bool = Field(
-        default=False,
-        description=(
-            "Begin event time and processing time again, after a wrong event time or a wrong clock has moved them far"
-            " into the future. State and source positions stay."
-        ),
-    )
-
-
-class StopRequest(Request):
-    """How to stop a job."""
-
-    drain: bool = Field(
-        default=False,
-        description=("First process the present input and fire all event-time timers; the job is then FINISHED."),
-    )
-    operation_id: OperationId | None = None
 
 
 class AttemptSummaryAnswer(Answer):
@@ -167,6 +132,13 @@ _SPEC = JobSpec.model_validate(
 ).given()
 
 
+class RunningOperationAnswer(Answer):
+    """An operation in progress."""
+
+    id: str
+    kind: OperationKind
+
+
 class JobStatusSummaryAnswer(Answer):
     """What the platform has observed of a job.
 
@@ -199,8 +171,9 @@ class JobStatusSummaryAnswer(Answer):
     restore: RestoreAnswer | None = Field(
         description="How the next start restores; null: from the job's own latest checkpoint or savepoint."
     )
-    rescale_id: str | None = Field(description="Id of the rescale in progress.")
-    change_id: str | None = Field(description="Id of the change in progress, of any kind.")
+    operation: RunningOperationAnswer | None = Field(
+        description="The operation in progress that moves the job; checkpoints, savepoints and a cancel are beside it."
+    )
 
 
 class JobStatusAnswer(JobStatusSummaryAnswer):
@@ -249,8 +222,7 @@ class JobSummaryAnswer(Answer):
                 "state_size": 1_048_576,
             },
             "restore": None,
-            "rescale_id": None,
-            "change_id": None,
+            "operation": None,
         },
         metrics={
             "input_rate": 1000.0,

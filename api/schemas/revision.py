@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from keyscale.jobs.protocol.operations import UpgradeMode
 from keyscale.jobs.protocol.specification import DURATION_MS_MAX
 
-from .base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, OperationId, Request
-from .change import ChangeAnswer, UpgradeModeName
-from .job import JobAnswer
+from .base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, Request
 from .job_spec import MaskedSpec, SpecPatch
+from .operation import OperationAnswer, PlannedRequest
 from .restore import RestoreRequest
 
 
@@ -31,46 +31,44 @@ PLAN_FIRST = Field(
 )
 
 
-class UpdateRequest(SpecificationChange):
+class UpdateRequest(SpecificationChange, PlannedRequest):
     """A change of a job's specification, and how to apply it.
 
     The second part is for a running job.
     """
 
-    change_id: OperationId | None = None
     plan_first: bool = PLAN_FIRST
-    upgrade_mode: UpgradeModeName = Field(
-        default="savepoint",
+    upgrade_mode: UpgradeMode = Field(
+        default=UpgradeMode.SAVEPOINT,
         description=(
-            "How state is taken along. last-state: from the latest checkpoint and the log, without a savepoint, also "
-            "while the job is RESTARTING. stateless: no state; a running job takes a savepoint for the way back."
+            "How state is taken along. LAST_STATE: from the latest checkpoint and the log, without a savepoint, also "
+            "while the job is RESTARTING. STATELESS: no state; a running job takes a savepoint for the way back."
         ),
     )
     last_state_age_ms_max: int | None = Field(
         default=None,
         ge=0,
         le=DURATION_MS_MAX,
-        description=("With last-state: the maximum age of the checkpoint to continue from."),
+        description=("With LAST_STATE: the maximum age of the checkpoint to continue from."),
     )
     allow_non_restored_state: bool = Field(
         default=False, description="Drop state that the new program no longer has; otherwise that is refused."
     )
 
 
-class RollbackRequest(Request):
+class RollbackRequest(PlannedRequest):
     """Takes a job back to an earlier revision."""
 
     revision: int = Field(ge=1, le=NUMBER_MAX, description="Number of the revision.")
-    state: Literal["savepoint", "current"] = Field(
-        default="savepoint",
+    state: Literal["SAVEPOINT", "CURRENT"] = Field(
+        default="SAVEPOINT",
         description=(
-            "savepoint: state and positions as of the replacement of the revision. current: the current state and"
+            "SAVEPOINT: state and positions as of the replacement of the revision. CURRENT: the current state and"
             " positions."
         ),
     )
     allow_non_restored_state: bool = Field(default=False, description="Drop state that the revision's program lacks.")
     plan_first: bool = PLAN_FIRST
-    change_id: OperationId | None = None
 
 
 class CloneRequest(SpecificationChange, RestoreRequest):
@@ -96,7 +94,7 @@ class RevisionAnswer(Answer):
     created_at_ms: int
     created_by: str | None
     message: str | None
-    change: ChangeAnswer | None = Field(description="The last change of the running job to this revision.")
+    operation: OperationAnswer | None = Field(description="The last operation to this revision from another one.")
 
 
 class RevisionList(ListAnswer):
@@ -119,14 +117,3 @@ class RevisionDiffAnswer(Answer):
     before: int = Field(description="Number of the revision.")
     after: int = Field(description="Number of the other revision.")
     differences: list[DifferenceAnswer]
-
-
-class UpdateAnswer(Answer):
-    """The job with its current specification and its change.
-
-    The change is carried out if the job runs.
-    """
-
-    job: JobAnswer
-    revision: int = Field(description="Number of the revision that was asked for.")
-    change: ChangeAnswer | None = Field(description="Poll it by its id; null if nothing has to be carried out.")

@@ -1,4 +1,4 @@
-"""Jobs: create, start, cancel and delete them.
+"""Jobs: create and delete them.
 
 Also shows them with their attempts, events and logs.
 """
@@ -25,13 +25,11 @@ from keyscale.db.repositories import (
     jobs,
     operations,
     overviews,
-    revisions,
     series,
     snapshot_needs,
 )
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, Role
 from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics
-from keyscale.jobs.protocol.operations import CHANGES, OperationKind
 from keyscale.jobs.protocol.specification import known_settings
 
 from ..database_clock import shared_now_ms
@@ -43,7 +41,6 @@ from ..errors import (
     ParallelismInvalidError,
     RequestInvalidError,
 )
-from ..job_spec import changed, spec_of
 from ..launching.spark_conf import check_spark_conf
 from ..libraries.job_libraries import require_libraries
 from ..lifecycle import requests
@@ -62,6 +59,7 @@ from ..schemas.job import (
     JobStatusAnswer,
     JobSummaryAnswer,
     RestoreAnswer,
+    RunningOperationAnswer,
 )
 from .conditions import JobFacts, conditions_of
 from .cursors import write_cursor
@@ -81,7 +79,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.specification import JobSpec
 
     from ..access.principal import Principal
-    from ..schemas.job import JobRequest, StartRequest
+    from ..schemas.job import JobRequest
     from ..schemas.restore import RestoreRequest
     from .context import Context
     from .cursors import Listing
@@ -181,7 +179,7 @@ def store_new(  # noqa: PLR0917 - the parts of a new job
             session.add(job)
             session.flush()
             requests.revise(session, job, spec, user, message)
-            _wish(session, job, request, source)
+            store_restore(session, job, request, source)
             events.record(
                 session,
                 job_id=job.id,
@@ -215,52 +213,7 @@ def check_specification(context: Context, spec: JobSpec) -> None:
     context.settings.job_secrets.require(spec.secrets or [])
 
 
-def start(context: Context, user: Principal, reference: str, request: StartRequest) -> JobAnswer:
-    """Starts a job.
-
-    Raises:
-        JobNotFoundError: The job does not exist.
-        JobStatusConflictError: The job already runs.
-        ParallelismInvalidError: The job cannot have this parallelism.
-        JobLimitError: The job would ask for more than the limits allow.
-        RestoreSourceError: The job could not start from the snapshot in restore_from.
-        StoreUnavailableError: The object store cannot be used; the job is unchanged.
-    """
-    with context.reads() as session:
-        job = require_job(session, reference)
-    context.store.require_usable(job.store_url)
-    source = find_source(context, user, request, Restorer.of(job))
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        if request.parallelism is not None:
-            _start_at(context, session, user, job, request.parallelism)
-        requests.start(
-            session,
-            job,
-            user,
-            uuid.uuid4().hex,
-            skip_lost_records=request.skip_lost_records,
-            reset_time=request.reset_time,
-        )
-        _wish(session, job, request, source)
-        session.flush()
-        answer = job_answer(session, job)
-    context.wakeup.ring()
-    return answer
-
-
-def _start_at(context: Context, session: Session, user: Principal, job: Job, parallelism: int) -> None:
-    """Gives a settled job a revision of another parallelism."""
-    present = spec_of(revisions.current(session, job))
-    wanted = changed(present, {"parallelism": parallelism})
-    if wanted == present:
-        return
-    check_parallelism(parallelism, job.max_parallelism)
-    context.settings.job_limits.check(parallelism, wanted.spark_conf)
-    requests.select_revision(session, job, requests.revise(session, job, wanted, user))
-
-
-def _wish(session: Session, job: Job, request: RestoreRequest, source: FoundSource | None) -> None:
+def store_restore(session: Session, job: Job, request: RestoreRequest, source: FoundSource | None) -> None:
     """Stores how a job's next start restores, if the request says it."""
     transaction = JobTransaction(session, job)
     if source is not None:
@@ -269,22 +222,6 @@ def _wish(session: Session, job: Job, request: RestoreRequest, source: FoundSour
     elif request.allow_non_restored_state:
         pending = transaction.pending_restore() or Restore(uuid.uuid4().hex)
         transaction.wish(replace(pending, allow_non_restored_state=True))
-
-
-def cancel(context: Context, user: Principal, reference: str) -> JobAnswer:
-    """Ends a job now.
-
-    Raises:
-        JobNotFoundError: The job does not exist.
-        JobStatusConflictError: The job has already ended.
-    """
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        requests.cancel(session, job, user, uuid.uuid4().hex)
-        session.flush()
-        answer = job_answer(session, job)
-    context.wakeup.ring()
-    return answer
 
 
 def delete(context: Context, user: Principal, reference: str, *, keep_objects: bool = False) -> None:
@@ -539,8 +476,9 @@ def _fields(
         "attempt": attempt,
         "latest_checkpoint": overview.checkpoint,
         "restore": _restore(job["restore"], columns),
-        "rescale_id": overview.operation_id if overview.operation_kind is OperationKind.RESCALE else None,
-        "change_id": overview.operation_id if overview.operation_kind in CHANGES else None,
+        "operation": None
+        if overview.operation_id is None or overview.operation_kind is None
+        else RunningOperationAnswer(id=overview.operation_id, kind=overview.operation_kind),
     }
     return {
         "id": job["id"],

@@ -1,174 +1,122 @@
-"""Asynchronous operations: checkpoints, savepoints and stops.
-
-An operation is carried out by a command to the driver, which has the operation's id.
-"""
+"""Operations: store them once, list, show and cancel them."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import uuid
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, events, operations
-from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.messages import CheckpointStatus
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+from keyscale.db.repositories import checkpoints, jobs, operations
+from keyscale.jobs.protocol.operations import CommandStatus, OperationKind
 
-from ..errors import OperationIdTakenError, OperationNotFoundError, SavepointNotFoundError
+from ..errors import OperationIdTakenError, OperationNotFoundError
 from ..lifecycle import requests
-from ..schemas.base import FailureAnswer
-from ..schemas.change import ChangeAnswer
-from ..schemas.operation import (
-    OperationAccepted,
-    OperationAnswer,
-    OperationResult,
-    SavepointAnswer,
-    SavepointList,
-)
-from .changes import change_answer
+from ..lifecycle.ledger import prepared_ms, timed_steps
+from ..schemas.operation import OperationAnswer, OperationList, OperationResult, PhaseAnswer, StepAnswer
 from .cursors import write_cursor
 from .jobs import require_job, require_job_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Container, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Job, Operation
+    from keyscale.jobs.protocol.operations import OperationStatus
 
     from ..access.principal import Principal
-    from ..schemas.job import StopRequest
-    from ..schemas.operation import OperationRequest, SavepointRequest
+    from ..schemas.change_plan import PlanAnswer
+    from ..schemas.operation import OperationRequest
     from .context import Context
     from .cursors import Listing
 
-
-_TAKE_SAVEPOINTS = frozenset(OperationKind) - {OperationKind.CHECKPOINT, OperationKind.START, OperationKind.CANCEL}
-
-
-def find_repeated(session: Session, job: Job, operation_id: str, kind: OperationKind) -> Operation | None:
-    """Returns the operation that an earlier, equal request has stored.
-
-    The job is locked.
-
-    Raises:
-        OperationIdTakenError: The id belongs to another operation.
-    """
-    operations.reserve_id(session, operation_id)
-    found = operations.find(session, operation_id)
-    if found is not None and (found.job_id != job.id or found.kind is not kind):
-        raise OperationIdTakenError("the id belongs to another operation")
-    return found
+_NOT_ARGUMENTS = {"id", "kind", "dry_run"}
+_SHOWN = frozenset(OperationAnswer.model_fields) - {
+    "phases",
+    "duration_ms",
+    "downtime_ms",
+    "steps",
+    "prepared_ms",
+    "plan",
+    "result",
+    "can_cancel",
+}
 
 
-def stop(context: Context, user: Principal, reference: str, request: StopRequest) -> OperationAccepted:
-    """Stops a job with a savepoint.
+def carry_out(
+    context: Context,
+    reference: str,
+    kind: OperationKind,
+    request: OperationRequest,
+    begin: Callable[[Session, Job, str], Operation],
+) -> OperationAnswer:
+    """Stores an operation; the same request with the same id again has the same answer.
 
-    The same operation id again is the same stop.
+    Args:
+        context: The control plane.
+        reference: The job.
+        kind: The kind that is asked for.
+        request: Its arguments.
+        begin: Stores the operation of an id, with the job locked.
 
     Raises:
         JobNotFoundError: The job does not exist.
-        JobStatusConflictError: The job does not run.
         OperationIdTakenError: The id belongs to another operation.
+        ApiError: As `begin` raises it.
     """
+    digest = _digest_of(kind, request)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        operation_id = request.operation_id or uuid.uuid4().hex
-        kind = OperationKind.DRAIN if request.drain else OperationKind.STOP
-        command = find_repeated(session, job, operation_id, kind)
-        if command is None:
-            command = requests.stop(session, job, user, operation_id, drain=request.drain)
+        operation_id = request.id or uuid.uuid4().hex
+        operation = _find_repeated(session, job, operation_id, kind, digest)
+        if operation is None:
+            operation = begin(session, job, operation_id)
+            operation.request_sha256 = digest
+            session.flush()
+        [answer] = _answers(session, [operation])
     context.wakeup.ring()
-    return OperationAccepted(operation_id=command.id, status=command.status)
+    return answer
 
 
-def trigger_checkpoint(
-    context: Context, user: Principal, reference: str, request: OperationRequest
-) -> OperationAccepted:
-    """Takes a checkpoint.
-
-    Raises:
-        JobNotFoundError: The job does not exist.
-        JobStatusConflictError: The job does not run.
-        OperationIdTakenError: The id belongs to another operation.
-    """
-    return _trigger(context, user, reference, request.operation_id, OperationKind.CHECKPOINT)
+def is_known(session: Session, request: OperationRequest) -> bool:
+    """Returns whether a request repeats an earlier one, so that nothing is checked before it."""
+    return request.id is not None and operations.find(session, request.id) is not None
 
 
-def trigger_savepoint(
-    context: Context, user: Principal, reference: str, request: SavepointRequest
-) -> OperationAccepted:
-    """Takes a savepoint.
+def planned(user: Principal, kind: OperationKind, plan: PlanAnswer) -> OperationAnswer:
+    """Returns the answer to a dry run."""
+    return OperationAnswer(
+        id=None,
+        job_id=plan.job_id,
+        kind=kind,
+        status=None,
+        requested_at_ms=now_ms(),
+        requested_by=user.name,
+        from_parallelism=plan.from_parallelism,
+        to_parallelism=plan.to_parallelism,
+        plan=plan,
+    )
 
-    Raises:
-        JobNotFoundError: The job does not exist.
-        JobStatusConflictError: The job does not run.
-        OperationIdTakenError: The id belongs to another operation.
-    """
-    return _trigger(context, user, reference, request.savepoint_id, OperationKind.SAVEPOINT)
 
-
-def list_savepoints(context: Context, reference: str, listing: Listing) -> SavepointList:
-    """Lists a job's savepoints.
+def list_of(
+    context: Context,
+    reference: str,
+    listing: Listing,
+    kinds: Collection[OperationKind],
+    statuses: Collection[OperationStatus],
+) -> OperationList:
+    """Lists a job's operations.
 
     Raises:
         JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        found = operations.list_page(session, job_id, listing.page(int, str), kinds=_TAKE_SAVEPOINTS)
-        shown = _savepoint_answers(session, found.rows)
-    return SavepointList(savepoints=shown, next=write_cursor(found.next))
-
-
-def show_savepoint(context: Context, reference: str, savepoint_id: str) -> SavepointAnswer:
-    """Shows a savepoint.
-
-    Raises:
-        JobNotFoundError: The job does not exist.
-        SavepointNotFoundError: The job has no such savepoint.
-    """
-    with context.reads() as session:
-        job_id = require_job_id(session, reference)
-        found = operations.find(session, savepoint_id)
-        if found is None or found.job_id != job_id:
-            raise SavepointNotFoundError("the job has no savepoint of this id")
-        [answer] = _savepoint_answers(session, [found])
-    return answer
-
-
-def keep_savepoint(context: Context, user: Principal, reference: str, savepoint_id: str) -> SavepointAnswer:
-    """Gives a savepoint to its user.
-
-    The platform then never deletes it. A second time changes nothing.
-
-    Raises:
-        JobNotFoundError: The job does not exist.
-        SavepointNotFoundError: The job has no such completed savepoint, or it was deleted.
-    """
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        taken, found = (
-            operations.find(session, savepoint_id),
-            checkpoints.find_savepoint(session, job.id, savepoint_id),
-        )
-        if taken is None or taken.job_id != job.id or found is None or found.status is not CheckpointStatus.COMPLETED:
-            raise SavepointNotFoundError("the job has no completed savepoint of this id")
-        if found.owner is not SnapshotOwner.USER:
-            found.owner = SnapshotOwner.USER
-            events.record(
-                session,
-                job_id=job.id,
-                at_ms=now_ms(),
-                kind="SAVEPOINT_KEPT",
-                actor=user.name,
-                message=f"savepoint {found.checkpoint_id} is kept: the platform does not delete it",
-                checkpoint_id=found.checkpoint_id,
-                location=found.external_path,
-            )
-        session.flush()
-        [answer] = _savepoint_answers(session, [taken])
-    return answer
+        found = operations.list_page(session, job_id, listing.page(int, str), kinds=kinds, statuses=statuses)
+        shown = _answers(session, found.rows)
+    return OperationList(operations=shown, next=write_cursor(found.next))
 
 
 def show(context: Context, operation_id: str) -> OperationAnswer:
@@ -184,85 +132,96 @@ def show(context: Context, operation_id: str) -> OperationAnswer:
     return found
 
 
+def cancel(context: Context, user: Principal, operation_id: str) -> OperationAnswer:
+    """Requests the cancellation of an operation.
+
+    A second request is the same cancellation.
+
+    Raises:
+        OperationNotFoundError: No operation has this id.
+        OperationNotCancellableError: It is over, the job already goes back, or its kind cannot be cancelled.
+    """
+    with context.sessions.begin() as session:
+        found = operations.find(session, operation_id)
+        job = None if found is None else jobs.lock(session, found.job_id)
+        found = operations.find(session, operation_id)  # as it is with the job locked
+        if found is None or job is None:
+            raise OperationNotFoundError("no operation has this id")
+        requests.cancel_operation(session, found, user)
+        session.flush()
+        [answer] = _answers(session, [found])
+    context.wakeup.ring()
+    return answer
+
+
 def answers(session: Session, operation_ids: Collection[str]) -> dict[str, OperationAnswer]:
     """Returns the existing operations by their ids, with few statements."""
     rows = operations.find_all(session, operation_ids)
-    discarded = _discarded(session, rows)
-    return {
-        row.id: _change_operation(row)
-        if row.kind.is_change
-        else OperationAnswer.model_validate(_operation_fields(row, discarded))
-        for row in rows
-    }
+    return {row.id: answer for row, answer in zip(rows, _answers(session, rows), strict=True)}
 
 
-def _trigger(
-    context: Context, user: Principal, reference: str, operation_id: str | None, kind: OperationKind
-) -> OperationAccepted:
-    chosen = operation_id or uuid.uuid4().hex
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        command = find_repeated(session, job, chosen, kind) or requests.snapshot(session, job, user, chosen, kind)
-    return OperationAccepted(operation_id=command.id, status=command.status)
+def operation_answer(operation: Operation, *, discarded: bool = False) -> OperationAnswer:
+    """Returns an operation as the API shows it. Pure.
 
-
-def _discarded(session: Session, found: Sequence[Operation]) -> set[tuple[str, int]]:
-    """Returns the deleted checkpoints and savepoints of some commands.
-
-    They are by job and number.
+    Args:
+        operation: The operation.
+        discarded: Whether its checkpoint or savepoint was deleted.
     """
-    taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
-    return checkpoints.discarded_among(session, taken) if taken else set()
-
-
-def _operation_fields(command: Operation, discarded: Container[tuple[str, int | None]]) -> dict[str, object]:
-    done = command.status is OperationStatus.COMPLETED
-    result = OperationResult(
-        location=command.location,
-        checkpoint_id=command.checkpoint_id,
-        discarded=(command.job_id, command.checkpoint_id) in discarded,
-    )
-    return {
-        "id": command.id,
-        "job_id": command.job_id,
-        "kind": command.kind,
-        "status": command.status,
-        "created_at_ms": command.requested_at_ms,
-        "ended_at_ms": command.ended_at_ms,
-        "operation": result if done else None,
-        "failure_cause": command.failure,
-    }
-
-
-def _savepoint_answers(session: Session, found: Sequence[Operation]) -> list[SavepointAnswer]:
-    discarded = _discarded(session, found)
-    taken = [(command.job_id, command.checkpoint_id) for command in found if command.checkpoint_id is not None]
-    owners = checkpoints.owners(session, taken) if taken else {}
-    return [
-        SavepointAnswer.model_validate(
-            {
-                **_operation_fields(command, discarded),
-                "savepoint_id": command.savepoint_id,
-                "owner": owners.get((command.job_id, command.checkpoint_id or 0), command.savepoint_owner),
-            }
-        )
-        for command in found
+    is_taken = operation.command_status is CommandStatus.COMPLETED
+    phases = [
+        PhaseAnswer(**phase, duration_ms=_between(phase["started_at_ms"], phase["ended_at_ms"]))
+        for phase in operation.phases or []
     ]
-
-
-def _change_operation(change: Operation) -> OperationAnswer:
-    status, done = change.status, change.status is OperationStatus.COMPLETED
-    rescale_id = change.id if change.kind is OperationKind.RESCALE else None
-    return OperationAnswer(
-        id=change.id,
-        job_id=change.job_id,
-        kind=change.kind,
-        status=status,
-        created_at_ms=change.requested_at_ms,
-        ended_at_ms=change.ended_at_ms,
-        operation=(
-            OperationResult(location=change.location, rescale_id=rescale_id, change_id=change.id) if done else None
-        ),
-        failure_cause=FailureAnswer.model_validate(change.failure) if change.failure else None,
-        change=change_answer(change, ChangeAnswer),
+    steps = [
+        StepAnswer(
+            name=step.name,
+            started_at_ms=step.started_at_ms,
+            ended_at_ms=step.ended_at_ms,
+            duration_ms=step.ended_at_ms - step.started_at_ms,
+        )
+        for step in timed_steps(operation)
+    ]
+    result = OperationResult(location=operation.location, checkpoint_id=operation.checkpoint_id, discarded=discarded)
+    return OperationAnswer.model_validate(
+        {
+            **{name: getattr(operation, name) for name in _SHOWN},
+            "allow_non_restored_state": bool(operation.allow_non_restored_state),
+            "phases": phases,
+            "duration_ms": _between(operation.requested_at_ms, operation.ended_at_ms),
+            "downtime_ms": _between(operation.stopped_at_ms, operation.resumed_at_ms),
+            "steps": steps,
+            "prepared_ms": prepared_ms(operation),
+            "result": result if is_taken or operation.location is not None else None,
+            "can_cancel": operation.cancel_requested_at_ms is None and requests.is_cancellable(operation),
+        }
     )
+
+
+def _answers(session: Session, rows: Sequence[Operation]) -> list[OperationAnswer]:
+    taken = [(row.job_id, row.checkpoint_id) for row in rows if row.checkpoint_id is not None]
+    discarded = checkpoints.discarded_among(session, taken) if taken else set()
+    return [operation_answer(row, discarded=(row.job_id, row.checkpoint_id) in discarded) for row in rows]
+
+
+def _find_repeated(session: Session, job: Job, operation_id: str, kind: OperationKind, digest: str) -> Operation | None:
+    """Returns the operation that an earlier, equal request has stored; the job is locked.
+
+    An operation of a version before has no digest.
+    """
+    operations.reserve_id(session, operation_id)
+    found = operations.find(session, operation_id)
+    if found is None:
+        return None
+    is_same = found.kind is kind if found.request_sha256 is None else found.request_sha256 == digest
+    if found.job_id != job.id or not is_same:
+        raise OperationIdTakenError("the id belongs to another operation")
+    return found
+
+
+def _digest_of(kind: OperationKind, request: OperationRequest) -> str:
+    arguments = request.model_dump(mode="json", exclude=_NOT_ARGUMENTS, exclude_unset=True)
+    return hashlib.sha256(json.dumps([kind, arguments], sort_keys=True).encode()).hexdigest()
+
+
+def _between(start_ms: int | None, end_ms: int | None) -> int | None:
+    return None if start_ms is None or end_ms is None else max(0, end_ms - start_ms)

@@ -27,9 +27,7 @@ from keyscale.state.doors.planning import (
     skew,
 )
 
-from ..errors import (
-    ChangeIncompatibleError,
-)
+from ..errors import ChangeIncompatibleError, RevisionNotFoundError
 from ..job_spec import changed, spec_of
 from ..libraries.job_libraries import JobLibraries, libraries_of
 from ..schemas.base import FailureAnswer
@@ -49,11 +47,11 @@ from .jobs import check_specification, require_job, require_program
 from .secret_labels import require_covered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Artifact, Attempt, Job
+    from keyscale.db.models import Artifact, Attempt, Job, Revision
     from keyscale.jobs.protocol.program import ProgramAnswer, ProgramDeclaration
     from keyscale.jobs.protocol.specification import JobSpec
     from keyscale.state.doors.planning import OperatorChange, StoredState
@@ -105,13 +103,54 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
         StoreUnavailableError: The job's stored state cannot be read.
         TooManyInFlightError, PlanTimeoutError, ProgramUnloadableError: The program cannot be loaded now.
     """
+    return _plan(context, user, reference, lambda _, __, before: changed(before, change.spec), change.spec)
+
+
+def plan_return(context: Context, user: Principal, reference: str, number: int) -> PlanAnswer:
+    """Returns the effects of a return to an earlier revision with the current state.
+
+    Raises:
+        RevisionNotFoundError: The job has no such revision.
+        KeyscaleError: As `plan`.
+    """
+
+    def earlier(session: Session, job: Job, _: JobSpec) -> JobSpec:
+        return spec_of(require_revision(session, job, number))
+
+    return _plan(context, user, reference, earlier)
+
+
+def require_revision(session: Session, job: Job, number: int) -> Revision:
+    """Returns a job's revision with this number.
+
+    Raises:
+        RevisionNotFoundError: The job has no such revision.
+    """
+    found = revisions.find(session, job.id, number)
+    if found is None:
+        raise RevisionNotFoundError(f"the job has no revision {number}")
+    return found
+
+
+def _plan(
+    context: Context,
+    user: Principal,
+    reference: str,
+    change: Callable[[Session, Job, JobSpec], JobSpec],
+    given: Iterable[str] = (),
+) -> PlanAnswer:
+    """Plans a change.
+
+    The program is loaded if a setting that defines it changes, or is given as it was.
+    """
     with context.plans.place(user.id):
         with context.reads() as session:
             job = require_job(session, reference)
             before = spec_of(revisions.current(session, job))
-            facts = _facts(session, context, user, job, before, changed(before, change.spec))
+            facts = _facts(session, context, user, job, before, change(session, job, before))
         stored = _read_stored(context, facts)
-        answer = _load(context, facts) if any(map(defines_program, change.spec)) else None
+        touched = {*given, *(each.path for each in differences(before, facts.after))}
+        answer = _load(context, facts) if any(map(defines_program, touched)) else None
         return _answer(facts, stored, answer, context)
 
 

@@ -21,9 +21,7 @@ from keyscale.units import duration_text
 
 from ..errors import (
     LastStateTooOldError,
-    OperationIdTakenError,
     RevisionConflictError,
-    RevisionNotFoundError,
     RevisionRequiredError,
     RevisionWithoutSavepointError,
 )
@@ -32,23 +30,22 @@ from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
-from ..schemas.change import ChangeAnswer
 from ..schemas.revision import (
     DifferenceAnswer,
     RevisionAnswer,
     RevisionDiffAnswer,
     RevisionList,
-    UpdateAnswer,
 )
 from . import plans
-from .changes import change_answer, find_repeated
 from .cursors import write_cursor
 from .job_health import unsettled_failure
-from .jobs import check_specification, job_answer, require_job, require_program
+from .jobs import check_specification, require_job, require_program
+from .operations import carry_out, is_known, operation_answer, planned
+from .plans import require_revision
 from .secret_labels import require_covered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.specification import JobSpec
 
     from ..access.principal import Principal
+    from ..schemas.operation import OperationAnswer
     from ..schemas.revision import RollbackRequest, UpdateRequest
     from .context import Context
     from .cursors import Listing
@@ -63,18 +61,16 @@ if TYPE_CHECKING:
 _ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"|^\s*(?P<bare>[0-9]{1,18})\s*$')
 """An ETag of a revision; a plain number is also accepted."""
 _PARAMETER = "parameters."
-_INSTEAD = (UpgradeMode.SAVEPOINT, UpgradeMode.LAST_STATE)
-"""The requested mode, and the mode in which a failing job is upgraded."""
 
 
 def update(
     context: Context, user: Principal, reference: str, request: UpdateRequest, if_match: str | None
-) -> UpdateAnswer:
+) -> OperationAnswer:
     """Changes a job's specification.
 
     A running job continues with the new revision, a settled job starts with it.
 
-    The same change id again is the same change. A change without an effect makes no revision.
+    The same id again is the same operation. A change without an effect makes no revision.
 
     Args:
         context: The control plane.
@@ -95,61 +91,54 @@ def update(
         ChangeIncompatibleError: The running job could not take over its state.
         KeyscaleError: As when a change is planned.
     """
+    if request.dry_run:
+        return planned(user, OperationKind.UPGRADE, plans.plan(context, user, reference, request))
     given = request.spec
-    mode = UpgradeMode(request.upgrade_mode.upper().replace("-", "_"))
-    if mode is not UpgradeMode.STATELESS:
+    if request.upgrade_mode is not UpgradeMode.STATELESS:
         _plan_first(context, user, reference, request, lambda present: changed(present, given), if_match)
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        change_id = request.change_id or uuid.uuid4().hex
-        repeated = find_repeated(session, job, change_id)
-        if repeated is not None:
-            _require_same(session, repeated, given, mode)
-            return _answer(session, job, repeated.to_revision or 0, repeated)
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
         _require_match(job, if_match)
-        present = spec_of(revisions.current(session, job))
-        wanted = changed(present, given)
+        before = revisions.current(session, job)
+        present = spec_of(before)
+        wanted, mode = changed(present, given), request.upgrade_mode
+        kind = _kind_of(present, wanted, mode)
         if wanted == present:
-            return _answer(session, job, job.revision, None)
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=before)
         check_specification(context, wanted)
         if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
             require_program(context, session, user, wanted)
         require_covered(session, user, present, wanted)
         if job.status in SETTLED:
             revision = requests.revise(session, job, wanted, user, request.message)
-            answer = _change_settled(session, job, revision, request)
-        elif mode is UpgradeMode.SAVEPOINT and _is_followed(present, wanted):
+            _change_settled(session, job, revision, request)
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        if mode is UpgradeMode.SAVEPOINT and _is_followed(present, wanted):
             revision = requests.revise(session, job, wanted, user, request.message)
             requests.adjust(session, job, revision, user)
-            session.flush()
-            answer = _answer(session, job, revision.number, None)
-        else:
-            only_parallelism = present.model_copy(update={"parallelism": wanted.parallelism}) == wanted
-            is_rescale = only_parallelism and mode is UpgradeMode.SAVEPOINT
-            kind = OperationKind.RESCALE if is_rescale else OperationKind.UPGRADE
-            if mode is UpgradeMode.SAVEPOINT and not is_rescale and _is_failing(session, job):
-                mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
-            requests.require_changeable(session, job, kind, mode)
-            if mode is UpgradeMode.LAST_STATE:
-                _require_young(session, job, request.last_state_age_ms_max)
-            revision = requests.revise(session, job, wanted, user, request.message)
-            change = requests.change(
-                session,
-                job,
-                user,
-                change_id,
-                revision,
-                kind=kind,
-                mode=mode,
-                allow_non_restored_state=request.allow_non_restored_state,
-            )
-            session.flush()
-            answer = _answer(session, job, revision.number, change)
-    context.wakeup.ring()
-    return answer
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        if mode is UpgradeMode.SAVEPOINT and kind is OperationKind.UPGRADE and is_failing(session, job):
+            mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
+        requests.require_changeable(session, job, kind, mode)
+        if mode is UpgradeMode.LAST_STATE:
+            _require_young(session, job, request.last_state_age_ms_max)
+        revision = requests.revise(session, job, wanted, user, request.message)
+        allows = request.allow_non_restored_state
+        return requests.change(
+            session, job, user, operation_id, revision, kind=kind, mode=mode, allow_non_restored_state=allows
+        )
+
+    return carry_out(context, reference, OperationKind.UPGRADE, request, begin)
 
 
-def roll_back(context: Context, user: Principal, reference: str, request: RollbackRequest) -> UpdateAnswer:
+def _kind_of(present: JobSpec, wanted: JobSpec, mode: UpgradeMode) -> OperationKind:
+    """Returns the kind of a change: a change of the parallelism alone is a rescale."""
+    is_other = wanted.parallelism != present.parallelism
+    only_parallelism = is_other and present.model_copy(update={"parallelism": wanted.parallelism}) == wanted
+    return OperationKind.RESCALE if only_parallelism and mode is UpgradeMode.SAVEPOINT else OperationKind.UPGRADE
+
+
+def roll_back(context: Context, user: Principal, reference: str, request: RollbackRequest) -> OperationAnswer:
     """Takes a job back to an earlier revision.
 
     A running job first takes a savepoint of its current state.
@@ -167,28 +156,24 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         ChangeIncompatibleError: The running job could not take over its current state.
         KeyscaleError: As when a change is planned.
     """
-    if request.state == "current":
+    kind = OperationKind.ROLLBACK
+    if request.dry_run:
+        return planned(user, kind, plans.plan_return(context, user, reference, request.revision))
+    if request.state == "CURRENT":
         with context.reads() as session:
             wanted = spec_of(require_revision(session, require_job(session, reference), request.revision))
         _plan_first(context, user, reference, request, lambda _: wanted)
-    with context.sessions.begin() as session:
-        job = require_job(session, reference, lock=True)
-        change_id = request.change_id or uuid.uuid4().hex
-        repeated = find_repeated(session, job, change_id)
-        if repeated is not None:
-            if (repeated.kind, repeated.to_revision or 0) != (OperationKind.ROLLBACK, request.revision):
-                raise OperationIdTakenError("the id belongs to another operation")
-            return _answer(session, job, repeated.to_revision or 0, repeated)
-        revision = require_revision(session, job, request.revision)
-        returned = spec_of(revision)
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
+        revision, before = require_revision(session, job, request.revision), revisions.current(session, job)
+        returned, present = spec_of(revision), spec_of(before)
         check_specification(context, returned)
-        require_covered(session, user, spec_of(revisions.current(session, job)), returned)
+        require_covered(session, user, present, returned)
         rewind_to = None
-        if request.state == "savepoint":
+        if request.state == "SAVEPOINT":
             rewind_to = operations.last_savepoint_of(session, job.id, revision.number)
             if rewind_to is None:
                 raise RevisionWithoutSavepointError(f"revision {revision.number} has no savepoint")
-        change = None
         if job.status in SETTLED:
             requests.select_revision(session, job, revision)
             transaction = JobTransaction(session, job)
@@ -197,26 +182,25 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
                 restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, rewind_to)
             if rewind_to is not None or request.allow_non_restored_state:
                 transaction.wish(replace(restore, allow_non_restored_state=request.allow_non_restored_state))
-        elif rewind_to is None and _is_followed(spec_of(revisions.current(session, job)), spec_of(revision)):
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        if rewind_to is None and _is_followed(present, returned):
             requests.adjust(session, job, revision, user)
-        else:
-            mode = UpgradeMode.LAST_STATE if _is_failing(session, job) else UpgradeMode.SAVEPOINT
-            requests.require_changeable(session, job, OperationKind.ROLLBACK, mode)
-            change = requests.change(
-                session,
-                job,
-                user,
-                change_id,
-                revision,
-                kind=OperationKind.ROLLBACK,
-                mode=mode,
-                allow_non_restored_state=request.allow_non_restored_state,
-                rewind_to=rewind_to,
-            )
-        session.flush()
-        answer = _answer(session, job, revision.number, change)
-    context.wakeup.ring()
-    return answer
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        mode = UpgradeMode.LAST_STATE if is_failing(session, job) else UpgradeMode.SAVEPOINT
+        requests.require_changeable(session, job, kind, mode)
+        return requests.change(
+            session,
+            job,
+            user,
+            operation_id,
+            revision,
+            kind=kind,
+            mode=mode,
+            allow_non_restored_state=request.allow_non_restored_state,
+            rewind_to=rewind_to,
+        )
+
+    return carry_out(context, reference, kind, request, begin)
 
 
 def list_of(context: Context, reference: str, listing: Listing) -> RevisionList:
@@ -263,18 +247,6 @@ def compare(context: Context, reference: str, before: int, after: int) -> Revisi
     return RevisionDiffAnswer(before=before, after=after, differences=shown)
 
 
-def require_revision(session: Session, job: Job, number: int) -> Revision:
-    """Returns a job's revision with this number.
-
-    Raises:
-        RevisionNotFoundError: The job has no such revision.
-    """
-    found = revisions.find(session, job.id, number)
-    if found is None:
-        raise RevisionNotFoundError(f"the job has no revision {number}")
-    return found
-
-
 def _plan_first(  # noqa: PLR0917 - the parts of a change
     context: Context,
     user: Principal,
@@ -292,28 +264,12 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
         return
     with context.reads() as session:
         job = require_job(session, reference)
-        is_known = request.change_id is not None and operations.find(session, request.change_id) is not None
-        if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known:
+        if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known(session, request):
             return
         _require_match(job, if_match)
         wanted = change(spec_of(revisions.current(session, job)))
     allows = request.allow_non_restored_state
     plans.require_takeover(context, user, reference, wanted, allow_non_restored_state=allows)
-
-
-def _require_same(session: Session, repeated: Operation, given: Mapping[str, Any], mode: UpgradeMode) -> None:
-    before = revisions.find(session, repeated.job_id, repeated.from_revision or 0)
-    after = revisions.find(session, repeated.job_id, repeated.to_revision or 0)
-    is_same = (
-        before is not None
-        and after is not None
-        and repeated.kind is not OperationKind.ROLLBACK
-        # A failing job was upgraded from its last state instead of a savepoint.
-        and (repeated.upgrade_mode == mode or (mode, repeated.upgrade_mode) == _INSTEAD)
-        and changed(spec_of(before), given) == spec_of(after)
-    )
-    if not is_same:
-        raise OperationIdTakenError("the id belongs to another operation")
 
 
 def _require_match(job: Job, if_match: str | None) -> None:
@@ -326,7 +282,7 @@ def _require_match(job: Job, if_match: str | None) -> None:
         raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
 
 
-def _is_failing(session: Session, job: Job) -> bool:
+def is_failing(session: Session, job: Job) -> bool:
     """Returns whether a job that shall run has failed without recovery.
 
     It recovers with its next commit of a batch with input.
@@ -357,21 +313,14 @@ def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
         raise LastStateTooOldError(f"checkpoint {latest.checkpoint_id} is {duration_text(age_ms)} old")
 
 
-def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> UpdateAnswer:
+def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> None:
     requests.select_revision(session, job, revision)
     transaction = JobTransaction(session, job)
-    if request.upgrade_mode == "stateless":
+    if request.upgrade_mode is UpgradeMode.STATELESS:
         transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
     elif request.allow_non_restored_state:
         restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
         transaction.wish(replace(restore, allow_non_restored_state=True))
-    session.flush()
-    return _answer(session, job, revision.number, None)
-
-
-def _answer(session: Session, job: Job, revision: int, change: Operation | None) -> UpdateAnswer:
-    shown = None if change is None else change_answer(change, ChangeAnswer)
-    return UpdateAnswer(job=job_answer(session, job), revision=revision, change=shown)
 
 
 def _revision_answers(session: Session, job: Job, found: Sequence[Revision]) -> list[RevisionAnswer]:
@@ -388,7 +337,7 @@ def _revision_answers(session: Session, job: Job, found: Sequence[Revision]) -> 
                     "is_current": revision.number == job.revision,
                     "artifact_name": artifact.name if artifact else "",
                     "artifact_version": artifact.version if artifact else 0,
-                    "change": None if change is None else change_answer(change, ChangeAnswer),
+                    "operation": None if change is None else operation_answer(change),
                 }
             )
         )

@@ -39,8 +39,6 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
     "artifact_id": (errors.ArtifactNotFoundError,),
     "checkpoint_id": (errors.CheckpointNotFoundError,),
     "savepoint_id": (errors.SavepointNotFoundError,),
-    "rescale_id": (errors.RescaleNotFoundError,),
-    "change_id": (errors.ChangeNotFoundError,),
     "revision": (errors.RevisionNotFoundError,),
     "operation_id": (errors.OperationNotFoundError,),
     "token_id": (errors.TokenNotFoundError,),
@@ -49,7 +47,6 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
 }
 _OF_JOB_CHANGES = (
     errors.JobStatusConflictError,
-    errors.OperationInProgressError,
     errors.OperationInProgressError,
     errors.OperationIdTakenError,
 )
@@ -74,14 +71,18 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.PlanTimeoutError,
         errors.ProgramUnloadableError,
     ),
-    "revisions": (
+    "operations": (
         *_OF_JOB_CHANGES,
         *_OF_SPECIFICATIONS,
+        errors.StoreUnavailableError,
+        errors.RestoreSourceError,
+        errors.ParallelismUnchangedError,
         errors.RevisionNotFoundError,
         errors.RevisionConflictError,
         errors.RevisionRequiredError,
         errors.LastStateTooOldError,
         errors.RevisionWithoutSavepointError,
+        errors.ChangeIncompatibleError,
         errors.PlanTimeoutError,
         errors.ProgramUnloadableError,
         errors.OperationNotCancellableError,
@@ -90,14 +91,6 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
     "savepoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "tokens": (errors.TokenNameTakenError,),
     "secrets": (),
-    "rescales": (
-        *_OF_JOB_CHANGES,
-        errors.ParallelismUnchangedError,
-        errors.ParallelismInvalidError,
-        errors.JobLimitError,
-        errors.StoreUnavailableError,
-        errors.PlanTimeoutError,
-    ),
 }
 _OF_HEALTH = (errors.StoreUnavailableError, errors.ReconcilerDownError, errors.LeaderMissingError)
 

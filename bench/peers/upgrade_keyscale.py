@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 
 from bench.store.keys import MAX_PARALLELISM, key_column
 from keyscale.api.cli.job_wait import wait_until
+from keyscale.api.cli.operations import follow
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
-from keyscale.api.cli.rescale import follow
 from keyscale.client.keyscale import Keyscale
 from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
@@ -167,8 +167,8 @@ def _upgraded(api: Keyscale, job: str, version: int) -> Mapping[str, Any]:
     attempt = shown["status"]["attempt"]["number"]
     _wait_for("a checkpoint", lambda: _has_checkpoint(api, job, attempt))
     body = {"spec": {"artifact_id": _program(api, version)}}
-    accepted = api.patch(job_path(job), body, if_match=f'"{shown["revision"]}"')["change"]
-    change: Mapping[str, Any] = follow(api, job, accepted["id"], route="changes")
+    accepted = api.patch(job_path(job), body, if_match=f'"{shown["revision"]}"')
+    change: Mapping[str, Any] = follow(api, accepted["id"])
     if change["status"] != "COMPLETED" or change["downtime_ms"] is None:
         raise UpgradeFailedError(f"the change ended as {change['status']}: {change['failure']}")
     return change

@@ -62,6 +62,12 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoi
     return read_page(session, select(Checkpoint).where(Checkpoint.job_id == job_id), (Checkpoint.checkpoint_id,), page)
 
 
+def list_savepoints(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoint]:
+    """Returns the completed savepoints of a job, the newest first."""
+    wanted = (Checkpoint.job_id == job_id, Checkpoint.is_savepoint, Checkpoint.status == CheckpointStatus.COMPLETED)
+    return read_page(session, select(Checkpoint).where(*wanted), (Checkpoint.checkpoint_id,), page)
+
+
 def counts(session: Session, job_id: str) -> Counter[CheckpointStatus]:
     """Counts a job's checkpoints and savepoints, also removed ones, per status."""
     found = Counter[CheckpointStatus]()
@@ -336,16 +342,6 @@ def store_published(
     savepoint.status, savepoint.external_path, savepoint.batch_id = CheckpointStatus.COMPLETED, location, batch_id
     savepoint.state_size, savepoint.latest_ack_timestamp = state_size, created_at_ms
     savepoint.failure_timestamp = savepoint.failure_message = None
-
-
-def owners(session: Session, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], SnapshotOwner]:
-    """Returns the owners of some checkpoints, by job and number."""
-    rows = session.execute(
-        select(Checkpoint.job_id, Checkpoint.checkpoint_id, Checkpoint.owner).where(
-            tuple_(Checkpoint.job_id, Checkpoint.checkpoint_id).in_(keys)
-        )
-    )
-    return {(job_id, checkpoint_id): owner for job_id, checkpoint_id, owner in rows}
 
 
 def of_changes(session: Session, job_id: str) -> Sequence[Checkpoint]:

@@ -64,7 +64,7 @@ class DemoJob:
 
     def begin_drain(self) -> None:
         """Requests the job to process all its input and finish."""
-        self.control_plane.post(job_path(self.id, "stop"), {"drain": True})
+        self.control_plane.post(job_path(self.id, "drain"))
 
     def drain(self) -> None:
         """Drains the job: waits until it has processed its input and finished."""

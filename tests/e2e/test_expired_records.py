@@ -59,8 +59,8 @@ def test_a_verification_says_that_the_records_after_a_savepoint_have_expired_or_
 
     begin()
     deliver(*(f"a{number}" for number in range(100)))
-    operation_id = api.post(job_path("ids", "savepoints"))["operation_id"]
-    taken = wait_until(lambda: api.get(f"/v1/operations/{operation_id}")["operation"], SECONDS, what="the savepoint")
+    operation_id = api.post(job_path("ids", "savepoint"))["id"]
+    taken = wait_until(lambda: api.get(f"/v1/operations/{operation_id}")["result"], SECONDS, what="the savepoint")
     savepoint = taken["checkpoint_id"]
     fine: dict[str, Any] = {"restorable": True, "sources_checked": True, "sources_unchecked": None, "problems": []}
     wait_for(**fine)

@@ -81,9 +81,9 @@ def pointed(document: Any, artifact_id: str, *, with_plans: bool) -> Any:
         "artifact_id": {"enum": [artifact_id, "none"]},
         "revision": {"type": "integer", "enum": [1, 2, 3, 99]},
     }
-    for path, methods in document["paths"].items():
+    for methods in document["paths"].values():
         for method, operation in methods.items():
-            if method == "delete" or (path.endswith("/plan") and not with_plans):
+            if method == "delete" or (method == "patch" and not with_plans):
                 continue
             for parameter in operation.get("parameters", []):
                 if parameter["in"] == "path" and parameter["name"] in known:

@@ -91,7 +91,7 @@ def test_a_running_job_follows_new_settings_without_another_driver(
     attempt = job.show()["status"]["attempt"]["number"]
     settings = {"checkpoints": {"interval_ms": 60_000}, "restart": {"type": "none"}, "batch_interval_ms": 100}
     told = control_plane.api.patch(job_path("counts"), {"spec": settings}, if_match='"1"')
-    assert (told["change"], told["job"]["revision"]) == (None, 2)
+    assert (told["status"], told["to_revision"]) == ("COMPLETED", 2)
     wait_until(lambda: follows(control_plane, 2), SECONDS, what="the driver that follows the revision", poll=0.5)
     job.deliver()
     job.wait_for_all()
@@ -138,14 +138,14 @@ def test_a_running_job_goes_back_to_a_revision_with_its_savepoint_and_begins_aga
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == {1, 2}
 
-        back = job.act("rollback", {"revision": 1})["change"]
+        back = job.act("rollback", {"revision": 1})
         assert job.ended(back["id"])["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == {1}, "what the second version has counted is counted again"
 
-        stateless = {"spec": {"artifact_id": job.program(2)}, "upgrade_mode": "stateless"}
-        change = platform.api.patch(job_path("counts"), stateless, if_match='"1"')["change"]
+        stateless = {"spec": {"artifact_id": job.program(2)}, "upgrade_mode": "STATELESS"}
+        change = platform.api.patch(job_path("counts"), stateless, if_match='"1"')
         assert job.ended(change["id"])["status"] == "COMPLETED"
         job.deliver()
         job.wait_for_all()
@@ -186,7 +186,7 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
         let_fail(platform, job)
 
         job.program(2)
-        options = ("--file", str(job.directory / "counts_2.py"), "--upgrade-mode", "last-state")
+        options = ("--file", str(job.directory / "counts_2.py"), "--upgrade-mode", "LAST_STATE")
         old = keyscale(platform, "jobs", "update", "counts", *options, "--last-state-age-ms-max", "1")
         assert (old.exit_code, "LAST_STATE_TOO_OLD" in old.stderr) == (1, True), old.stderr
         done = keyscale(platform, "jobs", "update", "counts", *options)
@@ -195,13 +195,13 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
         job.wait_for_all()
         assert {row["version"] for row in job.rows() if row["count"] > 1} == {2}
         [change] = platform.api.get(job_path("counts", "changes"))["changes"]
-        assert (change["status"], change["upgrade_mode"]) == ("COMPLETED", "last-state")
+        assert (change["status"], change["upgrade_mode"]) == ("COMPLETED", "LAST_STATE")
         assert platform.api.get(job_path("counts", "savepoints"))["savepoints"] == []
         job.act("cancel")
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("back_to", "state", "versions"), [(2, "current", {1, 2}), (1, "savepoint", {1})])
+@pytest.mark.parametrize(("back_to", "state", "versions"), [(2, "CURRENT", {1, 2}), (1, "SAVEPOINT", {1})])
 def test_a_job_that_fails_on_every_batch_goes_back_to_a_revision_that_did_not(
     tmp_path: Path, back_to: int, state: str, versions: set[int]
 ) -> None:
@@ -213,9 +213,9 @@ def test_a_job_that_fails_on_every_batch_goes_back_to_a_revision_that_did_not(
         job.wait_for_all()
         let_fail(platform, job)
 
-        back = job.act("rollback", {"revision": back_to, "state": state, "plan_first": False})["change"]
+        back = job.act("rollback", {"revision": back_to, "state": state, "plan_first": False})
         ended = job.ended(back["id"])
-        assert (ended["status"], ended["upgrade_mode"]) == ("COMPLETED", "last-state")
+        assert (ended["status"], ended["upgrade_mode"]) == ("COMPLETED", "LAST_STATE")
         job.deliver()
         job.wait_for_all()
         assert {row["version"] for row in job.rows()} == versions

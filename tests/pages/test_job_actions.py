@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 def test_a_job_is_stopped_or_cancelled_only_if_its_user_agrees(page: Page, platform: Platform) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
-    page.route("**/stop", lambda route: route.fulfill(status=202, json={"operation_id": None}))
+    page.route("**/stop", lambda route: route.fulfill(status=202, json={"id": None}))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/configuration")
     question = page.get_by_role("dialog")
     page.get_by_role("button", name="Cancel…").click()

@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+from keyscale.api.schemas.change import ChangeFiguresAnswer
 from playwright.sync_api import expect
 
-from keyscale.api.schemas.change import ChangeFiguresAnswer
 from keyscale.db.models import Operation
 from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page

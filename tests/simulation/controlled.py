@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select
 
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.schemas.change import RescaleRequest
-from keyscale.api.schemas.job import JobRequest, StartRequest, StopRequest
-from keyscale.api.schemas.operation import OperationRequest, SavepointRequest
+from keyscale.api.schemas.job import JobRequest
+from keyscale.api.schemas.operation import OperationRequest, RescaleRequest, StartRequest
 from keyscale.api.schemas.restore import RestoreSource
 from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateRequest
-from keyscale.api.services import changes, clones, jobs, operations, revisions
+from keyscale.api.services import clones, jobs, operation_requests, operations
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import make_context
 from keyscale.db.models import Attempt, DeletedJob, Job, Operation, Revision
@@ -25,7 +24,7 @@ from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+from keyscale.jobs.protocol.operations import CHANGES, OperationKind, OperationStatus, UpgradeMode
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
@@ -105,7 +104,7 @@ class ControlledEnvironment(Environment):
         )
         self._ask("create", lambda context: jobs.create(context, USER, request))
         self.world.run_until(self.world.now + 2.0)
-        self._ask("start", lambda context: jobs.start(context, USER, NAME, StartRequest()))
+        self._request("start", OperationKind.START, StartRequest())
 
     def _begin_control_plane(self, host: str) -> None:
         assert self._context is not None
@@ -122,58 +121,63 @@ class ControlledEnvironment(Environment):
     # Requests of the user
 
     def on_rescale(self, parallelism: int, *, twice: bool = False) -> None:
-        given = RescaleRequest(parallelism=parallelism, rescale_id=self._id())
-        self._ask("rescale", lambda context: changes.request_rescale(context, USER, NAME, given), twice=twice)
+        given = RescaleRequest(parallelism=parallelism, id=self._id())
+        self._request("rescale", OperationKind.RESCALE, given, twice=twice)
+
+    def _request(self, what: str, kind: OperationKind, given: OperationRequest, *, twice: bool = False) -> None:
+        self._ask(what, self._asking(NAME, kind, given), twice=twice)
+
+    def _asking(self, name: str, kind: OperationKind, given: OperationRequest) -> Callable[[Context], None]:
+        def ask(context: Context) -> None:
+            operation_requests.request(context, USER, name, kind, given, "*")
+
+        return ask
 
     def on_upgrade(self, fails: bool, mode: str, *, twice: bool = False) -> None:
         given = UpdateRequest(
             spec={"parameters": {"fails": "yes" if fails else "no", "version": self._id()}},
-            upgrade_mode=mode,
+            upgrade_mode=UpgradeMode(mode.upper().replace("-", "_")),
             plan_first=False,
-            change_id=self._id(),
+            id=self._id(),
         )
-        self._ask("upgrade", lambda context: revisions.update(context, USER, NAME, given, "*"), twice=twice)
+        self._request("upgrade", OperationKind.UPGRADE, given, twice=twice)
 
     def on_roll_back(self, revision: int, state: str) -> None:
-        given = RollbackRequest(revision=revision, state=state, plan_first=False, change_id=self._id())
-        self._ask("roll back", lambda context: revisions.roll_back(context, USER, NAME, given))
+        given = RollbackRequest(revision=revision, state=state.upper(), plan_first=False, id=self._id())
+        self._request("roll back", OperationKind.ROLLBACK, given)
 
     def on_must_roll_back(self) -> None:
         """Says that a change of this history brings a program that fails, and so must be rolled back."""
         self._must_roll_back = True
 
     def on_cancel_change(self) -> None:
-        in_progress = select(Operation).where(Operation.status == OperationStatus.IN_PROGRESS)
+        in_progress = select(Operation).where(
+            Operation.status == OperationStatus.IN_PROGRESS, Operation.kind.in_(CHANGES)
+        )
         with self.database.sessions() as session:
             running = session.scalars(in_progress.order_by(Operation.id)).first()
         if running is not None:
-            self._ask("cancel the change", lambda context: changes.cancel(context, USER, NAME, running.id))
+            self._ask("cancel the change", lambda context: operations.cancel(context, USER, running.id))
 
     def on_stop(self, drain: bool) -> None:
-        given = StopRequest(drain=drain, operation_id=self._id())
-        self._ask("stop", lambda context: operations.stop(context, USER, NAME, given))
+        kind = OperationKind.DRAIN if drain else OperationKind.STOP
+        self._request("stop", kind, OperationRequest(id=self._id()))
 
     def on_cancel(self) -> None:
-        self._ask("cancel", lambda context: jobs.cancel(context, USER, NAME))
+        self._request("cancel", OperationKind.CANCEL, OperationRequest())
 
     def on_run(self, parallelism: int | None = None) -> None:
-        given = StartRequest(parallelism=parallelism)
-        self._ask("start", lambda context: jobs.start(context, USER, NAME, given))
+        self._request("start", OperationKind.START, StartRequest(parallelism=parallelism))
 
     def on_run_from(self, which: str, *, claim: bool, parallelism: int | None = None) -> None:
         """Goes back to the latest snapshot, by stopping and starting from it."""
         source = RestoreSource(latest=True) if which == "latest" else RestoreSource(savepoint_id=which)
         mode = ClaimMode.CLAIM if claim else ClaimMode.NO_CLAIM
         given = StartRequest(restore_from=source, claim_mode=mode, parallelism=parallelism)
-        self._ask("start from", lambda context: jobs.start(context, USER, NAME, given))
+        self._request("start from", OperationKind.START, given)
 
     def on_command(self, what: str) -> None:
-        if what == "SAVEPOINT":
-            given = SavepointRequest(savepoint_id=self._id())
-            self._ask("savepoint", lambda context: operations.trigger_savepoint(context, USER, NAME, given))
-        else:
-            wanted = OperationRequest(operation_id=self._id())
-            self._ask("checkpoint", lambda context: operations.trigger_checkpoint(context, USER, NAME, wanted))
+        self._request(what.lower(), OperationKind(what), OperationRequest(id=self._id()))
 
     def on_delete(self) -> None:
         if self._alive():
@@ -206,7 +210,7 @@ class ControlledEnvironment(Environment):
     def on_delete_clone(self) -> None:
         for name in self._job_names():
             if name.startswith("clone"):
-                self._ask("cancel", lambda context, name=name: jobs.cancel(context, USER, name))
+                self._ask("cancel", self._asking(name, OperationKind.CANCEL, OperationRequest()))
                 self._ask("delete", self._deletion_of(name))
 
     # Faults of control planes
@@ -257,12 +261,12 @@ class ControlledEnvironment(Environment):
             (OperationStatus.COMPLETED, OperationKind.ROLLBACK): "a change went back to an earlier revision",
         }
         with self.database.sessions() as session:
-            made = session.scalars(select(Operation).order_by(Operation.id)).all()
+            of_changes = select(Operation).where(Operation.kind.in_(CHANGES))
+            made = session.scalars(of_changes.order_by(Operation.id)).all()
             if self._must_roll_back and all(change.status != OperationStatus.ROLLED_BACK for change in made):
                 self.auditor.find("a change to a program that fails was not rolled back")
             for change in made:
-                code = (change.failure or {}).get("code")
-                if code == "CHANGE_CANCELLED":
+                if change.status == OperationStatus.CANCELLED:
                     self.world.reach("a change was cancelled")
                 elif change.status == OperationStatus.ROLLED_BACK:
                     self.world.reach("a change was rolled back")
@@ -291,7 +295,7 @@ class ControlledEnvironment(Environment):
         if self.auditor.findings:
             return
         for name in self._job_names():
-            self._request_now("slow", lambda context, name=name: revisions.update(context, USER, name, _slow(), "*"))
+            self._request_now("slow", self._asking(name, OperationKind.UPGRADE, _slow()))
         self._rest(AGE_FLOOR_MS / 1000)
         self.on_records([1])
         self._rest(3 * RETENTION_INTERVAL_SECONDS)
@@ -327,15 +331,15 @@ class ControlledEnvironment(Environment):
         with self.database.sessions() as session:
             job = session.scalars(select(Job).where(Job.name == NAME)).one()
             present = session.get_one(Revision, (job.id, job.revision))
-        if present.parameters.get("fails") == "yes":
-            given = UpdateRequest(spec={"parameters": {"fails": "no"}}, plan_first=False, change_id=self._id())
+        if present.spec["parameters"].get("fails") == "yes":
+            given = UpdateRequest(spec={"parameters": {"fails": "no"}}, plan_first=False, id=self._id())
             if job.status not in SETTLED:
-                self._request_now("cancel", lambda context: jobs.cancel(context, USER, NAME))
+                self._request_now("cancel", self._asking(NAME, OperationKind.CANCEL, OperationRequest()))
                 if not self._wait("the cancelled job to end", lambda: self._status() in SETTLED):
                     return False
-            self._request_now("mend", lambda context: revisions.update(context, USER, NAME, given, "*"))
+            self._request_now("mend", self._asking(NAME, OperationKind.UPGRADE, given))
         if self._status() in SETTLED:
-            self._request_now("start", lambda context: jobs.start(context, USER, NAME, StartRequest()))
+            self._request_now("start", self._asking(NAME, OperationKind.START, StartRequest()))
         return self._wait("all records to be read", self._have_all_caught_up)
 
     def _stop_and_delete(self) -> None:
@@ -362,15 +366,17 @@ class ControlledEnvironment(Environment):
             plane.round_seconds = ROUND_SECONDS
 
     def _stop(self, name: str) -> bool:
-        given = StopRequest(operation_id=self._id())
-        self._request_now("stop", lambda context: operations.stop(context, USER, name, given))
+        given = OperationRequest(id=self._id())
+        self._request_now("stop", self._asking(name, OperationKind.STOP, given))
         return self._wait("the job to stop", lambda: self._status(name) == JobStatus.STOPPED)
 
     def _check_savepoints_of_changes(self, job_id: str) -> None:
         """Of changes that have ended only the last upgrade's or rollback's savepoint is left, for a rollback."""
         with self.database.sessions() as session:
             changes_of_job = session.scalars(
-                select(Operation).where(Operation.job_id == job_id).order_by(Operation.requested_at_ms, Operation.id)
+                select(Operation)
+                .where(Operation.job_id == job_id, Operation.kind.in_(CHANGES))
+                .order_by(Operation.requested_at_ms, Operation.id)
             ).all()
         layout = Layout(JobId(job_id))
         left = [

@@ -184,7 +184,7 @@ class ViewsUnderFaults:
         self._check(self._table())
 
     def check_all(self) -> None:
-        self._control_plane.api.post(job_path(self.id, "stop"), {"drain": True})
+        self._control_plane.api.post(job_path(self.id, "drain"))
         wait_until(
             lambda: show(self._control_plane, self.id)["status"]["state"] == "FINISHED", 600, what="the end of the job"
         )

@@ -220,7 +220,7 @@ class ShopUnderFaults:
 
         def look() -> str:
             try:
-                status = self._control_plane.api.get(job_path(self.id, "changes", change_id))["status"]
+                status = self._control_plane.api.get(f"/v1/operations/{change_id}")["status"]
             except (RefusedError, ControlPlaneUnreachableError):
                 return ""
             return "" if status == "IN_PROGRESS" else str(status)
@@ -282,7 +282,7 @@ class ShopUnderFaults:
         try:
             status = show(self._control_plane, self.id)["status"]["state"]
             if status in {"RUNNING", "RESTARTING"}:  # until a request has been accepted
-                self._control_plane.api.post(job_path(self.id, "stop"), {"drain": True})
+                self._control_plane.api.post(job_path(self.id, "drain"))
         except (RefusedError, ControlPlaneUnreachableError):
             return False
         return bool(status == "FINISHED")

@@ -72,7 +72,8 @@ async function request(method, path, { json, form, headers = {}, timeoutMs = TIM
 export const get = (path) => request("GET", path);
 export const post = (path, json = {}) => request("POST", path, { json });
 /** Asks for the plan of a change of a job. @param {string} path of the job @param {object} change */
-export const plan = (path, change) => request("POST", `${path}/plan`, { json: change, timeoutMs: PROGRAM_TIMEOUT_MS });
+export const plan = async (path, change) =>
+  (await request("PATCH", path, { json: { ...change, dry_run: true }, timeoutMs: PROGRAM_TIMEOUT_MS })).plan;
 /** Changes a job, if it still has the revision. @param {string} path of the job @param {object} change @param {number} revision */
 export const changeJob = (path, change, revision) =>
   request("PATCH", path, { json: change, headers: { "If-Match": `"${revision}"` }, timeoutMs: PROGRAM_TIMEOUT_MS });

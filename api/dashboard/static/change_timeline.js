@@ -4,7 +4,6 @@ import { ApiError, post } from "./api.js";
 import { ask } from "./ask.js";
 import { actionButton, byId, definitions, element, keyed, pill, setChildren, setRefused, setText, tell, untell, when, words } from "./dom.js";
 import { duration, number, percent, rate } from "./format.js";
-import { path } from "./job_page.js";
 
 /** The step of the control plane in each phase, from the click on. */
 export const PHASES = {
@@ -17,33 +16,33 @@ export const PHASES = {
 };
 /** The parts of a change's time, from its downtime breakdown. */
 export const STEPS = {
-  savepoint: "Savepoint",
-  stop: "Stop",
-  trial: "Failed driver",
-  submit: "Submit",
-  session: "Spark session",
-  restore: "Restore",
-  first_batch: "First batch",
-  caught_up: "catching up",
+  SAVEPOINT: "Savepoint",
+  STOP: "Stop",
+  TRIAL: "Failed driver",
+  SUBMIT: "Submit",
+  SESSION: "Spark session",
+  RESTORE: "Restore",
+  FIRST_BATCH: "First batch",
+  CAUGHT_UP: "catching up",
 };
 const BEING_CANCELLED = "The change is being cancelled.";
 const OUTCOMES = {
   COMPLETED: "completed",
+  CANCELLED: "was cancelled; the job runs as before",
   ROLLED_BACK: "was rolled back; the job runs as before",
   FAILED: "failed",
 };
 
 /** A change in a few words: Rescale 2 → 4, Upgrade to revision 3. */
 export function changeTitle(change) {
-  return (change.kind ?? "RESCALE") === "RESCALE"
+  if (change.kind === "RESTART") return `Restart of revision ${number(change.to_revision)}`;
+  return change.kind === "RESCALE"
     ? `Rescale ${number(change.from_parallelism)} → ${number(change.to_parallelism)}`
     : `${words(change.kind)} from revision ${number(change.from_revision)} to ${number(change.to_revision)}`;
 }
 
-const isCancelled = (change) => change.failure?.code === "CHANGE_CANCELLED";
-
-/** The state or the end of a change: a change that its user cancelled did not fail. */
-export const changePill = (change) => pill(change.status !== "IN_PROGRESS" && isCancelled(change) ? "CANCELLED" : change.status);
+/** The state or the end of a change. */
+export const changePill = (change) => pill(change.status);
 
 /** The rows that show a change: each phase with its state, its start and its milliseconds so far. */
 export function phaseRows(change, nowMs) {
@@ -53,7 +52,7 @@ export function phaseRows(change, nowMs) {
     const next = change.phases[index + 1]?.phase;
     const cut = phase.ended_at_ms === null && !inProgress;
     const isItsEnd = next === "ROLL_BACK" || (wasGivenUp && !next && phase.phase !== "ROLL_BACK");
-    const state = cut || isItsEnd ? (isCancelled(change) ? "cancelled" : "failed")
+    const state = cut || isItsEnd ? (change.status === "CANCELLED" || change.cancel_requested_at_ms ? "cancelled" : "failed")
       : phase.ended_at_ms === null ? "running" : "done";
     const soFar = cut ? null : Math.max(0, nowMs - phase.started_at_ms);
     return { phase: phase.phase, state, ms: phase.duration_ms ?? soFar, startMs: phase.started_at_ms };
@@ -76,8 +75,8 @@ export function showChange(change) {
     : [element("dl", { class: "definitions" }, ...definitions([
       ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job continues" : ""],
       ["Total time", duration(change.duration_ms), "from the click to the end"],
-      ...(change.before ? [["Could process, before", rate(change.before.processed_rate), busyOf(change.before)]] : []),
-      ...(change.after ? [["and after", rate(change.after.processed_rate), busyOf(change.after)]] : []),
+      ...(change.metrics_before ? [["Could process, before", rate(change.metrics_before.processed_rate), busyOf(change.metrics_before)]] : []),
+      ...(change.metrics_after ? [["and after", rate(change.metrics_after.processed_rate), busyOf(change.metrics_after)]] : []),
       ["Ended", when(change.ended_at_ms)],
     ])), ...failureNotice(change)]));
   showTimeline(change, rows);
@@ -90,7 +89,7 @@ const hasStopped = (change) => change.phases.some((one) => one.phase !== "REQUES
 /** The downtime of a change that has ended, in words. */
 export const downtime = (change) => (hasStopped(change) ? duration(change.downtime_ms) : "none");
 
-const busyOf = (figures) => (figures?.busy_ratio == null ? "" : `${percent(figures.busy_ratio)} busy`);
+const busyOf = (metrics) => (metrics?.busy_ratio == null ? "" : `${percent(metrics.busy_ratio)} busy`);
 
 /** Shows the button that cancels a change, while that is possible. */
 export function showCancel(change, mayOperate, page) {
@@ -110,7 +109,7 @@ function cancelButton(change, page) {
     });
     if (!agreed) return;
     try {
-      await post(`${path}/changes/${encodeURIComponent(change.id)}/cancel`);
+      await post(`/v1/operations/${encodeURIComponent(change.id)}/cancel`);
       tell(BEING_CANCELLED);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
@@ -147,7 +146,7 @@ function showTimeline(change, rows) {
 function announce(change, rows) {
   const text = change.status === "IN_PROGRESS"
     ? `${changeTitle(change)}: ${PHASES[change.phase] ?? change.phase}`
-    : `${changeTitle(change)} ${isCancelled(change) ? "was cancelled; the job runs as before" : OUTCOMES[change.status]}. Downtime ${downtime(change)}.`;
+    : `${changeTitle(change)} ${OUTCOMES[change.status]}. Downtime ${downtime(change)}.`;
   const spoken = byId("change-live");
   // A change that ended before the page was opened is not announced.
   const isNews = change.status === "IN_PROGRESS" || rows.some((one) => one.state === "running");
@@ -176,11 +175,11 @@ export function shareBar(change) {
   if (!change.steps.length) return element("span", {}, downtime(change));
   const parts = change.steps.map((step) => [step.name, STEPS[step.name] ?? step.name, step.duration_ms]);
   const known = parts.filter(([, , ms]) => ms); // a step that took no time was done before
-  const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.filter(([name]) => name !== "caught_up").map(([name, label, ms]) => {
+  const bar = element("span", { class: "shares", "aria-hidden": "true" }, ...known.filter(([name]) => name !== "CAUGHT_UP").map(([name, label, ms]) => {
     const part = element("span", { dataset: { part: name }, title: `${label}: ${duration(ms)}` });
     part.style.flexGrow = Math.max(ms, 1);
     return part;
   }));
   return element("span", {}, bar,
-    element("small", { class: "soft" }, known.map(([name, label, ms]) => `${name === "caught_up" ? "then " : ""}${label} ${duration(ms)}`).join(" · ")));
+    element("small", { class: "soft" }, known.map(([name, label, ms]) => `${name === "CAUGHT_UP" ? "then " : ""}${label} ${duration(ms)}`).join(" · ")));
 }

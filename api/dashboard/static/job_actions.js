@@ -2,8 +2,8 @@
 
 import { ApiError, get, post, remove } from "./api.js";
 import { ask } from "./ask.js";
-import { actionButton, byId, element, setRefused, tell } from "./dom.js";
-import { ENDED } from "./job_status.js";
+import { actionButton, byId, element, setRefused, tell, words } from "./dom.js";
+import { ENDED, isChanging } from "./job_status.js";
 
 export class JobActions {
   /** @param {string} path of the job @param {() => void} refresh called when something has changed */
@@ -15,7 +15,7 @@ export class JobActions {
     this.job = null;
     this.buttons = {
       start: actionButton("Start", () => this.send("Start", "/start"), { class: "primary" }),
-      savepoint: actionButton("Savepoint", () => this.send("Savepoint", "/savepoints")),
+      savepoint: actionButton("Savepoint", () => this.send("Savepoint", "/savepoint")),
       stop: actionButton("Stop…", () => this.askThenSend("Stop with savepoint", "/stop", {
         title: `Stop ${this.job.name} with a savepoint?`,
         text: "The job takes a savepoint and then stops until you start it again. Start continues from that "
@@ -42,7 +42,7 @@ export class JobActions {
     byId("actions").hidden = false;
     start.hidden = removal.hidden = !ended;
     savepoint.hidden = stop.hidden = cancel.hidden = ended;
-    setRefused(savepoint, job.status.change_id ? "A change of this job is in progress."
+    setRefused(savepoint, isChanging(job) ? "A change of this job is in progress."
       : job.status.state === "RUNNING" ? "" : "Only a running job can take a savepoint.");
     setRefused(stop, job.status.state === "STOPPING" ? "The job is already stopping." : "");
   }
@@ -56,7 +56,7 @@ export class JobActions {
       const answer = await post(this.path + rest);
       this.pending = null;
       tell(`${name}: accepted.`);
-      if (answer?.operation_id) this.follow(name, answer.operation_id);
+      this.follow(name, answer.id);
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
       tell(`${name}: ${error.text}`, "bad");
@@ -93,10 +93,10 @@ export class JobActions {
     const operation = await get(pending.path);
     if (operation.status === "IN_PROGRESS" || this.pending !== pending) return;
     this.pending = null;
-    if (operation.status === "FAILED") {
-      tell(`${pending.name}: ${operation.failure_cause?.message ?? "failed."}`, "bad");
+    if (operation.status !== "COMPLETED") {
+      tell(`${pending.name}: ${operation.failure?.message ?? `${words(operation.status)}.`}`, "bad");
     } else {
-      const { checkpoint_id: id, location } = operation.operation ?? {};
+      const { checkpoint_id: id, location } = operation.result ?? {};
       const page = `/ui/jobs/${encodeURIComponent(operation.job_id)}/checkpoints/${id}`;
       tell(`${pending.name}: completed.`, "good", id == null ? location ?? "" : element("a", { href: page }, `#${id}`));
     }

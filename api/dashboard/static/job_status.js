@@ -2,3 +2,9 @@
 
 /** The statuses of a job that has no driver and wants none. */
 export const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
+
+/** The kinds of operations that replace the driver of a running job. */
+export const CHANGES = ["RESCALE", "UPGRADE", "ROLLBACK", "RESTART"];
+
+/** Whether an operation replaces the job's driver now. */
+export const isChanging = (job) => CHANGES.includes(job.status.operation?.kind);

@@ -9,9 +9,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from keyscale.api.cli.artifacts import upload_file
+from keyscale.api.cli.operations import follow, phase_line
 from keyscale.api.cli.output import make_table
 from keyscale.api.cli.plan_output import STATE_COLUMNS, state_rows, summary_lines
-from keyscale.api.cli.rescale import follow, phase_line
 from keyscale.client.request_paths import job_path
 from keyscale.units import duration_text
 
@@ -132,7 +132,8 @@ class UpgradeCourse:
 
     def _plan(self, artifact: str) -> None:
         self._feeder.allow(self._share)  # reports come in while the request waits for its answer
-        self.plan = self.control_plane.post(job_path(self.job.id, "plan"), {"spec": {"artifact_id": artifact}})
+        wanted = {"spec": {"artifact_id": artifact}, "dry_run": True}
+        self.plan = self.control_plane.patch(job_path(self.job.id), wanted, if_match="*")["plan"]
         self.display.step("[bold]planned[/]: what will become of each state, before anything stops")
         self._show(make_table(state_rows(self.plan), STATE_COLUMNS))
         for line in summary_lines(self.plan):
@@ -168,7 +169,7 @@ class UpgradeCourse:
         """
         failed = self.changes[-1].answer
         self.control_plane.post(job_path(self.job.id, "savepoints", failed["id"], "keep"))
-        location = failed["savepoint_location"]
+        location = failed["result"]["location"]
         taken = self.control_plane.get_list(job_path(self.job.id, "checkpoints"), "history")["history"]
         self.forked_after = next(each["batch_id"] for each in taken if each["external_path"] == location)
         self.rows_before_clone = len(read_rows(self.job.output, self.forked_after))
@@ -206,15 +207,13 @@ class UpgradeCourse:
         files = self._feeder.delivered()
         revision = self.job.show()["revision"]
         body = {"spec": {"artifact_id": artifact}, "message": message}
-        accepted = self.control_plane.patch(job_path(self.job.id), body, if_match=f'"{revision}"')["change"]
+        accepted = self.control_plane.patch(job_path(self.job.id), body, if_match=f'"{revision}"')
 
         def show_phase(phase: dict[str, Any]) -> None:
             self._show(phase_line(phase).strip())
             self._feeder.allow_more(self.scenario.files_per_phase)
 
-        answer: dict[str, Any] = follow(
-            self.control_plane, self.job.id, accepted["id"], show_phase, self._look, route="changes"
-        )
+        answer: dict[str, Any] = follow(self.control_plane, accepted["id"], show_phase, self._look)
         self.changes.append(Change(answer, self._feeder.delivered() - files))
         return answer
 

@@ -10,7 +10,6 @@ from .call import PLAN_TIMEOUT_S, Call, Steps
 from .connection import default_home, find_connection
 from .method import Method, Noun, S
 from .nouns.artifact_calls import Artifacts
-from .nouns.change_calls import Changes
 from .nouns.checkpoint_calls import Checkpoints
 from .nouns.control_plane_calls import ControlPlane
 from .nouns.event_calls import Events
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 NOUNS = (
     Artifacts,
-    Changes,
     Checkpoints,
     ControlPlane,
     Events,
@@ -59,7 +57,6 @@ class _Nouns(Noun[S]):
     def __init__(self, sender: S) -> None:
         self.sender: S = sender
         self.artifacts: Artifacts[S] = Artifacts(sender)
-        self.changes: Changes[S] = Changes(sender)
         self.checkpoints: Checkpoints[S] = Checkpoints(sender)
         self.control_plane: ControlPlane[S] = ControlPlane(sender)
         self.events: Events[S] = Events(sender)

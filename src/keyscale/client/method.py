@@ -25,8 +25,8 @@ A = TypeVar("A")
 R = TypeVar("R", bound="Request")
 S = TypeVar("S", Sender, AsyncSender)
 
-ID_FIELDS = ("operation_id", "savepoint_id", "change_id", "rescale_id")
-"""The fields by which a control plane recognizes a repeated request."""
+ID_FIELD = "id"
+"""The field by which a control plane recognizes a repeated request."""
 
 
 class Noun(Generic[S]):
@@ -190,7 +190,7 @@ def _sent(method: str, template: str, places: dict[str, str | int], request: Req
 
     A request that may have an id gets an id.
     """
-    field = next((name for name in ID_FIELDS if name in type(request).model_fields), None)
-    if field is not None and getattr(request, field) is None:
-        request = request.model_copy(update={field: uuid.uuid4().hex})
-    return Call(method, template, answer, places, body=request, is_repeatable=field is not None or method == "PUT")
+    has_id = ID_FIELD in type(request).model_fields
+    if has_id and getattr(request, ID_FIELD) is None:
+        request = request.model_copy(update={ID_FIELD: uuid.uuid4().hex})
+    return Call(method, template, answer, places, body=request, is_repeatable=has_id or method == "PUT")

@@ -28,7 +28,7 @@ def test_a_method_that_a_path_does_not_support_is_answered_with_the_supported_me
     for path, allowed in (
         ("/v1/jobs", "GET, POST"),
         ("/v1/jobs/flights", "DELETE, GET, PATCH"),
-        ("/v1/jobs/flights/checkpoints", "GET, POST"),
+        ("/v1/jobs/flights/checkpoints", "GET"),
         ("/v1/events", "GET"),
         ("/health", "GET"),
         ("/driver/heartbeat", "POST"),
@@ -76,10 +76,10 @@ def test_settings_of_checkpoints_are_kept_with_the_defaults_filled_in(
 
 def test_a_stop_that_drains_differs_from_a_plain_stop(client: httpx.Client, job: dict[str, Any]) -> None:
     client.post(f"/v1/jobs/{job['id']}/start")
-    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"}).status_code == 202
-    other = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine", "drain": True})
+    assert client.post("/v1/jobs/flights/stop", json={"id": "mine"}).status_code == 202
+    other = client.post("/v1/jobs/flights/drain", json={"id": "mine"})
     assert (other.status_code, other.json()["code"]) == (409, "OPERATION_ID_TAKEN")
-    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "mine", "drain": False}).status_code == 202
+    assert client.post("/v1/jobs/flights/stop", json={"id": "mine"}).status_code == 202
 
 
 def test_a_log_on_another_host_is_not_taken_for_an_empty_one(

@@ -76,7 +76,7 @@ def test_a_driver_without_anything_to_do_waits_until_the_time_is_over(driver: Dr
     assert driver.wait(2.5 * calls.LOOK_S)() is False
 
 
-@pytest.mark.parametrize("path", ["savepoints", "stop"])
+@pytest.mark.parametrize("path", ["savepoint", "stop"])
 def test_a_command_calls_the_driver_that_waits_for_it(client: httpx.Client, driver: Driver, path: str) -> None:
     is_called = driver.wait(15)
     assert client.post(f"/v1/jobs/flights/{path}", json={}).is_success
@@ -93,7 +93,7 @@ def test_a_quiet_driver_gets_its_command_by_a_call(client: httpx.Client, driver:
     reporter.start()
     try:
         wait_until(lambda: reporter._listens and driver.context.calls._waiters, what="the wait for a call")
-        assert client.post("/v1/jobs/flights/savepoints", json={}).is_success
+        assert client.post("/v1/jobs/flights/savepoint", json={}).is_success
         wait_until(lambda: got, what="the command")
         status.answer(CommandResult(command_id=got[0].id, status="FAILED"))
         wait_until(reporter._is_unwanted.is_set, what="the end of the command")

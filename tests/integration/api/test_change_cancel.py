@@ -32,7 +32,7 @@ def rescale(client: httpx.Client, context: Context, job: dict[str, Any]) -> str:
         found.status = JobStatus.RUNNING
         session.add(Attempt(job_id=job["id"], number=1, stage=AttemptStage.ACTIVE, cause="start", parallelism=2,
                             created_at_ms=1, metrics=metrics))  # fmt: skip
-    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "first"})
+    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "first"})
     assert answer.status_code == 202, answer.text
     return "first"
 
@@ -45,13 +45,13 @@ def set_change(context: Context, **values: Any) -> None:
 
 
 def test_a_cancel_is_stored_once(client: httpx.Client, context: Context, rescale: str) -> None:
-    before = client.get(f"/v1/jobs/flights/changes/{rescale}").json()
+    before = client.get(f"/v1/operations/{rescale}").json()
     assert (before["can_cancel"], before["cancel_requested_at_ms"]) == (True, None)
-    cancelled = client.post(f"/v1/jobs/flights/changes/{rescale}/cancel")
+    cancelled = client.post(f"/v1/operations/{rescale}/cancel")
     assert cancelled.status_code == 202
     assert cancelled.json()["cancel_requested_at_ms"] is not None
     assert not cancelled.json()["can_cancel"]
-    again = client.post(f"/v1/jobs/flights/changes/{rescale}/cancel")
+    again = client.post(f"/v1/operations/{rescale}/cancel")
     assert (again.status_code, again.json()) == (202, cancelled.json())
     kinds = [event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]]
     assert kinds.count("RESCALE_CANCEL_REQUESTED") == 1
@@ -68,11 +68,11 @@ def test_a_change_that_is_over_or_goes_back_cannot_be_cancelled(
     client: httpx.Client, context: Context, rescale: str, over: dict[str, Any]
 ) -> None:
     set_change(context, **over)
-    refused = client.post(f"/v1/jobs/flights/changes/{rescale}/cancel")
+    refused = client.post(f"/v1/operations/{rescale}/cancel")
     assert (refused.status_code, refused.json()["code"]) == (409, "OPERATION_NOT_CANCELLABLE")
-    assert not client.get(f"/v1/jobs/flights/changes/{rescale}").json()["can_cancel"]
-    unknown = client.post("/v1/jobs/flights/changes/none/cancel")
-    assert (unknown.status_code, unknown.json()["code"]) == (404, "CHANGE_NOT_FOUND")
+    assert not client.get(f"/v1/operations/{rescale}").json()["can_cancel"]
+    unknown = client.post("/v1/operations/none/cancel")
+    assert (unknown.status_code, unknown.json()["code"]) == (404, "OPERATION_NOT_FOUND")
 
 
 def test_a_second_rescale_is_told_which_one_is_in_its_way(client: httpx.Client, rescale: str) -> None:
@@ -80,13 +80,14 @@ def test_a_second_rescale_is_told_which_one_is_in_its_way(client: httpx.Client, 
     problem = refused.json()
     assert (refused.status_code, problem["code"], problem["operation_id"]) == (409, "OPERATION_IN_PROGRESS", rescale)
     assert rescale in problem["detail"]
-    assert client.post("/v1/jobs/flights/savepoints").json()["operation_id"] == rescale
+    assert client.post("/v1/jobs/flights/savepoint").json()["operation_id"] == rescale
 
 
 def test_a_dry_run_of_a_rescale_is_its_plan_and_changes_nothing(client: httpx.Client, job: dict[str, Any]) -> None:
     planned = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "dry_run": True})
     assert planned.status_code == 200, planned.text
-    assert planned.json() == client.post("/v1/jobs/flights/plan", json={"spec": {"parallelism": 4}}).json()
+    plan = client.patch("/v1/jobs/flights", json={"spec": {"parallelism": 4}, "dry_run": True}).json()["plan"]
+    assert planned.json()["plan"] == plan
     assert (planned.json()["from_parallelism"], planned.json()["to_parallelism"]) == (2, 4)
     assert client.get("/v1/jobs/flights").json() == job
     refused = client.post("/v1/jobs/flights/rescale", json={"parallelism": 400, "dry_run": True})
@@ -100,20 +101,21 @@ def test_a_change_keeps_where_its_downtime_went_and_what_the_job_did(
     phases = [{"phase": phase, "started_at_ms": at_ms, "ended_at_ms": None} for phase, at_ms in begun.items()]
     times = {"launched_at_ms": 110, "attached_at_ms": 900, "restored_at_ms": 2000, "first_commit_at_ms": 2400}
     set_change(context, phases=phases, times=times, stopped_at_ms=1010, resumed_at_ms=2400, caught_up_at_ms=5000)
-    shown = client.get(f"/v1/jobs/flights/rescales/{rescale}").json()
+    shown = client.get(f"/v1/operations/{rescale}").json()
     assert {step["name"]: step["duration_ms"] for step in shown["steps"]} == {
-        "savepoint": 490,
-        "stop": 200,
-        "submit": 0,
-        "session": 0,
-        "restore": 300,
-        "first_batch": 400,
-        "caught_up": 2600,
+        "SAVEPOINT": 490,
+        "STOP": 200,
+        "SUBMIT": 0,
+        "SESSION": 0,
+        "RESTORE": 300,
+        "FIRST_BATCH": 400,
+        "CAUGHT_UP": 2600,
     }
-    in_downtime = [step["duration_ms"] for step in shown["steps"] if step["name"] != "caught_up"]
+    in_downtime = [step["duration_ms"] for step in shown["steps"] if step["name"] != "CAUGHT_UP"]
     assert sum(in_downtime) == shown["downtime_ms"] == 1390
     assert shown["prepared_ms"] == 790
-    assert (shown["before"]["input_rate"], shown["before"]["lag_records"], shown["after"]) == (7.0, 5, None)
+    before = shown["metrics_before"]
+    assert (before["input_rate"], before["lag_records"], shown["metrics_after"]) == (7.0, 5, None)
 
 
 def test_a_change_says_how_much_the_job_could_process_afterwards_though_its_files_do_not_say_what_is_left(
@@ -128,6 +130,6 @@ def test_a_change_says_how_much_the_job_could_process_afterwards_though_its_file
     for _ in range(2):
         headers = {"Authorization": "Bearer the-driver"}
         assert anonymous.post("/driver/heartbeat", json=report, headers=headers).status_code == 200
-    shown = client.get(f"/v1/jobs/flights/rescales/{rescale}").json()
-    assert shown["after"]["processed_rate"] == 130
-    assert "caught_up" not in {step["name"] for step in shown["steps"]}
+    shown = client.get(f"/v1/operations/{rescale}").json()
+    assert shown["metrics_after"]["processed_rate"] == 130
+    assert "CAUGHT_UP" not in {step["name"] for step in shown["steps"]}

@@ -301,7 +301,7 @@ def test_a_standby_asks_more_often_once_the_savepoint_has_begun_at_which_the_job
         found = jobs.find(session, "flights")
         assert found is not None
         found.status = JobStatus.RUNNING
-    client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).raise_for_status()
+    client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "r"}).raise_for_status()
     standby = attempt(AttemptStage.STANDBY)
     pauses = []
     for phase in (ChangePhase.REQUESTED, ChangePhase.SAVEPOINT):
@@ -315,7 +315,7 @@ def test_commands_are_given_until_their_result_has_arrived(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver, location: Callable[[str], str]
 ) -> None:
     number = attempt()
-    client.post("/v1/jobs/flights/stop", json={"operation_id": "end-of-day", "drain": True})
+    client.post("/v1/jobs/flights/drain", json={"id": "end-of-day"})
     assert driver(number, "heartbeat", state="RESTORING").json()["commands"] == []
     wanted = {"id": "end-of-day", "kind": "STOP_WITH_SAVEPOINT", "savepoint_id": "end-of-day", "drain": True}
     for _ in range(2):
@@ -330,11 +330,10 @@ def test_commands_are_given_until_their_result_has_arrived(
         assert driver(number, "heartbeat", state="STOPPED", results=[result]).json()["commands"] == []
     shown = client.get("/v1/operations/end-of-day").json()
     assert shown["status"] == "IN_PROGRESS", "the job has not ended"
-    savepoint = client.get("/v1/jobs/flights/savepoints/end-of-day").json()
+    assert shown["result"] == {"location": result["location"], "checkpoint_id": 3, "discarded": False}
     late = {**result, "status": "FAILED", "failure": {"code": "X", "message": "late"}}
     driver(number, "heartbeat", state="STOPPED", results=[late])
     assert client.get("/v1/operations/end-of-day").json() == shown
-    assert client.get("/v1/jobs/flights/savepoints/end-of-day").json() == savepoint
 
 
 def test_only_some_snapshots_of_a_job_wait_at_once(
@@ -345,14 +344,11 @@ def test_only_some_snapshots_of_a_job_wait_at_once(
         found = jobs.lock(session, job["id"])
         assert found is not None
         found.status = JobStatus.RUNNING
-    answers = [
-        client.post("/v1/jobs/flights/checkpoints", json={"operation_id": f"c{one}"})
-        for one in range(SNAPSHOTS_MAX + 1)
-    ]
+    answers = [client.post("/v1/jobs/flights/checkpoint", json={"id": f"c{one}"}) for one in range(SNAPSHOTS_MAX + 1)]
     assert [answer.status_code for answer in answers] == [202] * SNAPSHOTS_MAX + [429]
     driver(number, "heartbeat", state="RUNNING", results=[{"command_id": "c0", "status": "COMPLETED"}])
-    assert client.post("/v1/jobs/flights/savepoints").status_code == 202
-    assert client.post("/v1/jobs/flights/savepoints").json()["code"] == "TOO_MANY_IN_FLIGHT"
+    assert client.post("/v1/jobs/flights/savepoint").status_code == 202
+    assert client.post("/v1/jobs/flights/savepoint").json()["code"] == "TOO_MANY_IN_FLIGHT"
 
 
 def test_a_driver_answers_only_the_commands_of_its_own_job(
@@ -361,7 +357,7 @@ def test_a_driver_answers_only_the_commands_of_its_own_job(
     number = attempt()
     client.post("/v1/jobs", json={"name": "other", "spec": {"artifact_id": job["spec"]["artifact_id"]}})
     client.post("/v1/jobs/other/start")
-    client.post("/v1/jobs/other/stop", json={"operation_id": "others"})
+    client.post("/v1/jobs/other/stop", json={"id": "others"})
     result = {"command_id": "others", "status": "COMPLETED"}
     assert driver(number, "heartbeat", state="RUNNING", results=[result]).status_code == 200
     assert client.get("/v1/operations/others").json()["status"] == "IN_PROGRESS"
@@ -619,7 +615,7 @@ def test_a_savepoint_elsewhere_does_not_complete_a_command(
     client: httpx.Client, attempt: Callable[..., int], driver: Driver
 ) -> None:
     number = attempt()
-    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"id": "end"})
     result = {"command_id": "end", "status": "COMPLETED", "location": "file:///other/savepoints/end/manifest.json"}
     answer = driver(number, "heartbeat", state="STOPPED", results=[result])
     assert answer.json()["code"] == "REPORT_INVALID"
@@ -631,7 +627,7 @@ def test_a_standby_cannot_say_that_it_runs_the_job_or_answer_its_commands(
 ) -> None:
     attempt()
     standby = attempt(AttemptStage.STANDBY)
-    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"id": "end"})
     place = location("/savepoints/end/manifest.json")
     result = {"command_id": "end", "status": "COMPLETED", "location": place}
     for lie in ({"state": "RUNNING"}, {"state": "FINISHED"}, {"state": "STANDBY", "results": [result]}):
@@ -983,7 +979,7 @@ class TestRepetitions:
             found = jobs.lock(session, job["id"])
             assert found is not None
             found.status = JobStatus.RUNNING
-        assert client.post("/v1/jobs/flights/savepoints", json={}).is_success
+        assert client.post("/v1/jobs/flights/savepoint", json={}).is_success
         assert len(driver(number, "heartbeat", **self.IDLE).json()["commands"]) == 1
 
     def test_a_repetition_of_other_settings_brings_the_settings(self, driver: Driver, number: int) -> None:

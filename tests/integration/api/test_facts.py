@@ -104,7 +104,7 @@ def test_a_change_has_the_limits_of_the_revision_that_runs_and_counts_its_own_dr
     facts: Facts, client: httpx.Client
 ) -> None:
     facts.set_attempt(1, metrics={"batch_duration_ms": 1500.0})
-    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "mine"})
+    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "mine"})
     assert answer.status_code == 202, answer.text
     facts.set_revision(1, checkpoints={"timeout_ms": 50_000})
     facts.set_revision(2, checkpoints={"timeout_ms": 70_000})
@@ -118,7 +118,7 @@ def test_a_change_has_the_limits_of_the_revision_that_runs_and_counts_its_own_dr
     )
     assert facts.read().change == change
     facts.take(CreateAttempt(2, Cause.RESCALE, standby=True), BeginSavepoint())
-    client.post("/v1/jobs/flights/changes/mine/cancel")
+    client.post("/v1/operations/mine/cancel")
     facts.read()
     facts.seconds = 5.0
     read = facts.read()
@@ -160,7 +160,7 @@ def test_an_attempt_is_what_its_driver_reported_and_its_process_is(facts: Facts)
 def test_a_stop_has_its_command_and_an_ended_attempt_is_named_until_it_is_reaped(
     facts: Facts, client: httpx.Client
 ) -> None:
-    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "end", "drain": True}).status_code == 202
+    assert client.post("/v1/jobs/flights/drain", json={"id": "end"}).status_code == 202
     assert facts.read().stop == CommandFacts("end", CommandStatus.IN_PROGRESS, 1, drain=True)
     facts.end(1)
     assert [attempt.number for attempt in facts.read().ended] == [1]

@@ -145,8 +145,9 @@ def test_an_action_that_needs_a_running_job_is_refused_and_leaves_the_job_unchan
     for action, body in (
         ("stop", {}),
         ("cancel", None),
-        ("savepoints", {}),
-        ("checkpoints", {}),
+        ("savepoint", {}),
+        ("checkpoint", {}),
+        ("restart", {}),
         ("rescale", {"parallelism": 4}),
     ):
         assert code_of(client.post(f"/v1/jobs/flights/{action}", json=body)) == (409, "JOB_STATUS_CONFLICT"), action
@@ -155,7 +156,7 @@ def test_an_action_that_needs_a_running_job_is_refused_and_leaves_the_job_unchan
 
 def test_a_started_job_is_not_started_again_nor_deleted(client: httpx.Client, job: dict[str, Any]) -> None:
     started = client.post(f"/v1/jobs/{job['id']}/start")
-    assert (started.status_code, started.json()["status"]["state"]) == (202, "SUBMITTING")
+    assert (started.status_code, started.json()["kind"], started.json()["status"]) == (202, "START", "IN_PROGRESS")
     assert code_of(client.post(f"/v1/jobs/{job['id']}/start")) == (409, "JOB_STATUS_CONFLICT")
     assert code_of(client.delete(f"/v1/jobs/{job['id']}")) == (409, "JOB_STATUS_CONFLICT")
     assert client.get("/v1/jobs/flights/events").json()["events"][0]["kind"] == "JOB_STARTED"
@@ -163,22 +164,23 @@ def test_a_started_job_is_not_started_again_nor_deleted(client: httpx.Client, jo
 
 def test_a_stop_with_the_same_operation_id_is_the_same_stop(client: httpx.Client, job: dict[str, Any]) -> None:
     client.post(f"/v1/jobs/{job['id']}/start")
-    first = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"})
-    again = client.post("/v1/jobs/flights/stop", json={"operation_id": "mine"})
+    first = client.post("/v1/jobs/flights/stop", json={"id": "mine"})
+    again = client.post("/v1/jobs/flights/stop", json={"id": "mine"})
     assert first.status_code == again.status_code == 202
-    assert first.json() == again.json() == {"operation_id": "mine", "status": "IN_PROGRESS"}
+    assert first.json() == again.json()
+    assert (first.json()["id"], first.json()["status"]) == ("mine", "IN_PROGRESS")
     assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
-    assert code_of(client.post("/v1/jobs/flights/stop", json={"operation_id": "other"})) == (409, "JOB_STATUS_CONFLICT")
+    assert code_of(client.post("/v1/jobs/flights/stop", json={"id": "other"})) == (409, "JOB_STATUS_CONFLICT")
     shown = client.get("/v1/operations/mine").json()
     assert (shown["kind"], shown["status"], shown["job_id"]) == ("STOP", "IN_PROGRESS", job["id"])
-    assert client.get("/v1/jobs/flights/savepoints").json()["savepoints"][0]["savepoint_id"] == "mine"
-    assert client.get("/v1/jobs/flights/savepoints/mine").json()["status"] == "IN_PROGRESS"
+    assert client.get("/v1/jobs/flights/operations").json()["operations"][0] == shown
+    assert client.get("/v1/jobs/flights/savepoints").json()["savepoints"] == [], "it is not taken yet"
 
 
 @pytest.mark.parametrize("operation_id", ["../x", "a b", "", "x" * 65, "rescale:x", "-x"])
 def test_an_operation_id_cannot_be_a_path(client: httpx.Client, job: dict[str, Any], operation_id: str) -> None:
     client.post(f"/v1/jobs/{job['id']}/start")
-    answer = client.post("/v1/jobs/flights/stop", json={"operation_id": operation_id})
+    answer = client.post("/v1/jobs/flights/stop", json={"id": operation_id})
     assert code_of(answer) == (422, "REQUEST_INVALID")
 
 
@@ -204,12 +206,12 @@ def test_no_route_finds_a_job_that_does_not_exist(client: httpx.Client) -> None:
         "/checkpoints",
         "/checkpoints/config",
         "/savepoints",
-        "/rescales",
+        "/operations",
     ):
         assert code_of(client.get(f"/v1/jobs/none{path}")) == (404, "JOB_NOT_FOUND"), path
 
 
-def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.Client, job: dict[str, Any]) -> None:
+def test_a_job_that_never_ran_has_no_logs_or_checkpoints(client: httpx.Client, job: dict[str, Any]) -> None:
     base = f"/v1/jobs/{job['id']}"
     assert code_of(client.get(f"{base}/logs")) == (404, "ATTEMPT_NOT_FOUND")
     assert code_of(client.get(f"{base}/logs?attempt=9")) == (404, "ATTEMPT_NOT_FOUND")
@@ -217,7 +219,6 @@ def test_a_job_that_never_ran_has_no_logs_checkpoints_or_rescales(client: httpx.
     assert code_of(client.get(f"{base}/checkpoints/7")) == (404, "CHECKPOINT_NOT_FOUND")
     assert code_of(client.get(f"{base}/checkpoints/{1 << 70}")) == (422, "REQUEST_INVALID")
     assert code_of(client.get(f"{base}/savepoints/none")) == (404, "SAVEPOINT_NOT_FOUND")
-    assert code_of(client.get(f"{base}/rescales/none")) == (404, "RESCALE_NOT_FOUND")
     assert code_of(client.get("/v1/operations/none")) == (404, "OPERATION_NOT_FOUND")
     assert client.get(f"{base}/checkpoints").json()["counts"]["total"] == 0
     config = client.get(f"{base}/checkpoints/config").json()

@@ -72,8 +72,13 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return kept
 
 
+def planned(client: httpx.Client, spec: dict[str, Any]) -> httpx.Response:
+    """Asks for the plan of a change."""
+    return client.patch("/v1/jobs/flights", json={"spec": spec, "dry_run": True}, timeout=60)
+
+
 def test_a_parallelism_alone_is_planned_without_loading_the_program(client: httpx.Client, job: dict[str, Any]) -> None:
-    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"parallelism": 4}}).json()
+    plan = planned(client, {"parallelism": 4}).json()["plan"]
     assert (plan["compatible"], plan["program_loaded"]) == (True, False)
     assert (plan["from_parallelism"], plan["to_parallelism"], plan["max_parallelism"]) == (2, 4, 16)
     assert [each["name"] for each in plan["settings"]] == ["parallelism"]
@@ -91,7 +96,7 @@ def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
         "secrets": ["ORDERS"],
         "parallelism": 3,
     }
-    plan = client.post("/v1/jobs/flights/plan", json={"spec": spec}).json()
+    plan = planned(client, spec).json()["plan"]
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == (True, False)
     [operator] = plan["operators"]
     assert (operator["uid"], operator["fate"]) == ("totals", "new")
@@ -154,7 +159,7 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     state.run_batch({1: 1, 2: 1})
     state.checkpoint()
     answers["answer"] = program
-    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "b"}, "parallelism": 4}}).json()
+    plan = planned(client, {"parameters": {"a": "b"}, "parallelism": 4}).json()["plan"]
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == verdict
     assert {each["uid"]: each["fate"] for each in plan["operators"]} == operators
     [count] = [each for each in plan["operators"] if each["uid"] == "count"]
@@ -192,7 +197,7 @@ def test_a_sink_that_the_job_has_had_is_kept_though_no_batch_follows_its_latest_
                                 created_at_ms=1, metrics=DriverMetrics(graph=nodes).model_dump()))  # fmt: skip
     more = (*DECLARATION.sinks, DeclaredSink("more", "FileSink"))
     answers["answer"] = ProgramAnswer(msgspec.structs.replace(DECLARATION, sinks=more))
-    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "b"}}}).json()
+    plan = planned(client, {"parameters": {"a": "b"}}).json()["plan"]
     assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [
         ("more", "FileSink", "new"),
         ("old", None, "dropped"),
@@ -205,7 +210,7 @@ def test_a_plan_names_artifacts_by_name_and_version(
     client: httpx.Client, answers: dict[str, Any], upload: Callable[..., Any]
 ) -> None:
     newer = upload(b"print(2)\n").json()
-    plan = client.post("/v1/jobs/flights/plan", json={"spec": {"artifact_id": newer["id"]}}).json()
+    plan = planned(client, {"artifact_id": newer["id"]}).json()["plan"]
     assert [(each["name"], each["before"], each["after"]) for each in plan["settings"]] == [
         ("artifact_id", "job version 1", "job version 2"),
     ]
@@ -228,9 +233,7 @@ def test_a_plan_knows_of_a_batch_that_only_a_dropped_sink_can_publish(  # noqa: 
     with context.sessions.begin() as session:
         require_job(session, "flights").status = status
     answers["answer"] = ProgramAnswer(DECLARATION)
-    plan = PlanAnswer.model_validate(
-        client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "b"}}}).json()
-    )
+    plan = PlanAnswer.model_validate(planned(client, {"parameters": {"a": "b"}}).json()["plan"])
     (old,) = (each for each in plan.sinks if each.uid == "old")
     is_failing = status is JobStatus.RESTARTING  # a running driver publishes before it ends
     assert (old.fate, old.reason is not None, "old" in plan.dropped()) == ("dropped", is_failing, is_failing)
@@ -250,16 +253,16 @@ def test_a_takeover_is_refused_where_a_plan_says_so_and_a_program_that_was_just_
             return str(error)
         return None
 
-    client.post("/v1/jobs/flights/plan", json={"spec": {"parameters": {"a": "1"}}})
-    planned = answers.pop("question")
+    planned(client, {"parameters": {"a": "1"}})
+    question = answers.pop("question")
     assert judge(a="1") is None
     assert "question" not in answers, "what a plan has loaded is not loaded again"
-    lost = PlanAnswer.model_validate(client.post("/v1/jobs/flights/plan", json={}).json())
+    lost = PlanAnswer.model_validate(planned(client, {}).json()["plan"])
     monkeypatch.setattr(
         plans, "_answer", lambda *_: lost.model_copy(update={"requires_allow_non_restored_state": True})
     )
     assert "would be lost" in str(judge(a="2"))
-    assert (answers["question"].parameters, planned.parameters) == ({"a": "2"}, {"a": "1"})
+    assert (answers["question"].parameters, question.parameters) == ({"a": "2"}, {"a": "1"})
     assert judge() is None, "nothing that says which state there is changes"
     failed = FailureAnswer(code="X", message="no")
     monkeypatch.setattr(plans, "_answer", lambda *_: lost.model_copy(update={"compatible": False, "failure": failed}))
@@ -288,9 +291,7 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
 ) -> None:
     failure = {"code": "JOB_SCRIPT_FAILED", "message": "it has of-the-orders", "traceback": "of-the-orders"}
     answers["answer"] = ProgramAnswer(failure=failure)
-    plan = client.post(
-        "/v1/jobs/flights/plan", json={"spec": {"artifact_id": job["spec"]["artifact_id"], "secrets": ["ORDERS"]}}
-    ).json()
+    plan = planned(client, {"artifact_id": job["spec"]["artifact_id"], "secrets": ["ORDERS"]}).json()["plan"]
     assert (plan["compatible"], plan["program_loaded"]) == (False, False)
     assert (plan["failure"]["message"], plan["failure"]["traceback"]) == ("it has *****", "*****")
 
@@ -309,7 +310,7 @@ def test_a_failure_of_the_program_is_shown_with_secrets_masked(
 def test_what_a_job_may_not_have_is_refused_before_anything_is_loaded(
     client: httpx.Client, spec: dict[str, Any], code: str
 ) -> None:
-    assert client.post("/v1/jobs/flights/plan", json={"spec": spec}).json()["code"] == code
+    assert planned(client, spec).json()["code"] == code
 
 
 def test_programs_that_load_forever_hold_up_no_other_request(
@@ -322,10 +323,10 @@ def test_programs_that_load_forever_hold_up_no_other_request(
         return ProgramAnswer(DECLARATION)
 
     monkeypatch.setattr(ProgramLoading, "load", load)
-    body = {"spec": {"artifact_id": job["spec"]["artifact_id"]}}
+    body = {"artifact_id": job["spec"]["artifact_id"]}
     wanted = 50  # more than the control plane has threads for requests
     with ThreadPoolExecutor(wanted) as pool:
-        sent = [pool.submit(client.post, "/v1/jobs/flights/plan", json=body, timeout=60) for _ in range(wanted)]
+        sent = [pool.submit(planned, client, body) for _ in range(wanted)]
         try:
             refused = [one.result() for one in as_completed_some(sent, wanted - PLANS_OF_USER_MAX)]
             assert client.get("/v1/jobs/flights", timeout=20).status_code == 200

@@ -109,7 +109,7 @@ def stopping(context: Context, job: dict[str, Any], client: httpx.Client) -> dic
         assert found is not None
         for step in (steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING)):
             apply(step, JobTransaction(session, found))
-    assert client.post("/v1/jobs/flights/stop", json={"operation_id": "end"}).status_code == 202
+    assert client.post("/v1/jobs/flights/stop", json={"id": "end"}).status_code == 202
     return job
 
 
@@ -142,7 +142,7 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     pursue(Store(away, PUBLISHED))
     pursue(Store(PUBLISHED))
     operation = client.get("/v1/operations/end").json()
-    assert (operation["status"], operation["operation"]["location"]) == ("COMPLETED", PUBLISHED.location)
+    assert (operation["status"], operation["result"]["location"]) == ("COMPLETED", PUBLISHED.location)
     assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
     assert attempts(client) == [1]
     [taken] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
@@ -163,7 +163,7 @@ def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
         assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
         pursuit.pursue(job["id"])
     operation = client.get("/v1/operations/end").json()
-    assert (operation["status"], operation["failure_cause"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
+    assert (operation["status"], operation["failure"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
     stopped = client.get("/v1/jobs/flights").json()
     assert (stopped["status"]["state"], stopped["status"]["desired"], stopped["status"]["failure"]) == (
         "STOPPED",
@@ -269,7 +269,7 @@ class Upgrade:
         manifest, _ = self.state.checkpoint("u")
         client.post("/v1/jobs/flights/start")
         self.take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-        body = {"spec": {"parameters": {"input": "/in"}}, "change_id": "u", "plan_first": False}
+        body = {"spec": {"parameters": {"input": "/in"}}, "id": "u", "plan_first": False}
         assert client.patch("/v1/jobs/flights", json=body, headers={"If-Match": '"1"'}).status_code == 202
         self.take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
         with context.sessions.begin() as session:
@@ -310,7 +310,7 @@ def upgrade(context: Context, client: httpx.Client, job: dict[str, Any], tmp_pat
 def test_an_upgrade_whose_drivers_die_is_rolled_back(context: Context, client: httpx.Client, upgrade: Upgrade) -> None:
     upgrade.state.start(2, upgrade.savepoint)
     upgrade.pursue(context.store)
-    assert client.get("/v1/jobs/flights/changes/u").json()["phase"] == "ROLL_BACK"
+    assert client.get("/v1/operations/u").json()["phase"] == "ROLL_BACK"
     assert client.get("/v1/jobs/flights").json()["revision"] == 1
 
 
@@ -321,7 +321,7 @@ def test_an_upgrade_is_not_rolled_back_once_its_driver_has_committed_a_batch_tha
     upgrade.state.run_batch({2: 1})
     upgrade.state.start(2, upgrade.savepoint)
     upgrade.pursue(context.store)
-    assert client.get("/v1/jobs/flights/changes/u").json()["status"] == "COMPLETED"
+    assert client.get("/v1/operations/u").json()["status"] == "COMPLETED"
     assert client.get("/v1/jobs/flights").json()["revision"] == 2
 
 
@@ -333,4 +333,4 @@ def test_while_the_store_is_away_no_upgrade_is_rolled_back(
 
     monkeypatch.setattr(context.store, "first_commit_after", away)
     upgrade.pursue(context.store)
-    assert client.get("/v1/jobs/flights/changes/u").json()["phase"] == "RESTORE"
+    assert client.get("/v1/operations/u").json()["phase"] == "RESTORE"

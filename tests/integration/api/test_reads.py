@@ -32,12 +32,18 @@ LISTS = {
     "/v1/jobs/{job_id}/events": ("events", "id"),
     "/v1/jobs/{job_id}/attempts": ("attempts", "number"),
     "/v1/jobs/{job_id}/checkpoints": ("history", "id"),
-    "/v1/jobs/{job_id}/savepoints": ("savepoints", "id"),
-    "/v1/jobs/{job_id}/rescales": ("rescales", "id"),
-    "/v1/jobs/{job_id}/changes": ("changes", "id"),
+    "/v1/jobs/{job_id}/savepoints": ("savepoints", "checkpoint_id"),
+    "/v1/jobs/{job_id}/operations": ("operations", "id"),
     "/v1/jobs/{job_id}/revisions": ("revisions", "number"),
     "/v1/jobs/{job_id}/exceptions": ("exceptions", "id"),
 }
+SAVEPOINTS = """
+INSERT INTO checkpoints (job_id, checkpoint_id, attempt, status, is_savepoint, savepoint_id, trigger_timestamp,
+    end_to_end_duration, checkpointed_size, state_size, processed_records, external_path, num_subtasks,
+    num_acknowledged_subtasks)
+SELECT md5('job' || j), 1000 + a, 1, 'COMPLETED', true, 'savepoint-' || j || '-' || a, 1, 1, 1, 1, 1, 'file:///s', 1, 1
+FROM generate_series(7, 7) j, generate_series(1, 6) a
+"""
 INDEXED = {
     "jobs ORDER BY created_at_ms DESC, id DESC": "ix_jobs_created_at_ms",
     "events WHERE job_id = 'x' ORDER BY id DESC": "ix_events_job",
@@ -66,6 +72,7 @@ def filled(context: Context, client: httpx.Client) -> httpx.Client:
     """A client of a control plane with 40 jobs that have a history."""
     with Session(context.engine) as session, session.begin():
         fill(session, jobs=40, checkpoints=30, subtasks=2, attempts=5, events=20)
+        session.execute(text(SAVEPOINTS))
     return client
 
 
@@ -79,8 +86,8 @@ def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context:
     context.settings.token_file.write_text("the-admins")  # of which the home's proof is made
     few, many = {"limit": 2, "to": 1}, {"limit": 40, "to": 1}
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
-             "rescale_id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x",
-             "change_id": "rescale-7-1", "revision": "1"}  # fmt: skip
+             "id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x",
+             "revision": "1"}  # fmt: skip
     described = filled.get("/v1/openapi.json").json()["paths"]
     counted = 0
     for route in reads(app):

@@ -39,10 +39,7 @@ REFERENCES = {
     "restore_from.location",
     "restore_from.checkpoint_id",
     "restore_from.savepoint_id",
-    "change_id",
-    "operation_id",
-    "savepoint_id",
-    "rescale_id",
+    "id",
     "?job",
 }
 WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator", "?to"}
@@ -50,10 +47,10 @@ WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator",
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
-    "file", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
+    "file", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
     "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
     "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind", "?limit", "?limit_bytes", "?names",
-    "?offset", "?points", "?search", "?seconds", "?tail_bytes", "?to_ms",
+    "?offset", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip
 NUMBERS = {f"spec.{each.path}" for each in declared_settings() if each.type == "integer"}
 """Settings that are numbers refer to nothing."""
@@ -111,7 +108,7 @@ class World:
 
     def shown(self) -> list[Any]:
         """All that an administrator sees of `payroll`."""
-        paths = ("", "/checkpoints", "/savepoints", "/revisions", "/changes", "/v1/events")
+        paths = ("", "/checkpoints", "/savepoints", "/revisions", "/operations", "/v1/events")
         return [self.call("ADMIN", "GET", f"/v1/jobs/payroll{path}").json() for path in paths]
 
 
@@ -146,7 +143,7 @@ ROUTES = (
     ("POST", "/v1/jobs/shop/start"),
     ("POST", "/v1/jobs/shop/clone"),
     ("PATCH", "/v1/jobs/shop"),
-    ("POST", "/v1/jobs/shop/plan"),
+    ("POST", "/v1/jobs/shop/operations"),
 )
 RESTORING = ROUTES[:3]
 
@@ -214,18 +211,21 @@ def test_the_number_and_the_savepoint_of_a_job_are_looked_for_in_that_job_alone(
             assert (
                 world.call("B", "POST", f"/v1/jobs/shop/{path}", json=body).json()["code"] == "RESTORE_SOURCE_INVALID"
             )
-    for path in ("savepoints/payroll-s", "changes/payroll-s", "rescales/payroll-s", "checkpoints/1/compare?to=9"):
+    for path in ("savepoints/payroll-s", "checkpoints/1/compare?to=9"):
         assert world.call("B", "GET", f"/v1/jobs/shop/{path}").status_code == 404, path
+    for method, path in (("GET", ""), ("POST", "/cancel")):
+        assert world.call("B", method, f"/v1/operations/payroll-s{path}").status_code == 404, path
 
 
 def test_an_operations_id_of_another_job_is_neither_used_nor_said_whose_it_is(world: World) -> None:
     for method, path, body in (
-        ("POST", "stop", {"operation_id": "payroll-s"}),
-        ("POST", "checkpoints", {"operation_id": "payroll-s"}),
-        ("POST", "savepoints", {"savepoint_id": "payroll-s"}),
-        ("POST", "rescale", {"rescale_id": "payroll-s", "parallelism": 2}),
-        ("PATCH", "", {"change_id": "payroll-s", "spec": {"parallelism": 2}}),
-        ("POST", "rollback", {"change_id": "payroll-s", "revision": 1}),
+        ("POST", "stop", {"id": "payroll-s"}),
+        ("POST", "checkpoint", {"id": "payroll-s"}),
+        ("POST", "savepoint", {"id": "payroll-s"}),
+        ("POST", "operations", {"id": "payroll-s", "kind": "CANCEL"}),
+        ("POST", "rescale", {"id": "payroll-s", "parallelism": 2}),
+        ("PATCH", "", {"id": "payroll-s", "spec": {"parallelism": 2}}),
+        ("POST", "rollback", {"id": "payroll-s", "revision": 1}),
     ):
         refused = world.call("B", method, f"/v1/jobs/shop/{path}".rstrip("/"), json=body)
         assert refused.json()["code"] == "OPERATION_ID_TAKEN", path

@@ -46,10 +46,10 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
 ) -> None:
     assert client.get("/v1/jobs/flights").headers["ETag"] == '"1"'
     assert client.patch("/v1/jobs/flights", json={"spec": {"parallelism": 4}}).json()["code"] == "REVISION_REQUIRED"
-    assert patch(client, 1, parallelism=2).json()["revision"] == 1, "nothing changes"
+    assert patch(client, 1, parallelism=2).json()["to_revision"] == 1, "nothing changes"
     other = upload(b"print(2)\n").json()["id"]
     answer = patch(client, 1, artifact_id=other, parameters={"input": "/in"}, message="why")
-    assert (answer.status_code, answer.headers["ETag"], answer.json()["change"]) == (200, '"2"', None)
+    assert (answer.status_code, answer.headers["ETag"], answer.json()["status"]) == (200, '"2"', "COMPLETED")
     late = patch(client, 1, parallelism=4)
     assert (late.status_code, late.json()["code"], late.json()["revision"]) == (412, "REVISION_CONFLICT", 2)
     for seen, status in (("2", 200), ('W/"2"', 200), ('"1", "2"', 200), ("1", 412), ("two", 412), ("1, 2", 412)):
@@ -78,10 +78,10 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
 
     client.post("/v1/jobs/flights/start")
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    body = {"parallelism": 4, "parameters": {"input": "/in"}, "change_id": "u", "plan_first": False}
+    body = {"parallelism": 4, "parameters": {"input": "/in"}, "id": "u", "plan_first": False}
     first = patch(client, 1, **body)
-    assert (first.status_code, first.json()["change"]["kind"], first.json()["job"]["revision"]) == (202, "UPGRADE", 1)
-    assert patch(client, 1, **body).json()["revision"] == 2, "the same id is the same change"
+    assert (first.status_code, first.json()["kind"], first.json()["from_revision"]) == (202, "UPGRADE", 1)
+    assert patch(client, 1, **body).json()["to_revision"] == 2, "the same id is the same change"
     assert patch(client, 1, parallelism=3).json()["code"] == "OPERATION_IN_PROGRESS"
     take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
     with context.sessions.begin() as session:
@@ -98,11 +98,11 @@ def test_a_running_job_is_upgraded_by_a_change_and_goes_back_to_its_revision_if_
     take(steps.RollBack(2, FAILURE), steps.CompleteChange(True, None))
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["revision"], shown["spec"]["parallelism"], shown["status"]["restore"]["mode"]) == (1, 2, "REWIND")
-    change = client.get("/v1/jobs/flights/changes/u").json()
+    change = client.get("/v1/operations/u").json()
     assert (change["status"], change["failure"]["message"]) == ("ROLLED_BACK", FAILURE["message"])
-    assert client.get("/v1/jobs/flights/revisions/2").json()["change"]["status"] == "ROLLED_BACK"
-    assert client.get("/v1/jobs/flights/rescales").json()["rescales"] == []
-    assert client.get("/v1/operations/u").json()["failure_cause"]["code"] == FAILURE["code"]
+    assert client.get("/v1/jobs/flights/revisions/2").json()["operation"]["status"] == "ROLLED_BACK"
+    assert client.get("/v1/jobs/flights/operations?kind=RESCALE").json()["operations"] == []
+    assert client.get("/v1/operations/u").json()["failure"]["code"] == FAILURE["code"]
 
 
 def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_told_until_it_does(
@@ -119,11 +119,7 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
     assert told.settings is None
     settings = {"checkpoints": {"interval_ms": 7000}, "restart": {"type": "none"}, "batch_interval_ms": 50}
     answer = patch(client, 1, **settings)
-    assert (answer.status_code, answer.json()["change"], answer.json()["job"]["status"]["state"]) == (
-        200,
-        None,
-        "RUNNING",
-    )
+    assert (answer.status_code, answer.json()["status"], answer.json()["phases"]) == (200, "COMPLETED", [])
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["revision"], shown["status"]["attempt"]["number"], shown["status"]["attempt"]["revision"]) == (
         2,
@@ -137,10 +133,10 @@ def test_a_running_job_follows_settings_that_need_no_restart_and_its_driver_is_t
     assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING, revision=2)).settings is None
     assert drivers.heartbeat(context, driver, Heartbeat(state=DriverState.RUNNING)).settings is None, "an older driver"
 
-    back = client.post("/v1/jobs/flights/rollback", json={"revision": 1, "state": "current"})
-    assert (back.status_code, back.json()["change"], back.json()["job"]["revision"]) == (200, None, 1)
+    back = client.post("/v1/jobs/flights/rollback", json={"revision": 1, "state": "CURRENT"})
+    assert (back.status_code, back.json()["status"], back.json()["to_revision"]) == (200, "COMPLETED", 1)
     needs = {"checkpoints": {"store_outage_max_ms": 1}}
-    assert patch(client, 1, **needs).json()["change"]["kind"] == "UPGRADE"
+    assert patch(client, 1, **needs).json()["kind"] == "UPGRADE"
     refused = patch(client, 1, **settings)
     assert refused.json()["code"] == "OPERATION_IN_PROGRESS"
 
@@ -175,12 +171,12 @@ def test_a_running_job_is_refused_a_program_that_could_not_take_over_its_state_a
 @pytest.mark.parametrize(
     ("metrics", "mode"),
     [
-        (None, "last-state"),
-        ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "savepoint"),
-        ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [9000]}}, "last-state"),
-        ({"input_batches": 0, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "last-state"),
-        ({"input_batches": 0}, "savepoint"),
-        ({"input_batches": 1}, "last-state"),
+        (None, "LAST_STATE"),
+        ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "SAVEPOINT"),
+        ({"input_batches": 9, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [9000]}}, "LAST_STATE"),
+        ({"input_batches": 0, "last_failure": FAILURE, "failures": {"count": 1, "times_ms": [1000]}}, "LAST_STATE"),
+        ({"input_batches": 0}, "SAVEPOINT"),
+        ({"input_batches": 1}, "LAST_STATE"),
     ],
     ids=[
         "waits for its restart",
@@ -206,14 +202,14 @@ def test_a_job_that_fails_again_and_again_goes_back_without_a_savepoint_that_it_
             apply(steps.ShowStatus(JobStatus.RESTARTING), JobTransaction(session, found))
         if metrics == {"input_batches": 1}:
             found.failure = FAILURE
-    body = {"revision": 1, "state": "current", "plan_first": False, "allow_non_restored_state": True}
-    change = client.post("/v1/jobs/flights/rollback", json=body).json()["change"]
+    body = {"revision": 1, "state": "CURRENT", "plan_first": False, "allow_non_restored_state": True}
+    change = client.post("/v1/jobs/flights/rollback", json=body).json()
     assert change["upgrade_mode"] == mode
     with context.sessions() as session:
         assert session.get_one(Operation, change["id"]).allow_non_restored_state
 
 
-@pytest.mark.parametrize(("status", "mode"), [(JobStatus.RESTARTING, "last-state"), (JobStatus.RUNNING, "savepoint")])
+@pytest.mark.parametrize(("status", "mode"), [(JobStatus.RESTARTING, "LAST_STATE"), (JobStatus.RUNNING, "SAVEPOINT")])
 def test_a_job_that_fails_again_and_again_is_upgraded_from_its_last_state(
     context: Context, client: httpx.Client, job: dict[str, Any], status: JobStatus, mode: str
 ) -> None:
@@ -224,10 +220,10 @@ def test_a_job_that_fails_again_and_again_is_upgraded_from_its_last_state(
         JobTransaction(session, found).create_attempt(1, steps.Cause.START)
         for shown in dict.fromkeys((JobStatus.RUNNING, status)):
             apply(steps.ShowStatus(shown), JobTransaction(session, found))
-    body = {"parameters": {"input": "/corrected"}, "change_id": "u", "plan_first": False}
+    body = {"parameters": {"input": "/corrected"}, "id": "u", "plan_first": False}
     first = patch(client, 1, **body)
-    assert (first.status_code, first.json()["change"]["upgrade_mode"]) == (202, mode)
-    assert patch(client, 1, **body).json()["change"] == first.json()["change"]
+    assert (first.status_code, first.json()["upgrade_mode"]) == (202, mode)
+    assert patch(client, 1, **body).json() == first.json()
 
 
 def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revision(
@@ -242,7 +238,7 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
 
     client.post("/v1/jobs/flights/start")
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    assert patch(client, 1, parameters={"input": "/in"}, change_id="u", plan_first=False).status_code == 202
+    assert patch(client, 1, parameters={"input": "/in"}, id="u", plan_first=False).status_code == 202
     take(steps.CreateAttempt(2, steps.Cause.UPGRADE, standby=True), steps.BeginSavepoint())
     with context.sessions.begin() as session:
         session.get_one(Attempt, (job["id"], 1)).assigned_at_ms = 1
@@ -255,7 +251,7 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
         answer = client.post("/v1/jobs/flights/rollback", json={"revision": 1})
         assert answer.status_code == 202, answer.text
         with context.sessions() as session:
-            assert session.get_one(Operation, answer.json()["change"]["id"]).rewind_to == SAVEPOINT
+            assert session.get_one(Operation, answer.json()["id"]).rewind_to == SAVEPOINT
         take(steps.CreateAttempt(1, steps.Cause.UPGRADE, standby=True), steps.AbandonChange(FAILURE))
 
 
@@ -265,6 +261,6 @@ def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepo
     assert patch(client, 1, parallelism=4).status_code == 200
     refused = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1})
     assert (refused.status_code, refused.json()["code"]) == (409, "REVISION_WITHOUT_SAVEPOINT")
-    answer = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1, "state": "current"})
-    assert (answer.status_code, answer.json()["job"]["spec"]["parallelism"]) == (200, 2)
+    answer = client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 1, "state": "CURRENT"})
+    assert (answer.status_code, answer.json()["to_parallelism"]) == (200, 2)
     assert client.post(f"/v1/jobs/{job['id']}/rollback", json={"revision": 7}).json()["code"] == "REVISION_NOT_FOUND"

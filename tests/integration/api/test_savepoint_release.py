@@ -150,7 +150,7 @@ def test_a_savepoint_stays_while_another_job_starts_from_it(changes: Changes, cl
     with changes.context.sessions.begin() as session:
         session.get_one(Job, "copy").restore = None
     assert changes.left() == []
-    assert client.get("/v1/jobs/flights/savepoints/wider").json()["operation"]["discarded"]
+    assert client.get("/v1/operations/wider").json()["result"]["discarded"]
 
 
 def test_a_claimed_savepoint_is_left_to_the_job_that_has_claimed_it(changes: Changes) -> None:

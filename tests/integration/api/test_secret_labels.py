@@ -69,7 +69,7 @@ def test_no_request_gives_a_job_the_secret_of_another_team(
     assert client.post("/v1/jobs", json=create, headers=OF_A).status_code == 201
     steals: dict[str, Any] = {"spec": {"secrets": ["OF_A", "OF_B"]}}
     for change in (steals, {"spec": {"parameters": {"password": {"secret": "OF_B"}}}}):
-        assert outcome(client.post("/v1/jobs/bills/plan", json=change, headers=OF_A)) == UNKNOWN
+        assert outcome(client.patch("/v1/jobs/bills", json={**change, "dry_run": True}, headers=OF_A)) == UNKNOWN
         match = {**OF_A, "If-Match": "1"}
         assert outcome(client.patch("/v1/jobs/bills", json=change, headers=match)) == UNKNOWN
         clone = {"name": "copy", **change}
@@ -77,7 +77,7 @@ def test_no_request_gives_a_job_the_secret_of_another_team(
     admin = client.patch("/v1/jobs/bills", json=steals, headers={"If-Match": "1"})
     assert admin.status_code == 200, admin.text
     assert client.patch("/v1/jobs/bills", json={"spec": {"secrets": []}}, headers={"If-Match": "2"}).status_code == 200
-    back = {"revision": 2, "state": "current", "plan_first": False}
+    back = {"revision": 2, "state": "CURRENT", "plan_first": False}
     assert outcome(client.post("/v1/jobs/bills/rollback", json=back, headers=OF_A)) == UNKNOWN
     assert client.post("/v1/jobs/bills/rollback", json={**back, "revision": 1}, headers=OF_A).status_code in {200, 202}
 

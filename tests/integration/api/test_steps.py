@@ -55,7 +55,7 @@ def take(context: Context, job: dict[str, Any], client: httpx.Client) -> Callabl
 def running(take: Callable[..., None], client: httpx.Client) -> Callable[..., None]:
     """The job, RUNNING at parallelism 2, with a rescale to 4 requested and its standby stored."""
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
+    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "r"})
     assert answer.status_code == 202, answer.text
     take(steps.CreateAttempt(2, steps.Cause.RESCALE, standby=True))
     return take
@@ -100,7 +100,7 @@ def test_counters_do_not_go_back_when_a_standby_takes_over(
 
 
 def phases(client: httpx.Client) -> list[str]:
-    return [phase["phase"] for phase in client.get("/v1/jobs/flights/rescales/r").json()["phases"]]
+    return [phase["phase"] for phase in client.get("/v1/operations/r").json()["phases"]]
 
 
 def stages(client: httpx.Client) -> dict[int, str]:
@@ -118,13 +118,13 @@ def test_a_rescale_goes_through_its_phases_and_ends_at_the_new_parallelism(
     newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["restore_from"], newest["parallelism"]) == (SAVEPOINT, 4)
     running(steps.AdvanceChange(ChangePhase.VERIFY), steps.CompleteChange(False, 10**15))
-    done = client.get("/v1/jobs/flights/rescales/r").json()
+    done = client.get("/v1/operations/r").json()
     assert (done["status"], done["from_parallelism"], done["to_parallelism"]) == ("COMPLETED", 2, 4)
     assert phases(client) == ["REQUESTED", "SAVEPOINT", "STOP", "RESTORE", "VERIFY"]
     assert all(phase["duration_ms"] >= 0 for phase in done["phases"])
     assert done["downtime_ms"] > 0
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["spec"]["parallelism"], shown["status"]["rescale_id"]) == (4, None)
+    assert (shown["spec"]["parallelism"], shown["status"]["operation"]) == (4, None)
     operation = client.get("/v1/operations/r").json()
     assert (operation["kind"], operation["status"]) == ("RESCALE", "COMPLETED")
 
@@ -136,14 +136,14 @@ def test_a_rescale_that_fails_late_rolls_back_from_the_same_savepoint(
     publish()
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RetryRestore(2))
     running(steps.AdvanceChange(ChangePhase.VERIFY), steps.RetryRestore(3))
-    phases = [each["phase"] for each in client.get("/v1/jobs/flights/rescales/r").json()["phases"]]
+    phases = [each["phase"] for each in client.get("/v1/operations/r").json()["phases"]]
     assert phases[-4:] == ["STOP", "RESTORE", "VERIFY", "RESTORE"], "each new driver has the time of a restore"
     running(steps.RollBack(4, FAILURE))
     assert stages(client) == {1: "ENDED", 2: "ENDED", 3: "ENDED", 4: "ENDED", 5: "ACTIVE"}
     attempt = client.get("/v1/jobs/flights").json()["status"]["attempt"]
     assert (attempt["parallelism"], attempt["restore_from"], attempt["cause"]) == (2, SAVEPOINT, "roll back")
     running(steps.CompleteChange(True, None))
-    done = client.get("/v1/jobs/flights/rescales/r").json()
+    done = client.get("/v1/operations/r").json()
     assert (done["status"], done["failure"]["code"], done["phase"]) == ("ROLLED_BACK", "X", "ROLL_BACK")
     assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 2
 
@@ -153,8 +153,8 @@ def test_a_rescale_that_is_abandoned_leaves_the_running_driver_alone(
 ) -> None:
     running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE))
     assert stages(client) == {1: "ACTIVE", 2: "ENDED"}
-    assert client.get("/v1/jobs/flights/rescales/r").json()["status"] == "ROLLED_BACK"
-    assert client.get("/v1/operations/r").json()["failure_cause"]["code"] == "X"
+    assert client.get("/v1/operations/r").json()["status"] == "ROLLED_BACK"
+    assert client.get("/v1/operations/r").json()["failure"]["code"] == "X"
     again = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4})
     assert again.json()["code"] == "OPERATION_IN_PROGRESS"  # until the reconciler has shown the job as RUNNING
     running(steps.ShowStatus(JobStatus.RUNNING))
@@ -166,7 +166,7 @@ def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_
 ) -> None:
     running(steps.BeginSavepoint(), steps.AbandonChange(FAILURE, replaced=1))
     assert stages(client) == {1: "ENDED", 2: "ENDED"}
-    assert client.get("/v1/jobs/flights/rescales/r").json()["failure"]["code"] == "X"
+    assert client.get("/v1/operations/r").json()["failure"]["code"] == "X"
     assert client.get("/v1/operations/r").json()["status"] == "ROLLED_BACK"
     running(steps.CreateAttempt(1, steps.Cause.RECOVER))
     shown = client.get("/v1/jobs/flights").json()
@@ -179,18 +179,18 @@ def test_a_driver_that_never_ends_the_savepoint_of_a_rescale_is_replaced_at_the_
 
 @pytest.mark.usefixtures("running")
 def test_a_second_rescale_is_refused_and_a_repeated_request_is_the_same_rescale(client: httpx.Client) -> None:
-    before = client.get("/v1/jobs/flights/rescales/r").json()
+    before = client.get("/v1/operations/r").json()
     refused = {
         "OPERATION_IN_PROGRESS": {"parallelism": 3},
         "PARALLELISM_OUT_OF_RANGE": {"parallelism": 17},
-        "OPERATION_ID_TAKEN": {"parallelism": 3, "rescale_id": "r"},
+        "OPERATION_ID_TAKEN": {"parallelism": 3, "id": "r"},
     }
     for code, body in refused.items():
         assert client.post("/v1/jobs/flights/rescale", json=body).json()["code"] == code
-    same = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"})
+    same = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "r"})
     assert (same.status_code, same.json()) == (202, before)
     assert client.post("/v1/jobs/flights/stop", json={}).json()["code"] == "OPERATION_IN_PROGRESS"
-    assert len(client.get("/v1/jobs/flights/rescales").json()["rescales"]) == 1
+    assert len(client.get("/v1/jobs/flights/operations?kind=RESCALE").json()["operations"]) == 1
 
 
 def test_a_rescale_to_the_present_or_an_impossible_parallelism_is_refused(
@@ -211,18 +211,18 @@ def test_a_failed_job_has_nothing_in_progress_and_shows_why(client: httpx.Client
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["status"]["state"], shown["status"]["failure"]["traceback"]) == ("FAILED", "Traceback: line 1")
     assert set(stages(client).values()) == {"ENDED"}
-    assert client.get("/v1/jobs/flights/rescales/r").json()["status"] == "FAILED"
-    assert client.post(f"/v1/jobs/{shown['id']}/start").json()["status"]["failure"] is None
+    assert client.get("/v1/operations/r").json()["status"] == "FAILED"
+    assert client.post(f"/v1/jobs/{shown['id']}/start").json()["failure"] is None
 
 
 def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client, take: Callable[..., None]) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    client.post("/v1/jobs/flights/savepoints", json={"savepoint_id": "mine"})
-    client.post("/v1/jobs/flights/checkpoints", json={"operation_id": "now"})
+    client.post("/v1/jobs/flights/savepoint", json={"id": "mine"})
+    client.post("/v1/jobs/flights/checkpoint", json={"id": "now"})
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
     for operation in ("mine", "now"):
         shown = client.get(f"/v1/operations/{operation}").json()
-        assert (shown["status"], shown["failure_cause"]["code"]) == ("FAILED", "DRIVER_LOST")
+        assert (shown["status"], shown["failure"]["code"]) == ("FAILED", "DRIVER_LOST")
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["status"]["state"], shown["status"]["restarts"], shown["status"]["failure"]["code"]) == (
         "RESTARTING",
@@ -308,7 +308,7 @@ def test_a_cancelled_change_leaves_no_exception_and_a_failed_one_does(
     why = {"code": code, "message": "it ends"}
     running(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.RollBack(2, why))
     assert [each["code"] for each in client.get("/v1/jobs/flights/exceptions").json()["exceptions"]] == kept
-    assert client.get("/v1/jobs/flights/rescales/r").json()["failure"]["code"] == code
+    assert client.get("/v1/operations/r").json()["failure"]["code"] == code
 
 
 def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carried_out(
@@ -382,7 +382,7 @@ def test_a_change_keeps_the_times_of_its_new_driver_which_knows_the_lag_that_it_
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
     with context.sessions.begin() as session:
         session.get_one(Attempt, (job["id"], 1)).metrics = DriverMetrics(batches=3, pending_records=5).model_dump()
-    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
+    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "r"}).status_code == 202
     take(steps.CreateAttempt(2, steps.Cause.RESCALE, standby=True), steps.BeginSavepoint())
     publish()
     take(steps.AdvanceChange(ChangePhase.STOP), steps.SwitchOver(), steps.AdvanceChange(ChangePhase.VERIFY))
@@ -470,8 +470,8 @@ def test_a_stop_moves_to_the_next_attempt_and_ends_with_the_job(
     client: httpx.Client, take: Callable[..., None], stored: Stored
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
-    client.post("/v1/jobs/flights/savepoints", json={"savepoint_id": "mine"})
+    client.post("/v1/jobs/flights/stop", json={"id": "end"})
+    client.post("/v1/jobs/flights/savepoint", json={"id": "mine"})
     take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
     assert stored.job().status is JobStatus.SAVEPOINTING, "a job that stops does not show a restart"
     assert stored.operation("end").command_status is CommandStatus.IN_PROGRESS
@@ -489,7 +489,7 @@ def test_a_job_whose_savepoint_failed_is_wanted_to_run_again(
     client: httpx.Client, take: Callable[..., None], stored: Stored
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"id": "end"})
     take(steps.ResumeJob(FAILURE), steps.ShowStatus(JobStatus.RUNNING))
     assert (stored.job().desired, stored.job().status) == (DesiredState.RUNNING, JobStatus.RUNNING)
     assert stages(client) == {1: "ACTIVE"}
@@ -543,7 +543,7 @@ def test_a_change_without_a_standby_gets_a_driver_of_its_own_revision_and_cause(
     client: httpx.Client, take: Callable[..., None], publish: Callable[[], None], stored: Stored
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
-    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "rescale_id": "r"}).status_code == 202
+    assert client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "r"}).status_code == 202
     take(steps.BeginSavepoint(), steps.BeginSavepoint())
     command = stored.operation("r")
     assert (command.old_attempt, command.savepoint_id, command.command_id) == (1, "r", "rescale:r")

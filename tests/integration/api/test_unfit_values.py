@@ -107,13 +107,13 @@ def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
         ("/v1/jobs", {**new, text: 1}),
         ("/v1/jobs", text),
         ("/v1/jobs/flights/start", {text: 1}),
-        ("/v1/jobs/flights/stop", {"operation_id": text}),
-        ("/v1/jobs/flights/savepoints", {"savepoint_id": text}),
-        ("/v1/jobs/flights/checkpoints", {"operation_id": text}),
-        ("/v1/jobs/flights/rescale", {"parallelism": 3, "rescale_id": text}),
+        ("/v1/jobs/flights/stop", {"id": text}),
+        ("/v1/jobs/flights/savepoint", {"id": text}),
+        ("/v1/jobs/flights/operations", {"kind": "STOP", "id": text}),
+        ("/v1/jobs/flights/rescale", {"parallelism": 3, "id": text}),
         *((path, {**required, **change}) for path, required in CHANGED.items() for change in changes_with(text)),
-        ("/v1/jobs/flights", {"change_id": text}),
-        ("/v1/jobs/flights/rollback", {"revision": 1, "change_id": text}),
+        ("/v1/jobs/flights", {"id": text}),
+        ("/v1/jobs/flights/rollback", {"revision": 1, "id": text}),
         ("/v1/jobs/flights/clone", {"name": text}),
         ("/v1/jobs/flights/clone", {"name": "x", "restore_from": {"job": text, "latest": True}}),
         ("/v1/jobs/flights/start", {"restore_from": {"savepoint_id": text}}),
@@ -126,7 +126,6 @@ def requests_with(text: str, artifact_id: str) -> list[tuple[str, Any]]:
 
 CHANGED: dict[str, dict[str, Any]] = {
     "/v1/jobs/flights": {},
-    "/v1/jobs/flights/plan": {},
     "/v1/jobs/flights/clone": {"name": "x"},
 }
 
@@ -177,11 +176,8 @@ def refuse(client: httpx.Client, job: dict[str, Any], number: int) -> None:
     for body in ({"parallelism": number}, {"max_parallelism": number}, {"batch_interval_ms": number}):
         assert client.post("/v1/jobs", json=with_spec(**new, **body)).status_code == 422, body
     assert client.post(f"{base}/rescale", json={"parallelism": number}).status_code == 422
-    for action in ("clone", "plan"):
-        body = (
-            {"name": "x", "spec": {"parallelism": number}} if action == "clone" else {"spec": {"parallelism": number}}
-        )
-        assert client.post(f"{base}/{action}", json=body).status_code == 422, action
+    body = {"name": "x", "spec": {"parallelism": number}}
+    assert client.post(f"{base}/clone", json=body).status_code == 422
     assert client.post(f"{base}/rollback", json={"revision": number}).status_code in {404, 422}
 
 
@@ -232,14 +228,14 @@ def test_an_operation_id_on_two_jobs_at_once_is_taken_by_one(
     client: httpx.Client, context: Context, two_running_jobs: tuple[str, str]
 ) -> None:
     def send(name: str, number: int) -> int:
-        return client.post(f"/v1/jobs/{name}/checkpoints", json={"operation_id": f"id-{number}"}).status_code
+        return client.post(f"/v1/jobs/{name}/checkpoint", json={"id": f"id-{number}"}).status_code
 
     with ThreadPoolExecutor(4) as pool:
         for number in range(SNAPSHOTS_MAX):  # none of them ends, as no driver runs
             statuses = list(pool.map(send, two_running_jobs * 2, [number] * 4))
             assert sorted(statuses) == [202, 202, 409, 409]
             with context.sessions.begin() as session:  # only a few of a job may wait for their results
-                session.execute(update(Operation).values(status=CommandStatus.FAILED))
+                session.execute(update(Operation).values(command_status=CommandStatus.FAILED))
 
 
 def test_an_id_used_for_a_rescale_and_a_checkpoint_at_once_names_one_of_them(
@@ -247,8 +243,8 @@ def test_an_id_used_for_a_rescale_and_a_checkpoint_at_once_names_one_of_them(
 ) -> None:
     flights, other = two_running_jobs
     requests = {
-        f"/v1/jobs/{flights}/checkpoints": {"operation_id": "mine"},
-        f"/v1/jobs/{other}/rescale": {"parallelism": 3, "rescale_id": "mine"},
+        f"/v1/jobs/{flights}/checkpoint": {"id": "mine"},
+        f"/v1/jobs/{other}/rescale": {"parallelism": 3, "id": "mine"},
     }
     with ThreadPoolExecutor(2) as pool:
         statuses = list(pool.map(lambda path: client.post(path, json=requests[path]).status_code, requests))

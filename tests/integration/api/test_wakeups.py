@@ -83,7 +83,7 @@ def test_a_start_wakes_the_reconciler(client: httpx.Client, has_rung: Callable[[
 def test_a_driver_wakes_the_reconciler_by_news_and_by_no_repetition(
     client: httpx.Client, has_rung: Callable[[], bool]
 ) -> None:
-    client.post("/v1/jobs/flights/stop", json={"operation_id": "end"})
+    client.post("/v1/jobs/flights/stop", json={"id": "end"})
     has_rung()
     failed = {"command_id": "end", "status": "FAILED", "failure": {"code": "X", "message": "it failed"}}
     committed = {"batch_id": 0, "at_ms": 7}

@@ -53,13 +53,14 @@ def assert_is_clear(problem: dict[str, Any], code: str) -> None:
         ("POST", ("start",), None),
         ("POST", ("stop",), {}),
         ("POST", ("cancel",), None),
-        ("POST", ("savepoints",), {}),
-        ("POST", ("checkpoints",), {}),
+        ("POST", ("savepoint",), {}),
+        ("POST", ("checkpoint",), {}),
+        ("POST", ("operations",), {"kind": "STOP"}),
         ("POST", ("rescale",), {"parallelism": 2}),
         ("GET", ("checkpoints",), None),
         ("GET", ("checkpoints", 1), None),
         ("GET", ("savepoints",), None),
-        ("GET", ("rescales",), None),
+        ("GET", ("operations",), None),
         ("GET", ("attempts",), None),
         ("GET", ("events",), None),
         ("GET", ("logs",), None),
@@ -121,7 +122,7 @@ def test_a_job_cannot_be_created_beyond_its_max_parallelism(platform: Platform, 
 
 def test_a_job_that_does_not_run_cannot_be_rescaled_nor_stopped(platform: Platform, job: str) -> None:
     before = platform.api.get(job_path(job))
-    for rest, body in ((("rescale",), {"parallelism": 4}), (("stop",), {}), (("savepoints",), {})):
+    for rest, body in ((("rescale",), {"parallelism": 4}), (("stop",), {}), (("savepoint",), {})):
         error = refusal(lambda rest=rest, body=body: platform.api.post(job_path(job, *rest), body))
         assert error.status == 409
         assert_is_clear(error.problem, "JOB_STATUS_CONFLICT")

@@ -69,13 +69,13 @@ class CountsJob:
         """Asks for another version of the program; returns the change's id."""
         body = {"spec": {"artifact_id": self.program(version)}, "plan_first": False}  # tests of phases need no plan
         answer = self._api().patch(job_path(self.name), body, if_match=f'"{self.show()["revision"]}"')
-        return str(answer["change"]["id"])
+        return str(answer["id"])
 
     def rescale(self, parallelism: int) -> str:
         return str(self.act("rescale", {"parallelism": parallelism})["id"])
 
     def show_change(self, change_id: str) -> Any:
-        return self._api().get(job_path(self.name, "changes", change_id))
+        return self._api().get(f"/v1/operations/{change_id}")
 
     def ended(self, change_id: str) -> Any:
         """Waits until a change has ended; input comes in at each phase, and for the verification."""

@@ -104,7 +104,7 @@ class FlightsJob:
         return str(accepted["id"])
 
     def show_rescale(self, rescale_id: str) -> Any:
-        return self.control_plane.api.get(job_path(self.id, "rescales", rescale_id))
+        return self.control_plane.api.get(f"/v1/operations/{rescale_id}")
 
     def wait(self, what: str, observe: Callable[[], Any], timeout: float = STEP_TIMEOUT_S) -> Any:
         """Waits, and says what the job was doing if it waited without success."""
@@ -131,7 +131,7 @@ class FlightsJob:
 
     def drain(self) -> None:
         """Lets the job process what was delivered, and waits for its end."""
-        self.control_plane.api.post(job_path(self.id, "stop"), {"drain": True})
+        self.control_plane.api.post(job_path(self.id, "drain"))
         self.wait("the job to finish", lambda: self.show()["status"]["state"] == "FINISHED")
 
     def wrong_checks(self) -> list[Check]:

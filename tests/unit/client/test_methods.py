@@ -159,7 +159,7 @@ def test_a_request_without_an_id_is_sent_once(perform: Perform) -> None:
 def test_a_request_with_an_id_is_repeated_with_the_same_id(perform: Perform) -> None:
     losing = Losing(1, httpx.Response(404, json=DAY))
     with pytest.raises(RefusedError):
-        perform(losing, "savepoints", "trigger", "flights")
+        perform(losing, "jobs", "savepoint", "flights")
     first, second = (json.loads(request.content) for request in losing.requests)
     assert first == second
     assert all(first.values())
@@ -168,8 +168,8 @@ def test_a_request_with_an_id_is_repeated_with_the_same_id(perform: Perform) -> 
 def test_a_request_keeps_the_id_that_its_user_chooses(perform: Perform) -> None:
     losing = Losing(0, httpx.Response(404, json=DAY))
     with pytest.raises(RefusedError):
-        perform(losing, "savepoints", "trigger", "flights", **{SAVEPOINT_ID: "nightly"})
-    assert json.loads(losing.requests[0].content) == {SAVEPOINT_ID: "nightly"}
+        perform(losing, "jobs", "savepoint", "flights", id="nightly")
+    assert json.loads(losing.requests[0].content) == {"id": "nightly"}
 
 
 def test_an_address_where_nothing_listens_is_asked_once(perform: Perform) -> None:
@@ -241,6 +241,5 @@ def test_a_refused_stream_raises_the_refusal(perform: Perform) -> None:
         perform(lambda _: httpx.Response(404, json=DAY), "jobs", "stream", "flights")
 
 
-OPERATION = {"id": "nightly", "job_id": "0d3b", "kind": "SAVEPOINT", "created_at_ms": 1, "ended_at_ms": None}
-SAVEPOINT_ID = "savepoint_id"
-FAILURE = "failure_cause"
+OPERATION = {"id": "nightly", "job_id": "0d3b", "kind": "SAVEPOINT", "requested_at_ms": 1, "ended_at_ms": None}
+FAILURE = "failure"

@@ -7,6 +7,7 @@ import {
 } from "../dom.js";
 import { bytes, duration, NONE, number } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
+import { isChanging } from "../job_status.js";
 import { isFirstPage, pageQuery, showPages } from "../paging.js";
 
 const PAGE = 20;
@@ -18,7 +19,7 @@ const page = jobPage(
     setText(byId("counts"), `${number(counts.completed)} completed, ${number(counts.failed)} failed, `
       + `${number(counts.in_progress)} in progress, ${number(counts.restored)} restored`);
     take.hidden = !mayOperate;
-    setRefused(take, job.status.change_id ? "A change of this job is in progress."
+    setRefused(take, isChanging(job) ? "A change of this job is in progress."
       : job.status.state === "RUNNING" ? "" : "Only a running job can take a checkpoint.");
     showLatest(latest);
     showHistory(history);
@@ -33,9 +34,9 @@ byId("checkpoint-actions").append(take);
 
 async function takeCheckpoint() {
   try {
-    const accepted = await post(`${path}/checkpoints`);
+    const accepted = await post(`${path}/checkpoint`);
     tell("Checkpoint: accepted.");
-    page.follow("Checkpoint", accepted.operation_id);
+    page.follow("Checkpoint", accepted.id);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     tell(`Checkpoint: ${error.text}`, "bad");

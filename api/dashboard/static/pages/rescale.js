@@ -7,7 +7,7 @@ import { changePill, downtime, shareBar, showCancel, showChange } from "../chang
 import { byId, definitions, element, keyed, row, setChildren, setRefused, setText, when } from "../dom.js";
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
-import { ENDED } from "../job_status.js";
+import { ENDED, isChanging } from "../job_status.js";
 import { keyGroupRanges } from "../key_group_ranges.js";
 
 /** Above these numbers of segments, the space is too small for their numbers, for gaps, or for segments at all. */
@@ -24,7 +24,7 @@ let sending = false;
 let refusal = "";
 let mayOperate = false;
 
-const page = jobPage(() => get(`${path}/rescales?limit=${LEDGER_MAX}`), (shown, { rescales }, may) => {
+const page = jobPage(() => get(`${path}/operations?kind=RESCALE&limit=${LEDGER_MAX}`), (shown, { operations: rescales }, may) => {
   job = shown;
   mayOperate = may;
   const [latest] = rescales;
@@ -40,7 +40,7 @@ const page = jobPage(() => get(`${path}/rescales?limit=${LEDGER_MAX}`), (shown, 
   if (latest) showChange(latest);
   showCancel(latest, may, page);
   showLedger(rescales.filter((one) => one.status !== "IN_PROGRESS"));
-}, ["operations"]);
+});
 
 // --- the form and the plan -------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ async function send() {
 /** Why the job cannot be rescaled as the form says, or an empty string. */
 function whyNot() {
   if (!input.validity.valid) return `Enter a whole number from 1 to ${number(job.spec.max_parallelism)}.`;
-  if (job.status.change_id) return "Another change of this job is in progress.";
+  if (isChanging(job)) return "Another change of this job is in progress.";
   if (ENDED.has(job.status.state)) return "Only a running job can be rescaled. Set this job's parallelism on its page Revisions.";
   if (job.status.state !== "RUNNING") return "Only a running job can be rescaled.";
   if (sending) return "The request is being sent.";
@@ -217,6 +217,6 @@ function showLedger(past) {
 
 /** The rates that the job could process before and after a rescale; a rescale that did not take place has no rate after it. */
 function couldProcess(one) {
-  const before = rate(one.before?.processed_rate);
-  return one.status === "COMPLETED" ? `${before} → ${rate(one.after?.processed_rate)}` : before;
+  const before = rate(one.metrics_before?.processed_rate);
+  return one.status === "COMPLETED" ? `${before} → ${rate(one.metrics_after?.processed_rate)}` : before;
 }

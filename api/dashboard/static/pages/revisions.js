@@ -8,12 +8,13 @@ import { actionButton, byId, element, row, setChildren, setRefused, setText, tel
 import { showFieldProblems } from "../field_problems.js";
 import { duration, NONE, number } from "../format.js";
 import { jobPage, path } from "../job_page.js";
-import { ENDED } from "../job_status.js";
+import { CHANGES, ENDED, isChanging } from "../job_status.js";
 import { problemOfLines } from "../parameters.js";
 import { pageQuery, showPages } from "../paging.js";
 import { changeOf, fieldId, fieldText, readSettings, settingField, shownValue } from "../settings.js";
 
 const PAGE = 20;
+const OF_CHANGES = CHANGES.map((kind) => `kind=${kind}`).join("&");
 const query = new URLSearchParams(location.search);
 let job = null;
 let revisions = [];
@@ -29,8 +30,10 @@ let uploading = null;
 let edition = 0;
 
 const page = jobPage(
-  () => Promise.all([get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/changes?limit=1`), knowPrograms(), knowSettings()]),
-  (shown, [listed, { changes }], mayOperate) => {
+  () => Promise.all([
+    get(`${path}/revisions?${pageQuery(PAGE)}`), get(`${path}/operations?${OF_CHANGES}&limit=1`), knowPrograms(), knowSettings(),
+  ]),
+  (shown, [listed, { operations: changes }], mayOperate) => {
     job = shown;
     revisions = listed.revisions;
     for (const one of revisions) know(one.spec.artifact_id, one.artifact_name, one.artifact_version);
@@ -38,14 +41,14 @@ const page = jobPage(
     if (mayOperate) fillForm();
     showEdit(mayOperate && query.has("edit"));
     setRefused(byId("apply-button"), sending ? "The request is being sent."
-      : job.status.change_id ? "Another change of this job is in progress." : "");
+      : isChanging(job) ? "Another change of this job is in progress." : "");
     byId("change-panel").hidden = changes.length === 0;
     if (changes.length) showChange(changes[0]);
     showCancel(changes[0], mayOperate, page);
     showRevisions(mayOperate);
     showPages(listed.next);
     showDifferences();
-  }, ["operations"]);
+  });
 
 // --- programs ----------------------------------------------------------------------------------------------------------
 
@@ -229,10 +232,10 @@ byId("apply").addEventListener("submit", async (event) => {
     text: runs
       ? `The job pauses${plan.downtime.expected_ms === null ? " for a short time" : ` for about ${duration(plan.downtime.expected_ms)}`}. `
         + "If the new revision does not commit a batch, the job goes back to this revision automatically, with its current state."
-        + `${mode === "stateless" ? " All operators begin without state." : ""}${dropped} You can also roll back later.`
+        + `${mode === "STATELESS" ? " All operators begin without state." : ""}${dropped} You can also roll back later.`
       : `The job's next start runs the new revision.${dropped} You can roll back to revision ${job.revision}.`,
     action: runs ? "Upgrade the job" : "Change the job",
-    danger: mode === "stateless" || Boolean(dropped),
+    danger: mode === "STATELESS" || Boolean(dropped),
   });
   if (!agreed) return;
   sending = true;
@@ -245,7 +248,7 @@ byId("apply").addEventListener("submit", async (event) => {
       ...(runs ? { upgrade_mode: mode } : {}),
       allow_non_restored_state: !byId("allow-line").hidden && byId("allow").checked,
     }, revision);
-    tell(answer.change ? `Revision ${answer.revision}: the change has begun.` : `Revision ${answer.revision} is created.`, "good");
+    tell(answer.status === "IN_PROGRESS" ? `Revision ${answer.to_revision}: the change has begun.` : `Revision ${answer.to_revision} is created.`, "good");
     closeEdit();
   });
   sending = false;
@@ -272,7 +275,7 @@ function showRevisions(mayOperate) {
     one.created_by ?? NONE,
     `${one.artifact_name}, version ${number(one.artifact_version)}`,
     [number(one.spec.parallelism), "number"],
-    one.change && !(one.is_current && hasFailed(one.change)) ? changePill(one.change) : NONE,
+    one.operation && !(one.is_current && hasFailed(one.operation)) ? changePill(one.operation) : NONE,
     one.message ?? "",
     element("span", { class: "actions" },
       element("a", { class: "button plain", href: `?after=${one.number}&before=${baseOf(one.number)}#difference`,
@@ -282,18 +285,18 @@ function showRevisions(mayOperate) {
 }
 
 /** Whether a change was taken back. The job may have got its revision later all the same, while it did not run. */
-const hasFailed = ({ status }) => status === "ROLLED_BACK" || status === "FAILED";
+const hasFailed = ({ status }) => ["CANCELLED", "ROLLED_BACK", "FAILED"].includes(status);
 
 /** The revision that a job had before another one: not always the number before, which may never have run. */
 function baseOf(number) {
-  const base = revisions.find((one) => one.number === number)?.change?.from_revision;
+  const base = revisions.find((one) => one.number === number)?.operation?.from_revision;
   return base && base !== number ? base : Math.max(1, number - 1);
 }
 
 function rollBackButton(one) {
   const button = actionButton(one.number < job.revision ? "Roll back…" : "Go to it…", () => askToRollBack(one),
     { class: "plain", "aria-label": `Go to revision ${one.number}…` });
-  setRefused(button, job.status.change_id ? "Another change of this job is in progress." : "");
+  setRefused(button, isChanging(job) ? "Another change of this job is in progress." : "");
   return button;
 }
 
@@ -308,16 +311,15 @@ async function askToRollBack(one) {
           : "The job first takes a savepoint of its current state, so this can be undone."),
     action: `Roll back to revision ${one.number}`,
     fields: [choice("state", "State", [
-      ["savepoint", "State when the revision was replaced", "Later records are processed again, by the old program."],
-      ["current", "Current state", "No record is processed again. The old program must be able to read the state."],
+      ["SAVEPOINT", "State when the revision was replaced", "Later records are processed again, by the old program."],
+      ["CURRENT", "Current state", "No record is processed again. The old program must be able to read the state."],
     ])],
   });
   if (!given) return;
   try {
     const answer = await rollBack(path, { revision: one.number, state: given.get("state") });
-    const hasEnded = ENDED.has(answer.job.status.state);
-    tell(answer.change ? `Roll back to revision ${one.number}: it has begun.`
-      : `The job is back at revision ${one.number}.${hasEnded ? " Start it to run it." : ""}`, "good");
+    tell(answer.status === "IN_PROGRESS" ? `Roll back to revision ${one.number}: it has begun.`
+      : `The job is back at revision ${one.number}.${ENDED.has(job.status.state) ? " Start it to run it." : ""}`, "good");
     filled = false;
     forgetPlan();
   } catch (error) {

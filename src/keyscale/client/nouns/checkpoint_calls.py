@@ -10,7 +10,6 @@ from keyscale.api.schemas.checkpoint import (
     CheckpointDetailAnswer,
     CheckpointsAnswer,
 )
-from keyscale.api.schemas.operation import OperationAccepted, OperationRequest
 from keyscale.api.schemas.snapshot_care import (
     ComparisonAnswer,
     DeletionAnswer,
@@ -20,7 +19,7 @@ from keyscale.api.schemas.snapshot_care import (
 )
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages
-from ..method import ListMethod, Method, Noun, S, action, part_action
+from ..method import ListMethod, Method, Noun, S, part_action
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,9 +30,6 @@ CHECKPOINT = f"{CHECKPOINTS}/{{checkpoint_id}}"
 
 class Checkpoints(Noun[S]):
     """A job's checkpoints and savepoints, by number."""
-
-    trigger = action(CHECKPOINTS, OperationRequest, OperationAccepted)
-    """Takes a checkpoint now."""
 
     @ListMethod
     def list(self, job: str, *, limit: int | None = None) -> Pages[CheckpointAnswer]:

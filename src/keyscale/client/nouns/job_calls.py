@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.change import RescaleAnswer, RescaleRequest
-from keyscale.api.schemas.change_plan import PlanAnswer
 from keyscale.api.schemas.day import DayList
 from keyscale.api.schemas.job import (
     AttemptAnswer,
@@ -14,14 +12,12 @@ from keyscale.api.schemas.job import (
     JobList,
     JobRequest,
     JobSummaryAnswer,
-    StartRequest,
-    StopRequest,
 )
 from keyscale.api.schemas.job_exception import JobExceptionAnswer, JobExceptionList
 from keyscale.api.schemas.key_group_history import KeyGroupsAnswer
-from keyscale.api.schemas.operation import OperationAccepted
+from keyscale.api.schemas.operation import OperationAnswer, OperationRequest, RescaleRequest, StartRequest
 from keyscale.api.schemas.recovered_job import RecoveredJobList, RecoverRequest
-from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateAnswer, UpdateRequest
+from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateRequest
 from keyscale.api.schemas.series import SeriesAnswer, SeriesName
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages, Stream
@@ -56,28 +52,35 @@ class Jobs(Noun[S]):
         """Deletes a job that does not run, and then its stored objects."""
         return Call("DELETE", JOB, None, {"job_id": job}, query={"keep_objects": keep_objects})
 
-    start = action(f"{JOB}/start", StartRequest, JobAnswer)
+    start = action(f"{JOB}/start", StartRequest, OperationAnswer)
     """Starts a job."""
 
-    stop = action(f"{JOB}/stop", StopRequest, OperationAccepted)
+    stop = action(f"{JOB}/stop", OperationRequest, OperationAnswer)
     """Stops a job with a savepoint."""
 
-    @Method
-    def cancel(self, job: str) -> Call[JobAnswer]:
-        """Ends a job now, without a savepoint."""
-        return Call("POST", f"{JOB}/cancel", JobAnswer, {"job_id": job})
+    drain = action(f"{JOB}/drain", OperationRequest, OperationAnswer)
+    """Processes the present input, fires all timers, and ends a job."""
 
-    rescale = action(f"{JOB}/rescale", RescaleRequest, RescaleAnswer, timeout_s=PLAN_TIMEOUT_S)
+    cancel = action(f"{JOB}/cancel", OperationRequest, OperationAnswer)
+    """Ends a job now, without a savepoint."""
+
+    restart = action(f"{JOB}/restart", OperationRequest, OperationAnswer)
+    """Replaces a job's driver by a new driver of the same revision."""
+
+    checkpoint = action(f"{JOB}/checkpoint", OperationRequest, OperationAnswer)
+    """Takes a checkpoint of a running job now."""
+
+    savepoint = action(f"{JOB}/savepoint", OperationRequest, OperationAnswer)
+    """Takes a savepoint while the job continues."""
+
+    rescale = action(f"{JOB}/rescale", RescaleRequest, OperationAnswer, timeout_s=PLAN_TIMEOUT_S)
     """Changes a running job's parallelism."""
 
-    update = change(JOB, UpdateRequest, UpdateAnswer)
+    update = change(JOB, UpdateRequest, OperationAnswer)
     """Changes a job's specification. The second argument is the revision that the change is for."""
 
-    rollback = action(f"{JOB}/rollback", RollbackRequest, UpdateAnswer, timeout_s=PLAN_TIMEOUT_S)
+    rollback = action(f"{JOB}/rollback", RollbackRequest, OperationAnswer, timeout_s=PLAN_TIMEOUT_S)
     """Takes a job back to an earlier revision."""
-
-    plan = action(f"{JOB}/plan", UpdateRequest, PlanAnswer, timeout_s=PLAN_TIMEOUT_S)
-    """Shows the effects of a change of a job."""
 
     clone = action(f"{JOB}/clone", CloneRequest, JobAnswer, timeout_s=PLAN_TIMEOUT_S)
     """Creates a job with another job's specification and state."""

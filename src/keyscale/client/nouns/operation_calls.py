@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keyscale.api.schemas.operation import OperationAnswer
+from keyscale.api.schemas.operation import OperationAnswer, OperationList
 
-from ..call import Call, Pause, Steps, Stream
+from ..call import Call, Pages, Pause, Steps, Stream
 from ..errors import OperationFailedError, WaitTimeoutError
-from ..method import Method, Noun, S, StreamMethod
+from ..method import ListMethod, Method, Noun, S, StreamMethod
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 
 OPERATION = "/v1/operations/{operation_id}"
+OPERATIONS = "/v1/jobs/{job_id}/operations"
 POLL_S = 0.2
 IN_PROGRESS = "IN_PROGRESS"
 COMPLETED = "COMPLETED"
@@ -24,6 +30,24 @@ class Operations(Noun[S]):
     def get(self, operation: str) -> Call[OperationAnswer]:
         """Shows an operation."""
         return show(operation)
+
+    @ListMethod
+    def list(
+        self,
+        job: str,
+        *,
+        kind: Sequence[OperationKind] | None = None,
+        status: Sequence[OperationStatus] | None = None,
+        limit: int | None = None,
+    ) -> Pages[OperationAnswer]:
+        """Lists a job's operations, the newest first."""
+        query = {"kind": kind, "status": status, "limit": limit}
+        return Pages(Call("GET", OPERATIONS, OperationList, {"job_id": job}, query), "operations")
+
+    @Method
+    def cancel(self, operation: str) -> Call[OperationAnswer]:
+        """Cancels a change; the job stays unchanged."""
+        return Call("POST", f"{OPERATION}/cancel", OperationAnswer, {"operation_id": operation}, is_repeatable=True)
 
     @Method
     def wait(self, operation: str, timeout_s: float | None = None) -> Steps[OperationAnswer]:
@@ -65,6 +89,6 @@ def _has_ended(operation: OperationAnswer) -> bool:
 
 
 def _why(operation: OperationAnswer) -> str:
-    failure = operation.failure_cause
+    failure = operation.failure
     reason = "no reason was given" if failure is None else f"{failure.code} {failure.message}"
     return f"{operation.kind} ended as {operation.status}: {reason}"

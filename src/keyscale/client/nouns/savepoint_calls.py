@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.operation import OperationAccepted, SavepointAnswer, SavepointList, SavepointRequest
+from keyscale.api.schemas.savepoint import SavepointAnswer, SavepointList
 from keyscale.api.schemas.snapshot_care import DeletionAnswer
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages
-from ..method import ListMethod, Method, Noun, S, action
+from ..method import ListMethod, Method, Noun, S
 
 SAVEPOINTS = "/v1/jobs/{job_id}/savepoints"
 SAVEPOINT = f"{SAVEPOINTS}/{{savepoint_id}}"
@@ -14,9 +14,6 @@ SAVEPOINT = f"{SAVEPOINTS}/{{savepoint_id}}"
 
 class Savepoints(Noun[S]):
     """A job's savepoints, by id."""
-
-    trigger = action(SAVEPOINTS, SavepointRequest, OperationAccepted)
-    """Takes a savepoint while the job continues."""
 
     @ListMethod
     def list(self, job: str, *, limit: int | None = None) -> Pages[SavepointAnswer]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httpx
 import pytest
 
-from keyscale.api.cli import checkpoints, job_wait, jobs, operation_wait, rescale
+from keyscale.api.cli import checkpoints, job_wait, jobs, operations
 from keyscale.api.routers.job_settings import list_settings
 from keyscale.client import sender
 from tests.support.control_plane.command_line import CommandAnswer, done, run
@@ -53,9 +53,28 @@ CHANGE = {
     "duration_ms": 3000,
     "downtime_ms": 40,
 }
-UPDATED = {"job": JOB, "revision": 8, "change": None}
-OPERATION = {"operation_id": "o", "kind": "STOP_WITH_SAVEPOINT", "status": "COMPLETED", "failure_cause": None}
-LIST: dict[str, Any] = {"next": None, "savepoints": [], "artifacts": [], "operators": [], "revisions": [], "jobs": []}
+UPDATED = {**CHANGE, "phases": []}
+OPERATION = {
+    "id": "o",
+    "job_id": "0a",
+    "kind": "STOP",
+    "status": "COMPLETED",
+    "phases": [],
+    "steps": [],
+    "requested_at_ms": 1,
+    "ended_at_ms": 2,
+    "result": None,
+    "failure": None,
+}
+LIST: dict[str, Any] = {
+    "next": None,
+    "operations": [],
+    "savepoints": [],
+    "artifacts": [],
+    "operators": [],
+    "revisions": [],
+    "jobs": [],
+}
 VERIFIED = {"ended_at_ms": 5, "restorable": True, "problems": []}
 
 
@@ -92,13 +111,18 @@ USUAL: list[tuple[str, Any]] = [
     (r"DELETE /v1/(jobs|artifacts|tokens)/\w+", None),
     (r"PATCH /v1/jobs/\w+", UPDATED),
     (r"POST /v1/jobs/\w+/rollback", UPDATED),
-    (r"POST /v1/jobs/\w+/(stop|savepoints|checkpoints)", {**OPERATION, "status": "IN_PROGRESS"}),
+    (
+        r"POST /v1/jobs/\w+/(start|stop|drain|cancel|restart|savepoint|checkpoint)",
+        {**OPERATION, "status": "IN_PROGRESS"},
+    ),
+    (r"POST /v1/operations/c/cancel", CHANGE),
     (r"GET /v1/operations/o", OPERATION),
-    (r"\w+ /v1/jobs/\w+/(rescale|rescales/c|changes/c)", CHANGE),
+    (r"GET /v1/operations/c", CHANGE),
+    (r"POST /v1/jobs/\w+/rescale", {**CHANGE, "status": "IN_PROGRESS"}),
     (r"\w+ /v1/jobs/\w+/checkpoints/6/(verify|verification)", VERIFIED),
     (r"GET /v1/jobs/\w+/revisions/2/diff", {"differences": [{"path": "parallelism", "before": 2, "after": 4}]}),
-    (r"GET /v1/jobs/\w+/savepoints/s", {"status": "COMPLETED", "operation": {"checkpoint_id": 6}}),
-    (r"GET /v1/jobs/\w+/(revisions|savepoints|checkpoints/6/compare)", LIST),
+    (r"GET /v1/jobs/\w+/savepoints/s", {"savepoint_id": "s", "checkpoint_id": 6}),
+    (r"GET /v1/jobs/\w+/(operations|revisions|savepoints|checkpoints/6/compare)", LIST),
     (r"GET /v1/artifacts", LIST),
     (r"GET /v1/jobs/\w+/checkpoints", {"history": []}),
     (r"GET /v1/jobs/\w+/logs", {"truncated": False, "text": "a line\n", "size_bytes": 7}),
@@ -117,7 +141,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> ControlPlane:
     control_plane = ControlPlane()
     monkeypatch.setattr(sender, "_proving", lambda _: httpx.MockTransport(control_plane.answer))
     monkeypatch.setattr(sender, "_trusted", lambda _: False)  # to read the certificates takes most of a command's time
-    for module in (operation_wait, checkpoints, job_wait, rescale):
+    for module in (checkpoints, job_wait, operations):
         monkeypatch.setattr(module, "POLL_S", 0)
     monkeypatch.setattr(jobs, "SEARCH_RETRY_S", 0)
     return control_plane
@@ -128,8 +152,8 @@ def keyscale(*arguments: str) -> CommandAnswer:
 
 
 START = {"skip_lost_records": False, "reset_time": False}
-UPDATE = {"upgrade_mode": "savepoint", "allow_non_restored_state": False, "plan_first": True}
-ROLLBACK = {"revision": 3, "state": "savepoint", "allow_non_restored_state": False, "plan_first": True}
+UPDATE = {"upgrade_mode": "SAVEPOINT", "allow_non_restored_state": False, "plan_first": True}
+ROLLBACK = {"revision": 3, "state": "SAVEPOINT", "allow_non_restored_state": False, "plan_first": True}
 FOUR = {"spec": {"parallelism": 4}}
 LATEST = {"restore_from": {"latest": True, "job": "other"}}
 GET_JOB = ("GET", "/v1/jobs/flights")
@@ -150,16 +174,26 @@ GET_JOB = ("GET", "/v1/jobs/flights")
             [("POST", "/v1/jobs/flights/start", {**START, "skip_lost_records": True})],
         ),
         ("jobs start flights --from-job other", [("POST", "/v1/jobs/flights/start", {**START, **LATEST})]),
-        ("jobs start flights --wait", [("POST", "/v1/jobs/flights/start", START), ("GET", "/v1/jobs/0a")]),
-        ("jobs stop flights --no-wait", [("POST", "/v1/jobs/flights/stop", {"drain": False})]),
-        ("jobs stop flights --drain --no-wait", [("POST", "/v1/jobs/flights/stop", {"drain": True})]),
+        ("jobs start flights --wait", [("POST", "/v1/jobs/flights/start", START), GET_JOB]),
+        ("jobs stop flights --no-wait", [("POST", "/v1/jobs/flights/stop", {})]),
+        ("jobs stop flights --drain --no-wait", [("POST", "/v1/jobs/flights/drain", {})]),
+        ("jobs drain flights --no-wait", [("POST", "/v1/jobs/flights/drain", {})]),
+        ("jobs restart flights", [("POST", "/v1/jobs/flights/restart", {}), ("GET", "/v1/operations/o")]),
+        ("operations list flights", [("GET", "/v1/jobs/flights/operations")]),
+        (
+            "operations list flights --kind rescale --kind UPGRADE --status failed",
+            [("GET", "/v1/jobs/flights/operations?kind=RESCALE&kind=UPGRADE&status=FAILED")],
+        ),
+        ("operations show o", [("GET", "/v1/operations/o")]),
+        ("operations watch c", [("GET", "/v1/operations/c")] * 2),
+        ("operations cancel c", [("POST", "/v1/operations/c/cancel", {})]),
         ("jobs wait flights", [GET_JOB]),
-        ("jobs cancel flights", [("POST", "/v1/jobs/flights/cancel", {})]),
+        ("jobs cancel flights --no-wait", [("POST", "/v1/jobs/flights/cancel", {})]),
         ("jobs delete flights", [("DELETE", "/v1/jobs/flights?keep_objects=false")]),
         ("jobs delete flights --keep-objects", [("DELETE", "/v1/jobs/flights?keep_objects=true")]),
         (
             "jobs update flights -p 4",
-            [GET_JOB, ("PATCH", "/v1/jobs/flights", {**UPDATE, **FOUR}, '"7"')],
+            [GET_JOB, ("PATCH", "/v1/jobs/flights", {**UPDATE, **FOUR}, '"7"'), GET_JOB],
         ),
         (
             (
@@ -173,7 +207,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
                     "/v1/jobs/flights",
                     {
                         "spec": {},
-                        "upgrade_mode": "last-state",
+                        "upgrade_mode": "LAST_STATE",
                         "last_state_age_ms_max": 5,
                         "allow_non_restored_state": True,
                         "plan_first": False,
@@ -181,12 +215,13 @@ GET_JOB = ("GET", "/v1/jobs/flights")
                     },
                     '"7"',
                 ),
+                GET_JOB,
             ],
         ),
-        ("jobs rollback flights 3", [("POST", "/v1/jobs/flights/rollback", ROLLBACK)]),
+        ("jobs rollback flights 3", [("POST", "/v1/jobs/flights/rollback", ROLLBACK), GET_JOB]),
         (
             "jobs rollback flights 3 --state current",
-            [("POST", "/v1/jobs/flights/rollback", {**ROLLBACK, "state": "current"})],
+            [("POST", "/v1/jobs/flights/rollback", {**ROLLBACK, "state": "CURRENT"}), GET_JOB],
         ),
         ("jobs clone flights new", [("POST", "/v1/jobs/flights/clone", {"name": "new", "start": False, "spec": {}})]),
         (
@@ -203,7 +238,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ("jobs revisions flights", [("GET", "/v1/jobs/flights/revisions")]),
         ("jobs diff flights 2 5", [("GET", "/v1/jobs/flights/revisions/2/diff?to=5")]),
         ("checkpoints list flights", [("GET", "/v1/jobs/flights/checkpoints")]),
-        ("checkpoints trigger flights --no-wait", [("POST", "/v1/jobs/flights/checkpoints", {})]),
+        ("checkpoints trigger flights --no-wait", [("POST", "/v1/jobs/flights/checkpoint", {})]),
         ("checkpoints config flights", [("GET", "/v1/jobs/flights/checkpoints/config")]),
         ("checkpoints delete flights 6", [("DELETE", "/v1/jobs/flights/checkpoints/6?dry_run=false")]),
         ("checkpoints delete flights 6 --dry-run", [("DELETE", "/v1/jobs/flights/checkpoints/6?dry_run=true")]),
@@ -215,7 +250,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ("checkpoints compare flights 6 8", [("GET", "/v1/jobs/flights/checkpoints/6/compare?to=8")]),
         (
             "savepoints trigger flights --id s --no-wait",
-            [("POST", "/v1/jobs/flights/savepoints", {"savepoint_id": "s"})],
+            [("POST", "/v1/jobs/flights/savepoint", {"id": "s"})],
         ),
         ("savepoints list flights", [("GET", "/v1/jobs/flights/savepoints")]),
         ("savepoints delete flights s", [("DELETE", "/v1/jobs/flights/savepoints/s?dry_run=false")]),
@@ -229,7 +264,7 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ("rescale flights 4 --no-wait", [("POST", "/v1/jobs/flights/rescale", {"parallelism": 4})]),
         (
             "rescale flights 4",
-            [("POST", "/v1/jobs/flights/rescale", {"parallelism": 4}), ("GET", "/v1/jobs/flights/rescales/c")],
+            [("POST", "/v1/jobs/flights/rescale", {"parallelism": 4}), ("GET", "/v1/operations/c")],
         ),
         ("logs flights", [("GET", "/v1/jobs/flights/logs?tail_bytes=65536"), GET_JOB]),
         ("logs flights --attempt 3 --tail-bytes 9", [("GET", "/v1/jobs/flights/logs?tail_bytes=9&attempt=3"), GET_JOB]),
@@ -368,22 +403,28 @@ def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
     assert answer["next"] is None
 
 
-def test_a_stop_waits_for_its_savepoint_and_for_the_end_of_the_job(asked: ControlPlane) -> None:
+def test_a_stop_is_waited_for_by_its_operation(asked: ControlPlane) -> None:
     asked.answers["GET /v1/operations/o"] = [{**OPERATION, "status": "IN_PROGRESS"}, OPERATION]
-    asked.answers["GET /v1/jobs/flights"] = [
-        in_state("SAVEPOINTING", desired="STOPPED"),
-        in_state("STOPPED", desired="STOPPED"),
-    ]
     done(keyscale("jobs", "stop", "flights"))
-    assert [path for _, path, *_ in asked.requests] == [
-        "/v1/jobs/flights/stop",
-        *["/v1/operations/o"] * 2,
-        *["/v1/jobs/flights"] * 2,
-    ]
+    assert [path for _, path, *_ in asked.requests] == ["/v1/jobs/flights/stop", *["/v1/operations/o"] * 2]
+
+
+@pytest.mark.usefixtures("asked")
+def test_an_operation_that_is_not_waited_for_is_named() -> None:
+    for verb in ("start", "stop", "drain", "cancel", "restart"):
+        options = [] if verb == "start" else ["--no-wait"]
+        assert done(keyscale("jobs", verb, "flights", *options)).stdout.strip() == "o"
+
+
+def test_an_operation_is_waited_for_no_longer_than_its_limit(asked: ControlPlane) -> None:
+    asked.answers["GET /v1/operations/o"] = [{**OPERATION, "status": "IN_PROGRESS"}]
+    answer = keyscale("operations", "watch", "o", "--timeout", "0")
+    assert answer.exit_code == 3, answer.stdout
+    assert "STOP is still IN_PROGRESS" in answer.stderr.replace("\n", " ")
 
 
 def test_a_start_is_waited_for_no_longer_than_its_limit(asked: ControlPlane) -> None:
-    asked.answers["GET /v1/jobs/0a"] = [in_state("SUBMITTING"), JOB]
+    asked.answers["GET /v1/jobs/flights"] = [in_state("SUBMITTING"), JOB]
     answer = keyscale("jobs", "start", "flights", "--wait", "--timeout", "0")
     assert answer.exit_code == 3, answer.stdout
     assert "SUBMITTING, not FINISHED or RUNNING" in answer.stderr
@@ -401,7 +442,7 @@ def failed(text: str) -> CommandAnswer:
         (
             "checkpoints trigger flights",
             "GET /v1/operations/o",
-            {**OPERATION, "status": "FAILED", "failure_cause": {"code": "X", "message": "no space"}},
+            {**OPERATION, "status": "FAILED", "failure": {"code": "X", "message": "no space"}},
             "no space",
         ),
         (
@@ -411,15 +452,9 @@ def failed(text: str) -> CommandAnswer:
             "a file is gone",
         ),
         (
-            "savepoints verify flights s",
-            "GET /v1/jobs/flights/savepoints/s",
-            {"status": "IN_PROGRESS", "operation": None},
-            "IN_PROGRESS",
-        ),
-        (
             "rescale flights 4",
-            "GET /v1/jobs/flights/rescales/c",
-            {**CHANGE, "status": "ROLLED_BACK", "failure": {"message": "it broke"}},
+            "GET /v1/operations/c",
+            {**CHANGE, "status": "ROLLED_BACK", "failure": {"code": "X", "message": "it broke"}},
             "it broke",
         ),
         (
@@ -440,10 +475,10 @@ def test_what_has_failed_is_said_with_its_reason(
 
 
 def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> None:
-    asked.answers["PATCH /v1/jobs/flights"] = [{**UPDATED, "change": {**CHANGE, "status": "IN_PROGRESS"}}]
+    asked.answers["PATCH /v1/jobs/flights"] = [{**CHANGE, "status": "IN_PROGRESS"}]
     going_on = {**CHANGE, "status": "IN_PROGRESS", "phases": [{**PHASES[0], "ended_at_ms": None}]}
     verified = {"phase": "VERIFY", "started_at_ms": 3, "ended_at_ms": 9, "duration_ms": 6}
-    asked.answers["GET /v1/jobs/0a/changes/c"] = [
+    asked.answers["GET /v1/operations/c"] = [
         going_on,
         {**CHANGE, "status": "IN_PROGRESS"},
         {**CHANGE, "phases": [*PHASES, verified]},
@@ -452,17 +487,17 @@ def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> 
     assert [line.split()[0] for line in shown.splitlines()] == ["SAVEPOINT", "VERIFY", "COMPLETED:"]
     assert "revision 7 -> 8" in shown
     assert done(keyscale("jobs", "update", "flights", "-p", "4", "--json")).json["status"] == "COMPLETED"
-    asked.answers["GET /v1/jobs/0a/changes/c"] = [
-        {**CHANGE, "status": "FAILED", "failure": {"message": "m", "traceback": "T"}}
+    asked.answers["GET /v1/operations/c"] = [
+        {**CHANGE, "status": "FAILED", "failure": {"code": "X", "message": "m", "traceback": "T"}}
     ]
-    assert "FAILED: T" in failed("jobs update flights -p 4").stderr.replace("\n", " ")
+    assert "FAILED: X: m T" in failed("jobs update flights -p 4").stderr.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
     ("status", "shown"), [("RUNNING", "its driver follows it"), ("STOPPED", "its next start uses it")]
 )
 def test_a_change_of_settings_says_when_it_takes_effect(asked: ControlPlane, status: str, shown: str) -> None:
-    asked.answers["PATCH /v1/jobs/flights"] = [{**UPDATED, "job": in_state(status)}]
+    asked.answers["GET /v1/jobs/flights"] = [in_state(status)]
     assert shown in done(keyscale("jobs", "update", "flights", "-p", "4")).stdout.replace("\n", " ")
 
 

@@ -37,16 +37,16 @@ def test_the_time_of_a_driver_that_is_taken_back_is_its_own_and_not_the_start_of
     times = {"launched_at_ms": 9100, "attached_at_ms": 12_000, "restored_at_ms": 12_500, "first_commit_at_ms": 13_000}
     change = Operation(phases=phases, times=times, stopped_at_ms=1010)
     assert {step.name: step.ended_at_ms - step.started_at_ms for step in timed_steps(change)} == {
-        "savepoint": 490,
-        "stop": 200,
-        "trial": 7300,
-        "submit": 100,
-        "session": 2900,
-        "restore": 500,
-        "first_batch": 500,
+        "SAVEPOINT": 490,
+        "STOP": 200,
+        "TRIAL": 7300,
+        "SUBMIT": 100,
+        "SESSION": 2900,
+        "RESTORE": 500,
+        "FIRST_BATCH": 500,
     }
     completed = Operation(phases=phases[:-1], times=times, stopped_at_ms=1010)
-    assert "trial" not in {step.name for step in timed_steps(completed)}
+    assert "TRIAL" not in {step.name for step in timed_steps(completed)}
 
 
 def steps_of(attempt: Attempt, *reports: tuple[int, dict[str, Any]]) -> list[tuple[int | None, int | None]]:

@@ -217,10 +217,10 @@ def test_rates_are_shown_while_the_report_is_current_and_counters_always(
     assert (figures.input_records, figures.lag_records, figures.lag_records_at_ms) == (12, 6, NOW_MS - age_ms)
 
 
-@pytest.mark.parametrize(("kind", "rescale_id"), [(OperationKind.RESCALE, "c"), (OperationKind.UPGRADE, None)])
-def test_only_a_rescale_is_shown_as_one(shown: Any, kind: OperationKind, rescale_id: str | None) -> None:
+@pytest.mark.parametrize("kind", [OperationKind.RESCALE, OperationKind.START])
+def test_the_operation_in_progress_is_shown(shown: Any, kind: OperationKind) -> None:
     answer = shown(overview(attempt(), operation_id="c", operation_kind=kind))
-    assert (answer.status.change_id, answer.status.rescale_id) == ("c", rescale_id)
+    assert (answer.status.operation.id, answer.status.operation.kind) == ("c", kind)
 
 
 @pytest.mark.parametrize(("parallelism", "is_taken"), [(0, False), (1, True), (8, True), (9, False)])

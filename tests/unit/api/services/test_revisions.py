@@ -10,7 +10,6 @@ import pytest
 
 from keyscale.api.errors import (
     LastStateTooOldError,
-    OperationIdTakenError,
     RevisionConflictError,
     RevisionRequiredError,
 )
@@ -67,36 +66,6 @@ def revision(number: int, **columns: Any) -> Revision:
     return Revision(job_id="job", number=number, spec=spec.given())
 
 
-@pytest.mark.parametrize(
-    ("columns", "given", "mode", "is_same"),
-    [
-        ({}, {"parallelism": 4}, SAVEPOINT, True),
-        ({}, {"parallelism": 5}, SAVEPOINT, False),
-        ({}, {"parallelism": 4, "artifact_id": "other"}, SAVEPOINT, False),
-        ({}, {"parallelism": 4}, STATELESS, False),
-        ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, SAVEPOINT, True),
-        ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, LAST_STATE, True),
-        ({"upgrade_mode": LAST_STATE}, {"parallelism": 4}, STATELESS, False),
-        ({"upgrade_mode": SAVEPOINT}, {"parallelism": 4}, LAST_STATE, False),
-        ({"kind": OperationKind.ROLLBACK}, {"parallelism": 4}, SAVEPOINT, False),
-        ({"from_revision": 9}, {"parallelism": 4}, SAVEPOINT, False),
-        ({"to_revision": 9}, {"parallelism": 4}, SAVEPOINT, False),
-    ],
-)
-def test_a_repeated_request_is_the_same_change_if_all_of_it_is_the_same(
-    monkeypatch: pytest.MonkeyPatch, columns: dict[str, Any], given: dict[str, Any], mode: UpgradeMode, is_same: bool
-) -> None:
-    known = {("job", 1): revision(1), ("job", 2): revision(2, parallelism=4)}
-    monkeypatch.setattr(service.revisions, "find", lambda _, job_id, number: known.get((job_id, number)))
-    of = {"kind": OperationKind.UPGRADE, "upgrade_mode": SAVEPOINT, "from_revision": 1, "to_revision": 2}
-    repeated = Operation(id="c", job_id="job", **{**of, **columns})
-    if is_same:
-        service._require_same(SESSION, repeated, given, mode)
-    else:
-        with pytest.raises(OperationIdTakenError):
-            service._require_same(SESSION, repeated, given, mode)
-
-
 FAILED = {"last_failure": Failure(code="X", message="no"), "failures": FailureHistory(count=1, times_ms=[100])}
 
 
@@ -125,7 +94,7 @@ def test_a_job_fails_until_a_batch_with_input_is_committed(
     monkeypatch.setattr(
         service.attempts, "of_stage", lambda _, job_id, stage: {("job", "ACTIVE"): active}[job_id, stage]
     )
-    assert service._is_failing(SESSION, Job(**{"id": "job", "status": JobStatus.RUNNING, **job})) is is_failing
+    assert service.is_failing(SESSION, Job(**{"id": "job", "status": JobStatus.RUNNING, **job})) is is_failing
 
 
 @pytest.mark.parametrize(
@@ -161,8 +130,8 @@ def test_a_difference_of_a_parameter_that_is_named_like_a_secret_is_masked() -> 
         ({}, JobStatus.STOPPED, False),
         ({}, JobStatus.UPGRADING, False),
         ({"plan_first": False}, JobStatus.RUNNING, False),
-        ({"change_id": "known"}, JobStatus.RUNNING, False),
-        ({"change_id": "new"}, JobStatus.RUNNING, True),
+        ({"id": "known"}, JobStatus.RUNNING, False),
+        ({"id": "new"}, JobStatus.RUNNING, True),
     ],
 )
 def test_a_change_of_a_running_job_is_planned_before_anything_stops(
@@ -171,7 +140,7 @@ def test_a_change_of_a_running_job_is_planned_before_anything_stops(
     planned: list[Any] = []
     job = Job(id="job", revision=1, status=status)
     monkeypatch.setattr(service, "require_job", lambda _, name: {"flights": job}[name])
-    monkeypatch.setattr(service.operations, "find", lambda _, name: {"known": Operation(id="known")}.get(name))
+    monkeypatch.setattr(service, "is_known", lambda _, request: request.id == "known")
     monkeypatch.setattr(service.revisions, "current", lambda *_: revision(1))
     monkeypatch.setattr(service.plans, "require_takeover", lambda *what, **more: planned.append((*what[1:], more)))
     context: Any = SimpleNamespace(reads=lambda: nullcontext(None))
@@ -224,6 +193,6 @@ def test_a_revision_is_shown_with_its_program_and_the_last_change_to_it(monkeypa
     job = Job(id="job", revision=2)
     second, first = service._revision_answers(SESSION, job, [row(2, "a"), row(1, "gone")])
     assert (second.number, second.is_current, second.artifact_name, second.artifact_version) == (2, True, "program", 6)
-    assert second.change is not None
-    assert second.change.id == "c"
-    assert (first.number, first.is_current, first.artifact_name, first.change) == (1, False, "", None)
+    assert second.operation is not None
+    assert second.operation.id == "c"
+    assert (first.number, first.is_current, first.artifact_name, first.operation) == (1, False, "", None)

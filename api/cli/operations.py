@@ -1,0 +1,214 @@
+"""The commands on operations, and how other commands follow an operation to its end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from keyscale.client.errors import OperationFailedError, WaitTimeoutError
+from keyscale.client.request_paths import job_path
+from keyscale.units import duration_text
+
+from .output import describe_failure
+from .session import Session, json_option, pass_session, timeout_option
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from keyscale.client.keyscale import Keyscale
+
+POLL_S = 0.2
+IN_PROGRESS = "IN_PROGRESS"
+COMPLETED = "COMPLETED"
+KINDS = (
+    "START",
+    "STOP",
+    "DRAIN",
+    "CANCEL",
+    "RESTART",
+    "CHECKPOINT",
+    "SAVEPOINT",
+    "RESCALE",
+    "UPGRADE",
+    "ROLLBACK",
+)
+STATUSES = (IN_PROGRESS, COMPLETED, "CANCELLED", "ROLLED_BACK", "FAILED")
+COLUMNS = (
+    ("ID", "id"),
+    ("KIND", "kind"),
+    ("STATUS", "status"),
+    ("PHASE", "phase"),
+    ("REQUESTED", "requested_at_ms"),
+    ("BY", "requested_by"),
+    ("DURATION", "duration_ms"),
+    ("DOWNTIME", "downtime_ms"),
+    ("FAILURE", "failure_code"),
+)
+BRIEF = ("id", "job_id", "kind", "status", "requested_at_ms", "ended_at_ms", "result", "failure")
+
+
+def operation_path(operation_id: str, *rest: str) -> str:
+    """Returns the path of an operation."""
+    return "/".join(["/v1/operations", quote(operation_id, safe=""), *rest])
+
+
+def follow(
+    control_plane: Keyscale,
+    operation_id: str,
+    on_phase: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_look: Callable[[], None] = lambda: None,
+    *,
+    timeout_s: float | None = None,
+) -> Any:
+    """Polls an operation until its end; returns it.
+
+    Args:
+        control_plane: The control plane that the job runs on.
+        operation_id: The operation.
+        on_phase: Called once per phase, when it has ended.
+        on_look: Called after each poll that finds the operation still in progress.
+        timeout_s: Time limit; None for no limit.
+
+    Raises:
+        WaitTimeoutError: The time is over; the operation continues.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    shown = 0
+    while True:
+        answer = control_plane.get(operation_path(operation_id))
+        ended = [phase for phase in answer["phases"] if phase["ended_at_ms"] is not None]
+        for phase in ended[shown:]:
+            on_phase(phase)
+        shown = max(shown, len(ended))
+        if answer["status"] != IN_PROGRESS:
+            return answer
+        if deadline is not None and time.monotonic() >= deadline:
+            raise WaitTimeoutError(f"after {timeout_s:g} s {answer['kind']} is still {IN_PROGRESS}")
+        on_look()
+        time.sleep(POLL_S)
+
+
+def show_end(
+    session: Session,
+    control_plane: Keyscale,
+    accepted: dict[str, Any],
+    *,
+    wait: bool,
+    timeout_s: float | None = None,
+) -> None:
+    """Shows the end of an accepted operation, phase by phase; without `wait`, its id.
+
+    Raises:
+        OperationFailedError: The operation did not complete.
+        WaitTimeoutError: The time is over; the operation continues.
+    """
+    output = session.output
+    if not wait and accepted["status"] == IN_PROGRESS:
+        output.show(accepted, lambda console: console.print(accepted["id"], markup=False))
+        return
+
+    def show_phase(phase: dict[str, Any]) -> None:
+        if not output.as_json:
+            output.console.print(phase_line(phase))
+
+    answer = follow(control_plane, accepted["id"], show_phase, timeout_s=timeout_s)
+    for step in answer["steps"] if not output.as_json else ():
+        output.console.print(step_line(step))
+    if answer["phases"]:
+        output.say(verdict_line(answer), answer)
+    else:
+        output.fields(answer if output.as_json else {name: answer[name] for name in BRIEF})
+    require_completed(answer)
+
+
+def require_completed(answer: dict[str, Any]) -> None:
+    """Refuses an operation that has ended without success.
+
+    Raises:
+        OperationFailedError: The operation did not complete.
+    """
+    if answer["status"] != COMPLETED:
+        why = describe_failure(answer["failure"]) if answer["failure"] else "no reason was given"
+        raise OperationFailedError(f"the {answer['kind'].lower()} ended as {answer['status']}: {why}")
+
+
+def phase_line(phase: dict[str, Any]) -> str:
+    """Returns the line that shows an ended phase."""
+    return f"  {phase['phase']:<10} {phase['duration_ms']:>7,} ms"
+
+
+def step_line(step: dict[str, Any]) -> str:
+    """Returns the line that shows a part of the downtime."""
+    return f"  downtime: {step['name']:<12} {step['duration_ms']:>7,} ms"
+
+
+def verdict_line(answer: dict[str, Any]) -> str:
+    """Returns the line that shows how a change ended."""
+    downtime = answer["downtime_ms"]
+    led = (
+        f"{answer['from_parallelism']} -> {answer['to_parallelism']}"
+        if answer["kind"] == "RESCALE"
+        else f"revision {answer['from_revision']} -> {answer['to_revision']}"
+    )
+    return f"{answer['status']}: {led} in {duration_text(answer['duration_ms'] or 0)}" + (
+        f", downtime {duration_text(downtime)}" if downtime is not None else ""
+    )
+
+
+@click.group()
+def operations() -> None:
+    """List, show, follow and cancel operations: the long actions on jobs."""
+
+
+@operations.command(name="list")
+@click.argument("job")
+@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS, case_sensitive=False), help="Only this kind.")
+@click.option(
+    "--status", "statuses", multiple=True, type=click.Choice(STATUSES, case_sensitive=False), help="Only this status."
+)
+@json_option
+@pass_session
+def list_operations(session: Session, job: str, kinds: Sequence[str], statuses: Sequence[str]) -> None:
+    """List a job's operations, the newest first."""
+    with session.control_plane() as control_plane:
+        query = {name: list(wanted) for name, wanted in (("kind", kinds), ("status", statuses)) if wanted}
+        answer = control_plane.get_list(job_path(job, "operations"), "operations", **query)
+    rows = [{**each, "failure_code": (each["failure"] or {}).get("code")} for each in answer["operations"]]
+    session.output.table(answer, rows, COLUMNS)
+
+
+@operations.command()
+@click.argument("operation_id", metavar="ID")
+@json_option
+@pass_session
+def show(session: Session, operation_id: str) -> None:
+    """Show an operation: its failure, if any, its phases and its result."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(operation_path(operation_id))
+    session.output.fields(answer)
+
+
+@operations.command()
+@click.argument("operation_id", metavar="ID")
+@timeout_option
+@json_option
+@pass_session
+def watch(session: Session, operation_id: str, timeout_s: float | None) -> None:
+    """Follow an operation to its end; fail if it does not complete."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(operation_path(operation_id))
+        show_end(session, control_plane, answer, wait=True, timeout_s=timeout_s)
+
+
+@operations.command()
+@click.argument("operation_id", metavar="ID")
+@json_option
+@pass_session
+def cancel(session: Session, operation_id: str) -> None:
+    """Cancel a rescale or another change; the job stays unchanged."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.post(operation_path(operation_id, "cancel"))
+    session.output.say(f"the cancel is stored; `operations watch {operation_id}` returns at its end", answer)
