@@ -185,12 +185,14 @@ def _places(template: str, *values: str | int) -> dict[str, str | int]:
     return dict(zip(PLACE.findall(template), values, strict=True))
 
 
-def _sent(method: str, template: str, places: dict[str, str | int], request: Request, answer: type[A]) -> Call[A]:
-    """Returns the call of a request.
+def identified(request: R) -> R:
+    """Returns a request with an id, if the request may have an id."""
+    if ID_FIELD in type(request).model_fields and getattr(request, ID_FIELD) is None:
+        return request.model_copy(update={ID_FIELD: uuid.uuid4().hex})
+    return request
 
-    A request that may have an id gets an id.
-    """
-    has_id = ID_FIELD in type(request).model_fields
-    if has_id and getattr(request, ID_FIELD) is None:
-        request = request.model_copy(update={ID_FIELD: uuid.uuid4().hex})
-    return Call(method, template, answer, places, body=request, is_repeatable=has_id or method == "PUT")
+
+def _sent(method: str, template: str, places: dict[str, str | int], request: Request, answer: type[A]) -> Call[A]:
+    """Returns the call of a request."""
+    is_repeatable = ID_FIELD in type(request).model_fields or method == "PUT"
+    return Call(method, template, answer, places, body=identified(request), is_repeatable=is_repeatable)

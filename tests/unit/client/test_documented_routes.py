@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
+from keyscale.api.schemas.operation import OperationRequest
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.openapi import describe
@@ -32,6 +33,8 @@ SAMPLES: dict[str, Any] = {
     "revision": 3,
     "role": "VIEWER",
     "labels": {},
+    "kind": "STOP",
+    "arguments": OperationRequest(),
     "spec": {"artifact_id": ARTIFACT_ID},
 }
 """Values of required arguments; the rest are texts."""

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.schemas.operation import OperationAnswer, OperationList
 
-from ..call import Call, Pages, Pause, Steps, Stream
+from ..call import PLAN_TIMEOUT_S, Call, Pages, Pause, Steps, Stream
 from ..errors import OperationFailedError, WaitTimeoutError
-from ..method import ListMethod, Method, Noun, S, StreamMethod
+from ..method import ListMethod, Method, Noun, S, StreamMethod, identified
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.api.schemas.operation import OperationRequest
     from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 
 OPERATION = "/v1/operations/{operation_id}"
@@ -43,6 +44,25 @@ class Operations(Noun[S]):
         """Lists a job's operations, the newest first."""
         query = {"kind": kind, "status": status, "limit": limit}
         return Pages(Call("GET", OPERATIONS, OperationList, {"job_id": job}, query), "operations")
+
+    @Method
+    def request(
+        self, job: str, kind: OperationKind, arguments: OperationRequest, *, revision: int | None = None
+    ) -> Call[OperationAnswer]:
+        """Requests an operation of any kind.
+
+        An upgrade is for one revision of the job; `client.jobs` has a method for each kind.
+        """
+        return Call(
+            "POST",
+            OPERATIONS,
+            OperationAnswer,
+            {"job_id": job},
+            body={**identified(arguments).model_dump(mode="json", exclude_unset=True), "kind": kind},
+            if_match="*" if revision is None else f'"{revision}"',
+            is_repeatable=True,
+            timeout_s=PLAN_TIMEOUT_S,
+        )
 
     @Method
     def cancel(self, operation: str) -> Call[OperationAnswer]:
