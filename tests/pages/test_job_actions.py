@@ -21,7 +21,9 @@ pytestmark = pytest.mark.real
 def test_a_job_is_stopped_or_cancelled_only_if_its_user_agrees(page: Page, platform: Platform) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if request.method == "POST" else None)
-    page.route("**/stop", lambda route: route.fulfill(status=202, json={"id": None}))
+    going_on = {"id": "end", "status": "IN_PROGRESS"}
+    page.route("**/stop", lambda route: route.fulfill(status=202, json=going_on))
+    page.route("**/v1/operations/end", lambda route: route.fulfill(json=going_on))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/configuration")
     question = page.get_by_role("dialog")
     page.get_by_role("button", name="Cancel…").click()
@@ -37,9 +39,9 @@ def test_a_job_is_stopped_or_cancelled_only_if_its_user_agrees(page: Page, platf
 def test_the_end_of_a_savepoint_leads_to_its_page(page: Page, platform: Platform) -> None:
     savepoints = platform.api.get(f"/v1/jobs/{journey.RUNNING}/checkpoints")["latest"]
     number = savepoints["savepoint"]["id"]
-    operation = platform.api.get(f"/v1/jobs/{journey.RUNNING}/savepoints")["savepoints"][0]["id"]
-    accepted = {"operation_id": operation}
-    page.route("**/savepoints", lambda route: route.fulfill(status=202, json=accepted))
+    operation = platform.api.get(f"/v1/jobs/{journey.RUNNING}/operations?kind=SAVEPOINT")["operations"][0]["id"]
+    accepted = {"id": operation}
+    page.route("**/savepoint", lambda route: route.fulfill(status=202, json=accepted))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/configuration")
     page.get_by_role("button", name="Savepoint", exact=True).click()
     expect(page.locator("#message")).to_contain_text("Savepoint: completed.")

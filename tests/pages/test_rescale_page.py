@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from keyscale.api.schemas.change import ChangeFiguresAnswer
 from playwright.sync_api import expect
 
+from keyscale.api.schemas.operation import ChangeMetricsAnswer
 from keyscale.db.models import Operation
 from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page
@@ -99,18 +99,18 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
 
     def go_on(route: Route) -> None:
         answer = route.fetch()
-        (change,) = answer.json()["rescales"]
+        (change,) = answer.json()["operations"]
         change |= {"status": "IN_PROGRESS", "phase": "RESTORE", "ended_at_ms": None, "can_cancel": True}
         change |= {"phases": change["phases"][:-1], "failure": None}
-        route.fulfill(response=answer, json={"rescales": [change], "next": None})
+        route.fulfill(response=answer, json={"operations": [change], "next": None})
 
-    page.route(f"{platform.url}/v1/jobs/returned/rescales?*", go_on)
+    page.route(f"{platform.url}/v1/jobs/returned/operations?*", go_on)
     open_page(page, platform, "/ui/jobs/returned/rescale")
     page.get_by_role("button", name="Cancel it…").click()
     question = page.get_by_role("dialog")
     expect(question).to_contain_text("No record is lost.")
-    page.route("**/changes/there-and-back/cancel", lambda route: route.fulfill(status=202, json={}))
-    with page.expect_request("**/jobs/returned/changes/there-and-back/cancel"):
+    page.route("**/operations/there-and-back/cancel", lambda route: route.fulfill(status=202, json={}))
+    with page.expect_request("**/v1/operations/there-and-back/cancel"):
         question.get_by_role("button", name="Cancel the change").click()
     expect(page.locator("#message")).to_have_text("The change is being cancelled.")
     page.unroute_all(behavior="wait")
@@ -125,11 +125,10 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
 ) -> None:
     platform.create_job("untouched")
     base = {
-        "job_id": platform.jobs["untouched"], "kind": OperationKind.RESCALE, "status": OperationStatus.ROLLED_BACK,
+        "job_id": platform.jobs["untouched"], "kind": OperationKind.RESCALE, "status": OperationStatus.CANCELLED,
         "phase": ChangePhase.REQUESTED, "from_revision": 1, "to_revision": 2, "from_parallelism": 3,
         "to_parallelism": 5, "upgrade_mode": UpgradeMode.SAVEPOINT, "old_attempt": 1,
-        "metrics_before": {**dict.fromkeys(ChangeFiguresAnswer.model_fields), "processed_rate": 130.0},
-        "failure": {"code": "CHANGE_CANCELLED", "message": "a user has cancelled the rescale"},
+        "metrics_before": {**dict.fromkeys(ChangeMetricsAnswer.model_fields), "processed_rate": 130.0},
     }  # fmt: skip
     begun = {"phase": "REQUESTED", "started_at_ms": 1000, "ended_at_ms": 12_300}
     failed = {"phase": "SAVEPOINT", "started_at_ms": 12_300, "ended_at_ms": 13_000}
@@ -137,7 +136,7 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
         session.add(Operation(id="unstopped", phases=[begun], requested_at_ms=1000, ended_at_ms=12_300, **base))
     open_page(page, platform, "/ui/jobs/untouched/rescale")
     summary = page.locator("#change-summary")
-    expect(summary).to_contain_text("The job runs as before: the change had not stopped it. a user has cancelled")
+    expect(summary).to_contain_text("The job runs as before: the change had not stopped it.")
     expect(summary).not_to_contain_text("savepoint")
     expect(summary).to_contain_text("Downtimenone")
     past = page.get_by_role("table", name="Past rescales").get_by_role("row").nth(1).get_by_role("cell")
@@ -145,7 +144,7 @@ def test_a_rescale_that_was_cancelled_before_it_stopped_the_job_shows_no_downtim
     with platform.sessions.begin() as session:
         session.get_one(Operation, "unstopped").phases = [begun, failed]
     open_page(page, platform, "/ui/jobs/untouched/rescale")
-    expect(summary).to_contain_text("The job runs as before: no savepoint was taken. a user has cancelled")
+    expect(summary).to_contain_text("The job runs as before: no savepoint was taken.")
     expect(past.last).to_have_text(NONE)
 
 

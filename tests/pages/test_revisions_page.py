@@ -83,18 +83,18 @@ def test_a_revision_in_use_is_not_called_cancelled_and_is_compared_with_the_one_
         session.add(
             Operation(
                 id="not-third", job_id=platform.jobs["third"], kind=OperationKind.UPGRADE,
-                status=OperationStatus.ROLLED_BACK,
+                status=OperationStatus.CANCELLED,
                 phase=ChangePhase.REQUESTED, phases=[], from_revision=1, to_revision=3, from_parallelism=2,
-                to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1, requested_at_ms=1000,
-                ended_at_ms=12_000, failure={"code": "CHANGE_CANCELLED", "message": "a user has cancelled it"},
+                to_parallelism=4, upgrade_mode=UpgradeMode.SAVEPOINT, old_attempt=1, requested_at_ms=2**42,
+                ended_at_ms=2**42 + 1,
             )
         )  # fmt: skip
     open_page(page, platform, "/ui/jobs/third/revisions")
     outcomes = page.get_by_role("table", name="Revisions, newest first").locator("tbody tr td:nth-of-type(5)")
-    expect(outcomes).to_have_text([NONE, NONE, NONE])
+    expect(outcomes).to_have_text([NONE, "Completed", NONE])
     expect(page.locator("#differences tr").first.get_by_role("cell")).to_have_text(["2", "4"])
-    api.post("/v1/jobs/third/rollback", {"revision": 2, "state": "current"})
-    expect(outcomes).to_have_text(["Cancelled", NONE, NONE])
+    api.post("/v1/jobs/third/rollback", {"revision": 2, "state": "CURRENT"})
+    expect(outcomes).to_have_text(["Cancelled", "Completed", NONE])
     api.delete("/v1/jobs/third")
 
 
@@ -151,15 +151,17 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
         movement=MovementPlan(checkpoint_location=None, same_host=True, state_bytes=0, moved_bytes=0, operators=[]),
         downtime=DowntimePlan(expected_ms=2500, reason=None, samples_ms=[2500]),
     )
-    changed = {"job": job, "change": platform.api.get(f"/v1/jobs/{journey.RUNNING}/changes")["changes"][0]}
+    done = platform.api.get(f"/v1/jobs/{journey.RUNNING}/operations?kind=UPGRADE")["operations"][0]
+    begun = {**done, "status": "IN_PROGRESS"}
 
     def act(route: Route) -> None:
         if route.request.method == "PATCH":
-            route.fulfill(status=202, json={**job, **changed})
+            is_plan = route.request.post_data_json.get("dry_run")
+            planned = {**done, "id": None, "status": None, "plan": plan.model_dump(mode="json")}
+            route.fulfill(status=200 if is_plan else 202, json=planned if is_plan else begun)
         else:
             route.continue_()
 
-    page.route(f"**/jobs/{journey.RUNNING}/plan", lambda route: route.fulfill(json=plan.model_dump(mode="json")))
     page.route(f"**/jobs/{journey.RUNNING}", act)
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
     form = page.get_by_role("region", name="Change the job")

@@ -163,6 +163,7 @@ function wayBack(change) {
 
 function failureNotice(change) {
   const { failure, status } = change;
+  if (status === "CANCELLED") return [element("div", { class: "notice" }, wayBack(change))];
   if (!failure) return [];
   const back = status === "ROLLED_BACK" ? `${wayBack(change)} ` : "";
   return [element("div", { class: "notice", "data-tone": "bad" }, back, element("span", { class: "said" }, failure.message),
