@@ -186,7 +186,7 @@ def _places(template: str, *values: str | int) -> dict[str, str | int]:
 
 
 def identified(request: R) -> R:
-    """Returns a request with an id, if the request may have an id."""
+    """Gives a request an id, if it may have an id."""
     if ID_FIELD in type(request).model_fields and getattr(request, ID_FIELD) is None:
         return request.model_copy(update={ID_FIELD: uuid.uuid4().hex})
     return request

@@ -8,7 +8,8 @@ import pytest
 
 from keyscale.client.connection import ADDRESS_FILE, TOKEN_FILE, Connection, default_home, find_connection
 from keyscale.client.errors import ControlPlaneNotFoundError, ControlPlaneNotProvenError, RefusedError
-from keyscale.client.keyscale import Keyscale
+from keyscale.client.keyscale import AsyncKeyscale, Keyscale
+from tests.support.coroutines import run_coroutine
 from tests.support.servers.stand_in_server import stand_in_server
 
 if TYPE_CHECKING:
@@ -91,3 +92,20 @@ def test_a_refusal_survives_pickling() -> None:
     error = RefusedError({"code": "JOB_NOT_FOUND", "detail": "there is no job x"}, 404)
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert (copy.problem, copy.status, copy.message) == (error.problem, 404, "there is no job x")
+
+
+def test_an_event_loop_proves_the_address_of_the_home_too(home: Path) -> None:
+    async def asked(connection: Connection) -> object:
+        async with AsyncKeyscale(connection=connection) as client:
+            return await client.get("/v1/whoami"), await client.get("/v1/whoami")
+
+    with stand_in_server() as stranger:
+        (home / ADDRESS_FILE).write_text(stranger.url)
+        with pytest.raises(ControlPlaneNotProvenError):
+            run_coroutine(asked(find_connection(None, None, home)))
+        assert (set(stranger.asked), stranger.credentials) == ({"/proofs/home"}, set())
+    with stand_in_server(KEY) as right:
+        (home / ADDRESS_FILE).write_text(right.url)
+        assert run_coroutine(asked(find_connection(None, None, home))) == ({}, {})
+        assert right.asked == ["/proofs/home", "/v1/whoami", "/v1/whoami"], "a connection is proven once"
+        assert right.credentials == {"Bearer secret-of-the-home"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import chain, repeat
+from typing import Any
 
 import pytest
 
@@ -8,17 +9,17 @@ from keyscale.deploy.demo.errors import DemoError
 from keyscale.deploy.demo.waiting import wait_for
 
 
-def _job(status: str) -> dict[str, object]:
-    return {"status": status, "failure": "its failure" if status == "FAILED" else None}
+def _job(status: str) -> dict[str, Any]:
+    return {"status": {"state": status, "failure": "its failure" if status == "FAILED" else None}}
 
 
 def test_a_job_that_ends_between_two_polls_has_ended_in_time() -> None:
     statuses = iter(["STOPPING", "FINISHED"])
 
-    def look() -> dict[str, object]:
+    def look() -> dict[str, Any]:
         return _job(next(statuses))
 
-    assert wait_for("the job to finish", lambda: look()["status"] == "FINISHED", look, timeout_s=60)
+    assert wait_for("the job to finish", lambda: look()["status"]["state"] == "FINISHED", look, timeout_s=60)
 
 
 def test_the_last_result_of_a_job_is_seen() -> None:
