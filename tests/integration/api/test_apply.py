@@ -55,6 +55,18 @@ def test_a_file_makes_a_job_and_changes_it_and_then_nothing(platform: Platform, 
     assert shown(platform, "made")["spec"]["artifact_id"] != before
 
 
+def test_a_job_runs_or_stops_as_its_file_says(platform: Platform, tmp_path: Path) -> None:
+    file = job_file(tmp_path, "running", "state: RUNNING")
+    assert "running: create, start" in done(apply(platform, "-f", file, "--yes")).stdout
+    assert shown(platform, "running")["status"]["desired"] == "RUNNING"
+    assert apply(platform, "-f", file).stdout == "running: unchanged\n"
+    job_file(tmp_path, "running")
+    assert apply(platform, "-f", file).stdout == "running: unchanged\n", "a file without a state leaves it alone"
+    job_file(tmp_path, "running", "state: STOPPED")
+    assert "running: stop\n" in done(apply(platform, "-f", file, "--yes")).stdout
+    assert shown(platform, "running")["status"]["desired"] == "STOPPED"
+
+
 def test_git_and_an_autoscaler_agree_on_the_parallelism(platform: Platform, tmp_path: Path) -> None:
     file = job_file(tmp_path, "owned", "platform_owns: [parallelism]", "spec:", "  parallelism: 2")
     done(apply(platform, "-f", file, "--yes"))
