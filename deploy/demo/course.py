@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.api.cli.operations import follow
-from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.installation import EXAMPLES
 
@@ -138,8 +137,8 @@ class Course:
         before = self._job.show()["spec"]["parallelism"]
         self.rows_before_rescales.append(self._job.rows())
         self.display.step(f"rescaling {before} → {parallelism}")
-        accepted = self.control_plane.post(job_path(self._job.id, "rescale"), {"parallelism": parallelism})
-        rescale = follow(self.control_plane, accepted["id"], on_look=self._show_counts)
+        accepted = self.control_plane.jobs.rescale(self._job.id, parallelism=parallelism)
+        rescale = follow(self.control_plane, str(accepted.id), on_look=self._show_counts)
         self.rescales.append(rescale)
         if rescale["status"] != "COMPLETED":
             raise DemoError(f"the rescale {before} -> {parallelism} ended as {rescale['status']}: {rescale['failure']}")

@@ -59,12 +59,12 @@ class DemoJob:
 
     def start(self) -> None:
         """Starts the job, and waits until it runs."""
-        self.control_plane.post(job_path(self.id, "start"))
+        self.control_plane.jobs.start(self.id)
         self.wait_for_status("RUNNING")
 
     def begin_drain(self) -> None:
         """Requests the job to process all its input and finish."""
-        self.control_plane.post(job_path(self.id, "drain"))
+        self.control_plane.jobs.drain(self.id)
 
     def drain(self) -> None:
         """Drains the job: waits until it has processed its input and finished."""

@@ -168,7 +168,7 @@ class UpgradeCourse:
         The clone starts from the savepoint of the failed change.
         """
         failed = self.changes[-1].answer
-        self.control_plane.post(job_path(self.job.id, "savepoints", failed["id"], "keep"))
+        self.control_plane.savepoints.keep(self.job.id, failed["id"])
         location = failed["result"]["location"]
         taken = self.control_plane.get_list(job_path(self.job.id, "checkpoints"), "history")["history"]
         self.forked_after = next(each["batch_id"] for each in taken if each["external_path"] == location)
