@@ -17,7 +17,9 @@ from keyscale.api.schemas.change_plan import (
     StatePlan,
 )
 from keyscale.db.models import Operation
+from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
+from keyscale.jobs.protocol.specification import ChangeClass
 from keyscale.state.keyed.fate import Fate
 from tests.pages.opening import NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
@@ -191,3 +193,19 @@ def test_the_revisions_of_a_job_have_their_reasons_and_their_ends(page: Page, pl
     expect(newest).to_contain_text("Completed")
     program = page.get_by_role("region", name="Specification").get_by_role("row").nth(1)
     expect(program).to_contain_text(f"{journey.RUNNING}, version 2")
+
+
+def test_every_setting_that_is_declared_is_shown_and_can_be_changed_on_the_pages(
+    page: Page, platform: Platform
+) -> None:
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/configuration")
+    shown = {each.removesuffix(" (ms)") for each in page.locator("dt, h2").all_inner_texts()}
+    declared = [each for each in declared_settings() if not each.of_types and ".*." not in each.path]
+    labels = [each.path.removesuffix(".*").rpartition(".")[2].removesuffix("_ms") for each in declared]
+    assert {each.replace("_", " ").capitalize() for each in labels} <= shown
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
+    page.get_by_text("More settings").click()
+    fields = page.locator("#edit [data-setting]").evaluate_all("found => found.map((one) => one.dataset.setting)")
+    fixed = {each.path for each in declared if each.change_class is ChangeClass.FIXED}
+    expected = {each.path.removesuffix(".*") for each in declared_settings() if ".*." not in each.path}
+    assert set(fields) == expected - fixed - {"artifact_id"}

@@ -59,11 +59,16 @@ export function settingField(setting) {
   const hint = `${id}-hint`;
   return element("div", { dataset: { setting: setting.path } },
     element("label", { for: id }, labelOf(setting.path)), control(setting, { id, "aria-describedby": hint }),
-    element("p", { class: "hint", id: hint }, `${setting.description} ${sentence(CHANGES[setting.change_class])}`));
+    element("p", { class: "hint", id: hint }, `${setting.description} ${LINES[setting.type] ?? ""}${sentence(CHANGES[setting.change_class])}`));
 }
 
 export const fieldId = ({ path }) => path.replace(".", "-");
 const sentence = (text) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
+/** How a text of several lines is written. */
+const LINES = {
+  object: "One per line: NAME=VALUE, or NAME=secret:NAME for a secret. ",
+  array: "One per line. ",
+};
 const isLines = ({ type }) => type === "object" || type === "array";
 
 function control(setting, attributes) {

@@ -14,19 +14,21 @@ jobPage(async () => {
   settings = await readSettings();
   artifacts ??= new Map((await get("/v1/artifacts?limit=1000")).artifacts.map((one) => [one.id, `${one.name}, version ${number(one.version)}`]));
 }, (job) => {
-  const own = settingsOf(settings, job.spec);
+  // A strategy that the program sets is known from its driver.
+  const spec = { ...job.spec, restart: job.spec.restart ?? job.status.attempt?.metrics?.restart ?? null };
+  const own = settingsOf(settings, spec);
   const inGroups = Map.groupBy(own.filter((one) => one.type !== "object" && one.type !== "array"),
     ({ path }) => (path.includes(".") ? path.split(".")[0] : ""));
   setChildren(byId("configuration"),
     ...[...inGroups].map(([group, members]) => panel(group ? labelOf(group) : "Settings", [
       ...members.map((one) => [labelOf(group ? one.path.slice(group.length + 1) : one.path).replace(/ \(ms\)$/, ""),
-        shown(one, job.spec), `${one.description} (${CHANGES[one.change_class]})`]),
+        shown(one, spec), `${one.description} (${CHANGES[one.change_class]})`]),
       ...(group ? [] : [["Created", when(job.created_at_ms)], ["Store", copyable(job.status.store_url)]]),
     ])),
     ...own.filter((one) => one.type === "object").map((one) =>
-      table(labelOf(one.path), Object.entries(valueAt(job.spec, one.path) ?? {}).map(([name, value]) => [name, shownValue(name, value)]))),
+      table(labelOf(one.path), Object.entries(valueAt(spec, one.path) ?? {}).map(([name, value]) => [name, shownValue(name, value)]))),
     ...own.filter((one) => one.type === "array").map((one) =>
-      table(labelOf(one.path), (valueAt(job.spec, one.path) ?? []).map((each) => [artifacts.get(each) ?? each, each]))));
+      table(labelOf(one.path), (valueAt(spec, one.path) ?? []).map((each) => [artifacts.get(each) ?? each, each]))));
 });
 
 function shown({ path }, spec) {
