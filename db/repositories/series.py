@@ -73,14 +73,18 @@ def _upsert(given: tuple[str, ...]) -> TextClause:
     A slot in use is merged if it holds the same step, and replaced otherwise.
 
     The point comes as one document: a parameter for each value and ring would cost more than the rest. psycopg splits
-    a statement of more than 4,096 characters anew at each execution, so only the given values are merged.
+    a statement of more than 4,096 characters anew at each execution, so only the given values are merged, and the
+    others are kept together: the sub-select is empty in a slot of another step.
     """
     rings = ", ".join(f"({ring.step_ms}, {ring.slots})" for ring in RINGS)
     inserted = (*_WEIGHTS, *given)
     changed = {name: f"{_MERGED[name]} ELSE excluded.{name}" for name in given}
     changed |= {name: f"old.{name} + excluded.{name} ELSE excluded.{name}" for name in _WEIGHTS}
-    values = {**changed, **{name: f"old.{name}" for name in COLUMNS if name not in given}}
-    merged = (f"{name} = CASE WHEN old.at_ms = excluded.at_ms THEN {value} END" for name, value in values.items())
+    merged = [f"{name} = CASE WHEN old.at_ms = excluded.at_ms THEN {value} END" for name, value in changed.items()]
+    kept = [name for name in COLUMNS if name not in given]
+    if kept:
+        before = ", ".join(f"old.{name}" for name in kept)
+        merged.append(f"({', '.join(kept)}) = (SELECT {before} WHERE old.at_ms = excluded.at_ms)")
     return text(
         f"""
 INSERT INTO series_points AS old (job_id, step_ms, slot, at_ms, {", ".join(inserted)})

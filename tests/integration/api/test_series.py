@@ -104,7 +104,7 @@ def test_a_driver_is_told_what_its_job_has_counted_and_its_commit_log_may_know_m
     request = {"pid": 1, "host": "here"}
     answer = client.post("/driver/attach", json=request, headers={"Authorization": f"Bearer driver-{second}"})
     counters = {"input_records": 100, "output_records": 80, "late_records": 4, "dead_letters": 5}
-    assert answer.json()["assignment"]["counters"] == counters
+    assert answer.json()["assignment"]["counters"].items() >= counters.items()
     beat(client, second, batches=0, counters={**counters, "input_records": 150, "output_records": 120})
     figures = client.get("/v1/jobs/flights").json()["metrics"]
     assert (figures["input_records"], figures["output_records"], figures["dead_letters"]) == (150, 120, 5)

@@ -146,12 +146,15 @@ def test_the_commit_record_and_the_status_have_the_numbers_of_the_batch(job: Job
     metrics = beat.metrics
     assert (metrics.input_records, metrics.output_records, metrics.input_batches) == (20, 6, 2)
     assert metrics.counters is not None
-    assert metrics.counters.model_dump() == {
-        "input_records": 20,
-        "output_records": 6,
-        "late_records": 0,
-        "dead_letters": 2,
-    }
+    assert (
+        metrics.counters.model_dump().items()
+        >= {
+            "input_records": 20,
+            "output_records": 6,
+            "late_records": 0,
+            "dead_letters": 2,
+        }.items()
+    )
     assert [sink.dead_letters for sink in metrics.sinks] == [2]
     (operator,) = metrics.operators
     assert (operator.read_records, operator.watermark_ms) == (20, WATERMARK_MS)
