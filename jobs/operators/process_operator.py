@@ -218,7 +218,6 @@ class ProcessOperator(Operator):
         on_timer = self._function.on_timer
         with user_code(), results_of(on_timer):
             for domain, timer in self._timers.due():
-                self.counts["fired_timers"] += 1
                 self._state.set_current_key(timer.key_group, timer.key)
                 context.current_key = timer.key[0] if self._single else timer.key
                 context.timestamp = timer.timestamp_ms

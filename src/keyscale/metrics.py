@@ -512,18 +512,6 @@ METRICS = (
         label="Dead letters",
     ),
     Metric(
-        "fired_timers",
-        COUNTER,
-        OPERATOR,
-        Unit.COUNT,
-        "Timers that have fired.",
-        SUM,
-        of_job=True,
-        in_log=True,
-        chart="Timers",
-        label="Timers",
-    ),
-    Metric(
         "dead_letters",
         COUNTER,
         SINK,
