@@ -223,7 +223,7 @@ def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
         "heartbeat_age_ms": None if job.heartbeat_at_ms is None else max(0, at_ms - job.heartbeat_at_ms),
         "last_checkpoint_age_ms": max(0, at_ms - saved_ms) if is_wanted and saved_ms is not None else None,
         "last_checkpoint_failed": int(job.failed is not None and (completed is None or job.failed.id > completed.id)),
-        "checkpoint_interval_ms": job.checkpoints.get("interval_ms"),
+        "checkpoint_interval_ms": (job.checkpoints or {}).get("interval_ms"),
         "last_change_downtime_ms": None if job.downtime_ms is None else max(0, job.downtime_ms),
     }
 

@@ -60,7 +60,7 @@ class JobFacts(NamedTuple):
     status: JobStatus
     desired: DesiredState
     restarts: int
-    checkpoints: Mapping[str, Any]
+    checkpoints: Mapping[str, Any] | None
     stage: AttemptStage | None
     driver_state: str | None
     running_at_ms: int | None

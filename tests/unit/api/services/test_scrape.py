@@ -142,6 +142,11 @@ def test_a_checkpoint_that_failed_after_the_last_completed_one_is_told(failed_id
     assert samples(job(failed=failed))["keyscale_job_last_checkpoint_failed"] == has_failed
 
 
+def test_a_job_that_does_not_set_the_interval_of_checkpoints_has_none_here() -> None:
+    assert "keyscale_job_checkpoint_interval_seconds" not in samples(job(checkpoints=None))
+    assert samples(job())["keyscale_job_checkpoint_interval_seconds"] == 10
+
+
 def test_subtasks_are_told_by_their_extremes_and_text_of_jobs_is_escaped() -> None:
     found = samples(job())
     uid = 'to"tals\\'
