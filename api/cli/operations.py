@@ -1,4 +1,4 @@
-"""The commands on operations, and how other commands follow an operation to its end."""
+"""The commands on operations, and how other commands follow an operation."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def show_end(
     wait: bool,
     timeout_s: float | None = None,
 ) -> None:
-    """Shows the end of an accepted operation, phase by phase; without `wait`, its id.
+    """Shows the phases of an accepted operation; without `wait`, its id.
 
     Raises:
         OperationFailedError: The operation did not complete.

@@ -199,7 +199,7 @@ class JobTransaction:
         self.record(f"JOB_{status}", f"the job is {status.lower()}" + (f": {why['code']}" if why else ""))
 
     def running(self) -> Operation:
-        """Returns the operation in progress that moves the job; there must be one."""
+        """Returns the operation in progress that moves the job."""
         found = operations.running(self.session, self.job.id)
         if found is None:
             raise LookupError(self.job.id)

@@ -1,4 +1,7 @@
-"""Requests of operations: they are stored, and the reconciler and the driver carry them out."""
+"""Requests of operations.
+
+A request stores an operation; the reconciler and the driver carry it out.
+"""
 
 from __future__ import annotations
 
@@ -259,7 +262,7 @@ def record_done(
     before: Revision,
     to: Revision,
 ) -> Operation:
-    """Stores an operation that is complete already, as no driver has to be replaced for it."""
+    """Stores an operation that no driver has to be replaced for."""
     operation = Operation(
         id=operation_id,
         job_id=job.id,
@@ -363,7 +366,10 @@ def _request(  # noqa: PLR0917 - the parts of a request
     message: str | None,
     **columns: Any,
 ) -> Operation:
-    """Stores an operation and its event; the message is by default the change in words."""
+    """Stores an operation and its event.
+
+    The message is by default the change in words.
+    """
     operation = Operation(
         id=operation_id,
         job_id=job.id,

@@ -150,7 +150,7 @@ class ShowStatus:
 
 @dataclass(frozen=True, slots=True)
 class CompleteStart:
-    """Completes a start: the job has processed its first input, or found none."""
+    """Completes a start, as the job has processed its first input."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ from keyscale.db.repositories import (
 )
 from keyscale.db.statuses import AttemptStage, SnapshotOwner
 from keyscale.errors import KeyscaleError
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
-    CheckpointStatus,
     Command,
     DriverState,
     HeartbeatResponse,

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.statuses import AttemptStage
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import (
-    OPERATORS_MAX,
-    REPORTED_SPLITS_MAX,
-    SUBTASKS_MAX,
-    CheckpointStatus,
-    DriverState,
-)
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import OPERATORS_MAX, REPORTED_SPLITS_MAX, SUBTASKS_MAX, DriverState
 from keyscale.state.doors.catalogue import UID_CHARACTERS_MAX
 from keyscale.state.doors.objects import canonical_url
 from keyscale.state.doors.paths import Layout, location_of

@@ -56,7 +56,7 @@ _ENDS = {
 
 
 def _events(**examples: dict[str, str]) -> dict[int | str, dict[str, Any]]:
-    """Returns the description of a stream: an example of each of its events."""
+    """Returns an example of each of the events of a stream."""
     content = {"text/event-stream": {"schema": {"type": "string"}, "examples": {**examples, **_ENDS}}}
     return {200: {"description": "Server-sent events.", "content": content}}
 

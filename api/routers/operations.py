@@ -1,4 +1,7 @@
-"""The routes of operations: one for all kinds, and a short form for each kind."""
+"""The routes of operations.
+
+One route is for all kinds; each kind has a short form.
+"""
 
 from typing import Annotated, Any
 
@@ -105,9 +108,10 @@ def stop_job(
 def drain_job(
     control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
 ) -> OperationAnswer:
-    """Processes the present input, fires all event-time timers, takes a savepoint and ends the job.
+    """Drains a job.
 
-    The drain is COMPLETED when the job is FINISHED.
+    It processes the present input, fires all event-time timers, takes a savepoint and ends the job. The drain is
+    COMPLETED when the job is FINISHED.
     """
     return _ask(control, user, job_id, OperationKind.DRAIN, request, response)
 

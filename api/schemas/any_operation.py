@@ -17,7 +17,7 @@ class StartOperation(StartRequest):
 
 
 class PlainOperation(OperationRequest):
-    """Stops, drains, cancels or restarts a job, or takes a checkpoint or savepoint of it."""
+    """Stops, drains, cancels or restarts a job, or takes a snapshot."""
 
     kind: Literal[
         OperationKind.STOP,

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import AliasChoices, Field
 
 from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 
 from .base import Answer, ListAnswer
 

@@ -1,4 +1,4 @@
-"""Operations: long actions on a job, with one id and one form for all kinds."""
+"""Operations: long actions on a job, of one form for all kinds."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ from keyscale.db.repositories import (
     snapshot_needs,
 )
 from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, Role
-from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import known_settings
 
 from ..database_clock import shared_now_ms

@@ -52,7 +52,9 @@ def carry_out(
     request: OperationRequest,
     begin: Callable[[Session, Job, str], Operation],
 ) -> OperationAnswer:
-    """Stores an operation; the same request with the same id again has the same answer.
+    """Stores an operation.
+
+    The same request with the same id again has the same answer.
 
     Args:
         context: The control plane.
@@ -81,7 +83,7 @@ def carry_out(
 
 
 def is_known(session: Session, request: OperationRequest) -> bool:
-    """Returns whether a request repeats an earlier one, so that nothing is checked before it."""
+    """Returns whether a request repeats an earlier request."""
     return request.id is not None and operations.find(session, request.id) is not None
 
 
@@ -204,9 +206,9 @@ def _answers(session: Session, rows: Sequence[Operation]) -> list[OperationAnswe
 
 
 def _find_repeated(session: Session, job: Job, operation_id: str, kind: OperationKind, digest: str) -> Operation | None:
-    """Returns the operation that an earlier, equal request has stored; the job is locked.
+    """Returns the operation that an earlier, equal request has stored.
 
-    An operation of a version before has no digest.
+    The job is locked. An operation of a version before has no digest.
     """
     operations.reserve_id(session, operation_id)
     found = operations.find(session, operation_id)

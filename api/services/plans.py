@@ -107,7 +107,7 @@ def plan(context: Context, user: Principal, reference: str, change: Specificatio
 
 
 def plan_return(context: Context, user: Principal, reference: str, number: int) -> PlanAnswer:
-    """Returns the effects of a return to an earlier revision with the current state.
+    """Returns the effects of a return to an earlier revision.
 
     Raises:
         RevisionNotFoundError: The job has no such revision.

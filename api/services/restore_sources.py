@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from keyscale.db.repositories import checkpoints, jobs, operations
 from keyscale.db.statuses import ClaimMode, RestoreMode
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.doors.bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.doors.catalogue import SnapshotKind

@@ -132,7 +132,10 @@ def update(
 
 
 def _kind_of(present: JobSpec, wanted: JobSpec, mode: UpgradeMode) -> OperationKind:
-    """Returns the kind of a change: a change of the parallelism alone is a rescale."""
+    """Returns the kind of a change.
+
+    A change of the parallelism alone is a rescale.
+    """
     is_other = wanted.parallelism != present.parallelism
     only_parallelism = is_other and present.model_copy(update={"parallelism": wanted.parallelism}) == wanted
     return OperationKind.RESCALE if only_parallelism and mode is UpgradeMode.SAVEPOINT else OperationKind.UPGRADE

@@ -1,4 +1,4 @@
-"""Savepoints: list, show and keep those that exist."""
+"""Savepoints: list, show and keep existing savepoints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
 from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 
 from ..errors import SavepointNotFoundError
 from ..schemas.savepoint import SavepointAnswer, SavepointList

@@ -13,7 +13,7 @@ from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, jobs, operations, snapshot_needs
 from keyscale.db.statuses import SnapshotOwner
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.doors.catalogue import claimant_of
 from keyscale.state.doors.paths import split_location
 

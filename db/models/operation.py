@@ -21,7 +21,7 @@ from ..statuses import SnapshotOwner
 
 
 class Operation(Base):
-    """An operation: a long action on a job, which survives the control plane.
+    """A long action on a job, which survives the control plane.
 
     A job has at most one operation in progress that moves it, beside checkpoints, savepoints and a cancel. The command
     that an operation sends to a driver is in the operation's row, as an operation has at most one. `old_attempt` has
@@ -92,7 +92,7 @@ class Operation(Base):
 
     @property
     def command_id(self) -> str:
-        """The id of its command, as drivers of the last version know it."""
+        """The id of its command, as earlier drivers know it."""
         return f"{self.kind.lower()}:{self.id}" if self.kind.is_change else self.id
 
     @property
@@ -102,5 +102,8 @@ class Operation(Base):
 
     @property
     def savepoint_owner(self) -> SnapshotOwner:
-        """The first owner of its savepoint: the platform, if it is taken for a change."""
+        """The first owner of its savepoint.
+
+        The savepoint of a change belongs to the platform.
+        """
         return SnapshotOwner.PLATFORM if self.kind.is_change else SnapshotOwner.USER

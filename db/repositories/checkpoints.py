@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, bindparam, delete, exists, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 
 from ..models import Checkpoint, CheckpointSubtask, Job
 from ..statuses import SnapshotOwner

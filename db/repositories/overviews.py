@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.operations import OperationStatus
 
 from ..models import Artifact, Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision

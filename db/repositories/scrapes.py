@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, func, literal, select, true
 
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 
 from ..models import Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
 from ..statuses import AttemptStage, DesiredState, JobStatus

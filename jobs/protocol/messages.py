@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionW
 
 from keyscale.metrics import LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
 
+from .checkpoint_status import CheckpointStatus
 from .measured import Measured, with_metrics
 from .operations import CommandKind
 from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
@@ -77,16 +78,6 @@ class DriverState(StrEnum):
     FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
     FAILED = "FAILED"  # terminal: see Heartbeat.failure
     FENCED = "FENCED"  # terminal: another attempt has taken over
-
-
-class CheckpointStatus(StrEnum):
-    """The status of a checkpoint or savepoint."""
-
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    SUBSUMED = "SUBSUMED"
-    DISCARDED = "DISCARDED"
 
 
 class FailureHistory(Message):

@@ -1,4 +1,4 @@
-"""Operations: the long actions on a job, and the commands that they send to drivers."""
+"""Operations: the long actions on a job, and their commands to drivers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OperationKind(StrEnum):
 
     @property
     def may_change_program(self) -> bool:
-        """Whether the new driver of a change may have other functions and state."""
+        """Whether the new driver may have other functions and state."""
         return self in {OperationKind.UPGRADE, OperationKind.ROLLBACK}
 
     @property

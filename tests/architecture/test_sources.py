@@ -22,7 +22,17 @@ DOORS = {f"keyscale.state.doors.{path.stem}" for path in (ROOT / "state" / "door
 FACADES = {"keyscale.client", "keyscale", "keyscale.state", "keyscale.testing", "keyscale.db.models", *DOORS}
 # Names of several modules that mean the same in each. Inside of `api`
 # and `db`, where every room has a module per noun of the REST API, names may repeat.
-SHARED_NAMES = {"artifact", "attempt", "backend", "checkpoints", "deleted_job", "errors", "kafka", "secret"}
+SHARED_NAMES = {
+    "artifact",
+    "attempt",
+    "backend",
+    "checkpoints",
+    "deleted_job",
+    "errors",
+    "kafka",
+    "operations",
+    "secret",
+}
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]
 

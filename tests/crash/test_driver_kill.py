@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointStatus, Counters, DriverState
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import Counters, DriverState
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
 from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT

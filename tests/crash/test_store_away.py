@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointStatus, DriverMetrics, DriverState
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import DriverMetrics, DriverState
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess
 from tests.support.servers.s3_server import RestartableS3Server

@@ -35,7 +35,8 @@ from keyscale.state.doors.paths import location_of
 from keyscale.syncpoint import reach
 
 from ...operators.failures import shown_message, typed_failure
-from ...protocol.messages import CheckpointReport, CheckpointStatus, SubtaskCheckpointReport
+from ...protocol.checkpoint_status import CheckpointStatus
+from ...protocol.messages import CheckpointReport, SubtaskCheckpointReport
 from ...spark_internals.parcels import Parcel
 from ..batch.source_order import stored_positions
 from ..errors import CheckpointTimeoutError

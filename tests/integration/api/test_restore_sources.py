@@ -10,7 +10,7 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint
 from keyscale.db.statuses import Role
 from keyscale.identifiers import JobId
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store

@@ -21,7 +21,7 @@ from keyscale.db.repositories import attempts, jobs, series
 from keyscale.db.repositories.series import DAYS, RINGS
 from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from keyscale.state.layout import Layout, location_of
 from tests.support.waiting import wait_until

@@ -49,7 +49,7 @@ from keyscale.db.repositories import (
 from keyscale.db.repositories.events import EventFilter
 from keyscale.db.repositories.pages import PageRequest
 from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.operations import (
     ChangePhase,
     CommandStatus,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment, CheckpointStatus, Command
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import Assignment, Command
 from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart

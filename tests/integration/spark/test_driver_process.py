@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.messages import CheckpointStatus, Command, DriverState
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import Command, DriverState
 from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkUse
 from keyscale.jobs.protocol.specification import CheckpointSettings

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Job, Operation
 from keyscale.db.statuses import SnapshotOwner
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.operations import CommandStatus, OperationKind, OperationStatus
 from keyscale.state.documents.manifest import (
     FileHandle,

@@ -8,7 +8,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import CheckpointStatus, Command
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT

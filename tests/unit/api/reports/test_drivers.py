@@ -14,10 +14,10 @@ from keyscale.api.reports.drivers import attach, heartbeat, report_checkpoint
 from keyscale.api.reports.report_validity import Reporter
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.db.statuses import AttemptStage, ClaimMode, RestoreMode
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     CheckpointReport,
-    CheckpointStatus,
     CommandResult,
     DriverMetrics,
     DriverState,

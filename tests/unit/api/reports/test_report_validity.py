@@ -14,9 +14,9 @@ from keyscale.api.reports.report_validity import (
     why_not_result,
 )
 from keyscale.db.statuses import AttemptStage
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     CheckpointReport,
-    CheckpointStatus,
     CommandResult,
     Commit,
     DriverState,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from keyscale.api.reports import stored_reports
 from keyscale.api.reports.stored_reports import store_checkpoint, store_heartbeat, subtask_columns
 from keyscale.db.models import Attempt, Checkpoint
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     CheckpointReport,
-    CheckpointStatus,
     Commit,
     DriverMetrics,
     DriverState,

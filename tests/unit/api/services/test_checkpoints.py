@@ -14,7 +14,7 @@ from keyscale.api.services.checkpoints import _operator, answer_of, quantile, sp
 from keyscale.db.models import Checkpoint, CheckpointSubtask
 from keyscale.db.repositories.attempts import Restores
 from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.floats(0, 1))

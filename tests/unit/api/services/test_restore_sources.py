@@ -18,7 +18,7 @@ from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Checkpoint, Job
 from keyscale.db.statuses import ClaimMode, RestoreMode, Role
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import Layout, location_of

@@ -12,7 +12,7 @@ from keyscale.api.services import snapshot_deletions as service
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint, Job, Operation
 from keyscale.db.statuses import JobStatus, Role
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.operations import CommandStatus
 
 SESSION: Any = None

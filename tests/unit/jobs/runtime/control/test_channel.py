@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     CheckpointReport,
-    CheckpointStatus,
     Command,
     CommandResult,
     DriverState,

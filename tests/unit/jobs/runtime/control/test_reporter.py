@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     AttachResponse,
     CheckpointReport,
-    CheckpointStatus,
     Command,
     CommandResult,
     Commit,

@@ -9,7 +9,7 @@ import pytest
 
 from keyscale.identifiers import CheckpointId, OperatorUid
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
-from keyscale.jobs.protocol.messages import CheckpointStatus
+from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import read_manifest
