@@ -10,6 +10,7 @@ import pytest
 
 from keyscale.api.cli.artifacts import upload_file
 from keyscale.client.errors import RefusedError
+from keyscale.client.keyscale import Keyscale
 from tests.support.control_plane.command_line import done, keyscale, refused
 from tests.support.control_plane.driverless_platform import SCRIPT
 
@@ -92,8 +93,9 @@ def test_a_job_is_created_with_values_that_the_advice_allows(platform: Platform,
 
 
 def test_the_token_is_in_the_file_that_the_advice_names(platform: Platform) -> None:
-    with pytest.raises(RefusedError) as caught:
-        platform.api.request("GET", "/v1/jobs", headers={"Authorization": "Bearer wrong"})
+    with pytest.raises(RefusedError) as caught, Keyscale(platform.url, "wrong") as stranger:
+        stranger.get("/v1/jobs")
     assert "`token`" in caught.value.problem["advice"]
     token = platform.context.settings.token_file.read_text().strip()
-    assert platform.api.request("GET", "/v1/jobs", headers={"Authorization": f"Bearer {token}"}).is_success
+    with Keyscale(platform.url, token) as user:
+        assert user.get("/v1/jobs")["jobs"]
