@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from keyscale.client.declarations.job_file import Content, read_declarations
 from keyscale.client.declarations.job_plan import Facts, JobPlan, Step, plan_jobs
 from keyscale.client.declarations.job_text import job_text
-from keyscale.client.errors import ClientError
+from keyscale.client.errors import ClientError, WaitTimeoutError
 
 from .session import Session, json_option, pass_session, timeout_option, wait_option
 from .setting_options import Pair
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from keyscale.client.keyscale import Keyscale
 
+TIMEOUT_EXIT_CODE = 3
 CHANGES_EXIT_CODE = 4
 """Of a dry run that finds something to do."""
 
@@ -94,16 +96,8 @@ def apply(
         for content in _new_files(plans, set(hashes.values())):
             artifact = client.artifacts.upload(content.path)
             hashes[artifact.id] = artifact.sha256
-        failed = False
-        for plan in plan_jobs(declarations, Facts(jobs, hashes), prune=labels):
-            try:
-                _carry_out(
-                    client, plan, message=message, keep_objects=not delete_objects, wait=wait, timeout_s=timeout_s
-                )
-            except ClientError as error:
-                failed = True
-                click.echo(f"{plan.name}: {error.code}: {error.message}\n  {error.advice}", err=True)
-        return 1 if failed else 0
+        manner = _Manner(message, keep_objects=not delete_objects, wait=wait, timeout_s=timeout_s)
+        return _carry_out_all(client, plan_jobs(declarations, Facts(jobs, hashes), prune=labels), manner)
 
 
 @click.command()
@@ -133,31 +127,47 @@ def export(session: Session, /, *, jobs: Sequence[str], directory: Path | None) 
         click.echo(f"{directory / name}.yaml")
 
 
-def _carry_out(
-    client: Keyscale,
-    plan: JobPlan,
-    *,
-    message: str | None,
-    keep_objects: bool,
-    wait: bool,
-    timeout_s: float | None,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How plans are carried out, as the options say it."""
+
+    message: str | None
+    keep_objects: bool
+    wait: bool
+    timeout_s: float | None
+
+
+def _carry_out_all(client: Keyscale, plans: Sequence[JobPlan], manner: _Manner) -> int:
+    """Carries plans out, also after one has failed; returns the exit code."""
+    errors: list[ClientError] = []
+    for plan in plans:
+        try:
+            _carry_out(client, plan, manner)
+        except ClientError as error:
+            errors.append(error)
+            click.echo(f"{plan.name}: {error.code}: {error.message}\n  {error.advice}", err=True)
+    if not errors:
+        return 0
+    return TIMEOUT_EXIT_CODE if all(isinstance(each, WaitTimeoutError) for each in errors) else 1
+
+
+def _carry_out(client: Keyscale, plan: JobPlan, manner: _Manner) -> None:
     for step in plan.steps:
         operation_id = None
         if step is Step.CREATE:
             _create(client, plan)
         elif step is Step.UPDATE and plan.present is not None and plan.spec is not None:
             patch = plan.patch(plan.spec)
-            operation_id = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=message).id
+            operation_id = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=manner.message).id
         elif step is Step.START:
             operation_id = client.jobs.start(plan.name).id
         elif step is Step.STOP:
             operation_id = client.jobs.stop(plan.name).id
         elif step is Step.DELETE:
-            client.jobs.delete(plan.name, keep_objects=keep_objects)
+            client.jobs.delete(plan.name, keep_objects=manner.keep_objects)
         is_last = step is plan.steps[-1]
-        if operation_id is not None and (wait or not is_last):
-            client.operations.wait(operation_id, timeout_s)
+        if operation_id is not None and (manner.wait or not is_last):
+            client.operations.wait(operation_id, manner.timeout_s)
         click.echo(f"{plan.name}: {_DONE[step]}", err=True)
 
 

@@ -57,7 +57,8 @@ def test_a_file_makes_a_job_and_changes_it_and_then_nothing(platform: Platform, 
 
 def test_a_job_runs_or_stops_as_its_file_says(platform: Platform, tmp_path: Path) -> None:
     file = job_file(tmp_path, "running", "state: RUNNING")
-    assert "running: create, start" in done(apply(platform, "-f", file, "--yes")).stdout
+    waited = apply(platform, "-f", file, "--yes", "--wait", "--timeout", 0)
+    assert (waited.exit_code, "running: create, start" in waited.stdout) == (3, True), "no driver runs here"
     assert shown(platform, "running")["status"]["desired"] == "RUNNING"
     assert apply(platform, "-f", file).stdout == "running: unchanged\n"
     job_file(tmp_path, "running")
