@@ -399,7 +399,7 @@ def _functions_with_defaults() -> list[Any]:
             if not name.startswith(PREFIXES):
                 continue
             for thing in list(vars(module).values()):
-                functions = vars(thing).values() if isinstance(thing, type) else [thing]
+                functions = list(vars(thing).values()) if isinstance(thing, type) else [thing]
                 for function in functions:
                     given = getattr(function, "__defaults__", None)
                     if isinstance(given, tuple) and any(_is_real(value) for value in given):
