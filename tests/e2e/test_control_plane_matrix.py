@@ -340,6 +340,6 @@ def check_change(stage: Stage, operation: str, change_id: str, before: Any, end:
     assert change["status"] in ({end} if end else {COMPLETED, ROLLED_BACK}), change["failure"]
     is_new = change["status"] == COMPLETED
     assert after["revision"] == (change["to_revision"] if is_new else before["revision"])
-    other = 3 - before["parallelism"] if operation == RESCALE and is_new else before["parallelism"]
+    other = 3 - before["spec"]["parallelism"] if operation == RESCALE and is_new else before["spec"]["parallelism"]
     assert after["spec"]["parallelism"] == after["status"]["attempt"]["parallelism"] == other
     assert after["status"]["attempt"]["revision"] == after["revision"]

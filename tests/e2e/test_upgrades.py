@@ -55,8 +55,8 @@ def start_a_script_that_raises(control_plane: RunningControlPlane) -> str:
 
 def assert_it_failed_with_the_scripts_message(control_plane: RunningControlPlane, name: str) -> None:
     failed = wait_until(lambda: has_failed(control_plane, name), SECONDS, what="the job to fail", poll=0.5)
-    assert failed["failure"]["code"]
-    assert "there is no such topic" in f"{failed['failure']['message']} {failed['failure']['traceback']}"
+    assert failed["status"]["failure"]["code"]
+    assert "there is no such topic" in f"{failed['status']['failure']}"
     assert keyscale(control_plane, "jobs", "show", name).exit_code == 0
     assert keyscale(control_plane, "jobs", "delete", name).exit_code == 0
 
