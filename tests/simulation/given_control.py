@@ -75,7 +75,9 @@ class GivenControl:
         if message.status is CheckpointStatus.COMPLETED and message.external_path is not None:
             self.completed.setdefault(job_id, []).append((message.external_path, message.checkpoint_id))
 
-    def assign(self, job_id: str, attempt: int, parallelism: int, **restore: object) -> Assignment:
+    def assign(
+        self, job_id: str, attempt: int, parallelism: int, *, restart: object = None, **restore: object
+    ) -> Assignment:
         """Makes an assignment, which the attempt's driver gets when it asks for work."""
         reported = [number for _, number in self.completed.get(job_id, [])]
         assignment = Assignment.model_validate(
@@ -88,6 +90,7 @@ class GivenControl:
                     "parallelism": parallelism,
                     "max_parallelism": MAX_PARALLELISM,
                     "checkpoints": self.assigned.model_dump(),
+                    "restart": restart,
                 },
                 "artifact_filename": "none.py",
                 "artifact_sha256": "0" * 64,

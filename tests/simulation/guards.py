@@ -21,8 +21,8 @@ from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.runtime.driver.coordinator import Coordinator
 from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.sinks.published import Step
-from keyscale.state.documents import checked_document, manifest
-from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
+from keyscale.state.documents import checked_document, job_counters, manifest
+from keyscale.state.documents.job_counters import NOTHING_COUNTED
 from keyscale.state.log import recovery, resolution
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.retention import deletion_plan
@@ -359,7 +359,7 @@ DATA_PLANE = (
     ),
     Guard(
         "An opening counts at least what the log counts.",
-        ((JobCounters, "at_least", lambda self, _: self),),
+        ((job_counters._Counters, "at_least", lambda self, _: self),),
         "counts",
         0,
     ),
