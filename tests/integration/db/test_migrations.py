@@ -167,14 +167,16 @@ def test_only_revisions_between_0_1_0_and_the_joined_ones_are_those_of_developme
 
 
 @contextmanager
-def migrated_from_0_1_0(postgres_url: str, fill: Callable[[Connection], None]) -> Iterator[Connection]:
-    """Yields a connection to a database that 0.1.0 has filled and this version has migrated."""
+def migrated_from_0_1_0(
+    postgres_url: str, fill: Callable[[Connection], None], revision: str = "0002"
+) -> Iterator[Connection]:
+    """Yields a connection to a database that 0.1.0, or another revision, has filled and this version has migrated."""
     engine = open_engine(postgres_url)
     config = alembic_config()
     try:
         with engine.begin() as connection:
             config.attributes["connection"] = connection
-            command.upgrade(config, "0002")
+            command.upgrade(config, revision)
             insert(connection, "artifacts", id="a", kind="PYTHON")
             fill(connection)
         migrate(engine)
@@ -262,6 +264,44 @@ def test_a_rescale_that_0_1_0_left_in_progress_leads_from_one_revision_to_anothe
         assert rows(connection, "SELECT number, revision FROM attempts ORDER BY number") == [(1, 1), (2, 2), (3, 1)]
         changes = "SELECT id, kind, upgrade_mode, from_revision, to_revision FROM operations ORDER BY id"
         assert rows(connection, changes) == [("q", "RESCALE", "SAVEPOINT", 1, 1), ("r", "RESCALE", "SAVEPOINT", 1, 2)]
+
+
+def test_changes_and_commands_become_operations_with_their_ids(postgres_url: str) -> None:
+    def fill(connection: Connection) -> None:
+        for job, status, desired, stop in (
+            ("r", "RESCALING", "RUNNING", None),
+            ("s", "SAVEPOINTING", "STOPPED", "stop"),
+            ("t", "STOPPED", "STOPPED", "stopped"),
+        ):
+            insert(connection, "jobs", id=job, name=job, status=status, desired=desired, stop_operation_id=stop)
+        for change, job, kind, status, code in (
+            ("c1", "r", "RESCALE", "IN_PROGRESS", None),
+            ("c2", "t", "UPGRADE", "ROLLED_BACK", "CHANGE_CANCELLED"),
+            ("c3", "t", "UPGRADE", "ROLLED_BACK", "JOB_FUNCTION_FAILED"),
+        ):
+            failure = None if code is None else {"code": code}
+            insert(connection, "changes", id=change, job_id=job, kind=kind, status=status, failure=failure)
+        for command_id, job, kind, status, drain in (
+            ("rescale:c1", "r", "STOP_WITH_SAVEPOINT", "IN_PROGRESS", False),
+            ("sp", "r", "SAVEPOINT", "IN_PROGRESS", False),
+            ("stop", "s", "STOP_WITH_SAVEPOINT", "COMPLETED", True),  # its job has not ended yet
+            ("stopped", "t", "STOP_WITH_SAVEPOINT", "COMPLETED", False),
+        ):
+            insert(connection, "commands", id=command_id, job_id=job, kind=kind, status=status, drain=drain)
+
+    with migrated_from_0_1_0(postgres_url, fill, "0030") as connection:
+        found = rows(connection, "SELECT id, job_id, kind, status, command_status FROM operations ORDER BY id")
+        assert found == [
+            ("c1", "r", "RESCALE", "IN_PROGRESS", "IN_PROGRESS"),
+            ("c2", "t", "UPGRADE", "CANCELLED", None),
+            ("c3", "t", "UPGRADE", "ROLLED_BACK", None),
+            ("sp", "r", "SAVEPOINT", "IN_PROGRESS", "IN_PROGRESS"),
+            ("stop", "s", "DRAIN", "IN_PROGRESS", "COMPLETED"),
+            ("stopped", "t", "STOP", "COMPLETED", "COMPLETED"),
+        ]
+        assert rows(connection, "SELECT id, failure ->> 'code' FROM operations WHERE failure ? 'code'") == [
+            ("c3", "JOB_FUNCTION_FAILED")
+        ]
 
 
 def test_the_last_heartbeat_of_an_attempt_of_0_1_0_is_kept(postgres_url: str) -> None:
