@@ -46,7 +46,7 @@ _CHECKPOINTS = 20
 
 # What `fill` has written becomes the history of jobs that run.
 _RUN = (
-    "UPDATE revisions SET restart = NULL",
+    "UPDATE revisions SET spec = jsonb_set(spec, '{restart}', 'null')",
     """UPDATE attempts SET stage = 'ACTIVE', reaped = false, ended_at_ms = NULL, revision = 3, attached_at_ms = :now,
            assigned_at_ms = :now, running_at_ms = :now, launched_at_ms = :now,
            caught_up_at_ms = :now, settled_at_ms = :now, launched_on = :place, pid = :pid,
