@@ -7,6 +7,7 @@ docs/errors.md explains every class under its code. Messages (`detail`) never ho
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from keyscale.errors import KeyscaleError
@@ -71,8 +72,8 @@ class RequestInvalidError(ApiError):
         It has no values, because they may hold a secret.
         """
         errors = [
-            {"field": storable(".".join(str(part) for part in (*place, *found["loc"]))), "message": found["msg"]}
-            for found in failed.errors()
+            {"field": storable(".".join(map(str, (*place, *field)))), "message": message}
+            for field, message in map(_field_and_message, failed.errors())
         ]
         named = ", ".join(found["field"] for found in errors[:3])
         return cls(f"not valid: {named}", errors)
@@ -81,6 +82,21 @@ class RequestInvalidError(ApiError):
     def more(self) -> dict[str, Any]:
         """Returns the wrong fields, if they are known."""
         return {"errors": self._errors} if self._errors else {}
+
+
+def _field_and_message(found: Mapping[str, Any]) -> tuple[tuple[str | int, ...], str]:
+    """Returns the place of a wrong field, and the message about it.
+
+    pydantic says of a field that chooses between models, such as `kind`, what it is in Python.
+    """
+    field, message, kind = tuple(found["loc"]), str(found["msg"]), found.get("type", "")
+    if not kind.startswith("union_tag_"):
+        return field, message
+    chooser = found["ctx"]["discriminator"].strip("'")
+    if kind == "union_tag_not_found":
+        return (*field, chooser), "Field required"
+    allowed = re.findall(r"'([^']*)'", found["ctx"]["expected_tags"])
+    return (*field, chooser), f"Input should be one of {', '.join(allowed)}"
 
 
 class CursorInvalidError(ApiError):

@@ -148,11 +148,12 @@ def step_line(step: dict[str, Any]) -> str:
 def verdict_line(answer: dict[str, Any]) -> str:
     """Returns the line that shows how a change ended."""
     downtime = answer["downtime_ms"]
-    led = (
-        f"{answer['from_parallelism']} -> {answer['to_parallelism']}"
-        if answer["kind"] == "RESCALE"
-        else f"revision {answer['from_revision']} -> {answer['to_revision']}"
-    )
+    if answer["kind"] == "RESCALE":
+        led = f"{answer['from_parallelism']} -> {answer['to_parallelism']}"
+    elif answer["kind"] == "RESTART":
+        led = f"a new driver of revision {answer['to_revision']}"
+    else:
+        led = f"revision {answer['from_revision']} -> {answer['to_revision']}"
     return f"{answer['status']}: {led} in {duration_text(answer['duration_ms'] or 0)}" + (
         f", downtime {duration_text(downtime)}" if downtime is not None else ""
     )

@@ -1,10 +1,34 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
-from keyscale.api.errors import StoreUnavailableError
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from keyscale.api.errors import RequestInvalidError, StoreUnavailableError
+from keyscale.api.schemas.any_operation import AnyOperation
 
 
 def test_an_error_survives_pickling_with_its_message() -> None:
     copy = pickle.loads(pickle.dumps(StoreUnavailableError("it is away")))  # noqa: S301 - our own bytes
     assert (copy.detail, copy.code) == ("it is away", "STORE_UNAVAILABLE")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "message"),
+    [
+        ({"kind": "NOPE"}, "body.kind", "Input should be one of START, STOP,"),
+        ({"id": "x"}, "body.kind", "Field required"),
+        ({"kind": "RESCALE", "parallelism": 2, "revision": 1}, "body.RESCALE.revision", "Extra inputs"),
+    ],
+)
+def test_a_request_of_no_known_kind_is_refused_in_words_of_the_api(
+    body: dict[str, Any], field: str, message: str
+) -> None:
+    with pytest.raises(ValidationError) as failed:
+        TypeAdapter(AnyOperation).validate_python(body)
+    [wrong] = RequestInvalidError.of(failed.value, "body").more["errors"]
+    assert (wrong["field"], wrong["message"][: len(message)]) == (field, message)
+    assert "NOPE" not in wrong["message"]
+    assert "<" not in wrong["message"]

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from keyscale.api.schemas.base import NAME_PATTERN, Labels
 from keyscale.jobs.protocol.chosen import Chosen
+from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.jobs.protocol.specification import JobSpec
 
@@ -212,8 +213,17 @@ def _message(model: type[JobDocument | JobSpec], error: Any, file: Path, lines: 
     field = ".".join(str(each) for each in (*outer, *error["loc"]))
     text = error["msg"]
     if error["type"] == "extra_forbidden":
-        text = f"the field is unknown{_nearest(str(error['loc'][-1]), model.model_fields)}"
+        text = f"the field is unknown{_nearest(str(path[-1]), _fields_beside(model, path[len(outer) : -1]))}"
     return f"{file}:{lines[path]}: {field}: {text}" if field else f"{file}:{lines[path]}: {text}"
+
+
+def _fields_beside(model: type[JobDocument | JobSpec], parent: Place) -> Iterable[str]:
+    """Returns the fields that a part of a document may have."""
+    if not parent:
+        return model.model_fields
+    within = ".".join(map(str, parent)) + "."
+    paths = (setting.path for setting in declared_settings())
+    return {path.removeprefix(within).partition(".")[0] for path in paths if path.startswith(within)}
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:

@@ -474,6 +474,12 @@ def test_what_has_failed_is_said_with_its_reason(
     assert shown in failed(command).stderr.replace("\n", " ")
 
 
+def test_a_restart_says_that_a_new_driver_runs_the_same_revision(asked: ControlPlane) -> None:
+    asked.answers["POST /v1/jobs/flights/restart"] = [{**CHANGE, "kind": "RESTART", "to_revision": 7}]
+    asked.answers["GET /v1/operations/c"] = [{**CHANGE, "kind": "RESTART", "to_revision": 7}]
+    assert "COMPLETED: a new driver of revision 7 in" in done(keyscale("jobs", "restart", "flights")).stdout
+
+
 def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> None:
     asked.answers["PATCH /v1/jobs/flights"] = [{**CHANGE, "status": "IN_PROGRESS"}]
     going_on = {**CHANGE, "status": "IN_PROGRESS", "phases": [{**PHASES[0], "ended_at_ms": None}]}

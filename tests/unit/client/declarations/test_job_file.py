@@ -84,7 +84,12 @@ def test_a_directory_declares_the_jobs_of_all_its_files(directory: Path) -> None
         (
             "  checkpoints: {interval_ms: 5000}",
             "  checkpoints: {interval: 5000}",
-            ":14: spec.checkpoints.interval: the field is unknown",
+            ":14: spec.checkpoints.interval: the field is unknown; do you mean interval_ms?",
+        ),
+        (
+            "  checkpoints: {interval_ms: 5000}",
+            "  restart:\n    type: fixed-delay\n    attempt: 3",
+            ":16: spec.restart.fixed-delay.attempt: the field is unknown; do you mean attempts?",
         ),
         (
             "  checkpoints: {interval_ms: 5000}",
