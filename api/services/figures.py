@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..schemas.job import AttemptSummaryAnswer
 
 KNOWN_WHILE_IDLE = ("input_rate", "busy_ratio")
-"""The metrics that a driver knows before its first batch, if there is no input."""
+"""The metrics that a driver knows before its first batch, while its sources are empty."""
 REPORTED_GAUGES = tuple(
     metric for metric in FIGURES if metric.kind is GAUGE and metric.reported_as and metric.name != "lag_records"
 )

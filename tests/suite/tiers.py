@@ -14,7 +14,7 @@ REAL_FIXTURES = {"postgres_server", "migrated_template", "control_plane", "spark
 GROUPS = {"spark": "spark", "kafka": "spark", "browser": "browser"}
 """The worker of the tests that share an expensive thing, by the fixture which they share."""
 SHORT_FILES = "tests/unit/api/"
-"""The folder of the files that fill the gaps between workers at the end of a run: none of them takes long."""
+"""The folder of short files of tests, which fill the gaps between workers at the end of a run."""
 
 
 def arrange(items: list[pytest.Item]) -> None:
