@@ -27,6 +27,7 @@ from .steps import (
     Launch,
     MarkReaped,
     ReassignStop,
+    ReplaceAttempt,
     ResumeJob,
     SettleJob,
     ShowStatus,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from .steps import Step
 
 DEFAULT_TIMEOUTS = Timeouts()
+STOP_TRIES_MAX = 3
+"""How many drivers a stop begins, one after the other, to take its savepoint."""
 
 
 def next_step(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | None:
@@ -58,8 +61,9 @@ def waits_for_news(facts: JobFacts) -> bool:
     the job's status has lasted matters.
     """
     is_settled = facts.status is JobStatus.RUNNING and facts.desired is DesiredState.RUNNING
-    is_moved = facts.change is not None or facts.is_starting
-    return is_settled and not is_moved and facts.active is not None and facts.standby is None and not facts.ended
+    return (
+        is_settled and facts.change is None and facts.active is not None and facts.standby is None and not facts.ended
+    )
 
 
 def status_of(facts: JobFacts) -> JobStatus:
@@ -177,11 +181,15 @@ def _stop(facts: JobFacts, stop: CommandFacts, timeouts: Timeouts) -> Step | Non
             return SettleJob(JobStatus.FINISHED if stop.drain else JobStatus.STOPPED)
         return None
     if _has_no_driver(facts, stop):
-        why = "no driver ran that could take a savepoint: the next start continues from the last checkpoint"
-        return StopWithoutSavepoint(failure("STOPPED_WITHOUT_SAVEPOINT", why))
+        return _without_savepoint("no driver ran that could take a savepoint")
     if facts.active is None or outcome is Outcome.FINISHED:
         return _run(facts, timeouts)
     return _pursue_stop(facts, facts.active, outcome, stop, timeouts)
+
+
+def _without_savepoint(why: str) -> StopWithoutSavepoint:
+    message = f"{why}; the job is stopped, and the next start continues from its last checkpoint"
+    return StopWithoutSavepoint(failure("STOPPED_WITHOUT_SAVEPOINT", message))
 
 
 def _has_no_driver(facts: JobFacts, stop: CommandFacts) -> bool:
@@ -200,7 +208,13 @@ def _pursue_stop(
 ) -> Step | None:
     """Decides for a stop command without a result."""
     if outcome is not None:
-        return CheckSavepoint(stop.operation_id, missing=replace_or_fail(facts, active, outcome, timeouts))
+        missing = replace_or_fail(facts, active, outcome, timeouts)
+        if stop.tries >= STOP_TRIES_MAX and isinstance(missing, ReplaceAttempt):
+            ended = f"{stop.tries + 1} drivers in a row ended before the savepoint, the last one with"
+            missing = _without_savepoint(f"{ended} {missing.failure['code']}: {missing.failure['message']}")
+        silence = f"the object store did not say within {timeouts.store_ms // 1000} s whether the savepoint is complete"
+        unanswered = _without_savepoint(f"the driver ended during the stop, and {silence}")
+        return CheckSavepoint(stop.operation_id, missing=missing, unanswered=unanswered)
     if stop.attempt != active.number:
         return ReassignStop(stop.operation_id, active.number)
     return None

@@ -80,7 +80,7 @@ class FactReader:
             earlier=_earlier(session, job, active) if active is not None and active.failure is not None else (),
             has_failure=job.failure is not None,
             ended=tuple(self.of_attempt(attempt) for attempt in attempts.unreaped(session, job.id)),
-            stop=self._command(running) if running is not None and running.kind in STOPS else None,
+            stop=self._stop(session, running) if running is not None and running.kind in STOPS else None,
             is_starting=running is not None and running.kind is OperationKind.START,
         )
         if running is None or not running.kind.is_change:
@@ -130,6 +130,10 @@ class FactReader:
 
     def _silent_ms(self, job_id: str, attempt: int, heartbeat_at_ms: int | None, attached_at_ms: int | None) -> int:
         return self._stopwatch.elapsed_ms((job_id, attempt, "heartbeat"), (heartbeat_at_ms, attached_at_ms))
+
+    def _stop(self, session: Session, stop: Operation) -> CommandFacts | None:
+        command = self._command(stop)
+        return command and replace(command, tries=attempts.count_since(session, stop.job_id, stop.requested_at_ms))
 
     def _command(self, operation: Operation) -> CommandFacts | None:
         if operation.command_status is None:

@@ -58,6 +58,7 @@ class Timeouts:
             driver waits for its turn to start does not count, here and in `restore_ms`.
         savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
+        store_ms: From the first question until a store is given up that does not say whether a savepoint exists.
         exit_ms: From the end of an attempt until its processes are killed.
         restore_ms: The new drivers of a change must have restored the state after this time.
         verify_ms: After this time a restored job must have committed a first batch, or have reported that it has no
@@ -76,6 +77,7 @@ class Timeouts:
     request_ms: int = 300_000
     savepoint_ms: int = 60_000
     stop_ms: int = 20_000
+    store_ms: int = 60_000
     exit_ms: int = 10_000
     restore_ms: int = 600_000
     verify_ms: int = 120_000
@@ -132,11 +134,17 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class CommandFacts:
-    """A command to stop with a savepoint, for stops and changes."""
+    """A command to stop with a savepoint, for stops and changes.
+
+    Attributes:
+        attempt: The attempt that has the command.
+        tries: How many drivers a stop has begun since its request, each after the end of another driver.
+    """
 
     operation_id: str
     status: CommandStatus
     attempt: int
+    tries: int = 0
     drain: bool = False
     status_age_ms: int = 0
     failure: Mapping[str, Any] | None = None

@@ -99,7 +99,7 @@ class Pursuit:
         self._store = store
         self._is_closing = is_closing
         # A new leader measures every silence from now on: it hears a driver out before it replaces it.
-        stopwatch = Stopwatch()
+        self._stopwatch = stopwatch = Stopwatch()
         self._starts = None if starts_at_once is None else StartQueue(launcher, starts_at_once, stopwatch, timeouts)
         self._reader = FactReader(launcher, stopwatch, timeouts, self._starts)
         self._timeouts = timeouts
@@ -279,17 +279,21 @@ class Pursuit:
             job, operation = jobs.lock(session, job_id), operations.find(session, step.operation_id)
         if job is None or operation is None:
             return False
+        missing: Step = step.missing
         try:
             found = self._store.find_savepoint(job.store_url, job_id, operation.id)
         except StoreUnavailableError as error:
             logger.warning("job %s: the store does not answer whether the savepoint exists: %s", job_id, error.detail)
-            return False
+            refused_ms = self._stopwatch.elapsed_ms(("savepoint", operation.id), operation.old_attempt)
+            if refused_ms <= self._timeouts.store_ms:
+                return False
+            found, missing = None, step.unanswered or step.missing
         with self._leadership.transaction() as session:
             job, operation = jobs.lock(session, job_id), operations.find(session, step.operation_id, lock=True)
             if job is None or operation is None or operation.command_status is not CommandStatus.IN_PROGRESS:
                 return True
             if found is None:
-                apply(step.missing, JobTransaction(session, job))
+                apply(missing, JobTransaction(session, job))
             else:
                 checkpoints.store_published(
                     session,

@@ -167,10 +167,12 @@ class CheckSavepoint:
     Attributes:
         operation_id: The operation that takes the savepoint. Its command is completed if the savepoint exists.
         missing: The step to take if the savepoint does not exist.
+        unanswered: The step to take if the store does not answer for too long; None: the same step.
     """
 
     operation_id: str
-    missing: ReplaceAttempt | FailJob | AbandonChange
+    missing: ReplaceAttempt | FailJob | AbandonChange | StopWithoutSavepoint
+    unanswered: StopWithoutSavepoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,12 @@ def count_after(session: Session, job_id: str, number: int, causes: Collection[s
     return session.scalar(counted) or 0
 
 
+def count_since(session: Session, job_id: str, at_ms: int) -> int:
+    """Counts a job's attempts that were created since a time."""
+    counted = select(func.count()).where(Attempt.job_id == job_id, Attempt.created_at_ms >= at_ms)
+    return session.scalar(counted) or 0
+
+
 _RESTORES = (
     select(func.count().over(), Attempt.restored_at_ms, Attempt.restore_from)
     .where(

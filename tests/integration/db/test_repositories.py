@@ -221,6 +221,12 @@ class TestAttempts:
         rows.attempt(7, job_id="other", cause="rescale")
         assert attempts.count_after(rows.session, "mine", 3, ("rescale", "upgrade")) == 2
 
+    def test_only_attempts_created_since_a_time_count(self, rows: Rows) -> None:
+        for number, created_at_ms in ((3, 8), (4, 9), (5, 10)):
+            rows.attempt(number, created_at_ms=created_at_ms)
+        rows.attempt(7, job_id="other", created_at_ms=9)
+        assert attempts.count_since(rows.session, "mine", 9) == 2
+
     def test_the_newest_finished_restore_is_shown_with_the_number_of_all(self, rows: Rows) -> None:
         assert attempts.restores(rows.session, "mine") is None
         rows.attempt(1, restore_from="a", restored_at_ms=90)
@@ -661,6 +667,30 @@ class TestJobSigns:
             marks.append(job_signs.to_reconcile(rows.session)[0].mark)
         assert len(set(marks)) == 4, marks
         assert marks[3] == marks[4], "the heartbeat"
+
+    def test_the_mark_of_a_start_differs_when_its_driver_reads_input_or_waits_for_it(self, rows: Rows) -> None:
+        rows.set_job(desired=DesiredState.RUNNING)
+        start = rows.change("start", kind=OperationKind.START, status=OperationStatus.IN_PROGRESS)
+        active = rows.attempt(1, stage=AttemptStage.ACTIVE, metrics={"input_batches": 0, "waits_for_input": False})
+        marks = [job_signs.to_reconcile(rows.session)[0].mark]
+        for metrics in (
+            {"input_batches": 0, "waits_for_input": True},
+            {"input_batches": 1, "waits_for_input": False},
+            {"input_batches": 2, "waits_for_input": False},
+        ):
+            active.metrics = metrics
+            rows.session.flush()
+            marks.append(job_signs.to_reconcile(rows.session)[0].mark)
+        assert len(set(marks)) == 3
+        assert marks[2] == marks[3], "further input"
+        start.status = OperationStatus.COMPLETED
+        rows.session.flush()
+        marks = []
+        for waits in (True, False):
+            active.metrics = {"input_batches": 2, "waits_for_input": waits}
+            rows.session.flush()
+            marks.append(job_signs.to_reconcile(rows.session)[0].mark)
+        assert marks[0] == marks[1], "the start has ended"
 
 
 class TestJobs:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle.decision import next_step, status_of
+from keyscale.api.lifecycle.decision import STOP_TRIES_MAX, next_step, status_of
 from keyscale.api.lifecycle.facts import JobFacts, Timeouts
 from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.steps import (
@@ -32,6 +32,7 @@ from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.restart import FATAL_CODES
+from keyscale.jobs.protocol.specification import FixedDelayRestart
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, job, lost, step_of
 
 # --- running --------------------------------------------------------------------------------------------------------
@@ -212,6 +213,25 @@ def test_drivers_that_die_in_a_stop_are_replaced_with_longer_and_longer_delays_t
     assert isinstance(step, CheckSavepoint)
     assert isinstance(step.missing, ReplaceAttempt)
     assert (step.missing.consecutive_failures, step.missing.backoff_ms) == (4, 4000)
+
+
+def test_a_stop_whose_store_does_not_answer_ends_without_a_savepoint() -> None:
+    step = step_of(stopping(active=lost()))
+    assert isinstance(step, CheckSavepoint)
+    assert step.unanswered is not None
+    assert step.unanswered.failure["code"] == "STOPPED_WITHOUT_SAVEPOINT"
+    assert "did not say within 60 s whether the savepoint is complete" in step.unanswered.failure["message"]
+
+
+def test_a_stop_is_given_up_after_drivers_that_die_one_after_the_other() -> None:
+    endless = FixedDelayRestart(attempts=99)
+    for tries, missing in ((STOP_TRIES_MAX - 1, ReplaceAttempt), (STOP_TRIES_MAX, StopWithoutSavepoint)):
+        step = step_of(stopping(active=lost(), restart=endless, stop=command(tries=tries)))
+        assert isinstance(step, CheckSavepoint)
+        assert isinstance(step.missing, missing)
+    failed = attempt(driver_state=DriverState.FAILED, failure={"code": "JOB_NOT_PICKLABLE", "message": "m"})
+    step = step_of(stopping(active=failed, stop=command(tries=STOP_TRIES_MAX)))
+    assert isinstance(step.missing, FailJob), "a failure that no restart can help stays the job's failure"
 
 
 def test_a_stop_without_a_savepoint_is_repeated_by_the_next_attempt() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,9 +13,11 @@ from sqlalchemy.exc import OperationalError
 from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import pursuit, steps
+from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
 from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
 from keyscale.api.lifecycle.pursuit import Pursuit, Waiting
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.models import Attempt, Job, Operation, Revision
 from keyscale.db.statuses import DesiredState, JobStatus
@@ -225,6 +228,26 @@ def test_nothing_is_decided_about_a_savepoint_while_the_store_is_away(platform: 
     platform.command, platform.is_store_away = command(), True
     assert not platform.take(CHECK)
     assert platform.applied == []
+
+
+@pytest.mark.parametrize("unanswered", [steps.StopWithoutSavepoint(FAILURE), None])
+def test_a_store_that_stays_away_is_given_up(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, unanswered: steps.StopWithoutSavepoint | None
+) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(pursuit, "Stopwatch", lambda: Stopwatch(lambda: now_s[0]))
+    platform.command, platform.is_store_away = command(), True
+    waiting, check = platform.pursuit(), replace(CHECK, unanswered=unanswered)
+    assert not waiting._take_outside_step("job", check)
+    now_s[0] += DEFAULT_TIMEOUTS.store_ms / 1000
+    assert not waiting._take_outside_step("job", check)
+    now_s[0] += 0.01
+    platform.command.old_attempt = 5
+    assert not waiting._take_outside_step("job", check), "the next driver has the whole time"
+    now_s[0] += DEFAULT_TIMEOUTS.store_ms / 1000 + 0.01
+    assert platform.applied == []
+    assert waiting._take_outside_step("job", check)
+    assert platform.applied == [unanswered or CHECK.missing]
 
 
 @pytest.mark.parametrize(
