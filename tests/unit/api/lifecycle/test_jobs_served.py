@@ -149,6 +149,7 @@ def test_a_request_ends_the_pause_after_failed_steps_in_the_same_round(rounds: R
     [
         (True, {}),
         (False, {"status": JobStatus.SUBMITTING}),
+        (True, {"is_starting": True}),
         (False, {"active": None}),
         (False, {"standby": RUNNING}),
         (False, {"ended": (RUNNING,)}),
