@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from keyscale.certificates import trusted_certificates
-from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.vocabulary import Role
 
 from .errors import SettingInvalidError
 from .job_limits import JobLimits

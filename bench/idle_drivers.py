@@ -14,17 +14,11 @@ from hashlib import md5
 from urllib.parse import urlsplit
 
 from keyscale.clock import now_ms
-from keyscale.jobs.protocol.messages import (
-    Commit,
-    DriverState,
-    GraphNode,
-    Heartbeat,
-    OperatorMetrics,
-    SubtaskMetrics,
-)
+from keyscale.jobs.protocol.messages import Commit, GraphNode, Heartbeat, OperatorMetrics, SubtaskMetrics
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import HEARTBEAT_INTERVAL_SECONDS, QUIET_SECONDS, WAIT_SECONDS
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.vocabulary import DriverState
 
 ATTEMPT = 1
 _SUBTASKS = 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.jobs.protocol.operations import CHANGES, CommandKind, OperationStatus
+from keyscale.vocabulary import CHANGES, CommandKind, OperationStatus
 
 EVENT_KINDS = frozenset(
     {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from keyscale.db.job_scope import JobScope
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 from ..database_clock import shared_now_ms
 from ..errors import TokenMissingError

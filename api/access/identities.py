@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Depends, Request
 
 from keyscale.db.repositories import artifacts, attempts, events, jobs, replicas
-from keyscale.db.statuses import AttemptStage, Role
 from keyscale.jobs.protocol.storable_text import is_storable
+from keyscale.vocabulary import AttemptStage, Role
 
 from ..errors import (
     ArtifactNotFoundError,

@@ -21,7 +21,7 @@ from joserfc.jwk import KeySet
 
 from keyscale.certificates import trusted_certificates
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 from ..errors import IssuerUnavailableError, RoleMissingError, TokenMissingError
 from .principal import Principal

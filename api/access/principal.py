@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import tokens
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 from ..database_clock import shared_now_ms
 from ..errors import TokenExpiredError, TokenMissingError, TokenRevokedError

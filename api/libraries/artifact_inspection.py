@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from keyscale.db.statuses import ArtifactKind
+from keyscale.vocabulary import ArtifactKind
 
 from ..errors import ArtifactInvalidError
 from . import artifact_inspector

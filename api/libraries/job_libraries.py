@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import artifacts
-from keyscale.db.statuses import ArtifactKind
 from keyscale.jobs.protocol.messages import LibraryFile
+from keyscale.vocabulary import ArtifactKind
 
 from ..errors import ArtifactNotFoundError, ArtifactNotRunnableError, LibraryInvalidError
 from .contents import Contents

@@ -13,8 +13,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from keyscale.db.statuses import ArtifactKind
 from keyscale.jobs.protocol.specification import LIBRARIES_MAX
+from keyscale.vocabulary import ArtifactKind
 
 from ..errors import (
     ArtifactInvalidError,

@@ -9,9 +9,16 @@ from functools import singledispatch
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, series
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationStatus, UpgradeMode
 from keyscale.units import duration_text
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    OperationStatus,
+    UpgradeMode,
+)
 
 from . import steps
 from .change_phases import cause_of

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, UpgradeMode
+from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, OperationKind, UpgradeMode
 
 from .outcomes import Outcome, failure, failure_of, may_pass, outcome_of
 from .steps import (

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind
+from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, DriverState, JobStatus, OperationKind
 
 from ..launching.processes import ProcessState
 from .change_phases import next_change_step

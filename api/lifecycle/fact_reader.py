@@ -10,11 +10,10 @@ from pydantic import TypeAdapter
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, operations, revisions
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory
-from keyscale.jobs.protocol.operations import STOPS, ChangePhase, OperationKind, UpgradeMode
+from keyscale.jobs.protocol.messages import FailureHistory
 from keyscale.jobs.protocol.restart import delay_ms_max
 from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
+from keyscale.vocabulary import STOPS, AttemptStage, ChangePhase, DriverState, OperationKind, UpgradeMode
 
 from ..job_spec import spec_of
 from ..launching.processes import ProcessState

@@ -8,17 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory
-from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
+from keyscale.jobs.protocol.messages import FailureHistory
+from keyscale.vocabulary import DriverState, OperationKind, UpgradeMode
 
 from ..launching.processes import ProcessState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.db.statuses import DesiredState, JobStatus
-    from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
     from keyscale.jobs.protocol.specification import RestartStrategy
+    from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus
 
     from .repeated_faults import EarlierRun
 

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING, Any
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Revision
 from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, series
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationStatus
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    OperationStatus,
+    RestoreMode,
+)
 
 from .change_phases import CANCELLED
 from .job_totals import added_totals, known_before, with_log_counters

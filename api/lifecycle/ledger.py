@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import ChangePhase
-
-from ..schemas.operation import LedgerStep
+from keyscale.vocabulary import ChangePhase, LedgerStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import events
-from keyscale.jobs.protocol.operations import STOPS, CommandStatus, OperationKind, OperationStatus
+from keyscale.vocabulary import STOPS, CommandStatus, OperationKind, OperationStatus
 
 from .outcomes import failure
 

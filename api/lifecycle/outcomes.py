@@ -8,8 +8,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.protocol.restart import FATAL_CODES, PASSING_FAULTS, GiveUp, next_restart, with_failure
+from keyscale.vocabulary import DriverState
 
 from ..launching.processes import ProcessState
 from .repeated_faults import REPETITIONS_MAX, is_repeated

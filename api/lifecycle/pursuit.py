@@ -10,8 +10,7 @@ from keyscale import syncpoint
 from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away
 from keyscale.db.repositories import attempts, checkpoints, jobs, operations, revisions
-from keyscale.db.statuses import RestoreMode
-from keyscale.jobs.protocol.operations import CommandStatus
+from keyscale.vocabulary import CommandStatus, RestoreMode
 
 from ..errors import LeadershipLostError, PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import artifacts, attempts
-from keyscale.db.statuses import AttemptStage, RestoreMode
 from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
 from keyscale.state.doors.catalogue import JobRecord, RecordedArtifact, RecordedOrigin, RecordedRestore
 from keyscale.state.doors.paths import job_of_manifest, split_location
+from keyscale.vocabulary import AttemptStage, RestoreMode
 
 from ..job_spec import spec_of
 from ..libraries.jar_rules import PACKAGE_PREFIX

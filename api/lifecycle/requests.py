@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from keyscale.clock import now_ms
 from keyscale.db.models import Operation, Revision
 from keyscale.db.repositories import attempts, events, operations, revisions
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
-from keyscale.jobs.protocol.operations import (
+from keyscale.vocabulary import (
+    AttemptStage,
     ChangePhase,
     CommandStatus,
+    DesiredState,
+    JobStatus,
     OperationKind,
     OperationStatus,
     UpgradeMode,

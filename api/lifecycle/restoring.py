@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.statuses import ClaimMode, RestoreMode
-from keyscale.jobs.protocol.operations import UpgradeMode
+from keyscale.vocabulary import ClaimMode, RestoreMode, UpgradeMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

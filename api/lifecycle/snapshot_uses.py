@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints, operations, snapshot_needs
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import CommandStatus
+from keyscale.vocabulary import CheckpointStatus, CommandStatus
 
 from .transitions import SETTLED
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import attempts
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale.vocabulary import AttemptStage, DriverState
 
 from ..launching.processes import ProcessState
 from .facts import Turn

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.db.statuses import JobStatus
     from keyscale.jobs.protocol.messages import FailureHistory
-    from keyscale.jobs.protocol.operations import ChangePhase
     from keyscale.state.doors.catalogue import JobCounters
+    from keyscale.vocabulary import ChangePhase, JobStatus
 
 
 class Cause(StrEnum):

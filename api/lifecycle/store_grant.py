@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.db.statuses import ClaimMode
 from keyscale.identifiers import JobId
 from keyscale.state.doors.grants import Grant
 from keyscale.state.doors.paths import CONTROL_PLANES, Layout, job_of_manifest, split_location
+from keyscale.vocabulary import ClaimMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.db.statuses import JobStatus
+from keyscale.vocabulary import JobStatus
 
 from ..errors import ApiError
 

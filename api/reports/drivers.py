@@ -22,21 +22,26 @@ from keyscale.db.repositories import (
     operations,
     revisions,
 )
-from keyscale.db.statuses import AttemptStage, SnapshotOwner
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
     Command,
-    DriverState,
     HeartbeatResponse,
     LiveSettings,
     StoreCredentials,
 )
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind
 from keyscale.jobs.protocol.redaction import Mask
 from keyscale.state.doors.grants import assume
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CheckpointStatus,
+    CommandStatus,
+    DriverState,
+    OperationKind,
+    SnapshotOwner,
+)
 
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError

@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.db.statuses import AttemptStage
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.messages import OPERATORS_MAX, REPORTED_SPLITS_MAX, SUBTASKS_MAX, DriverState
+from keyscale.jobs.protocol.messages import OPERATORS_MAX, REPORTED_SPLITS_MAX, SUBTASKS_MAX
 from keyscale.state.doors.catalogue import UID_CHARACTERS_MAX
 from keyscale.state.doors.objects import canonical_url
 from keyscale.state.doors.paths import Layout, location_of
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, DriverState
 
 if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, DriverMetrics, Heartbeat

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+from keyscale.vocabulary import OperationKind, OperationStatus
 
 from ..access.identities import Operator, User
 from ..schemas.any_operation import AnyOperation

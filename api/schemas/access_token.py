@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 from .base import NAME_PATTERN, Answer, Labels, Request, example
 

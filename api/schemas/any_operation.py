@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from keyscale.jobs.protocol.operations import OperationKind
+from keyscale.vocabulary import OperationKind
 
 from .operation import OperationRequest, RescaleRequest, StartRequest
 from .revision import RollbackRequest, UpdateRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.db.statuses import ArtifactKind
+from keyscale.vocabulary import ArtifactKind
 
 from .base import Answer, ListAnswer, example
 

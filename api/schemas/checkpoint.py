@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import AliasChoices, Field
 
-from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from .base import Answer, ListAnswer
 

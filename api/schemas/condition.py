@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from pydantic import Field
 
+from keyscale.vocabulary import ConditionStatus, ConditionType
+
 from .base import Answer
-
-
-class ConditionType(StrEnum):
-    """What a condition is about."""
-
-    RUNNING = "RUNNING"  # a driver runs the job
-    HEALTHY = "HEALTHY"  # no fault of the job is known
-    RESTORABLE = "RESTORABLE"  # a snapshot from which the job can start is known
-    CATCHING_UP = "CATCHING_UP"  # the sources have more records left than the job leaves usually
-    PROGRESSING = "PROGRESSING"  # an operation changes the job
-
-
-class ConditionStatus(StrEnum):
-    """Whether a condition is fulfilled."""
-
-    TRUE = "TRUE"
-    FALSE = "FALSE"
-    UNKNOWN = "UNKNOWN"
 
 
 class ConditionAnswer(Answer):

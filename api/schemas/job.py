@@ -6,10 +6,9 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, OperationKind, RestoreMode
 
 from .base import (
     NAME_PATTERN,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
 from pydantic import Field
 
-from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
+from keyscale.vocabulary import ChangePhase, LedgerStep, OperationKind, OperationStatus, UpgradeMode
 
 from .base import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from .change_plan import PlanAnswer
@@ -67,19 +65,6 @@ class PhaseAnswer(Answer):
     started_at_ms: int
     ended_at_ms: int | None
     duration_ms: int | None
-
-
-class LedgerStep(StrEnum):
-    """The parts of a change's downtime, and the time after it."""
-
-    SAVEPOINT = "SAVEPOINT"  # the old driver takes it, and processes nothing more
-    STOP = "STOP"  # the old driver ends
-    TRIAL = "TRIAL"  # of a change that is rolled back: its driver started, and did not hold
-    SUBMIT = "SUBMIT"  # until the new driver's process is started; it mostly was before
-    SESSION = "SESSION"  # until its Spark session is up, likewise
-    RESTORE = "RESTORE"
-    FIRST_BATCH = "FIRST_BATCH"
-    CAUGHT_UP = "CAUGHT_UP"  # after the downtime: until the sources have as little left as before
 
 
 class StepAnswer(Answer):

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from keyscale.db.statuses import ClaimMode
+from keyscale.vocabulary import ClaimMode
 
 from .base import NUMBER_MAX, Request
 

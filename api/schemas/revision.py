@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from keyscale.jobs.protocol.operations import UpgradeMode
 from keyscale.jobs.protocol.specification import DURATION_MS_MAX
+from keyscale.vocabulary import UpgradeMode
 
 from .base import NAME_PATTERN, NUMBER_MAX, Answer, Labels, ListAnswer, Request
 from .job_spec import MaskedSpec, SpecPatch

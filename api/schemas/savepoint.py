@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.db.statuses import SnapshotOwner
+from keyscale.vocabulary import SnapshotOwner
 
 from .base import Answer, ListAnswer
 

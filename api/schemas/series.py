@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from keyscale.metrics import SHOWN_SERIES
+from keyscale.vocabulary import MarkKind
 
 from .base import Answer
 
@@ -19,19 +20,6 @@ if TYPE_CHECKING:
 else:
     SeriesName = StrEnum("SeriesName", {metric.name.upper(): metric.name for metric in SHOWN_SERIES})
     SeriesName.__doc__ = "The series of a job."
-
-
-class MarkKind(StrEnum):
-    """The event that a mark on a chart stands for."""
-
-    START = "START"
-    STOP = "STOP"  # stopped, cancelled or finished
-    RESTART = "RESTART"
-    FAILURE = "FAILURE"  # the job was given up
-    RESCALE = "RESCALE"
-    UPGRADE = "UPGRADE"
-    ROLLBACK = "ROLLBACK"  # a change that did not work out, or an upgrade that was taken back
-    CHECKPOINT_FAILED = "CHECKPOINT_FAILED"
 
 
 class MarkAnswer(Answer):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.jobs.protocol.operations import CommandStatus
+from keyscale.vocabulary import CommandStatus
 
 from .base import Answer, ListAnswer, Request
 from .checkpoint import CheckpointAnswer

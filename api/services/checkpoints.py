@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import attempts, checkpoints, revisions
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus
 
 from ..errors import CheckpointNotFoundError
 from ..job_spec import spec_of

@@ -8,18 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.db.statuses import AttemptStage, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale.vocabulary import AttemptStage, ConditionStatus, ConditionType, DriverState, JobStatus
 
 from ..lifecycle.transitions import SETTLED
-from ..schemas.condition import ConditionAnswer, ConditionStatus, ConditionType
+from ..schemas.condition import ConditionAnswer
 from .figures import SILENT_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keyscale.db.repositories.overviews import LatestSnapshot
-    from keyscale.jobs.protocol.operations import OperationKind
+    from keyscale.vocabulary import OperationKind
 
     from ..schemas.base import FailureAnswer
     from ..schemas.job import AttemptSummaryAnswer, HealthItemAnswer

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState
 from keyscale.metrics import FIGURES, GAUGE
+from keyscale.vocabulary import AttemptStage, DriverState
 
 from ..lifecycle.job_totals import NUMBER_MAX, added_totals, waiting_records
 from ..schemas.figures import FiguresAnswer

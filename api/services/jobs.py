@@ -28,10 +28,9 @@ from keyscale.db.repositories import (
     series,
     snapshot_needs,
 )
-from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, Role
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import known_settings
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, ClaimMode, DesiredState, JobStatus, Role
 
 from ..database_clock import shared_now_ms
 from ..errors import (

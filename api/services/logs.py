@@ -15,8 +15,8 @@ import httpx
 from keyscale.address_proof import AddressNotProvenError, Challenge, ProvenTransport
 from keyscale.certificates import trusted_certificates
 from keyscale.db.repositories import attempts, replicas, revisions
-from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.redaction import Mask, masked
+from keyscale.vocabulary import AttemptStage
 
 from ..access.forwarded_requests import SCHEME, ForwardedRequest
 from ..errors import AttemptNotFoundError, LogNotHereError, TooManyInFlightError

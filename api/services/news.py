@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.db.repositories import marks
-from keyscale.jobs.protocol.operations import OperationStatus
+from keyscale.vocabulary import OperationStatus
 
 from ..access.credentials import lapsed
 from ..errors import TooManyInFlightError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions as stored_revisions
-from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
+from keyscale.vocabulary import OperationKind, UpgradeMode
 
 from ..errors import ParallelismUnchangedError
 from ..job_spec import changed, spec_of

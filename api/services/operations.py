@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, jobs, operations
-from keyscale.jobs.protocol.operations import CommandStatus, OperationKind
+from keyscale.vocabulary import CommandStatus, OperationKind
 
 from ..errors import OperationIdTakenError, OperationNotFoundError
 from ..lifecycle import requests
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Job, Operation
-    from keyscale.jobs.protocol.operations import OperationStatus
+    from keyscale.vocabulary import OperationStatus
 
     from ..access.principal import Principal
     from ..schemas.change_plan import PlanAnswer

@@ -9,10 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keyscale.db.repositories import artifacts, attempts, checkpoints, operations, revisions
-from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.jobs.protocol.specification import defines_program, differences
@@ -26,6 +24,7 @@ from keyscale.state.doors.planning import (
     size_bytes_of,
     skew,
 )
+from keyscale.vocabulary import DesiredState, JobStatus, OperationKind
 
 from ..errors import ChangeIncompatibleError, RevisionNotFoundError
 from ..job_spec import changed, spec_of

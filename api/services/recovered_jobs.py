@@ -14,7 +14,6 @@ from sqlalchemy.exc import DataError, IntegrityError
 from keyscale.clock import now_ms
 from keyscale.db.models import Artifact, Attempt, DeletedJob, Job, Revision
 from keyscale.db.repositories import artifacts, events, jobs
-from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
@@ -38,6 +37,7 @@ from keyscale.state.doors.paths import (
     recorded_job,
     split_location,
 )
+from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 
 from ..errors import JobNameTakenError, JobRecordInvalidError, RequestInvalidError
 from ..libraries.artifact_inspection import inspect_artifact
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.statuses import ArtifactKind
     from keyscale.state.doors.catalogue import JobRecord, RecordedArtifact
     from keyscale.state.doors.objects import ObjectStore
+    from keyscale.vocabulary import ArtifactKind
 
     from ..access.principal import Principal
     from ..libraries.contents import Contents

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints, jobs, operations
-from keyscale.db.statuses import ClaimMode, RestoreMode
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.doors.bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.doors.catalogue import SnapshotKind
@@ -24,6 +22,7 @@ from keyscale.state.doors.paths import (
     location_of,
     split_location,
 )
+from keyscale.vocabulary import CheckpointStatus, ClaimMode, RestoreMode
 
 from ..errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
 from ..lifecycle.job_transaction import JobTransaction

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import artifacts, attempts, operations, revisions
-from keyscale.db.statuses import AttemptStage, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
 from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.jobs.protocol.specification import differences
 from keyscale.units import duration_text
+from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
 from ..errors import (
     LastStateTooOldError,

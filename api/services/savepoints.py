@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
-from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from ..errors import SavepointNotFoundError
 from ..schemas.savepoint import SavepointAnswer, SavepointList

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.db.repositories import attempts, leaders, scrapes
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
 from keyscale.metrics import (
     CONTROL_PLANE,
     DRIVER,
@@ -27,6 +25,7 @@ from keyscale.metrics import (
     SUBTASK,
     of_scope,
 )
+from keyscale.vocabulary import AttemptStage, DesiredState, DriverState, JobStatus
 
 from ..database_clock import shared_now_ms
 from ..lifecycle.job_totals import NUMBER_MAX

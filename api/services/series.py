@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import RINGS, Ring
-from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.metrics import FIGURES, LARGEST, LATEST, MEAN, OBSERVED, RATE, SERIES, SHOWN_SERIES, SMALLEST, SUM
+from keyscale.vocabulary import MarkKind, OperationKind
 
 from ..errors import RequestInvalidError
 from ..lifecycle.job_totals import known_before, waiting_records
-from ..schemas.series import MarkAnswer, MarkKind, SeriesAnswer, SeriesName
+from ..schemas.series import MarkAnswer, SeriesAnswer, SeriesName
 from .figures import figures_of
 from .jobs import require_job_id
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, operations, snapshot_needs
 from keyscale.identifiers import JobId
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.doors.catalogue import RetentionError, SnapshotObjects, claimant_of, snapshot_objects
 from keyscale.state.doors.paths import split_location
 from keyscale.units import bytes_text
+from keyscale.vocabulary import CheckpointStatus
 
 from ..errors import (
     CheckpointNotFoundError,

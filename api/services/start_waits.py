@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import attempts
-from keyscale.db.statuses import AttemptStage
+from keyscale.vocabulary import AttemptStage
 
 from ..lifecycle.start_line import WantedStart, places_of
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import events, tokens
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 from ..access.tokens import new_token, token_sha256
 from ..database_clock import shared_now_ms

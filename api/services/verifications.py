@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import CommandStatus
+from keyscale.vocabulary import CheckpointStatus, CommandStatus
 
 from ..database_clock import shared_now_ms
 from ..errors import CheckpointNotFoundError, VerificationNotFoundError

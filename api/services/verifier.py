@@ -15,10 +15,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts, checkpoints, events
-from keyscale.db.statuses import AttemptStage
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.source_retention import source_retention
 from keyscale.jobs.protocol.storable_text import storable
 from keyscale.state.doors.catalogue import (
@@ -32,6 +30,7 @@ from keyscale.state.doors.catalogue import (
 )
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectTooLargeError
 from keyscale.state.doors.paths import split_location
+from keyscale.vocabulary import AttemptStage, CommandStatus
 
 from ..database_clock import shared_now_ms
 from ..errors import TooManyInFlightError

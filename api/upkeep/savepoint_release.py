@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, jobs, operations, snapshot_needs
-from keyscale.db.statuses import SnapshotOwner
 from keyscale.errors import KeyscaleError
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.doors.catalogue import claimant_of
 from keyscale.state.doors.paths import split_location
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from ..lifecycle.snapshot_uses import uses_of
 from ..store_check import open_to_read

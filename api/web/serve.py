@@ -26,7 +26,7 @@ from keyscale.db.errors import DatabaseError
 from keyscale.db.job_scope import EVERYTHING
 from keyscale.db.migrate import migrate
 from keyscale.db.repositories import tokens
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 from ..access.tokens import new_token, token_sha256
 from ..database_clock import follow_database_clock

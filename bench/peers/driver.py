@@ -23,12 +23,12 @@ from keyscale.identifiers import JobId
 from keyscale.installation import DRIVER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.messages import Assignment, Command, Heartbeat
-from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 from keyscale.state.layout import Layout, split_location
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.opening import open_store
+from keyscale.vocabulary import CommandKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

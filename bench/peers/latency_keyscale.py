@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.peers.driver import Driver
 from bench.peers.latency_task import POLL_SECONDS, LatencyTask, produce, wait_for_all
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale.vocabulary import DriverState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

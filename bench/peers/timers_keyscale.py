@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from bench.peers.driver import Driver
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale.vocabulary import DriverState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Mapped, mapped_column
 
+from keyscale.vocabulary import Role
+
 from ..base import Base, closed_set
-from ..statuses import Role
 
 
 class Token(Base):

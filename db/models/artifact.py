@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import Index, LargeBinary, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
+from keyscale.vocabulary import ArtifactKind
+
 from ..base import Base, closed_set
-from ..statuses import ArtifactKind
 
 
 class Artifact(Base):

@@ -8,8 +8,9 @@ from sqlalchemy import ForeignKey, Index, false, text
 from sqlalchemy.ext.associationproxy import AssociationProxy, association_proxy
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
+from keyscale.vocabulary import AttemptStage, ClaimMode, RestoreMode
+
 from ..base import Base, closed_set
-from ..statuses import AttemptStage, ClaimMode, RestoreMode
 from .last_heartbeat import LastHeartbeat
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import ForeignKey
 from sqlalchemy.orm import Mapped, mapped_column
 
+from keyscale.vocabulary import Role
+
 from ..base import Base, closed_set
-from ..statuses import Role
 
 
 class BrowserSession(Base):

@@ -7,10 +7,9 @@ from typing import Any
 from sqlalchemy import ForeignKey, ForeignKeyConstraint, Index, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from ..base import Base, closed_set
-from ..statuses import SnapshotOwner
 
 
 class Checkpoint(Base):

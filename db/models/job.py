@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import Identity, Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from keyscale.vocabulary import DesiredState, JobStatus
+
 from ..base import Base, closed_set
-from ..statuses import DesiredState, JobStatus
 
 
 class Job(Base):

@@ -7,17 +7,17 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, false, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from keyscale.jobs.protocol.operations import (
+from keyscale.vocabulary import (
     ChangePhase,
     CommandKind,
     CommandStatus,
     OperationKind,
     OperationStatus,
+    SnapshotOwner,
     UpgradeMode,
 )
 
 from ..base import Base, closed_set
-from ..statuses import SnapshotOwner
 
 
 class Operation(Base):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import bindparam, exists, func, or_, select, text
 from sqlalchemy.orm import lazyload
 
+from keyscale.vocabulary import AttemptStage
+
 from ..models import Attempt, Job, LastHeartbeat, Operation
-from ..statuses import AttemptStage
 from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from ..statuses import ClaimMode
+    from keyscale.vocabulary import ClaimMode
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, bindparam, delete, exists, func, or_, select, text, true, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from ..models import Checkpoint, CheckpointSubtask, Job
-from ..statuses import SnapshotOwner
 from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:

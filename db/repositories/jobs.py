@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, or_, select
 
+from keyscale.vocabulary import DesiredState
+
 from ..job_scope import EVERYTHING, JobScope
 from ..models import Job, Operation
-from ..statuses import DesiredState
 from .pages import Page, PageRequest, read_keys
 
 if TYPE_CHECKING:

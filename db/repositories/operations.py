@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import BigInteger, cast, func, not_, null, select, text, update
 
-from keyscale.jobs.protocol.operations import SNAPSHOTS, CommandStatus, OperationKind, OperationStatus
+from keyscale.vocabulary import SNAPSHOTS, CommandStatus, OperationKind, OperationStatus
 
 from ..models import Attempt, Checkpoint, Operation, Revision
 from .pages import Page, PageRequest, read_page

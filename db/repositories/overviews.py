@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import OperationStatus
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, OperationStatus
 
 from ..models import Artifact, Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
-from ..statuses import AttemptStage
 from .operations import BESIDE
 
 if TYPE_CHECKING:
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from sqlalchemy.sql.selectable import LateralFromClause
 
-    from keyscale.jobs.protocol.operations import OperationKind
+    from keyscale.vocabulary import OperationKind
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, or_, select
 
+from keyscale.vocabulary import AttemptStage
+
 from ..models import Attempt, Revision
-from ..statuses import AttemptStage
 from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:

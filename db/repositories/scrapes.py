@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, func, literal, select, true
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, DesiredState, JobStatus
 
 from ..models import Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
-from ..statuses import AttemptStage, DesiredState, JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

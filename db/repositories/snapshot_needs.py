@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select, text
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus
 
 from ..models import Checkpoint, Job
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from ..statuses import JobStatus
+    from keyscale.vocabulary import JobStatus
 
 _RESTORES = """
 SELECT j.* FROM jobs j LEFT JOIN LATERAL (

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from keyscale.vocabulary import Role
+
     from ..job_scope import JobScope
-    from ..statuses import Role
 
 
 _NAMES_LOCK = 0x746F6B65

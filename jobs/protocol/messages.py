@@ -17,16 +17,14 @@ Any message may arrive twice or late, so all are idempotent.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
 from keyscale.metrics import LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
+from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState
 
-from .checkpoint_status import CheckpointStatus
 from .measured import Measured, with_metrics
-from .operations import CommandKind
 from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
 from .storable_text import StorableText
 
@@ -67,19 +65,6 @@ class Metrics(Message):
         def __getattr__(self, name: str) -> Any: ...
 
 
-class DriverState(StrEnum):
-    """The state of a driver, as it reports itself."""
-
-    STANDBY = "STANDBY"  # Spark is up; waiting for an assignment
-    RESTORING = "RESTORING"
-    RUNNING = "RUNNING"
-    STOPPING = "STOPPING"
-    STOPPED = "STOPPED"  # terminal: stopped by a command; commits have ended
-    FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
-    FAILED = "FAILED"  # terminal: see Heartbeat.failure
-    FENCED = "FENCED"  # terminal: another attempt has taken over
-
-
 class FailureHistory(Message):
     """The failures of a job since its user started it.
 
@@ -107,7 +92,7 @@ class LibraryFile(Message):
 
     filename: str
     sha256: str
-    kind: Literal["PYTHON", "ZIP", "WHEEL", "JAR"]
+    kind: ArtifactKind
 
 
 @with_metrics(LOG_COUNTERS)

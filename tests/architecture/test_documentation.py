@@ -13,8 +13,7 @@ import pytest
 
 from keyscale.api.cli.root import keyscale
 from keyscale.api.launching.spark_conf import ALLOWED_KEYS
-from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, JobStatus
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:

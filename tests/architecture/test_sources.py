@@ -30,7 +30,6 @@ SHARED_NAMES = {
     "deleted_job",
     "errors",
     "kafka",
-    "operations",
     "secret",
 }
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.messages import Counters, DriverState
+from keyscale.jobs.protocol.messages import Counters
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
 from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.vocabulary import CheckpointStatus, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
 if TYPE_CHECKING:

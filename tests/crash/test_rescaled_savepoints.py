@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.installation import EXAMPLES
 from keyscale.jobs.protocol.messages import Command
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.vocabulary import CommandKind
 from tests.support.drivers.driven_job import DrivenJob, sink_batches, write_files
 from tests.support.examples.page_views import View, counts, deliveries, ids_by_page
 from tests.support.state.state_dump import dump

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment, DriverMetrics, DriverState
+from keyscale.jobs.protocol.messages import Assignment, DriverMetrics
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.vocabulary import DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess
 from tests.support.repository import ROOT

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.messages import DriverMetrics, DriverState
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import CheckpointStatus, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess
 from tests.support.servers.s3_server import RestartableS3Server
 

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from keyscale.api.schemas.operation import ChangeMetricsAnswer
 from keyscale.db.models import Operation
-from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
+from keyscale.vocabulary import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access

@@ -18,9 +18,9 @@ from keyscale.api.schemas.change_plan import (
 )
 from keyscale.db.models import Operation
 from keyscale.jobs.protocol.declared_settings import declared_settings
-from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from keyscale.jobs.protocol.specification import ChangeClass
 from keyscale.state.keyed.fate import Fate
+from keyscale.vocabulary import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
 from tests.support.recordings import journey

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.settings import OpenIdSettings, Settings
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.pages.opening import open_page
 from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.servers.browser import faults_of_access, sign_in

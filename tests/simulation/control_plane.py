@@ -19,8 +19,8 @@ from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.upkeep.savepoint_release import SavepointRelease
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
 from keyscale.db.repositories import attempts, job_signs, leaders
-from keyscale.db.statuses import AttemptStage, Role
 from keyscale.errors import KeyscaleError
+from keyscale.vocabulary import AttemptStage, Role
 from tests.simulation.network import AttemptEndedError, MessageRefusedError
 from tests.simulation.world import Process, ProcessEndedError
 

@@ -10,11 +10,11 @@ from keyscale.api.lifecycle import change_phases
 from keyscale.api.lifecycle.steps import AdvanceChange, CompleteChange
 from keyscale.api.upkeep import object_removal
 from keyscale.db.repositories import leaders
-from keyscale.jobs.protocol.operations import ChangePhase
 from keyscale.jobs.runtime.driver import attempt
 from keyscale.state.documents import claim
 from keyscale.state.retention import deleted_job
 from keyscale.state.retention.deleted_job import DeletedObjects
+from keyscale.vocabulary import ChangePhase
 from tests.simulation.controlled import play_controlled
 from tests.simulation.crash_points import KINDS
 from tests.simulation.guards import NEEDED

@@ -20,15 +20,22 @@ from keyscale.api.services import clones, jobs, operation_requests, operations
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import make_context
 from keyscale.db.models import Attempt, DeletedJob, Job, Operation, Revision
-from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import CHANGES, OperationKind, OperationStatus, UpgradeMode
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.runtime.control import reporter
 from keyscale.state.documents.log_entries import AttemptOpened
 from keyscale.state.layout import Layout
+from keyscale.vocabulary import (
+    CHANGES,
+    AttemptStage,
+    ClaimMode,
+    DriverState,
+    JobStatus,
+    OperationKind,
+    OperationStatus,
+    UpgradeMode,
+)
 from tests.simulation.control_plane import ROUND_SECONDS, USER, Election, Launched, PlayedControlPlane
 from tests.simulation.database import ARTIFACT
 from tests.simulation.driver import Driver

@@ -13,7 +13,7 @@ from keyscale.api.libraries.contents import Contents
 from keyscale.db.base import Base
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.models import Artifact
-from keyscale.db.statuses import ArtifactKind
+from keyscale.vocabulary import ArtifactKind
 from tests.simulation.world import ProcessEndedError
 from tests.support.servers.postgres import create_database
 from tests.support.servers.shared_postgres import SharedPostgres

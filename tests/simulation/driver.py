@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from keyscale.jobs.graph.described_graph import describe
-from keyscale.jobs.protocol.messages import AttachRequest, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import AttachRequest, Heartbeat
 from keyscale.jobs.runtime.driver.job_run import LAST_REPORT_SECONDS, JobRun
 from keyscale.jobs.runtime.driver.main import EXIT_FAILED, EXIT_FENCED, EXIT_OK
 from keyscale.jobs.runtime.errors import AttemptOverError, ControlError, ControlRefusedError
+from keyscale.vocabulary import DriverState
 from tests.simulation.job import Count, FailOnFirstRecord, topology_of
 from tests.simulation.network import PlayedChannel
 from tests.simulation.spark import PlayedQuery, PlayedSession

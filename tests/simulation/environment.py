@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import Command, DriverState
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import NothingUsableError
+from keyscale.vocabulary import CommandKind, DriverState
 from tests.simulation.auditor import Auditor
 from tests.simulation.commit_faults import CommitFaults
 from tests.simulation.crash_points import is_durable

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import Assignment, AttachResponse, HeartbeatResponse, LiveSettings
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import CheckpointStatus
 from tests.simulation.network import AttemptEndedError
 from tests.simulation.object_store import URL
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from keyscale.clock import now_ms
+from keyscale.vocabulary import DriverState
 
-from ...protocol.messages import CleanUp, Commit, Counters, DriverMetrics, DriverState, Failure, Heartbeat
+from ...protocol.messages import CleanUp, Commit, Counters, DriverMetrics, Failure, Heartbeat
 from ..batch.batch_metrics import (
     added_up,
     added_up_sinks,

@@ -8,7 +8,8 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from ...protocol.messages import DriverState
+from keyscale.vocabulary import DriverState
+
 from ..errors import AttemptOverError, AttemptUnknownError, ControlError, ControlRefusedError
 
 if TYPE_CHECKING:

@@ -33,9 +33,9 @@ from keyscale.state.doors.keyed import STAMP_MIN_MS, BatchClock
 from keyscale.state.doors.objects import ObjectNotFoundError
 from keyscale.state.doors.paths import location_of
 from keyscale.syncpoint import reach
+from keyscale.vocabulary import CheckpointStatus
 
 from ...operators.failures import shown_message, typed_failure
-from ...protocol.checkpoint_status import CheckpointStatus
 from ...protocol.messages import CheckpointReport, SubtaskCheckpointReport
 from ...spark_internals.parcels import Parcel
 from ..batch.source_order import stored_positions

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
 from keyscale.state.doors.commits import FencedError
+from keyscale.vocabulary import CommandKind, DriverState
 
 from ...operators.failures import typed_failure
-from ...protocol.messages import CommandResult, DriverState
-from ...protocol.operations import CommandKind
+from ...protocol.messages import CommandResult
 from ..errors import CheckpointNotBegunError, CheckpointsFailingError, RunEndedError
 from .run_outcome import RunOutcome, failure_of
 

@@ -22,9 +22,9 @@ from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
 from keyscale.state.doors.values import HashId, KeyGroupRange
 from keyscale.syncpoint import reach
+from keyscale.vocabulary import DriverState
 
 from ...errors import SinkUnavailableError
-from ...protocol.messages import DriverState
 from ...spark_internals.affinity import Anchor
 from ...spark_internals.idle_queries import IdleQueries
 from ..batch.committed_state import CommittedState

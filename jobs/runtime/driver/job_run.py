@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.state.doors.objects import open_store
+from keyscale.vocabulary import CommandKind, DriverState
 
 from ...errors import SinkUnavailableError
 from ...graph.described_graph import describe
-from ...protocol.messages import CommandResult, DriverState
-from ...protocol.operations import CommandKind
+from ...protocol.messages import CommandResult
 from ...secret import Secret
 from ...streams.environment import StreamEnvironment
 from ..control.driver_status import DriverStatus

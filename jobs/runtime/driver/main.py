@@ -56,7 +56,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from keyscale.jobs.protocol.messages import AttachRequest, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import AttachRequest, Heartbeat
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.control.control_search import ControlSearch
 from keyscale.jobs.runtime.control.store_access import StoreAccess
@@ -71,6 +71,7 @@ from keyscale.jobs.runtime.errors import (
 )
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp
 from keyscale.state.doors.objects import open_store
+from keyscale.vocabulary import DriverState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
+from keyscale.vocabulary import DriverState
 
-from ...protocol.messages import DriverState
 from ...protocol.restart import FATAL_CODES, GiveUp, RestartAfter, next_restart, with_failure
 from ..errors import SparkLostError
 from .run_outcome import log_failure

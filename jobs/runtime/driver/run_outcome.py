@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.state.doors.commits import FencedError
+from keyscale.vocabulary import DriverState
 
 from ...operators.failures import described, origin_of, shown_message, shown_traceback, typed_failure
-from ...protocol.messages import DriverState, Failure
+from ...protocol.messages import Failure
 
 if TYPE_CHECKING:
     from keyscale.errors import KeyscaleError

@@ -26,7 +26,7 @@ from keyscale.api.web.app import create_app, make_context
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories import leaders, tokens
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.support.control_plane.driverless_platform import driverless_platform
 from tests.support.control_plane.reused_database import ReusedDatabase
 from tests.support.control_plane.running_application import RunningApplication, running_application

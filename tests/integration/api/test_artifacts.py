@@ -14,7 +14,7 @@ from keyscale.api.services.context import UPLOADS_MAX, UPLOADS_OF_USER_MAX
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import ArtifactChunk
 from keyscale.db.repositories import artifacts
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
 from tests.support.readable_sources import readable
 from tests.support.waiting import wait_until

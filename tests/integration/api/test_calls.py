@@ -14,11 +14,11 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, CreateAttempt, EndAttempt, ShowStatus
 from keyscale.api.services import calls
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import Command, CommandResult, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import Command, CommandResult, Heartbeat
 from keyscale.jobs.runtime.control.channel import HttpControl
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.reporter import Reporter
+from keyscale.vocabulary import DriverState, JobStatus
 from tests.integration.api.test_reads import statements
 from tests.support.waiting import wait_until
 

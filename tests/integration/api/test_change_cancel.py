@@ -11,9 +11,8 @@ from keyscale.api.lifecycle.ledger import SETTLED_MS
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import operations
-from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.jobs.protocol.operations import ChangePhase, OperationStatus
+from keyscale.vocabulary import AttemptStage, ChangePhase, JobStatus, OperationStatus
 
 if TYPE_CHECKING:
     import httpx

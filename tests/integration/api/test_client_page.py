@@ -17,8 +17,7 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
 from keyscale.db.models import Job, Operation
 from keyscale.db.repositories import attempts
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
-from keyscale.jobs.protocol.operations import OperationStatus
+from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, OperationStatus
 from tests.support.repository import DOCS
 
 if TYPE_CHECKING:

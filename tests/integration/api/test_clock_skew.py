@@ -22,7 +22,7 @@ from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job
 from keyscale.db.repositories import checkpoints, revisions
 from keyscale.db.repositories.database_time import database_now_ms
-from keyscale.db.statuses import AttemptStage, JobStatus, Role
+from keyscale.vocabulary import AttemptStage, JobStatus, Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.snapshots import Snapshots
 

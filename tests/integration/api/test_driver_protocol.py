@@ -18,14 +18,13 @@ from keyscale.api.upkeep.announcer import Announcer
 from keyscale.db.models import Operation
 from keyscale.db.repositories import attempts, exceptions, jobs, replicas, revisions
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.jobs.protocol.control_address import UNKNOWN, read_addresses
 from keyscale.jobs.protocol.messages import REPORTED_SPLITS_MAX
-from keyscale.jobs.protocol.operations import ChangePhase
 from keyscale.state.documents.manifest import Manifest, SnapshotKind, write_manifest
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.objects.opening import open_store
+from keyscale.vocabulary import AttemptStage, ChangePhase, ClaimMode, JobStatus, RestoreMode
 from tests.integration.api.test_reads import statements
 
 if TYPE_CHECKING:

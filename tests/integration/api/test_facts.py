@@ -25,10 +25,9 @@ from keyscale.api.lifecycle.steps import (
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Revision
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, UpgradeMode
+from keyscale.jobs.protocol.messages import FailureHistory
 from keyscale.jobs.protocol.specification import FixedDelayRestart, NoRestart
+from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, JobStatus, OperationKind, UpgradeMode
 
 if TYPE_CHECKING:
     import httpx

@@ -10,9 +10,8 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import Attempt, Checkpoint, DeletedJob
 from keyscale.db.repositories import jobs, revisions
-from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, ClaimMode, JobStatus
 from tests.support.control_plane.bodies import with_spec
 
 if TYPE_CHECKING:

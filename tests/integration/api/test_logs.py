@@ -19,7 +19,7 @@ from keyscale.api.upkeep.announcer import replica_id
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import jobs, replicas
-from keyscale.db.statuses import JobStatus, Role
+from keyscale.vocabulary import JobStatus, Role
 from tests.integration.api.conftest import TOKEN, add_token, new_listener, served
 from tests.support.servers.stand_in_server import stand_in_server
 

@@ -21,8 +21,7 @@ from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import attempts, jobs, revisions
-from keyscale.db.statuses import AttemptStage, Role
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus, UpgradeMode
+from keyscale.vocabulary import AttemptStage, OperationKind, OperationStatus, Role, UpgradeMode
 from tests.support.control_plane.rehearsed_drivers import Committed, RehearsedLauncher, World
 from tests.support.waiting import wait_until
 

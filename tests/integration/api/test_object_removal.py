@@ -13,7 +13,6 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.upkeep.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import ClaimMode
 from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import claim_path, read_claim, take_claim
 from keyscale.state.documents.manifest import read_manifest
@@ -21,6 +20,7 @@ from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import missing_files
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.vocabulary import ClaimMode
 from tests.integration.api.conftest import ReplacedSoon
 from tests.support.state.state_job import StateJob
 

@@ -12,7 +12,7 @@ import pytest
 from keyscale.api.access import openid
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.settings import OpenIdSettings
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import TOKEN
 from tests.support.servers.issuer_process import IssuerProcess, running_issuer
 from tests.support.servers.openid_issuer import CLIENT_ID, CLIENT_SECRET

@@ -23,7 +23,6 @@ from keyscale.api.services.context import PLANS_OF_USER_MAX
 from keyscale.api.services.jobs import require_job
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import revisions
-from keyscale.db.statuses import AttemptStage, JobStatus, Role
 from keyscale.identifiers import CheckpointId, JobId, OperatorUid
 from keyscale.jobs.protocol.messages import DriverMetrics, GraphNode
 from keyscale.jobs.protocol.program import DeclaredSink, DeclaredSource, ProgramAnswer, ProgramDeclaration
@@ -35,6 +34,7 @@ from keyscale.state.keyed.schema import KeyedSchema, StateKind, StateSchema, Val
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.objects.opening import open_store
 from keyscale.state.restore.program_change import DeclaredOperator
+from keyscale.vocabulary import AttemptStage, JobStatus, Role
 from tests.support.state.state_job import COUNT, KEY_SCHEMA, StateJob
 
 if TYPE_CHECKING:

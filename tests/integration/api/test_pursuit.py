@@ -20,12 +20,11 @@ from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import attempts as stored_attempts
 from keyscale.db.repositories import jobs, operations
-from keyscale.db.statuses import JobStatus
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
+from keyscale.vocabulary import ChangePhase, CommandStatus, JobStatus
 from tests.support.state.state_job import StateJob
 from tests.support.waiting import wait_until
 

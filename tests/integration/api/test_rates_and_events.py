@@ -17,7 +17,7 @@ from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetentio
 from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import events as events_of_database
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.waiting import wait_until
 

@@ -16,7 +16,7 @@ from keyscale.db.models.event import ACCESS_KINDS
 from keyscale.db.repositories import artifacts, events, operations
 from keyscale.db.repositories.events import EventFilter
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import ArtifactKind
+from keyscale.vocabulary import ArtifactKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,6 @@ from keyscale.api.services import recovered_jobs
 from keyscale.api.store_check import StoreCheck
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import attempts, jobs, leaders, revisions
-from keyscale.db.statuses import ClaimMode, RestoreMode, Role
 from keyscale.identifiers import Attempt, JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.job_record import (
@@ -29,6 +28,7 @@ from keyscale.state.documents.job_record import (
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.vocabulary import ClaimMode, RestoreMode, Role
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.state.state_job import StateJob
 

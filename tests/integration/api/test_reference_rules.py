@@ -13,12 +13,12 @@ import pytest
 
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import artifacts
-from keyscale.db.statuses import Role
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import FileHandle, read_manifest, write_manifest
 from keyscale.state.layout import location_of
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.snapshots import Snapshots

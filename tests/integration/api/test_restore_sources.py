@@ -8,12 +8,11 @@ import pytest
 
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint
-from keyscale.db.statuses import Role
 from keyscale.identifiers import JobId
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
+from keyscale.vocabulary import CheckpointStatus, Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.bodies import with_spec
 from tests.support.state.state_job import StateJob

@@ -16,10 +16,9 @@ from keyscale.api.reports import drivers
 from keyscale.api.services import plans
 from keyscale.db.models import Attempt, Operation
 from keyscale.db.repositories import jobs, operations
-from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import DriverState, Heartbeat
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+from keyscale.jobs.protocol.messages import Heartbeat
 from keyscale.jobs.protocol.specification import NoRestart
+from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, JobStatus
 from tests.support.control_plane.bodies import with_spec
 
 if TYPE_CHECKING:

@@ -15,9 +15,7 @@ import pytest
 from keyscale.api.access.tokens import token_sha256
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Operation
-from keyscale.db.statuses import AttemptStage, Role
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import CommandStatus, OperationKind, OperationStatus
+from keyscale.vocabulary import AttemptStage, CommandStatus, DriverState, OperationKind, OperationStatus, Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.served_routes import Route, served_routes
 from tests.support.repository import DOCS

@@ -13,12 +13,11 @@ from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.api.upkeep.savepoint_release import SavepointRelease
 from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
 from keyscale.db.models import Attempt, Job, Operation
-from keyscale.db.statuses import AttemptStage, JobStatus, RestoreMode
 from keyscale.identifiers import JobId
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
 from keyscale.state.layout import location_of
+from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, OperationStatus, RestoreMode
 from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event
 
 from keyscale.db.job_scope import JobScope
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
 
 if TYPE_CHECKING:

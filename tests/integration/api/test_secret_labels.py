@@ -11,7 +11,7 @@ from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.services import clones
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Revision
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.bodies import with_spec
 

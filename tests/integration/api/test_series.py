@@ -19,11 +19,17 @@ from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint, Job, Operation, SeriesPoint
 from keyscale.db.repositories import attempts, jobs, series
 from keyscale.db.repositories.series import DAYS, RINGS
-from keyscale.db.statuses import AttemptStage, JobStatus
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from keyscale.state.layout import Layout, location_of
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CheckpointStatus,
+    JobStatus,
+    OperationKind,
+    OperationStatus,
+    UpgradeMode,
+)
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.clock import now_ms
 from keyscale.db.models import BrowserSession
 from keyscale.db.repositories import tokens
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.integration.api.conftest import TOKEN, add_token
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
-from keyscale.db.statuses import AttemptStage, JobStatus, Role
 from keyscale.identifiers import JobId, OperatorUid
 from keyscale.state.documents import source_positions as positions
 from keyscale.state.documents.checked_document import STRUCTURES_MAX, encode_document
@@ -34,6 +33,7 @@ from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_pa
 from keyscale.state.documents.manifest import OPERATORS_MAX, FileHandle, encode_manifest, read_manifest, write_manifest
 from keyscale.state.documents.source_positions import BatchEnd, SourcePositions
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.vocabulary import AttemptStage, JobStatus, Role
 from tests.integration.api.conftest import TOKEN, add_token
 from tests.support.control_plane.snapshots import Snapshots
 from tests.support.waiting import wait_until

@@ -15,9 +15,7 @@ from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import attempts, job_signs
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+from keyscale.vocabulary import AttemptStage, DriverState, OperationKind, OperationStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

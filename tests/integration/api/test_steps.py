@@ -19,10 +19,21 @@ from keyscale.api.services import series
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation
 from keyscale.db.repositories import attempts, job_signs, jobs, operations, revisions
-from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode, Role
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, OperationStatus, UpgradeMode
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CheckpointStatus,
+    ClaimMode,
+    CommandStatus,
+    DesiredState,
+    JobStatus,
+    OperationKind,
+    OperationStatus,
+    RestoreMode,
+    Role,
+    UpgradeMode,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

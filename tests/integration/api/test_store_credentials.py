@@ -17,11 +17,11 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.launching.driver_command import store_variables
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
-from keyscale.db.statuses import AttemptStage, ClaimMode
 from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.runtime.control.channel import HttpControl
 from keyscale.jobs.runtime.control.store_access import StoreAccess
 from keyscale.jobs.runtime.errors import AttemptOverError
+from keyscale.vocabulary import AttemptStage, ClaimMode
 from tests.support.servers.s3_server import S3Server, running_s3_server
 
 if TYPE_CHECKING:

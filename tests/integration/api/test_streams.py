@@ -26,8 +26,7 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Operation
 from keyscale.db.repositories import events, marks, tokens
 from keyscale.db.repositories.marks import JobMarks
-from keyscale.db.statuses import AttemptStage, Role
-from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+from keyscale.vocabulary import AttemptStage, OperationKind, OperationStatus, Role
 from tests.integration.api.conftest import TOKEN, add_token, served
 from tests.integration.api.test_reads import statements
 from tests.support.coroutines import run_coroutine

@@ -16,9 +16,8 @@ from keyscale.api.lifecycle.requests import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.steps import Cause, CreateAttempt, ShowStatus
 from keyscale.db.models import Operation
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.storable_text import storable
+from keyscale.vocabulary import CommandStatus, JobStatus
 from tests.support.control_plane.bodies import with_spec
 from tests.support.control_plane.served_routes import api_routes
 

@@ -12,7 +12,7 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, CreateAttempt, ShowStatus
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import jobs
-from keyscale.db.statuses import JobStatus
+from keyscale.vocabulary import JobStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -48,13 +48,17 @@ from keyscale.db.repositories import (
 )
 from keyscale.db.repositories.events import EventFilter
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.statuses import ArtifactKind, AttemptStage, DesiredState, JobStatus, Role
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import (
+from keyscale.vocabulary import (
+    ArtifactKind,
+    AttemptStage,
     ChangePhase,
+    CheckpointStatus,
     CommandStatus,
+    DesiredState,
+    JobStatus,
     OperationKind,
     OperationStatus,
+    Role,
     UpgradeMode,
 )
 from tests.support.servers.postgres import create_database

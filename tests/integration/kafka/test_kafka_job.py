@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import Assignment, Command
-from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.vocabulary import CheckpointStatus, CommandKind
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT

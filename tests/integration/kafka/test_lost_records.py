@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale import KafkaSource
-from keyscale.jobs.protocol.messages import DriverState, SourceMetrics
+from keyscale.jobs.protocol.messages import SourceMetrics
 from keyscale.jobs.protocol.source_retention import source_retention
 from keyscale.state.documents.source_positions import SourcePositions, decode_positions
+from keyscale.vocabulary import DriverState
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.messages import Command, DriverState
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkUse
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.layout import split_location
 from keyscale.state.objects.opening import open_store
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.vocabulary import CheckpointStatus, CommandKind, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, command_line, sink_rows
 from tests.support.repository import ROOT
 

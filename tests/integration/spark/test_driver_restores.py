@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.jobs.protocol.messages import Command
-from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import CommandKind
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.jobs.protocol.messages import Command, DriverState
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT

@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from keyscale.api.launching.driver_command import share_of_cluster
-from keyscale.jobs.protocol.messages import DriverMetrics, DriverState
+from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess
 from tests.support.servers.listening import listening_addresses
 from tests.support.servers.spark_cluster import SparkCluster, running_spark_cluster

@@ -22,8 +22,8 @@ from keyscale.clock import now_ms
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.models import LastHeartbeat
 from keyscale.db.repositories import jobs, leaders
-from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.vocabulary import AttemptStage
 from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:

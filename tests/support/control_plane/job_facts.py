@@ -8,9 +8,7 @@ from typing import Any
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step
 from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, DriverState, JobStatus
 
 TIMEOUTS = Timeouts()
 

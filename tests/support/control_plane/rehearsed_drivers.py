@@ -18,20 +18,12 @@ from keyscale.api.reports import drivers
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
-from keyscale.db.statuses import AttemptStage
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import (
-    AttachRequest,
-    CommandResult,
-    Commit,
-    DriverMetrics,
-    DriverState,
-    Failure,
-    Heartbeat,
-)
+from keyscale.jobs.protocol.messages import AttachRequest, CommandResult, Commit, DriverMetrics, Failure, Heartbeat
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
+from keyscale.vocabulary import AttemptStage, DriverState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

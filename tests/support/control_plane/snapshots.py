@@ -6,10 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from keyscale.db.models import Checkpoint, CheckpointSubtask, Job, Operation
-from keyscale.db.statuses import SnapshotOwner
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import CommandStatus, OperationKind, OperationStatus
 from keyscale.state.documents.manifest import (
     FileHandle,
     Manifest,
@@ -23,6 +20,7 @@ from keyscale.state.documents.manifest import (
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import open_store
+from keyscale.vocabulary import CheckpointStatus, CommandStatus, OperationKind, OperationStatus, SnapshotOwner
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,11 +8,10 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import Command
-from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.vocabulary import CheckpointStatus, CommandKind
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess
 

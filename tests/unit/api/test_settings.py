@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.settings import Settings
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
     from pathlib import Path

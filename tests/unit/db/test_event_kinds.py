@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from keyscale.api.routers.events import Kinds
 from keyscale.db.event_kinds import EVENT_KINDS
-from keyscale.db.statuses import JobStatus
+from keyscale.vocabulary import JobStatus
 from tests.support.repository import ROOT
 
 if TYPE_CHECKING:

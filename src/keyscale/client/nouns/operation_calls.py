@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keyscale.api.schemas.operation import OperationRequest
-    from keyscale.jobs.protocol.operations import OperationKind, OperationStatus
+    from keyscale.vocabulary import OperationKind, OperationStatus
 
 OPERATION = "/v1/operations/{operation_id}"
 OPERATIONS = "/v1/jobs/{job_id}/operations"

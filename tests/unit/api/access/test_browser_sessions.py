@@ -11,7 +11,7 @@ from keyscale.api.access.identities import bearer_token
 from keyscale.api.access.principal import Principal
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.errors import OriginNotAllowedError
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 OWN = {"x-requested-with": "keyscale", "host": "here:8080"}
 

@@ -14,7 +14,7 @@ from keyscale.api.access.forwarded_requests import LIFETIME_MS, SCHEME, Forwarde
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import TokenMissingError
 from keyscale.db.job_scope import JobScope
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 from tests.support.repository import GOLDEN
 
 KEY, TARGET = "the-key", "replica-b"

@@ -33,7 +33,7 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import events
 from keyscale.db.repositories.events import Origin
-from keyscale.db.statuses import AttemptStage, Role
+from keyscale.vocabulary import AttemptStage, Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from keyscale.api.access.openid import claims_at, looks_issued, role_of, scope_of
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 ROLES = {"platform": Role.ADMIN, "streams": Role.OPERATOR, "everybody": Role.VIEWER}
 BILLING, LIVE = ("team", "billing"), ("stage", "live")

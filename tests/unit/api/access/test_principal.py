@@ -13,7 +13,7 @@ from keyscale.api.access.tokens import token_sha256
 from keyscale.api.errors import TokenExpiredError, TokenMissingError, TokenRevokedError
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import BrowserSession, Token
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable

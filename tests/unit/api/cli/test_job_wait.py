@@ -22,7 +22,7 @@ from keyscale.api.cli.job_wait import (
 from keyscale.api.cli.root import exit_code_of, show_problem
 from keyscale.api.lifecycle import transitions
 from keyscale.client.errors import WaitTimeoutError
-from keyscale.db.statuses import JobStatus
+from keyscale.vocabulary import JobStatus
 
 if TYPE_CHECKING:
     from keyscale.client.keyscale import Keyscale

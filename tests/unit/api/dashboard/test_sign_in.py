@@ -18,7 +18,7 @@ from keyscale.api.dashboard import router
 from keyscale.api.errors import OriginNotAllowedError, RoleMissingError, TokenExpiredError, TokenMissingError
 from keyscale.db.repositories import events
 from keyscale.db.repositories.events import Origin
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

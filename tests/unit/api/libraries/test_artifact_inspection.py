@@ -15,7 +15,7 @@ from keyscale.api.libraries.artifact_inspector import (
     import_names,
     inspected,
 )
-from keyscale.db.statuses import ArtifactKind
+from keyscale.vocabulary import ArtifactKind
 
 SCRIPT = "print(1)\n"
 

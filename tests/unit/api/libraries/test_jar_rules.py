@@ -7,7 +7,7 @@ import pytest
 from keyscale.api.errors import JarNotAllowedError, LibraryInvalidError
 from keyscale.api.libraries.jar_rules import JarRules
 from keyscale.api.libraries.library_set import Library
-from keyscale.db.statuses import ArtifactKind
+from keyscale.vocabulary import ArtifactKind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from keyscale.api.errors import (
 from keyscale.api.libraries.contents import Contents
 from keyscale.api.libraries.library_set import Library, check_libraries, check_wheel
 from keyscale.api.libraries.platform_packages import PlatformPackage, PlatformPackages
-from keyscale.db.statuses import ArtifactKind
 from keyscale.jobs.protocol.specification import LIBRARIES_MAX
+from keyscale.vocabulary import ArtifactKind
 
 PLATFORM = PlatformPackages.of(
     [

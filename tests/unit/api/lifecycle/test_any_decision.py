@@ -14,9 +14,7 @@ from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts
 from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.steps import CreateAttempt, Launch, RetryRestore, RollBack, SwitchOver
 from keyscale.api.lifecycle.transitions import may_follow
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, DriverState, JobStatus
 from tests.support.control_plane.job_facts import TIMEOUTS, command
 
 FAILURES = st.sampled_from([None, {"code": "X", "message": "m"}, {"code": "JOB_SCRIPT_FAILED", "message": "m"}])

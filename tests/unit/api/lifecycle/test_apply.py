@@ -15,19 +15,23 @@ from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, series
-from keyscale.db.statuses import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
-from keyscale.jobs.protocol.operations import (
+from keyscale.state.documents.job_counters import JobCounters
+from keyscale.vocabulary import (
     CHANGES,
     STOPS,
+    AttemptStage,
     ChangePhase,
+    ClaimMode,
     CommandKind,
     CommandStatus,
+    DesiredState,
+    JobStatus,
     OperationKind,
     OperationStatus,
+    RestoreMode,
     UpgradeMode,
 )
-from keyscale.state.documents.job_counters import JobCounters
 
 NOW_MS = 100_000
 FAILURE = {"code": "X", "message": "it broke"}

@@ -19,8 +19,7 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind
+from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, OperationKind
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, lost, rescaling, restored, standby
 
 if TYPE_CHECKING:

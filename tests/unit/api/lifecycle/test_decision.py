@@ -28,11 +28,9 @@ from keyscale.api.lifecycle.steps import (
     ShowStatus,
     StopWithoutSavepoint,
 )
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import CommandStatus
 from keyscale.jobs.protocol.restart import FATAL_CODES
 from keyscale.jobs.protocol.specification import FixedDelayRestart
+from keyscale.vocabulary import CommandStatus, DesiredState, DriverState, JobStatus
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, command, job, lost, step_of
 
 # --- running --------------------------------------------------------------------------------------------------------

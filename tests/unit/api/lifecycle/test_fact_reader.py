@@ -12,9 +12,9 @@ from keyscale.api.lifecycle.fact_reader import FactReader, failures_of, restart_
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Revision
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory
+from keyscale.jobs.protocol.messages import FailureHistory
 from keyscale.jobs.protocol.specification import FixedDelayRestart, NoRestart
+from keyscale.vocabulary import AttemptStage, DriverState
 
 TIMEOUTS = Timeouts(healthy_ms=60_000)
 

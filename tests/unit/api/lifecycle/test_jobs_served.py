@@ -14,8 +14,7 @@ from keyscale.api.lifecycle.pursuit import Waiting
 from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, UNCERTAIN_S, JobsServed
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.repositories.job_signs import JobSign
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ from keyscale.api.lifecycle.outcomes import (
     replace_or_fail,
 )
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
-from keyscale.jobs.protocol.messages import DriverState, Failure
+from keyscale.jobs.protocol.messages import Failure
 from keyscale.jobs.protocol.specification import NoRestart
+from keyscale.vocabulary import DriverState
 from tests.support.control_plane.job_facts import TIMEOUTS, attempt, job, lost
 
 if TYPE_CHECKING:

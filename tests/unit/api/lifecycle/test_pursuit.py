@@ -20,10 +20,9 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.models import Attempt, Job, Operation, Revision
-from keyscale.db.statuses import DesiredState, JobStatus
 from keyscale.identifiers import CheckpointId
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, UpgradeMode
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus, OperationKind, UpgradeMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

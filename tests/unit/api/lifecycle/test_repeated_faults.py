@@ -10,8 +10,8 @@ from keyscale.api.lifecycle.facts import NO_FAILURES
 from keyscale.api.lifecycle.outcomes import FAILURES_MAX
 from keyscale.api.lifecycle.repeated_faults import EarlierRun, fault_of, is_repeated
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
-from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.protocol.specification import ExponentialDelayRestart
+from keyscale.vocabulary import DriverState
 from tests.support.control_plane.job_facts import attempt, job, step_of
 
 

@@ -16,16 +16,20 @@ from keyscale.api.errors import (
 from keyscale.api.job_spec import spec_of
 from keyscale.api.lifecycle import operation_results, requests
 from keyscale.db.models import Attempt, Event, Job, Operation, Revision
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus, Role, SnapshotOwner
-from keyscale.jobs.protocol.operations import (
+from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import (
+    AttemptStage,
     ChangePhase,
     CommandKind,
     CommandStatus,
+    DesiredState,
+    JobStatus,
     OperationKind,
     OperationStatus,
+    Role,
+    SnapshotOwner,
     UpgradeMode,
 )
-from keyscale.jobs.protocol.specification import JobSpec
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -23,9 +23,7 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import DesiredState
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus
+from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, DriverState
 from tests.support.control_plane.job_facts import (
     TIMEOUTS,
     attempt,

@@ -9,9 +9,9 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step
 from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
 from keyscale.api.lifecycle.steps import FailJob, ReplaceAttempt
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.messages import DriverState, FailureHistory
+from keyscale.jobs.protocol.messages import FailureHistory
 from keyscale.jobs.protocol.specification import FixedDelayRestart
+from keyscale.vocabulary import DesiredState, DriverState, JobStatus
 
 
 def attempt(**facts: Any) -> AttemptFacts:

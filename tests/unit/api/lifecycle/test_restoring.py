@@ -8,8 +8,7 @@ import pytest
 
 from keyscale.api.lifecycle.restoring import Restore, restore_of_change, restore_of_roll_back
 from keyscale.db.models import Operation
-from keyscale.db.statuses import ClaimMode, RestoreMode
-from keyscale.jobs.protocol.operations import OperationKind, UpgradeMode
+from keyscale.vocabulary import ClaimMode, OperationKind, RestoreMode, UpgradeMode
 
 SAVEPOINT = "file:///store/j/savepoints/c/manifest.json"
 EARLIER = "file:///store/j/savepoints/b/manifest.json"

@@ -13,8 +13,7 @@ from keyscale.api.lifecycle.start_queue import PATIENCE_S, StartQueue
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import attempts
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.messages import DriverState
+from keyscale.vocabulary import AttemptStage, DriverState
 
 
 class Host:

@@ -9,8 +9,7 @@ import pytest
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.facts import AttemptFacts, Turn
 from keyscale.api.lifecycle.steps import AbandonChange, AnnounceWait, EndAttempt, Launch, RollBack
-from keyscale.db.statuses import DesiredState, JobStatus
-from keyscale.jobs.protocol.operations import ChangePhase
+from keyscale.vocabulary import ChangePhase, DesiredState, JobStatus
 from tests.support.control_plane.job_facts import attempt, job, rescaling, step_of
 
 LONG_MS = 1_000_000

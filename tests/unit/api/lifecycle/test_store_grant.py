@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from keyscale.api.lifecycle.store_grant import grant_of
 from keyscale.db.models import Job
-from keyscale.db.statuses import ClaimMode
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.layout import CONTROL_PLANES, Layout, location_of
+from keyscale.vocabulary import ClaimMode
 
 STORE = "s3://bucket/prefix"
 OWN, OTHER, THIRD = (Layout(JobId(name)) for name in ("own", "other", "third"))

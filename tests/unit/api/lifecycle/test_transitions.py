@@ -18,7 +18,7 @@ from keyscale.api.lifecycle.transitions import (
     what_helps,
 )
 from keyscale.db.models import Job
-from keyscale.db.statuses import JobStatus
+from keyscale.vocabulary import JobStatus
 from tests.support.repository import ROOT
 
 

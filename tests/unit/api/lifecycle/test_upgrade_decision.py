@@ -16,9 +16,7 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SwitchOver,
 )
-from keyscale.db.statuses import JobStatus
-from keyscale.jobs.protocol.messages import DriverState
-from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, UpgradeMode
+from keyscale.vocabulary import ChangePhase, DriverState, JobStatus, OperationKind, UpgradeMode
 from tests.support.control_plane.job_facts import lost, rescaling, restored, standby, step_of
 
 if TYPE_CHECKING:

@@ -13,20 +13,27 @@ from keyscale.api.reports import drivers as service
 from keyscale.api.reports.drivers import attach, heartbeat, report_checkpoint
 from keyscale.api.reports.report_validity import Reporter
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
-from keyscale.db.statuses import AttemptStage, ClaimMode, RestoreMode
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     CheckpointReport,
     CommandResult,
     DriverMetrics,
-    DriverState,
     Failure,
     FailureHistory,
     Heartbeat,
 )
-from keyscale.jobs.protocol.operations import ChangePhase, CommandStatus, OperationKind, OperationStatus
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec, NoRestart
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CheckpointStatus,
+    ClaimMode,
+    CommandStatus,
+    DriverState,
+    OperationKind,
+    OperationStatus,
+    RestoreMode,
+)
 
 NOW_MS, SHARED_MS = 50_000, 70_000
 SPEC = JobSpec(artifact_id="program", checkpoints=CheckpointSettings(interval_ms=900), restart=NoRestart())

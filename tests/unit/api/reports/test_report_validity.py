@@ -13,16 +13,8 @@ from keyscale.api.reports.report_validity import (
     why_not_heartbeat,
     why_not_result,
 )
-from keyscale.db.statuses import AttemptStage
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.messages import (
-    CheckpointReport,
-    CommandResult,
-    Commit,
-    DriverState,
-    Heartbeat,
-    SubtaskCheckpointReport,
-)
+from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, Commit, Heartbeat, SubtaskCheckpointReport
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, DriverState
 
 BY = Reporter("job", "file:///store", 3, parallelism=2, max_parallelism=8, newest_checkpoint_id=5)
 ID_MAX = 5 + CHECKPOINT_ID_STEP_MAX

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 from keyscale.api.reports import stored_reports
 from keyscale.api.reports.stored_reports import store_checkpoint, store_heartbeat, subtask_columns
 from keyscale.db.models import Attempt, Checkpoint
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     CheckpointReport,
     Commit,
     DriverMetrics,
-    DriverState,
     Failure,
     Heartbeat,
     SubtaskCheckpointReport,
 )
+from keyscale.vocabulary import CheckpointStatus, DriverState
 
 if TYPE_CHECKING:
     import pytest

@@ -13,8 +13,7 @@ from keyscale.api.services import checkpoints as service
 from keyscale.api.services.checkpoints import _operator, answer_of, quantile, spread, summarize
 from keyscale.db.models import Checkpoint, CheckpointSubtask
 from keyscale.db.repositories.attempts import Restores
-from keyscale.db.statuses import SnapshotOwner
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=1), st.floats(0, 1))

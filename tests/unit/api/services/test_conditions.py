@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from keyscale.api.schemas.base import FailureAnswer
-from keyscale.api.schemas.condition import ConditionAnswer, ConditionType
 from keyscale.api.schemas.job import HealthItemAnswer
 from keyscale.api.services.conditions import JobFacts, conditions_of
 from keyscale.api.services.figures import SILENT_MS
 from keyscale.db.repositories.overviews import LatestSnapshot
-from keyscale.db.statuses import AttemptStage, JobStatus
-from keyscale.jobs.protocol.operations import OperationKind
+from keyscale.vocabulary import AttemptStage, ConditionType, JobStatus, OperationKind
+
+if TYPE_CHECKING:
+    from keyscale.api.schemas.condition import ConditionAnswer
 
 NOW_MS = 1_000_000
 

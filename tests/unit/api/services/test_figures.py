@@ -9,8 +9,8 @@ import pytest
 from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.api.services.figures import SILENT_MS, figures_of, reports_now
 from keyscale.db.models import Attempt
-from keyscale.db.statuses import AttemptStage
 from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
+from keyscale.vocabulary import AttemptStage
 from tests.support.repository import GOLDEN
 
 if TYPE_CHECKING:

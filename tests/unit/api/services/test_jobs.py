@@ -26,10 +26,9 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Job
 from keyscale.db.repositories import attempts
 from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
-from keyscale.db.statuses import AttemptStage, ClaimMode, JobStatus, RestoreMode, Role
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
-from keyscale.jobs.protocol.operations import OperationKind
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import AttemptStage, ClaimMode, JobStatus, OperationKind, RestoreMode, Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

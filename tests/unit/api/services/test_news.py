@@ -20,8 +20,7 @@ from keyscale.api.services.listener import EVERY_TOPIC, JOBS_NAMED_MAX, Listener
 from keyscale.api.services.news import CHECK_S, News
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories.marks import JobMarks
-from keyscale.db.statuses import Role
-from keyscale.jobs.protocol.operations import OperationStatus
+from keyscale.vocabulary import OperationStatus, Role
 from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:

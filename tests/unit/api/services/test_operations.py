@@ -17,15 +17,8 @@ from keyscale.api.schemas.operation import OperationRequest, RescaleRequest
 from keyscale.api.services import operation_requests
 from keyscale.api.services import operations as service
 from keyscale.db.models import Job, Operation
-from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.messages import DriverMetrics, OperatorMetrics
-from keyscale.jobs.protocol.operations import (
-    ChangePhase,
-    CommandStatus,
-    OperationKind,
-    OperationStatus,
-    UpgradeMode,
-)
+from keyscale.vocabulary import ChangePhase, CommandStatus, OperationKind, OperationStatus, Role, UpgradeMode
 
 SESSION: Any = None
 JOB = Job(id="job")

@@ -16,12 +16,11 @@ from keyscale.api.services import restore_sources as service
 from keyscale.api.services.restore_sources import Restorer, find_source, why_not
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Checkpoint, Job
-from keyscale.db.statuses import ClaimMode, RestoreMode, Role
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import Layout, location_of
+from keyscale.vocabulary import CheckpointStatus, ClaimMode, RestoreMode, Role
 
 MINE = Job(id="mine", store_url="file:///store", max_parallelism=8, hash_id="spark")
 NEW = Restorer(None, "file:///store", None, "spark")

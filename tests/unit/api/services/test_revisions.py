@@ -16,10 +16,9 @@ from keyscale.api.errors import (
 from keyscale.api.schemas.revision import UpdateRequest
 from keyscale.api.services import revisions as service
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
-from keyscale.db.statuses import JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
-from keyscale.jobs.protocol.operations import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from keyscale.jobs.protocol.specification import JobSpec, changed
+from keyscale.vocabulary import ChangePhase, JobStatus, OperationKind, OperationStatus, UpgradeMode
 
 SESSION: Any = None
 NOW_MS = 10_000

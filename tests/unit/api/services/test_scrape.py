@@ -12,9 +12,9 @@ from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.api.services import scrape
 from keyscale.api.services.own_metrics import NO_ROUTE, OwnMetrics
 from keyscale.db.repositories.scrapes import JobFacts, Snapshot
-from keyscale.db.statuses import AttemptStage, DesiredState, JobStatus
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.metrics import CONTROL_PLANE, DRIVER, FIGURES, JOB_COUNTERS, OBSERVED, OPERATOR, SINK, SUBTASK, of_scope
+from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus
 
 NOW_MS = 1_000_000
 REPORT: dict[str, Any] = DriverMetrics.model_validate(

@@ -11,8 +11,8 @@ from keyscale.api.errors import OutOfScopeError, SecretUnknownError
 from keyscale.api.services import secret_labels as service
 from keyscale.api.services.secret_labels import require_covered
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.statuses import Role
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -18,7 +18,8 @@ from keyscale.api.services import series
 from keyscale.api.services.series import SAMPLE_MS, choose_step, is_sample_due, merged
 from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS, _upsert
-from keyscale.jobs.protocol.messages import DriverMetrics, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
+from keyscale.vocabulary import DriverState
 
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 NOW_MS = 100 * DAY_MS

@@ -11,9 +11,7 @@ from keyscale.api.lifecycle import snapshot_uses
 from keyscale.api.services import snapshot_deletions as service
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint, Job, Operation
-from keyscale.db.statuses import JobStatus, Role
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.operations import CommandStatus
+from keyscale.vocabulary import CheckpointStatus, CommandStatus, JobStatus, Role
 
 SESSION: Any = None
 USER = Principal("id", "ann", Role.OPERATOR, JobScope(frozenset({"flights"})))

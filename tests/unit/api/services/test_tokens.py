@@ -15,7 +15,7 @@ from keyscale.api.schemas.access_token import ScopeModel, TokenRequest
 from keyscale.api.services import tokens as service
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Token
-from keyscale.db.statuses import Role
+from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

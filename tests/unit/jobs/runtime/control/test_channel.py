@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
-from keyscale.jobs.protocol.messages import (
-    AttachRequest,
-    CheckpointReport,
-    Command,
-    CommandResult,
-    DriverState,
-    Heartbeat,
-)
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import AttachRequest, CheckpointReport, Command, CommandResult, Heartbeat
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
@@ -25,6 +16,7 @@ from keyscale.jobs.runtime.errors import (
     ControlRefusedError,
     ControlUnreachableError,
 )
+from keyscale.vocabulary import CheckpointStatus, CommandKind, DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 

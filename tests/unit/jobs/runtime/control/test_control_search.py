@@ -14,12 +14,13 @@ from keyscale.jobs.protocol.control_address import (
     read_addresses,
     withdraw,
 )
-from keyscale.jobs.protocol.messages import DriverState, Heartbeat, HeartbeatResponse
+from keyscale.jobs.protocol.messages import Heartbeat, HeartbeatResponse
 from keyscale.jobs.runtime.control.channel import HttpControl
 from keyscale.jobs.runtime.control.control_search import SEARCH_PAUSE_S, ControlSearch
 from keyscale.jobs.runtime.errors import ControlUnreachableError
 from keyscale.state.layout import control_plane
 from keyscale.state.objects.opening import open_store
+from keyscale.vocabulary import DriverState
 from tests.support.repository import GOLDEN
 from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 

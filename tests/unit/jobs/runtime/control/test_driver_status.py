@@ -9,7 +9,6 @@ from keyscale.jobs.protocol.messages import (
     CommandResult,
     Commit,
     Counters,
-    DriverState,
     Failure,
     FailureHistory,
     SinkMetrics,
@@ -21,6 +20,7 @@ from keyscale.jobs.runtime.control import driver_status
 from keyscale.jobs.runtime.control.driver_status import TERMINAL_STATES, DriverStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.retention.deletion import Deleted
+from keyscale.vocabulary import DriverState
 
 FAILURE = Failure(code="X", message="it broke")
 OTHER = Failure(code="Y", message="it broke again")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.jobs.protocol.messages import (
     AttachRequest,
     AttachResponse,
@@ -15,13 +14,11 @@ from keyscale.jobs.protocol.messages import (
     CommandResult,
     Commit,
     Counters,
-    DriverState,
     Failure,
     Heartbeat,
     HeartbeatResponse,
     LiveSettings,
 )
-from keyscale.jobs.protocol.operations import CommandKind
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
@@ -33,6 +30,7 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
 )
 from keyscale.state.documents.job_counters import JobCounters
+from keyscale.vocabulary import CheckpointStatus, CommandKind, DriverState
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

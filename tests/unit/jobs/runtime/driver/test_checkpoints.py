@@ -9,7 +9,6 @@ import pytest
 
 from keyscale.identifiers import CheckpointId, OperatorUid
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
-from keyscale.jobs.protocol.checkpoint_status import CheckpointStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import read_manifest
@@ -17,6 +16,7 @@ from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDesc
 from keyscale.state.layout import split_location
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.vocabulary import CheckpointStatus
 from tests.support.rehearsal.keyed_rehearsal import OPERATOR, SINK, keyed_rehearsal, lose_the_host
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import keyscale.jobs.runtime.driver.coordinator
-from keyscale.jobs.protocol.messages import Command, DriverState
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.coordinator import CheckpointSchedule, Coordinator
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointTimeoutError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:

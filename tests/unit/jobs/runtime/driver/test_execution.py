@@ -17,7 +17,7 @@ from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, Operator
 from keyscale.jobs.errors import SinkUnavailableError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.protocol.messages import Assignment, Commit, DriverState, LiveSettings
+from keyscale.jobs.protocol.messages import Assignment, Commit, LiveSettings
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
@@ -45,6 +45,7 @@ from keyscale.state.objects.errors import ObjectCorruptError, ObjectNotFoundErro
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import CoverError
 from keyscale.state.retention.deletion_plan import RetentionPolicy
+from keyscale.vocabulary import DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import pytest
 
 from keyscale.jobs.errors import SinkForbiddenError
-from keyscale.jobs.protocol.messages import (
-    Assignment,
-    Command,
-    DriverState,
-    FailureHistory,
-    LibraryFile,
-    LiveSettings,
-)
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import Assignment, Command, FailureHistory, LibraryFile, LiveSettings
 from keyscale.jobs.protocol.specification import FixedDelayRestart, JobSpec, NoRestart, SecretReference
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
 from keyscale.jobs.runtime.errors import AttemptOverError, JobNotDeclaredError, LibrariesMissingError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
+from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:

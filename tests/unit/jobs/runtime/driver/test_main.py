@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, DriverState, Heartbeat
+from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, Heartbeat
 from keyscale.jobs.runtime.control.channel import FileControl
 from keyscale.jobs.runtime.driver import main as driver
 from keyscale.jobs.runtime.driver.main import DriverEnvironment
@@ -19,6 +19,7 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
     DriverEnvironmentError,
 )
+from keyscale.vocabulary import DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 
 if TYPE_CHECKING:

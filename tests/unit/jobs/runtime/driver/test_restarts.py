@@ -9,8 +9,7 @@ import pytest
 
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import UserFunctionError
-from keyscale.jobs.protocol.messages import Command, DriverState, FailureHistory
-from keyscale.jobs.protocol.operations import CommandKind
+from keyscale.jobs.protocol.messages import Command, FailureHistory
 from keyscale.jobs.protocol.specification import FixedDelayRestart
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.job_run import forget_ends
@@ -18,6 +17,7 @@ from keyscale.jobs.runtime.driver.restarts import Restarts
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import RestoreRefusedError, SparkLostError
 from keyscale.state.log.commit_log import FencedError
+from keyscale.vocabulary import CommandKind, DriverState
 
 NOW_MS = 9000
 FAILURE = RunOutcome.by(UserFunctionError("ValueError"))

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 
 from keyscale.jobs.errors import UserFunctionError
 from keyscale.jobs.operators.failures import TaskOrigin, with_origin
-from keyscale.jobs.protocol.messages import DriverState
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox, log_failure
 from keyscale.state.errors import DiskFullError
 from keyscale.state.log.commit_log import FencedError
+from keyscale.vocabulary import DriverState
 
 if TYPE_CHECKING:
     import pytest

@@ -1,0 +1,233 @@
+"""The closed sets of values that database, drivers, API and clients share."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class JobStatus(StrEnum):
+    """The status of a job, as its user sees it."""
+
+    CREATED = "CREATED"
+    SUBMITTING = "SUBMITTING"
+    RUNNING = "RUNNING"
+    SAVEPOINTING = "SAVEPOINTING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+    RESCALING = "RESCALING"
+    UPGRADING = "UPGRADING"
+    RESTARTING = "RESTARTING"
+    FAILED = "FAILED"
+    FINISHED = "FINISHED"
+
+
+class DesiredState(StrEnum):
+    """The state that a job's user, or its input's end, wants."""
+
+    RUNNING = "RUNNING"
+    STOPPED = "STOPPED"  # with a savepoint, if the job is running
+    CANCELLED = "CANCELLED"  # without a savepoint
+
+
+class ConditionType(StrEnum):
+    """What a condition is about."""
+
+    RUNNING = "RUNNING"  # a driver runs the job
+    HEALTHY = "HEALTHY"  # no fault of the job is known
+    RESTORABLE = "RESTORABLE"  # a snapshot from which the job can start is known
+    CATCHING_UP = "CATCHING_UP"  # the sources have more records left than the job leaves usually
+    PROGRESSING = "PROGRESSING"  # an operation changes the job
+
+
+class ConditionStatus(StrEnum):
+    """Whether a condition is fulfilled."""
+
+    TRUE = "TRUE"
+    FALSE = "FALSE"
+    UNKNOWN = "UNKNOWN"
+
+
+class AttemptStage(StrEnum):
+    """The stage of an attempt, as decided by the control plane.
+
+    A job has at most one ACTIVE and one STANDBY attempt.
+    """
+
+    STANDBY = "STANDBY"  # its driver warms up and waits
+    ACTIVE = "ACTIVE"  # the attempt that may run the job
+    ENDED = "ENDED"
+
+
+class DriverState(StrEnum):
+    """The state of a driver, as it reports itself."""
+
+    STANDBY = "STANDBY"  # Spark is up; waiting for an assignment
+    RESTORING = "RESTORING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"  # terminal: stopped by a command; commits have ended
+    FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
+    FAILED = "FAILED"  # terminal: see Heartbeat.failure
+    FENCED = "FENCED"  # terminal: another attempt has taken over
+
+
+class OperationKind(StrEnum):
+    """The kinds of operations."""
+
+    START = "START"
+    STOP = "STOP"  # with a savepoint
+    DRAIN = "DRAIN"  # a stop after all present input
+    CANCEL = "CANCEL"  # without a savepoint
+    RESTART = "RESTART"  # a new driver for the same revision
+    CHECKPOINT = "CHECKPOINT"
+    SAVEPOINT = "SAVEPOINT"
+    RESCALE = "RESCALE"  # another parallelism, and nothing else
+    UPGRADE = "UPGRADE"
+    ROLLBACK = "ROLLBACK"  # to an earlier revision, at the user's request
+
+    @property
+    def is_change(self) -> bool:
+        """Whether a new driver takes a running job over, phase by phase."""
+        return self in CHANGES
+
+    @property
+    def may_change_program(self) -> bool:
+        """Whether the new driver may have other functions and state."""
+        return self in {OperationKind.UPGRADE, OperationKind.ROLLBACK}
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the job runs on meanwhile."""
+        return self in SNAPSHOTS
+
+
+CHANGES = frozenset({OperationKind.RESTART, OperationKind.RESCALE, OperationKind.UPGRADE, OperationKind.ROLLBACK})
+SNAPSHOTS = frozenset({OperationKind.CHECKPOINT, OperationKind.SAVEPOINT})
+STOPS = frozenset({OperationKind.STOP, OperationKind.DRAIN})
+
+
+class OperationStatus(StrEnum):
+    """The status of an operation."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"  # at a user's request; the job is as before
+    ROLLED_BACK = "ROLLED_BACK"  # the job runs its old revision
+    FAILED = "FAILED"
+
+
+class ChangePhase(StrEnum):
+    """The phases of a change, in order.
+
+    ROLL_BACK replaces the remaining phases.
+    """
+
+    REQUESTED = "REQUESTED"  # the new driver is started beside the running driver
+    SAVEPOINT = "SAVEPOINT"
+    STOP = "STOP"
+    RESTORE = "RESTORE"
+    VERIFY = "VERIFY"
+    ROLL_BACK = "ROLL_BACK"
+
+
+class LedgerStep(StrEnum):
+    """The parts of a change's downtime, and the time after it."""
+
+    SAVEPOINT = "SAVEPOINT"  # the old driver takes it, and processes nothing more
+    STOP = "STOP"  # the old driver ends
+    TRIAL = "TRIAL"  # of a change that is rolled back: its driver started, and did not hold
+    SUBMIT = "SUBMIT"  # until the new driver's process is started; it mostly was before
+    SESSION = "SESSION"  # until its Spark session is up, likewise
+    RESTORE = "RESTORE"
+    FIRST_BATCH = "FIRST_BATCH"
+    CAUGHT_UP = "CAUGHT_UP"  # after the downtime: until the sources have as little left as before
+
+
+class UpgradeMode(StrEnum):
+    """How a change takes state along."""
+
+    SAVEPOINT = "SAVEPOINT"
+    LAST_STATE = "LAST_STATE"  # no savepoint: the latest checkpoint and the commit log
+    STATELESS = "STATELESS"
+
+
+class CommandKind(StrEnum):
+    """The kinds of commands that the control plane sends to a driver."""
+
+    CHECKPOINT = "CHECKPOINT"  # take a checkpoint now
+    SAVEPOINT = "SAVEPOINT"  # take a savepoint, and continue
+    STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"  # take a savepoint after the last batch, commit nothing more, and end
+    CANCEL = "CANCEL"  # end now, without a savepoint
+
+
+class CommandStatus(StrEnum):
+    """The status of a command to a driver."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
+class CheckpointStatus(StrEnum):
+    """The status of a checkpoint or savepoint."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SUBSUMED = "SUBSUMED"
+    DISCARDED = "DISCARDED"
+
+
+class SnapshotOwner(StrEnum):
+    """Who decides when a checkpoint or savepoint is deleted."""
+
+    PLATFORM = "PLATFORM"
+    USER = "USER"
+
+
+class RestoreMode(StrEnum):
+    """The history that an attempt continues.
+
+    A driver gets the names in lower case.
+    """
+
+    CONTINUE = "CONTINUE"  # the job's own
+    REWIND = "REWIND"  # exactly one snapshot, of this or another job
+    STATELESS = "STATELESS"  # an empty history
+
+
+class ClaimMode(StrEnum):
+    """Whether a job takes over the restored files, or copies them."""
+
+    NO_CLAIM = "NO_CLAIM"
+    CLAIM = "CLAIM"
+
+
+class ArtifactKind(StrEnum):
+    """The kind of an artifact, by its bytes."""
+
+    PYTHON = "PYTHON"
+    ZIP = "ZIP"
+    JAR = "JAR"
+    WHEEL = "WHEEL"
+
+
+class MarkKind(StrEnum):
+    """The event that a mark on a chart stands for."""
+
+    START = "START"
+    STOP = "STOP"  # stopped, cancelled or finished
+    RESTART = "RESTART"
+    FAILURE = "FAILURE"  # the job was given up
+    RESCALE = "RESCALE"
+    UPGRADE = "UPGRADE"
+    ROLLBACK = "ROLLBACK"  # a change that did not work out, or an upgrade that was taken back
+    CHECKPOINT_FAILED = "CHECKPOINT_FAILED"
+
+
+class Role(StrEnum):
+    """The rights of a token's holder."""
+
+    VIEWER = "VIEWER"
+    OPERATOR = "OPERATOR"
+    ADMIN = "ADMIN"
