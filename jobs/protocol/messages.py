@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
 from keyscale.metrics import LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
-from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState
+from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState, RescalePhase
 
 from .measured import Measured, with_metrics
 from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
@@ -227,6 +227,16 @@ class AttachResponse(Message):
     retry_after_ms: Whole = 200
 
 
+class ReservedAttempt(Message):
+    """An attempt that a running driver may open.
+
+    The driver speaks with the token once the attempt is open.
+    """
+
+    token: str = Field(repr=False)
+    assignment: Assignment
+
+
 class Command(Message):
     """A command to a driver.
 
@@ -242,6 +252,20 @@ class Command(Message):
             "With STOP_WITH_SAVEPOINT: first process all present input, fire all event-time timers, and end as"
             " FINISHED."
         ),
+    )
+    next_attempt: ReservedAttempt | None = Field(
+        default=None, description="With RESCALE: the attempt with the new parallelism."
+    )
+    return_attempt: ReservedAttempt | None = Field(
+        default=None,
+        description=(
+            "With RESCALE: the attempt with the old parallelism, for a first batch that fails; None to end the driver"
+            " then."
+        ),
+    )
+    limit_ms: Whole | None = Field(default=None, description="With RESCALE: the time limit of its preparation.")
+    is_withdrawn: bool = Field(
+        default=False, description="With RESCALE: whether to give up, unless the next attempt is open."
     )
 
 
@@ -418,6 +442,27 @@ class DriverMetrics(Metrics):
     )
 
 
+class LiveRescale(Message):
+    """The progress of a live rescale.
+
+    The times of later phases are None until they are reached.
+    """
+
+    command_id: StorableText
+    phase: RescalePhase
+    from_attempt: Whole
+    to_attempt: Whole
+    began_at_ms: Measured
+    prepared_at_ms: Measured | None = Field(default=None, description="Time when the new subtasks were ready.")
+    switched_at_ms: Measured | None = Field(default=None, description="Time when the next attempt was opened.")
+    committed_at_ms: Measured | None = Field(default=None, description="Time of the next attempt's first commit.")
+    held_ms: Measured | None = Field(default=None, description="How long batches waited for the switch.")
+    pause_ms: Measured | None = Field(
+        default=None, description="Time from the last commit of the old attempt to the first commit of the next one."
+    )
+    failure: Failure | None = Field(default=None, description="Why the driver has gone back to the old parallelism.")
+
+
 class Heartbeat(Message):
     """The state of a driver.
 
@@ -425,6 +470,14 @@ class Heartbeat(Message):
     """
 
     state: DriverState
+    attempt: Whole | None = Field(
+        default=None, description="The attempt that the heartbeat is about; None from drivers of earlier versions."
+    )
+    slots: Whole | None = Field(
+        default=None,
+        description="The largest parallelism that Spark can run at once; None if a live rescale is not possible.",
+    )
+    rescale: LiveRescale | None = Field(default=None, description="The latest live rescale of this driver, if any.")
     warms_up: bool = Field(
         default=False,
         description="Whether a standby is not ready for its assignment: Spark is cold, or its targets are unchecked.",

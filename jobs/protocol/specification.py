@@ -9,9 +9,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeGuard, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from keyscale.state.doors.bounds import default_max_parallelism
+from keyscale.vocabulary import RescaleMode
 
 from .chosen import Chosen
 
@@ -230,6 +240,22 @@ class JobSpec(Settings):
         ge=1,
         le=KEY_GROUPS_MAX,
         description="Subtasks per operator: from 1 to max_parallelism.",
+    )
+    rescale_mode: Annotated[RescaleMode, Strict(False), ChangeClass.AT_ONCE] = Field(
+        default=RescaleMode.STANDBY,
+        description=(
+            "How a rescale is carried out: LIVE, by the running driver between two batches where that is possible, or"
+            " STANDBY, by a new driver."
+        ),
+    )
+    parallelism_limit: Annotated[int | None, ChangeClass.RESTART] = Field(
+        default=None,
+        ge=1,
+        le=KEY_GROUPS_MAX,
+        description=(
+            "The largest parallelism that a live rescale reaches: Spark is started with as many task slots. Default:"
+            " with a local master twice the parallelism, at least 8; on a cluster the parallelism."
+        ),
     )
     max_parallelism: Annotated[int, ChangeClass.FIXED] = Field(
         default_factory=_default_max_parallelism,

@@ -143,6 +143,21 @@ class LedgerStep(StrEnum):
     CAUGHT_UP = "CAUGHT_UP"  # after the downtime: until the sources have as little left as before
 
 
+class RescaleMode(StrEnum):
+    """How a rescale is carried out."""
+
+    LIVE = "LIVE"  # by the running driver, between two batches; by a standby driver where that is impossible
+    STANDBY = "STANDBY"  # by a new driver, which takes the job over
+
+
+class RescalePhase(StrEnum):
+    """The phases of a live rescale in the driver, in order."""
+
+    PREPARE = "PREPARE"  # the new subtasks' stores are built beside the batches
+    SWITCH = "SWITCH"  # batches wait; the next attempt is opened
+    VERIFY = "VERIFY"  # the first batch at the new parallelism runs
+
+
 class UpgradeMode(StrEnum):
     """How a change takes state along."""
 
@@ -158,6 +173,7 @@ class CommandKind(StrEnum):
     SAVEPOINT = "SAVEPOINT"  # take a savepoint, and continue
     STOP_WITH_SAVEPOINT = "STOP_WITH_SAVEPOINT"  # take a savepoint after the last batch, commit nothing more, and end
     CANCEL = "CANCEL"  # end now, without a savepoint
+    RESCALE = "RESCALE"  # open the next attempt at another parallelism; only for drivers that report slots
 
 
 class CommandStatus(StrEnum):
