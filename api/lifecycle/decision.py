@@ -59,9 +59,8 @@ def waits_for_news(facts: JobFacts) -> bool:
     the job's status has lasted matters.
     """
     is_settled = facts.status is JobStatus.RUNNING and facts.desired is DesiredState.RUNNING
-    return (
-        is_settled and facts.change is None and facts.active is not None and facts.standby is None and not facts.ended
-    )
+    has_only_its_driver = facts.active is not None and facts.standby is None and not facts.ended
+    return is_settled and facts.change is None and has_only_its_driver
 
 
 def status_of(facts: JobFacts) -> JobStatus:
