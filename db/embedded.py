@@ -186,12 +186,12 @@ class EmbeddedPostgres:
     def socket_directory(self) -> Path:
         """The directory of the server's socket.
 
-        It is `root`, or a shorter path where the kernel requires it.
+        It is `root`, or a shorter path where the kernel requires it. The directory for temporary files may be too long,
+        too.
         """
-        if len(os.fsencode(self.root / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES_MAX:
-            return self.root
-        short = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
-        return Path(tempfile.gettempdir()) / f"keyscale-{os.geteuid()}-{short}"
+        short = f"keyscale-{os.geteuid()}-{hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]}"
+        wanted, last = (self.root, Path(tempfile.gettempdir()) / short), Path("/tmp") / short  # noqa: S108 - made private
+        return next((path for path in wanted if len(os.fsencode(path / _SOCKET_NAME)) <= _SOCKET_PATH_BYTES_MAX), last)
 
     def _run(self, program: str, *arguments: str, check: bool = True, text: str = "") -> int:
         user = _unprivileged_user()
