@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from keyscale.state.doors.values import SerializationError, exact_array, other_names
 
 from ..errors import OutputTypeError
+from .split_name import split_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -140,7 +141,7 @@ def latest_by_ms(batch: pa.RecordBatch, name: str, by: Sequence[str]) -> dict[st
     Args:
         batch: The records.
         name: The column of times; records without a time do not count.
-        by: The other columns. Their values are joined with slashes.
+        by: The other columns. Their values are joined as in a split's name.
     """
     places = [f"by-{place}" for place in range(len(by))]
     columns = [batch.column(column) for column in by]
@@ -150,7 +151,7 @@ def latest_by_ms(batch: pa.RecordBatch, name: str, by: Sequence[str]) -> dict[st
     found = pa.record_batch({"latest": latest["time_max"].combine_chunks().cast(kind)})
     values = zip(*(latest[place].to_pylist() for place in places), strict=True)
     return {
-        "/".join(map(str, of_split)): latest_ms
+        split_name(of_split): latest_ms
         for of_split, latest_ms in zip(values, timestamps_ms(found, "latest"), strict=True)
         if latest_ms is not None
     }

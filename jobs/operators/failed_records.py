@@ -13,6 +13,7 @@ from keyscale.state.doors.values import KeyTooLargeError, exact_classes
 from ..secret import without_secrets
 from .column_values import batch_of, tuple_of
 from .failures import exception_line, printable
+from .split_name import split_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ def coordinates_of(batch: pa.RecordBatch, row: int, info: SubtaskInfo) -> str:
     known = []
     split_columns = next((each.columns for each in info.splits.values()), ())
     if split_columns and set(split_columns) <= set(batch.schema.names):
-        known.append(f"split {'/'.join(str(batch.column(name)[row].as_py()) for name in split_columns)}")
+        known.append(f"split {split_name([batch.column(name)[row].as_py() for name in split_columns])}")
     if "offset" in info.input_columns:
         known.append(f"offset {batch.column('offset')[row].as_py()}")
     key = [batch.column(name)[row].as_py() for name in info.key_columns]

@@ -2,7 +2,7 @@
 
 It carries the split through steps that drop the split columns.
 
-It holds the name of the split: the values of these columns, joined with slashes.
+It holds the name of the split.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pyspark.sql.types import IntegralType, StringType
 
 from ..errors import InvalidTopologyError
 from ..operators.operator_contract import SPLIT_COLUMN
+from ..operators.split_name import ESCAPES
 from ..spark_internals.carried_column import carried
 from .source_reader import split_columns_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 _NULL: Final = "None"
@@ -48,7 +49,14 @@ def with_split_of_source(frame: DataFrame) -> tuple[DataFrame, tuple[str, ...]] 
 def with_split(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """Adds the column, from the columns of the split."""
     values = [F.coalesce(F.col("`" + name.replace("`", "``") + "`").cast("string"), F.lit(_NULL)) for name in columns]
-    return frame.withColumn(SPLIT_COLUMN, F.concat_ws("/", *values))
+    return frame.withColumn(SPLIT_COLUMN, F.concat_ws("/", *map(_escaped, values[:-1]), *values[-1:]))
+
+
+def _escaped(value: Column) -> Column:
+    """Escapes as `split_name` does."""
+    for text, escape in ESCAPES:
+        value = F.replace(value, F.lit(text), F.lit(escape))
+    return value
 
 
 def can_name_splits(schema: StructType, columns: Sequence[str]) -> bool:

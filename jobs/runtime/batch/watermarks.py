@@ -20,6 +20,7 @@ from keyscale.state.doors.keyed import END_OF_TIME_MS
 
 from ...errors import TooManySplitsError
 from ...graph.nodes import OperatorNode
+from ...operators.split_name import name_before
 from ..executor.task import BatchTime
 
 if TYPE_CHECKING:
@@ -216,7 +217,12 @@ def _splits(known: EventTime) -> dict[str, dict[str, int]]:
 
 
 def _later(known: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {**known, **{split: max(latest_ms, known.get(split, latest_ms)) for split, latest_ms in other.items()}}
+    times = dict(known)
+    for split, latest_ms in other.items():
+        # A split that an earlier version of Keyscale has recorded under another name would hold the watermark forever.
+        before_ms = times[split] if split in times else times.pop(name_before(split), latest_ms)
+        times[split] = max(latest_ms, before_ms)
+    return times
 
 
 def _latest(*times_ms: int | None) -> int | None:

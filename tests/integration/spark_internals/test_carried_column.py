@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 
 from keyscale.jobs.operators.operator_contract import SPLIT_COLUMN
+from keyscale.jobs.operators.split_name import split_name
 from keyscale.jobs.sources.carried_split import with_split_of_source
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ SCHEMA = "value string, topic string, number int"
 
 
 def source(spark: SparkSession) -> DataFrame:
-    rows = [('{"a": 1}', "t", 0), ('{"a": 2}', "t", 1), ('{"a": 3}', None, 1)]
+    rows = [('{"a": 1}', "t", 0), ('{"a": 2}', "t\\/u", 1), ('{"a": 3}', None, 1)]
     frame = spark.createDataFrame(rows, SCHEMA)
     return frame.withMetadata("topic", {"keyscale.split": [0, 2]}).withMetadata("number", {"keyscale.split": [1, 2]})
 
@@ -58,7 +59,8 @@ def test_steps_carry_the_split_that_they_drop(spark: SparkSession, steps: Callab
     carried, names = found
     assert len(names) == 2
     assert carried.columns == [*frame.columns, SPLIT_COLUMN]
-    assert sorted(carried.collect()) == [(1, "t/0"), (2, "t/1"), (3, "None/1")]
+    splits = [split_name(values) for values in (("t", 0), ("t\\/u", 1), (None, 1))]
+    assert sorted(carried.collect()) == list(enumerate(splits, start=1))
 
 
 @pytest.mark.parametrize(

@@ -211,6 +211,14 @@ def test_splits_by_other_columns_are_other_splits() -> None:
     assert batches.run_splits() == 299
 
 
+def test_a_split_that_gets_another_name_goes_on_where_it_was() -> None:
+    batches = Batches(in_splits(columns=("part", "shard")))
+    batches.run_splits(**{"a/b/0": 100, "c/0": 500})
+    assert batches.run_splits(**{"a\\/b/0": 90}) == 99, "its time was 100"
+    batches.run_splits(**{"a\\/b/0": 300})
+    assert batches.run_splits() == 299, "no time stays under its earlier name"
+
+
 def test_more_splits_than_a_commit_can_hold_are_refused() -> None:
     batches = Batches(in_splits())
     with pytest.raises(TooManySplitsError, match="10000"):
