@@ -104,6 +104,7 @@ class Settings:
         keep_checkpoints: Checkpoints in the history of a job; checkpoints in the store stay in any case.
         keep_checkpoint_details: How many of these keep their subtasks' metrics.
         keep_attempts: Ended attempts in the history of a job.
+        keep_operations: Ended operations in the history of a job.
         keep_event_days: Age of the oldest events.
     """
 
@@ -145,6 +146,7 @@ class Settings:
     keep_checkpoints: int = 1000
     keep_checkpoint_details: int = 100
     keep_attempts: int = 100
+    keep_operations: int = 1000
     keep_event_days: int = 90
 
     @property
@@ -245,6 +247,7 @@ class Settings:
                 source, "KEYSCALE_KEEP_CHECKPOINT_DETAILS", default.keep_checkpoint_details, least=1
             ),
             keep_attempts=_number(source, "KEYSCALE_KEEP_ATTEMPTS", default.keep_attempts, least=1),
+            keep_operations=_number(source, "KEYSCALE_KEEP_OPERATIONS", default.keep_operations, least=1),
             keep_event_days=_number(source, "KEYSCALE_KEEP_EVENT_DAYS", default.keep_event_days, least=1),
         )
 

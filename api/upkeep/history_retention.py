@@ -42,12 +42,14 @@ class HistoryPolicy:
         checkpoints: Checkpoints and savepoints per job; completed snapshots always stay.
         detailed_checkpoints: How many of them keep their subtasks.
         attempts: Ended attempts per job.
+        operations: Ended operations per job; operations of kept attempts stay.
         event_days: Age of the oldest events in days.
     """
 
     checkpoints: int = 1000
     detailed_checkpoints: int = 100
     attempts: int = 100
+    operations: int = 1000
     event_days: int = 90
 
 
@@ -87,6 +89,7 @@ class HistoryRetention:
         for job_id in job_ids:
             for table, keep, remove in (
                 ("attempts", policy.attempts, history.remove_attempts),
+                ("operations", policy.operations, history.remove_operations),
                 ("checkpoint_subtasks", policy.detailed_checkpoints, history.remove_subtasks),
                 ("checkpoints", policy.checkpoints, history.remove_checkpoints),
             ):

@@ -141,6 +141,7 @@ def history_policy(settings: Settings) -> HistoryPolicy:
         checkpoints=settings.keep_checkpoints,
         detailed_checkpoints=settings.keep_checkpoint_details,
         attempts=settings.keep_attempts,
+        operations=settings.keep_operations,
         event_days=settings.keep_event_days,
     )
 

@@ -80,6 +80,24 @@ WITH gone AS (
 SELECT count(*) FROM gone
 """
 
+# A kept attempt keeps its start, stop or change: the savepoint that a revision stopped with is in that row.
+_OPERATIONS = """
+WITH gone AS (
+    DELETE FROM operations WHERE id IN (
+        SELECT id FROM operations o
+        WHERE job_id = :job_id AND status <> 'IN_PROGRESS' AND (requested_at_ms, id) <= (
+            SELECT requested_at_ms, id FROM operations WHERE job_id = :job_id
+            ORDER BY requested_at_ms DESC, id DESC OFFSET :keep LIMIT 1
+        ) AND (kind IN ('CHECKPOINT', 'SAVEPOINT') OR NOT EXISTS (
+            SELECT 1 FROM attempts a WHERE a.job_id = o.job_id AND a.number IN (o.old_attempt, o.new_attempt)
+        ))
+        ORDER BY requested_at_ms, id LIMIT :some
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
 _EVENTS = """
 WITH gone AS (
     DELETE FROM events WHERE id IN (SELECT id FROM events WHERE at_ms < :before_ms ORDER BY at_ms LIMIT :some)
@@ -131,6 +149,14 @@ def remove_subtasks(session: Session, job_id: str, *, keep: int, some: int) -> i
 def remove_attempts(session: Session, job_id: str, *, keep: int, some: int) -> int:
     """Removes ended attempts except the newest `keep`."""
     return session.scalar(text(_ATTEMPTS), {"job_id": job_id, "keep": keep, "some": some}) or 0
+
+
+def remove_operations(session: Session, job_id: str, *, keep: int, some: int) -> int:
+    """Removes ended operations except the newest `keep`.
+
+    Operations of kept attempts stay, except checkpoints and savepoints.
+    """
+    return session.scalar(text(_OPERATIONS), {"job_id": job_id, "keep": keep, "some": some}) or 0
 
 
 def remove_events(session: Session, *, before_ms: int, some: int) -> int:

@@ -1,6 +1,7 @@
-"""The name of a split: the values of its columns, joined with slashes.
+"""Names a split by the values of its columns.
 
-Backslashes escape the slashes in all values but the last, so that two splits never share a name.
+Slashes join the values. Backslashes escape the slashes in all values but the last, so that two splits never share a
+name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def split_name(values: Sequence[object]) -> str:
 
 
 def name_before(name: str) -> str:
-    """Returns the name that a split had in earlier versions, which escaped nothing."""
+    """Returns the name that earlier versions gave a split."""
     return re.sub(r"\\([\\/])", r"\1", name)
 
 

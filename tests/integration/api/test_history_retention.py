@@ -15,7 +15,7 @@ from keyscale.api.upkeep import history_retention, object_removal
 from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.upkeep.object_removal import ObjectRemoval
 from keyscale.clock import now_ms
-from keyscale.db.models import Attempt, Checkpoint, CheckpointDay, CheckpointSubtask, Event
+from keyscale.db.models import Attempt, Checkpoint, CheckpointDay, CheckpointSubtask, Event, Operation
 from tests.integration.api.conftest import ReplacedSoon
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-POLICY = HistoryPolicy(checkpoints=50, detailed_checkpoints=10, attempts=3, event_days=30)
+POLICY = HistoryPolicy(checkpoints=50, detailed_checkpoints=10, attempts=3, operations=4, event_days=30)
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ def test_only_the_history_of_the_policy_is_kept_and_the_counts_stay(
         detailed = set(session.scalars(select(CheckpointSubtask.checkpoint_id)))
         assert detailed == set(range(241, 251)) | {200}
         assert session.scalar(select(func.count()).select_from(Attempt)) == 2 * 3
+        assert session.scalar(select(func.count()).select_from(Operation)) == 2 * 4
         assert session.scalar(select(func.count()).where(Event.at_ms == 1)) == 0
     [report] = [one for one in filled.get("/v1/events").json()["events"] if one["kind"] == "HISTORY_REMOVED"]
     assert report["details"]["rows"] == {table: number for table, number in removed.items() if number}

@@ -915,6 +915,27 @@ class TestHistory:
         assert history.remove_attempts(rows.session, "mine", keep=0, some=10) == 1
         assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {2, 5}}
 
+    def test_only_ended_operations_beyond_the_kept_ones_and_without_attempts_are_removed(self, rows: Rows) -> None:
+        rows.attempt(2)
+        for at_ms, (name, columns) in enumerate(
+            (
+                ("of a removed attempt", {"old_attempt": 1}),
+                ("of a kept attempt", {"old_attempt": 2}),
+                ("made a kept attempt", {"old_attempt": 1, "new_attempt": 2}),
+                ("snapshot", {"old_attempt": 2, "kind": OperationKind.SAVEPOINT}),
+                ("running", {"old_attempt": 1, "status": OperationStatus.IN_PROGRESS}),
+                ("newest but one", {"old_attempt": 1}),
+                ("newest", {"old_attempt": 1}),
+            )
+        ):
+            rows.change(name, at_ms=at_ms, **columns)
+        rows.change("elsewhere", job_id="other", at_ms=0)
+        assert history.remove_operations(rows.session, "mine", keep=2, some=1) == 1
+        assert history.remove_operations(rows.session, "mine", keep=2, some=10) == 1
+        kept = [one.id for one in operations.list_page(rows.session, "mine", PageRequest()).rows]
+        assert kept == ["newest", "newest but one", "running", "made a kept attempt", "of a kept attempt"]
+        assert len(operations.list_page(rows.session, "other", PageRequest()).rows) == 1
+
     def test_removed_checkpoints_are_summed_up_by_day_and_complete_or_needed_ones_stay(self, rows: Rows) -> None:
         day_ms = 86_400_000
         for number, status, columns in (
