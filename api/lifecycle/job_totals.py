@@ -95,4 +95,4 @@ def _count(metric: Metric, metrics: DriverMetrics) -> int:
     """
     if not metric.of_job:
         return int(getattr(metrics, metric.field))
-    return sum(getattr(part, metric.name, 0) for part in (*metrics.operators, *metrics.sinks))
+    return sum(getattr(part, metric.name, None) or 0 for part in (*metrics.operators, *metrics.sinks))

@@ -239,7 +239,7 @@ def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:
         if metric.name in in_log:
             total = max(known, in_log[metric.name])
         elif metric.of_job:
-            total = known + max(0, sum(part.get(metric.name, 0) for part in parts))
+            total = known + max(0, sum(part.get(metric.name) or 0 for part in parts))
         else:
             total = known + max(0, reported.get(metric.field, 0))
         yield max(0, min(total, NUMBER_MAX))

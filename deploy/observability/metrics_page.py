@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.metrics import (
+    BATCH,
     CONTROL_PLANE,
     DRIVER,
     JOB,
@@ -35,6 +36,11 @@ chart, on the pages.
 _SECTIONS: tuple[tuple[str, str, tuple[Scope, ...]], ...] = (
     ("Jobs", "Labels: `job_id` and `job_name`. Counters count since the job was created.", (JOB, OBSERVED)),
     ("Drivers", "Since the driver started, or over its last batches. Labels as of jobs.", (DRIVER,)),
+    (
+        "Batches",
+        "The parts of each of the last batches; they add up to the time since the previous batch. Averages are above.",
+        (BATCH,),
+    ),
     ("Operators", "Since the driver started. Labels as of jobs, and `operator`.", (OPERATOR,)),
     ("Sinks", "Since the driver started. Labels as of jobs, and `sink`.", (SINK,)),
     (

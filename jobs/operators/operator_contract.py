@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 KEY_GROUP_COLUMN = "__key_group"
 ORIGIN_COLUMN = "__origin"
 SPLIT_COLUMN = "__split"
+LARGEST_KEY_GROUPS = 16
+"""Maximum number of a subtask's key groups whose records are reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,12 @@ class SubtaskProgress:
     def largest_key_group_records(self) -> int:
         """The number of records of that key group."""
         return int(self.key_group_records.max(initial=0))
+
+    def largest_key_groups(self) -> dict[int, int]:
+        """Returns the numbers of records of the largest key groups."""
+        counts = self.key_group_records
+        largest = np.argsort(counts, kind="stable")[: -1 - LARGEST_KEY_GROUPS : -1]
+        return {int(group): int(counts[group]) for group in largest if counts[group]}
 
     def saw(self, latest_event_ms: int | None, origin: str | None = None) -> None:
         """Notes the latest event time of some records."""

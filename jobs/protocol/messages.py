@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
-from keyscale.metrics import LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
+from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
 from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState, RescalePhase
 
 from .measured import Measured, with_metrics
@@ -44,6 +44,10 @@ OPERATORS_MAX = 1000
 """Maximum number of a job's operators, and of its sinks."""
 SUBTASKS_MAX = 32_768
 """Maximum number of subtasks with metrics in a heartbeat, all operators together."""
+RECENT_BATCHES_MAX = 12
+"""Maximum number of batches with their parts in a heartbeat."""
+REPORTED_KEY_GROUPS_MAX = 16
+"""Maximum number of an operator's key groups in a heartbeat."""
 CHECKPOINT_SUBTASKS_MAX = 65_536
 """Maximum number of parts in a report of a checkpoint: reading a part takes microseconds, and other requests wait."""
 
@@ -314,6 +318,13 @@ class SubtaskMetrics(Metrics):
     index: Measured
 
 
+class KeyGroupRecords(Message):
+    """The number of records of a key group in a batch."""
+
+    key_group: Measured
+    records: Measured
+
+
 @with_metrics(of_scope(OPERATOR))
 class OperatorMetrics(Metrics):
     """Metrics of one operator.
@@ -327,13 +338,31 @@ class OperatorMetrics(Metrics):
         max_length=SUBTASKS_MAX,
         description="Empty if the job has so many subtasks that their metrics would make a heartbeat too long.",
     )
+    key_groups: Items[KeyGroupRecords] = Field(
+        default_factory=list,
+        max_length=REPORTED_KEY_GROUPS_MAX,
+        description="The key groups with the most records in the last batch, the largest first.",
+    )
+    batch_records: Measured = Field(default=0, description="Records of all key groups in the last batch.")
 
 
 @with_metrics(of_scope(SINK))
 class SinkMetrics(Metrics):
-    """Metrics of a sink that may divert rows to dead letters."""
+    """Metrics of a sink."""
 
     uid: StorableText
+
+
+@with_metrics(of_scope(BATCH))
+class BatchMetrics(Metrics):
+    """The parts of a batch's time.
+
+    They add up to the time since the end of the previous batch.
+    """
+
+    batch_id: Whole
+    at_ms: Whole = Field(description="Time of its commit.")
+    input_records: Measured = 0
 
 
 class TopicPosition(Message):
@@ -414,7 +443,12 @@ class DriverMetrics(Metrics):
     sinks: Items[SinkMetrics] = Field(
         default_factory=list,
         max_length=OPERATORS_MAX,
-        description="Metrics of the sinks that may divert rows to dead letters.",
+        description="Metrics of the sinks.",
+    )
+    recent_batches: Items[BatchMetrics] = Field(
+        default_factory=list,
+        max_length=RECENT_BATCHES_MAX,
+        description="The parts of the last batches, the oldest first.",
     )
     sources: Items[SourceMetrics] = Field(
         default_factory=list,

@@ -6,8 +6,8 @@ It relies on their undocumented layout (present in Spark 2.4, tested with 4.3), 
 once:
 
 - `metadata`: the query's id.
-- `offsets/N`: where batch N ends in every source: a line with a version, a line of JSON with `batchWatermarkMs`, then
-  one line per input of the query, `-` for an input that has read nothing.
+- `offsets/N`: where batch N ends in every source: a line with a version, a line of JSON with `batchWatermarkMs`
+  and `batchTimestampMs`, then one line per input of the query, `-` for an input that has read nothing.
 - `commits/N`: batch N is done: a line with a version, and JSON with `nextBatchWatermarkMs`.
 - `sources/<i>/N`: the log of a source: a line with a version, then a line per file. Every tenth entry of the file
   source is called `N.compact` and holds the lines of all entries up to N, that is, of all files ever read.
@@ -357,6 +357,17 @@ def ends_of(files: Mapping[str, str], batch_id: int, inputs: int) -> list[str | 
     lines = files.get(f"offsets/{batch_id}", "").splitlines()[_OFFSETS_HEADER_LINES:]
     ends = [None if line == _NOTHING_READ else line for line in lines]
     return [*ends, *[None] * inputs][:inputs]
+
+
+def found_at_ms(files: Mapping[str, str], batch_id: int) -> int | None:
+    """Returns when Spark found a batch's input, by the driver's clock.
+
+    None if Spark does not say so.
+    """
+    try:
+        return int(json.loads(files[f"offsets/{batch_id}"].splitlines()[1])["batchTimestampMs"])
+    except (KeyError, IndexError, ValueError, TypeError):
+        return None
 
 
 def inputs_of(offsets: str) -> int:

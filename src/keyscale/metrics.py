@@ -21,6 +21,7 @@ class Kind(StrEnum):
 class Scope(StrEnum):
     """What a metric describes."""
 
+    BATCH = "batch"  # a part of one batch's time
     SUBTASK = "subtask"
     OPERATOR = "operator"
     SINK = "sink"
@@ -60,7 +61,7 @@ class Unit(StrEnum):
 
 
 COUNTER, GAUGE, HISTOGRAM = Kind
-SUBTASK, OPERATOR, SINK, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
+BATCH, SUBTASK, OPERATOR, SINK, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
 SUM, LARGEST, SMALLEST, LATEST, MEAN, RATE = Fold
 
 
@@ -180,7 +181,32 @@ _UNIT_IN_NAME = re.compile(r"(_ms|_seconds|_bytes|_size|_ratio|_rate|_records_pe
 _RECORDS = "Records"
 _BAD_RECORDS = "Late, dead-letter and lost records"
 
+
+def _part(name: str, label: str, text: str) -> Metric:
+    return Metric(name, GAUGE, BATCH, Unit.MS, text, label=label, is_scraped=False)
+
+
+BATCH_PARTS = (
+    _part(
+        "wait_ms", "Waiting for input", "Time from the end of the previous batch until Spark found the batch's input."
+    ),
+    _part("plan_ms", "Planning", "Time to append the batch's plan to the log in the object store."),
+    _part(
+        "spark_ms",
+        "Spark",
+        "Time that Spark needed for itself: to plan and schedule, to read the sources and to move records to subtasks.",
+    ),
+    _part("function_ms", "Function", "Time in the operators' functions, with their reads and writes of state."),
+    _part("state_ms", "State", "Time to open the state and to apply the batch's changes to it."),
+    _part("store_ms", "Object store", "Time in which tasks waited for the object store."),
+    _part("sink_ms", "Sinks", "Time in which the sinks took the rows."),
+    _part("append_ms", "Commit", "Time to append the commit to the log in the object store."),
+    _part("publish_ms", "Publication", "Time after the commit to publish the output."),
+)
+"""The parts of a batch's time, in their order; they add up to the time since the previous batch."""
+
 METRICS = (
+    *BATCH_PARTS,
     # --- subtasks, in the last batch
     Metric("read_records", GAUGE, SUBTASK, Unit.RECORDS, "Records read."),
     Metric("write_records", GAUGE, SUBTASK, Unit.RECORDS, "Records emitted.", is_scraped=False),
@@ -239,6 +265,14 @@ METRICS = (
         "Processor time of the Python worker, with all threads, while the task ran.",
         is_fractional=True,
         is_scraped=False,
+    ),
+    Metric(
+        "processor_wait_ms",
+        GAUGE,
+        SUBTASK,
+        Unit.MS,
+        "Time in which the task was ready to run and waited for a processor of its host.",
+        is_fractional=True,
     ),
     Metric(
         "largest_key_group",
@@ -313,29 +347,17 @@ METRICS = (
         "Batches with input, not of timers alone; None if the driver is too old.",
         is_optional=True,
     ),
-    Metric(
-        "batch_plan_ms",
-        GAUGE,
-        DRIVER,
-        Unit.MS,
-        "Time to plan the batch and to append the plan to the log.",
-        is_fractional=True,
+    *(
+        replace(part, name=f"batch_{part.name}", scope=DRIVER, label="", is_fractional=True, is_scraped=True)
+        for part in BATCH_PARTS
     ),
     Metric(
-        "batch_append_ms",
+        "lag_growth",
         GAUGE,
         DRIVER,
-        Unit.MS,
-        "Time to append the commit to the log; a part of batch_duration_ms.",
-        is_fractional=True,
-    ),
-    Metric(
-        "batch_publish_ms",
-        GAUGE,
-        DRIVER,
-        Unit.MS,
-        "Time after the commit to publish the output.",
-        is_fractional=True,
+        Unit.RECORDS_PER_SECOND,
+        "Growth of the number of waiting records over the last minute; negative while the job catches up.",
+        is_optional=True,
     ),
     Metric("subtask_runs", COUNTER, DRIVER, Unit.COUNT, "Number of tasks with state."),
     Metric(
@@ -516,7 +538,17 @@ METRICS = (
         COUNTER,
         SINK,
         Unit.RECORDS,
-        "Rows that the sink's system would have refused and that became dead letters, since the driver started.",
+        "Rows that the sink's system would have refused and that became dead letters, since the driver started; null if"
+        " the sink diverts no rows.",
+        is_optional=True,
+    ),
+    Metric(
+        "write_ms",
+        GAUGE,
+        SINK,
+        Unit.MS,
+        "Time that the sink took in the last batch: to write the rows, and to publish them.",
+        is_fractional=True,
     ),
     Metric(
         "lost_records",

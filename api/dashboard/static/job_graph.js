@@ -89,11 +89,13 @@ function contentOf(node, nodes, job, emits, flows) {
   }
   if (node.kind === "SINK") {
     const outage = metrics?.sink_outage?.uid === node.uid;
-    const refusing = metrics?.sinks.find((one) => one.uid === node.uid);
+    const own = metrics?.sinks.find((one) => one.uid === node.uid);
+    const counters = own ? countersOf(own) : [];
     return [element("small", { class: "soft" }, "sink"), element("dl", {}, ...definitions([
       ["Arriving", rate(sum(node.inputs.map((uid) => flows(uid, node))))],
-      ["System", isNow ? (outage ? "away" : "answers") : NONE]])),
-    ...(refusing ? sinceStart(countersOf(refusing)) : [])];
+      ["System", isNow ? (outage ? "away" : "answers") : NONE],
+      ["Time in a batch", duration(isNow ? own?.write_ms : null)]])),
+    ...(counters.length ? sinceStart(counters) : [])];
   }
   const operator = metrics?.operators.find((one) => one.uid === node.uid);
   if (!operator) return [element("small", { class: "soft" }, "no batch yet")];
@@ -112,7 +114,7 @@ function contentOf(node, nodes, job, emits, flows) {
 }
 
 /** The declared counters that an operator or a sink has. */
-const countersOf = (part) => JSON.parse(byId("charts").dataset.counters).filter(({ name }) => name in part)
+const countersOf = (part) => JSON.parse(byId("charts").dataset.counters).filter(({ name }) => (part[name] ?? null) !== null)
   .map(({ name, label }) => [label, number(part[name])]);
 
 /** Counters of the driver, which begins at zero; the counters of the whole job are at the top of the page. */

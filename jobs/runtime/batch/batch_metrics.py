@@ -15,7 +15,14 @@ from keyscale.metrics import COUNTER, OPERATOR, SUBTASK, of_scope
 from keyscale.state.doors.commits import EventTime
 
 from ...graph.nodes import SourceNode
-from ...protocol.messages import OperatorMetrics, SinkMetrics, SourceMetrics, SubtaskMetrics
+from ...protocol.messages import (
+    REPORTED_KEY_GROUPS_MAX,
+    KeyGroupRecords,
+    OperatorMetrics,
+    SinkMetrics,
+    SourceMetrics,
+    SubtaskMetrics,
+)
 from ...protocol.source_retention import reported_sources
 from ...sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
 from .record_rates import rate_after
@@ -69,9 +76,20 @@ def operator_metrics(
                 watermark_lag_ms=lag_ms(watermark_ms, committed_at_ms),
                 event_time_lag_ms=lag_ms(latest_ms, committed_at_ms),
                 subtasks=[_subtask(each) for each in of_operator],
+                key_groups=_largest_key_groups(of_operator),
+                batch_records=sum(each.read_records for each in of_operator),
             )
         )
     return found
+
+
+def _largest_key_groups(reports: Sequence[TaskReport]) -> list[KeyGroupRecords]:
+    """Returns the numbers of records of an operator's largest key groups.
+
+    They are exact, as a key group belongs to one subtask.
+    """
+    found = sorted((item for each in reports for item in each.key_groups.items()), key=lambda item: -item[1])
+    return [KeyGroupRecords(key_group=group, records=count) for group, count in found[:REPORTED_KEY_GROUPS_MAX]]
 
 
 def records_read(topology: Topology, reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> int:
@@ -157,10 +175,19 @@ def added_up_sinks(before: Sequence[SinkMetrics], batch: Sequence[SinkMetrics]) 
 
     A batch of time alone may have no metrics of sinks.
     """
-    totals = {sink.uid: sink.dead_letters for sink in before}
+    totals = {sink.uid: sink for sink in before}
     for sink in batch:
-        totals[sink.uid] = totals.get(sink.uid, 0) + sink.dead_letters
-    return [SinkMetrics(uid=uid, dead_letters=total) for uid, total in totals.items()]
+        known = totals.get(sink.uid, sink.model_copy(update={"dead_letters": 0}))
+        totals[sink.uid] = known.model_copy(update={"dead_letters": (known.dead_letters or 0) + sink.dead_letters})
+    return list(totals.values())
+
+
+def timed_sinks(before: Sequence[SinkMetrics], times_ms: Mapping[OperatorUid, float]) -> list[SinkMetrics]:
+    """Adds the time that each sink took in a batch."""
+    sinks = {sink.uid: sink for sink in before}
+    for uid, spent_ms in times_ms.items():
+        sinks[uid] = sinks.get(uid, SinkMetrics(uid=uid)).model_copy(update={"write_ms": spent_ms})
+    return list(sinks.values())
 
 
 def without_records(operator: OperatorMetrics, span: Span) -> OperatorMetrics:

@@ -33,6 +33,8 @@ class BatchOutcome:
         reports: The tasks' reports, by operator and subtask.
         times: The times that the batch ran with, by operator.
         dead_letters: Number of rows that each diverting sink has diverted.
+        sink_ms: Time that each sink took, beside the tasks.
+        waited_ms: Time of earlier tries, whose sinks did not answer.
     """
 
     changelogs: dict[OperatorUid, tuple[ChangelogHandle | None, ...]]
@@ -42,13 +44,19 @@ class BatchOutcome:
     reports: dict[OperatorUid, tuple[TaskReport, ...]]
     times: dict[OperatorUid, BatchTime] = field(default_factory=dict)
     dead_letters: dict[OperatorUid, int] = field(default_factory=dict)
+    sink_ms: dict[OperatorUid, float] = field(default_factory=dict)
+    waited_ms: float = 0.0
+
+    @property
+    def all_reports(self) -> list[TaskReport]:
+        """The reports of all operators' tasks."""
+        return [report for of_operator in self.reports.values() for report in of_operator]
 
     @property
     def counters(self) -> JobCounters:
         """The numbers that the batch adds to the job's counters."""
-        reports = [report for of_operator in self.reports.values() for report in of_operator]
         counted = {
-            metric.name: sum(report.count_of(metric.name) for report in reports)
+            metric.name: sum(report.count_of(metric.name) for report in self.all_reports)
             for metric in LOG_COUNTERS
             if metric.of_job
         }

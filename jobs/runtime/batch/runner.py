@@ -11,6 +11,7 @@ import time
 import uuid
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -45,6 +46,7 @@ from ..executor.task_reports import ReportCollector, complete_reports
 from ..retries import Retries
 from .batch_metrics import records_read
 from .batch_outcome import BatchOutcome
+from .batch_parts import Staging, sink_times_ms
 from .direct_edges import carries_no_rows, direct_edges
 from .frames import BatchFrames, OperatorInputs, tags_of
 from .job_sources import JobSources
@@ -126,7 +128,7 @@ class _BatchPlan:
     """The plan of a batch, made before it runs.
 
     It holds the batch's identity, and the subtasks' versions, times and due timers. `outputs` says where subtasks write
-    their rows directly, by operator. `parcels` are the parcels of this batch alone.
+    their rows directly, by operator. `parcels` are the parcels of this batch alone, `stagings` the times of its sinks.
     """
 
     run: str
@@ -136,6 +138,7 @@ class _BatchPlan:
     due: dict[OperatorUid, tuple[bool, ...]]
     outputs: dict[OperatorUid, DirectOutput] = field(default_factory=dict)
     parcels: list[Parcel] = field(default_factory=list)
+    stagings: list[Staging] = field(default_factory=list)
 
 
 class BatchRunner:
@@ -221,9 +224,14 @@ class BatchRunner:
         Raises:
             KeyscaleError: The user's function, a task or a sink failed, or the reports are not complete.
         """
-        return self._waiting(lambda: self._try(frame, committed, is_at_end=is_at_end))
+        began = time.monotonic()
+        return self._waiting(
+            lambda: self._try(frame, committed, is_at_end=is_at_end, waited_ms=1000 * (time.monotonic() - began))
+        )
 
-    def _try(self, frame: DataFrame | None, committed: CommittedState, *, is_at_end: bool) -> BatchOutcome:
+    def _try(
+        self, frame: DataFrame | None, committed: CommittedState, *, is_at_end: bool, waited_ms: float
+    ) -> BatchOutcome:
         run = uuid.uuid4().hex
         self._check_clock(committed.time)
         began_ms = _elapsed_ms()
@@ -238,7 +246,8 @@ class BatchRunner:
             for uid, of_operator in reports.items():
                 check_alike(uid, [report.broadcast_digest for report in of_operator])
             for edge in self._direct:
-                of_sink(edge.sink, partial(edge.gather, tokens[edge.sink.uid], reports[edge.operator.uid]))
+                with _timed(edge.sink, plan.stagings):
+                    of_sink(edge.sink, partial(edge.gather, tokens[edge.sink.uid], reports[edge.operator.uid]))
             dead_letters = self._dead_letters_of(tokens)
         except Exception as failure:
             self.discard(tokens)
@@ -258,6 +267,8 @@ class BatchRunner:
             reports=reports,
             times=plan.times,
             dead_letters=dead_letters,
+            sink_ms=sink_times_ms(plan.stagings, chain.from_iterable(reports.values())),
+            waited_ms=waited_ms,
         )
         self._warn_of_records_ahead(reports)
         _warn_of_failed_records(reports)
@@ -286,19 +297,25 @@ class BatchRunner:
             for node in self._topology.sinks:
                 frames[node.input].collect()
 
-    def publish(self, tokens: Mapping[OperatorUid, str]) -> None:
+    def publish(self, tokens: Mapping[OperatorUid, str]) -> dict[OperatorUid, float]:
         """Makes a committed batch's output visible.
 
         It may be called any number of times.
 
         It waits for sinks with unavailable systems.
 
+        Returns:
+            The time that each sink took, in ms.
+
         Raises:
             KeyscaleError: A sink failed; call it again.
         """
+        times: list[Staging] = []
         for node in self._topology.sinks:
             if node.uid in tokens:
-                self._waiting(partial(of_sink, node, partial(node.sink.publish, tokens[node.uid])))
+                with _timed(node, times):
+                    self._waiting(partial(of_sink, node, partial(node.sink.publish, tokens[node.uid])))
+        return sink_times_ms(times, ())
 
     def discard(self, tokens: Mapping[OperatorUid, str]) -> None:
         """Deletes the staged output of a batch that was not committed.
@@ -374,7 +391,8 @@ class BatchRunner:
                     of_sink(node, frames[node.input].collect)  # the subtasks write the rows, so the result is empty
                 else:
                     context = self._sink_context(node, plan.batch_id, plan.run)
-                    tokens[node.uid] = of_sink(node, partial(node.sink.prepare, frames[node.input], context))
+                    with _timed(node, plan.stagings):
+                        tokens[node.uid] = of_sink(node, partial(node.sink.prepare, frames[node.input], context))
 
     def _plan(self, run: str, committed: CommittedState, *, is_at_end: bool) -> _BatchPlan:
         times = batch_times(self._topology, committed.time, self._clock.now_ms(), self._activity, is_at_end=is_at_end)
@@ -522,6 +540,14 @@ def of_sink(node: SinkNode, operation: Callable[[], _Result]) -> _Result:
         if not isinstance(error, _OF_SINKS) or origin_of(error).operator_uid is not None:
             raise
         raise with_origin(error, msgspec.structs.replace(origin_of(error), operator_uid=node.uid)) from failure
+
+
+@contextlib.contextmanager
+def _timed(node: SinkNode, stagings: list[Staging]) -> Iterator[None]:
+    """Notes the time in the block as a sink's."""
+    began_s = time.time()
+    yield
+    stagings.append(Staging(node.uid, 1000 * began_s, 1000 * time.time()))
 
 
 def _warn_of_failed_records(reports: Mapping[OperatorUid, Sequence[TaskReport]]) -> None:

@@ -12,25 +12,38 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict
 
 from keyscale.clock import now_ms
+from keyscale.metrics import BATCH_PARTS
 from keyscale.vocabulary import DriverState
 
-from ...protocol.messages import CleanUp, Commit, Counters, DriverMetrics, Failure, Heartbeat
+from ...protocol.messages import (
+    RECENT_BATCHES_MAX,
+    CleanUp,
+    Commit,
+    Counters,
+    DriverMetrics,
+    Failure,
+    Heartbeat,
+)
 from ..batch.batch_metrics import (
     added_up,
     added_up_sinks,
     smoothed,
     state_bytes_of,
+    timed_sinks,
     without_records,
 )
+from ..batch.lag_trend import LagTrend
 from ..batch.record_rates import AVERAGED_MS, CoveredTime, rate_after
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from keyscale.identifiers import OperatorUid
     from keyscale.state.doors.catalogue import JobCounters
     from keyscale.state.doors.commits import Deleted
 
     from ...protocol.messages import (
+        BatchMetrics,
         CommandResult,
         FailureHistory,
         GraphNode,
@@ -77,6 +90,7 @@ class DriverStatus:
         self._metrics = DriverMetrics()
         self._has_found_no_input = False
         self._are_counted = False
+        self._lag_trend = LagTrend()
         self._losing_query, self._lost_before = "", 0
         self._results: dict[str, CommandResult] = {}
 
@@ -136,8 +150,6 @@ class DriverStatus:
         input_records: int,
         output_records: int,
         duration_ms: float,
-        plan_ms: float = 0.0,
-        append_ms: float = 0.0,
         operators: Sequence[OperatorMetrics] = (),
         sinks: Sequence[SinkMetrics] = (),
         has_input: bool = True,
@@ -167,8 +179,6 @@ class DriverStatus:
             of_the_batch = {
                 "processed_records_per_second": 1000 * input_records / max(duration_ms, 1.0),
                 "batch_duration_ms": duration_ms,
-                "batch_plan_ms": plan_ms,
-                "batch_append_ms": append_ms,
             }
             averages = {
                 name: smoothed(None if first else getattr(old, name), value) for name, value in of_the_batch.items()
@@ -190,11 +200,23 @@ class DriverStatus:
                 }
             )
 
-    def published(self, duration_ms: float) -> None:
-        """Counts the publishing of the batch that was committed last."""
+    def published(self, batch: BatchMetrics, sinks_ms: Mapping[OperatorUid, float]) -> None:
+        """Adds the parts of the batch that was committed last.
+
+        `sinks_ms` is the time that each sink took.
+        """
         with self._lock:
-            before = self._metrics.batch_publish_ms if self._metrics.batches > 1 else None
-            self._metrics = self._metrics.model_copy(update={"batch_publish_ms": smoothed(before, duration_ms)})
+            old = self._metrics
+            averages = {
+                f"batch_{part.name}": smoothed(
+                    getattr(old, f"batch_{part.name}") if old.recent_batches else None, getattr(batch, part.name)
+                )
+                for part in BATCH_PARTS
+            }
+            recent = [*old.recent_batches, batch][-RECENT_BATCHES_MAX:]
+            self._metrics = old.model_copy(
+                update={**averages, "recent_batches": recent, "sinks": timed_sinks(old.sinks, sinks_ms)}
+            )
 
     def locality_measured(self, locality: Locality) -> None:
         """Sets how often subtasks have run where their state was.
@@ -227,7 +249,9 @@ class DriverStatus:
         """Sets the number of records that no committed batch has."""
         with self._lock:
             self._are_counted = True
-            self._metrics = self._metrics.model_copy(update={"pending_records": records})
+            self._lag_trend.saw(self._clock(), records)
+            update = {"pending_records": records, "lag_growth": self._lag_trend.growth()}
+            self._metrics = self._metrics.model_copy(update=update)
 
     def sources_are_behind(self, records: int | None) -> None:
         """Sets by how many records the last batch was behind its sources.
@@ -236,7 +260,10 @@ class DriverStatus:
         """
         with self._lock:
             if not self._are_counted and self._metrics.pending_records != records:
-                self._metrics = self._metrics.model_copy(update={"pending_records": records})
+                if records is not None:
+                    self._lag_trend.saw(self._clock(), records)
+                update = {"pending_records": records, "lag_growth": self._lag_trend.growth()}
+                self._metrics = self._metrics.model_copy(update=update)
 
     def sources_still_have(self, sources: list[SourceMetrics]) -> None:
         """Sets the records that the sources still have, as far as known."""

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from contextlib import contextmanager
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -18,15 +17,17 @@ from keyscale.identifiers import BatchId
 from keyscale.state.doors.commits import BatchCommitted, BatchPlanned, FencedError
 from keyscale.syncpoint import reach
 
-from ...protocol.messages import Commit
+from ...protocol.messages import BatchMetrics, Commit
 from ...spark_internals.checkpoint_directory import (
     PositionsDirectory,
     check_planned,
+    found_at_ms,
     merged,
     shortened,
     with_commit,
 )
 from ..batch.batch_metrics import operator_metrics, sink_metrics
+from ..batch.batch_parts import BatchStart, parts_of_batch
 from ..batch.locality import Locality
 from ..errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 from .backlog import Reached
@@ -95,6 +96,7 @@ class BatchLoop:
         self._rebases: deque[Manifest] = deque(maxlen=1)
         self._halted = False
         self._had_input_at = time.monotonic()
+        self._ended_ms = _clock_ms()  # the end of the last batch
         self._positions = dict(opened.positions if positions is None else positions)
         self._unplanned = {
             name: content for name, content in self._positions.items() if opened.positions.get(name) != content
@@ -125,6 +127,7 @@ class BatchLoop:
             query = self._queries
             if query > 1:
                 self._directory = PositionsDirectory(self._path.with_name(f"{self._path.name}-query-{query}"))
+            self._ended_ms = _clock_ms()
             done = self._committed.spark_batch_id
             self._directory.write(self._positions if done < 0 else with_commit(self._positions, done))
         writer = self._frame.writeStream.foreachBatch(lambda frame, number: self._run_batch(frame, number, query))
@@ -252,7 +255,8 @@ class BatchLoop:
             if not self._runner.is_due(committed.time, committed.timers, is_at_end=is_at_end):
                 return False
             try:
-                self._process(None, is_at_end=is_at_end)
+                due_ms = _clock_ms()
+                self._process(None, BatchStart(self._ended_ms, due_ms, due_ms, due_ms), is_at_end=is_at_end)
             except BaseException as error:
                 self.refuse()
                 self._on_failure(error)
@@ -286,26 +290,26 @@ class BatchLoop:
             )
         reach("batch.received")
         batch_id = BatchId(self._committed.batch_id + 1)
-        began = time.perf_counter()
+        received_ms, received_at_ms = _clock_ms(), now_ms()
         self._plan(batch_id, spark_batch_id)
         reach("batch.planned")
-        self._process(frame, plan_ms=_ms_since(began))
+        found_ms_ago = received_at_ms - (found_at_ms(self._positions, spark_batch_id) or received_at_ms)
+        self._process(frame, BatchStart(self._ended_ms, received_ms - found_ms_ago, received_ms, _clock_ms()))
 
-    def _process(self, frame: DataFrame | None, *, plan_ms: float = 0.0, is_at_end: bool = False) -> None:
+    def _process(self, frame: DataFrame | None, start: BatchStart, *, is_at_end: bool = False) -> None:
         batch_id = BatchId(self._committed.batch_id + 1)
-        began = time.perf_counter()
         outcome = self._runner.run(frame, self._committed, is_at_end=is_at_end)
         reach("batch.ran")
-        ran = time.perf_counter()
+        ran_ms = _clock_ms()
         try:
             commit = self._commit(batch_id, outcome, of_spark=frame is not None)
         except FencedError:  # the sinks of the newer attempt have recovered, perhaps before this output was staged
             self._runner.discard(outcome.sinks)
             raise
-        append_ms = _ms_since(ran)
         reach("batch.committed")
-        duration_ms = _ms_since(began)
-        for move in self._locality.saw(chain.from_iterable(outcome.reports.values())):
+        committed_ms = _clock_ms()
+        duration_ms = committed_ms - start.planned_ms
+        for move in self._locality.saw(outcome.all_reports):
             logger.info("batch %d: %s", batch_id, move)
         self._status.locality_measured(self._locality)
         self._status.committed(
@@ -314,17 +318,26 @@ class BatchLoop:
             input_records=outcome.input_records,
             output_records=outcome.output_records,
             duration_ms=duration_ms,
-            plan_ms=plan_ms,
-            append_ms=append_ms,
             operators=operator_metrics(outcome.reports, self._committed.time, commit.at_ms),
             sinks=sink_metrics(outcome.dead_letters),
             has_input=frame is not None,
         )
         if self._status.commits == 1:
             logger.info("first commit: batch %d after %.0f ms", batch_id, duration_ms)
-        committed = time.perf_counter()
-        self._runner.publish(outcome.sinks)
-        self._status.published(_ms_since(committed))
+        publish_ms = self._runner.publish(outcome.sinks)
+        self._ended_ms = _clock_ms()
+        parts = parts_of_batch(
+            start,
+            ran_ms=ran_ms,
+            committed_ms=committed_ms,
+            published_ms=self._ended_ms,
+            sinks_ms=sum(outcome.sink_ms.values()) + outcome.waited_ms,
+            reports=outcome.all_reports,
+        )
+        self._status.published(
+            BatchMetrics(batch_id=batch_id, at_ms=commit.at_ms, input_records=outcome.input_records, **parts),
+            {uid: outcome.sink_ms.get(uid, 0.0) + publish_ms.get(uid, 0.0) for uid in outcome.sinks},
+        )
         reach("batch.published")
 
     def _plan(self, batch_id: BatchId, spark_batch_id: int) -> None:
@@ -364,8 +377,8 @@ class BatchLoop:
         return Commit(batch_id=batch_id, at_ms=committed_at_ms)
 
 
-def _ms_since(began: float) -> float:
-    return (time.perf_counter() - began) * 1000
+def _clock_ms() -> float:
+    return time.perf_counter() * 1000
 
 
 def _left(deadline: float) -> float:

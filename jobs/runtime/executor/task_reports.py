@@ -42,8 +42,11 @@ class TaskReport(msgspec.Struct, frozen=True):
         store_ms: Time waiting for the object store; the other times do not include it.
         finish_ms: Time to make the changes part of the local state, and to close it.
         processor_ms: Processor time of the Python worker, with all its threads, while the task ran.
+        processor_wait_ms: Time in which the task was ready to run and waited for a processor of its host.
+        began_at_ms: When it began, by its host's clock.
         largest_key_group: The key group with the most of its records; None if it read no records.
         largest_key_group_records: The number of these records.
+        key_groups: The numbers of records of its largest key groups.
         latest_event_ms: The latest event time of the records, if any.
         latest_of_origins: Latest event times by source or operator of origin; empty for a single origin.
         latest_of_splits: Latest event times by split, under the name of the source's splits.
@@ -72,8 +75,11 @@ class TaskReport(msgspec.Struct, frozen=True):
     store_ms: float = 0.0
     finish_ms: float = 0.0
     processor_ms: float = 0.0
+    processor_wait_ms: float = 0.0
+    began_at_ms: float = 0.0
     largest_key_group: int | None = None
     largest_key_group_records: int = 0
+    key_groups: dict[int, int] = {}
     latest_event_ms: int | None = None
     latest_of_origins: dict[str, int] = {}
     latest_of_splits: dict[str, dict[str, int]] = {}
@@ -86,6 +92,16 @@ class TaskReport(msgspec.Struct, frozen=True):
     ahead_records: int = 0
     first_failure: str | None = None
     part: str | None = None
+
+    @property
+    def duration_ms(self) -> float:
+        """The time of the whole task."""
+        return self.input_ms + self.busy_ms + self.output_ms
+
+    @property
+    def busy_ms(self) -> float:
+        """The time without waits for records and for readers."""
+        return self.open_ms + self.process_ms + self.store_ms + self.finish_ms
 
     def count_of(self, name: str) -> int:
         """Returns the value of a counter of the operator."""

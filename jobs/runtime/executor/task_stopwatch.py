@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..retries import Retries
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 _Item = TypeVar("_Item")
 _END: Any = object()
+_SCHEDULER_TIMES = Path("/proc/thread-self/schedstat")
 
 
 class Activity(StrEnum):
@@ -29,6 +32,16 @@ class Activity(StrEnum):
     FINISH = "finish"  # making the changes part of the local state, and closing it
 
 
+def processor_wait_s() -> float:
+    """Returns how long this thread has waited for a processor so far.
+
+    Linux counts the time; elsewhere it is 0.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_SCHEDULER_TIMES.read_bytes().split()[1]) / 1e9
+    return 0.0
+
+
 class TaskStopwatch:
     """The times of one task.
 
@@ -38,6 +51,7 @@ class TaskStopwatch:
         activity: The first activity.
         clock: Returns seconds.
         processor_clock: Returns the processor time of this process in seconds.
+        wait_clock: Returns how long this thread has waited for a processor, in seconds.
     """
 
     def __init__(
@@ -45,13 +59,17 @@ class TaskStopwatch:
         activity: Activity,
         clock: Callable[[], float] = time.perf_counter,
         processor_clock: Callable[[], float] = time.process_time,
+        wait_clock: Callable[[], float] = processor_wait_s,
     ) -> None:
+        self.began_at_ms = time.time() * 1000
         self._seconds = dict.fromkeys(Activity, 0.0)
         self._activity = activity
         self._clock = clock
         self._since = clock()
         self._processor_clock = processor_clock
         self._processor_began = processor_clock()
+        self._wait_clock = wait_clock
+        self._wait_began = wait_clock()
         self._thread = threading.get_ident()
 
     def begin(self, activity: Activity) -> Activity:
@@ -104,6 +122,11 @@ class TaskStopwatch:
         It includes all threads.
         """
         return (self._processor_clock() - self._processor_began) * 1000
+
+    @property
+    def processor_wait_ms(self) -> float:
+        """The time in which the task's thread waited for a processor."""
+        return (self._wait_clock() - self._wait_began) * 1000
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
         "batch_duration_ms": 250.0,
         "busy_ratio": 0.5,
         "pending_records": 7,
+        "lag_growth": -1.5,
         "lost_records": 2,
         "operators": [
             {

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
-from keyscale.jobs.protocol.messages import Commit, OperatorMetrics, SinkOutage, SourceMetrics, SubtaskMetrics
+from keyscale.jobs.protocol.messages import (
+    BatchMetrics,
+    Commit,
+    OperatorMetrics,
+    SinkOutage,
+    SourceMetrics,
+    SubtaskMetrics,
+)
 from keyscale.jobs.runtime.batch.batch_metrics import (
     PROGRESS_AGE_MAX_MS,
     added_up,
@@ -128,21 +135,45 @@ def test_a_subtask_that_waits_for_records_or_for_the_reader_of_its_rows_is_not_b
     assert (subtask.largest_key_group, subtask.largest_key_group_records, subtask.read_records) == (7, 3, 10)
 
 
-def test_a_batch_s_plan_commit_and_publishing_are_timed() -> None:
+def test_the_parts_of_batches_are_averaged_and_the_last_twelve_are_kept() -> None:
     status = DriverStatus()
     for times, expected in ((1, (20, 30, 40)), (2, (26, 39, 52))):  # a new time has a weight of 0.3
+        status.published(
+            BatchMetrics(batch_id=times, at_ms=0, plan_ms=20 * times, append_ms=30 * times, publish_ms=40 * times), {}
+        )
+        metrics = status.heartbeat().metrics
+        assert (metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms) == pytest.approx(expected)
+    for batch_id in range(3, 20):
+        status.published(BatchMetrics(batch_id=batch_id, at_ms=0), {})
+    assert [each.batch_id for each in status.heartbeat().metrics.recent_batches] == list(range(8, 20))
+
+
+def test_a_sink_keeps_its_dead_letters_when_a_batch_is_timed() -> None:
+    status = DriverStatus()
+    for _ in range(2):
         status.committed(
             COMMIT,
             counters=NOTHING_COUNTED,
-            input_records=1,
+            input_records=0,
             output_records=0,
-            duration_ms=250,
-            plan_ms=20 * times,
-            append_ms=30 * times,
+            duration_ms=1,
+            sinks=sink_metrics({OperatorUid("table"): 2}),
         )
-        status.published(40 * times)
-        metrics = status.heartbeat().metrics
-        assert (metrics.batch_plan_ms, metrics.batch_append_ms, metrics.batch_publish_ms) == pytest.approx(expected)
+        status.published(BatchMetrics(batch_id=0, at_ms=0), {OperatorUid("table"): 7.5, OperatorUid("files"): 1.5})
+    sinks = status.heartbeat().metrics.sinks
+    assert [(sink.uid, sink.dead_letters, sink.write_ms) for sink in sinks] == [("table", 4, 7.5), ("files", None, 1.5)]
+
+
+def test_an_operator_reports_the_largest_key_groups_of_all_subtasks() -> None:
+    reports = [
+        TaskReport(
+            "run", UID, SubtaskIndex(at), read_records=1000, key_groups={at * 16 + g: 10 * g + at for g in range(16)}
+        )
+        for at in range(2)
+    ]
+    (operator,) = operator_metrics({UID: reports}, JobTime(), 0)
+    assert [(each.key_group, each.records) for each in operator.key_groups[:3]] == [(31, 151), (15, 150), (30, 141)]
+    assert (len(operator.key_groups), operator.batch_records) == (16, 2000)
 
 
 def test_the_input_rate_counts_waiting_and_the_processed_rate_does_not() -> None:

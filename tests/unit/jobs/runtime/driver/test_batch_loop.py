@@ -19,6 +19,7 @@ from keyscale.jobs.runtime.driver.journal import Journal
 from keyscale.jobs.runtime.errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
+from keyscale.metrics import BATCH_PARTS
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
@@ -76,10 +77,11 @@ class Runner:
     def is_due(self, *_: Any, **__: Any) -> bool:
         return self.has_due_timers
 
-    def publish(self, sinks: dict[OperatorUid, str]) -> None:
+    def publish(self, sinks: dict[OperatorUid, str]) -> dict[OperatorUid, float]:
         [*_, (_, last)] = self._log.read()
         assert isinstance(last, BatchCommitted), "output is published after its commit"
         self.calls.append(f"publish {sinks[SINK]}")
+        return {SINK: 8000.0}
 
     def discard(self, sinks: dict[OperatorUid, str]) -> None:
         self.calls.append(f"discard {sinks[SINK]}")
@@ -109,9 +111,9 @@ class Job:
             on_failure=self.failures.append,
         )
 
-    def begin(self, number: int) -> None:
+    def begin(self, number: int, offsets: str = "v1") -> None:
         """Runs a batch of Spark."""
-        self.write(f"offsets/{number}", "v1")
+        self.write(f"offsets/{number}", offsets)
         self.loop._run_batch(cast("Any", "frame"), number, 0)
 
     def write(self, name: str, content: str) -> None:
@@ -294,10 +296,32 @@ def test_each_part_of_a_batch_is_timed_on_its_own(time: Time, job: Job, monkeypa
     monkeypatch.setattr(job.runner, "run", time.pass_before(2.0, job.runner.run))
     monkeypatch.setattr(job.loop, "_commit", time.pass_before(4.0, job.loop._commit))
     monkeypatch.setattr(job.runner, "publish", time.pass_before(8.0, job.runner.publish))
+    time.seconds += 16.0
     job.begin(0)
     metrics = job.status.heartbeat().metrics
-    assert (metrics.batch_plan_ms, metrics.batch_duration_ms) == (1000, 6000)
-    assert (metrics.batch_append_ms, metrics.batch_publish_ms) == (4000, 8000)
+    assert metrics.batch_duration_ms == 6000
+    assert {part.name: getattr(metrics, f"batch_{part.name}") for part in BATCH_PARTS} == {
+        "wait_ms": 16_000,
+        "plan_ms": 1000,
+        "spark_ms": 2000,
+        "function_ms": 0,
+        "state_ms": 0,
+        "store_ms": 0,
+        "sink_ms": 0,
+        "append_ms": 4000,
+        "publish_ms": 8000,
+    }
+    assert [(sink.uid, sink.write_ms) for sink in metrics.sinks] == [(SINK, 8000)]
+
+
+def test_the_time_in_which_spark_prepared_a_batch_is_no_waiting_for_input(
+    time: Time, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_loop, "now_ms", lambda: 50_000)
+    time.seconds += 30.0
+    job.begin(0, 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":21000}\n{"end":1}')
+    (batch,) = job.status.heartbeat().metrics.recent_batches
+    assert (batch.wait_ms, batch.spark_ms) == (1000, 29_000)
 
 
 def test_a_job_is_idle_when_its_last_batch_with_input_is_long_ago(time: Time, job: Job) -> None:

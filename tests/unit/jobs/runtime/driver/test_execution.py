@@ -297,8 +297,9 @@ class Runner:
     def take_over(self, batch_id: int, rewinds: tuple[Rewind, ...]) -> None:
         self.calls.append(f"take over after {batch_id} and {len(rewinds)} rewinds")
 
-    def publish(self, tokens: Any) -> None:
+    def publish(self, tokens: Any) -> dict[OperatorUid, float]:
         self.calls.append(f"publish {tokens}")
+        return {}
 
     def recover(self, batch_id: int, rewinds: tuple[Rewind, ...], forked_from: str | None) -> None:
         self.calls.append(f"recover after {batch_id} and {len(rewinds)} rewinds of {forked_from}")

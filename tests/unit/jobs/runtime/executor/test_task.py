@@ -108,7 +108,9 @@ def test_the_time_of_processing_is_without_waits_for_the_shuffle_and_for_the_rea
     report = run(job, shuffle())
     assert (report.input_ms, report.process_ms, report.output_ms) == (20_000, 3_000, 100_000)
     assert report.processor_ms > 0
+    assert report.began_at_ms > 0
     assert (report.read_records, report.largest_key_group, report.largest_key_group_records) == (3, 3, 2)
+    assert report.key_groups == {3: 2, 5: 1}
 
 
 def test_a_subtask_without_records_reports_that_it_waited_for_them(job: StateJob) -> None:
