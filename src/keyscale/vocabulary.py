@@ -47,6 +47,15 @@ class ConditionStatus(StrEnum):
     UNKNOWN = "UNKNOWN"
 
 
+class HealthLevel(StrEnum):
+    """How well a job is."""
+
+    OK = "OK"
+    DEGRADED = "DEGRADED"
+    CRITICAL = "CRITICAL"
+    UNKNOWN = "UNKNOWN"  # no driver reports
+
+
 class AttemptStage(StrEnum):
     """The stage of an attempt, as decided by the control plane.
 

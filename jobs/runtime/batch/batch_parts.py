@@ -66,7 +66,8 @@ def parts_of_batch(
 ) -> dict[str, int]:
     """Returns the parts of a batch's time in whole ms.
 
-    The names are the names in `keyscale.metrics`. The time in which tasks ran is divided among their activities; what is left of the batch is Spark's.
+    The names are the names in `keyscale.metrics`. The time in which tasks ran is divided among their activities; the
+    rest of the batch is Spark's.
 
     Args:
         start: The moments until the batch ran.

@@ -1,0 +1,114 @@
+"""The facts that decide a job's health, from its driver's last report.
+
+Reports are read as they are stored: turning each into a message would take longer than a whole scrape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from keyscale.metrics import BATCH_PARTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.jobs.protocol.messages import Failure
+
+FIXED_PARTS = ("plan_ms", "spark_ms", "append_ms", "publish_ms")
+"""The parts of a batch that hardly depend on the number of its records."""
+
+
+@dataclass(frozen=True)
+class WaitingStart:
+    """The place of a start in the line of starts.
+
+    Attributes:
+        place: Its place, from 1.
+        count: How many starts wait.
+        since_ms: Since when it waits.
+    """
+
+    place: int
+    count: int
+    since_ms: int
+
+
+@dataclass(frozen=True)
+class HealthFacts:
+    """The facts that decide a job's health.
+
+    Attributes:
+        report: The last report of the driver of the attempt that may run the job; empty without such an attempt.
+        is_current: Whether the driver runs the job and the report is not outdated.
+        failure: The failure that the job has not recovered from, as code, message and advice.
+        failed_at_ms: When the job has ended by its failure; None if the platform still tries to run the job.
+        waiting_start: The place of the job's start in the line, if it waits.
+        checkpoint_ms: Duration of the latest completed checkpoint.
+        checkpoint_timeout_ms: The longest that a checkpoint may take.
+        at_ms: The present time.
+    """
+
+    report: Mapping[str, Any] = field(default_factory=dict)
+    is_current: bool = False
+    failure: Failure | None = None
+    failed_at_ms: int | None = None
+    waiting_start: WaitingStart | None = None
+    checkpoint_ms: int | None = None
+    checkpoint_timeout_ms: int | None = None
+    at_ms: int = 0
+
+    @cached_property
+    def parts_ms(self) -> Mapping[str, float]:
+        """The parts of a batch, on average over the last batches."""
+        return {part.name: self._number(f"batch_{part.name}") for part in BATCH_PARTS}
+
+    @cached_property
+    def busy_ms(self) -> float:
+        """The time of a batch without the wait for input."""
+        return sum(self.parts_ms.values()) - self.parts_ms["wait_ms"]
+
+    def share(self, *parts: str) -> float:
+        """Returns the share of parts in the busy time of a batch."""
+        return sum(self.parts_ms[part] for part in parts) / self.busy_ms if self.busy_ms else 0.0
+
+    @property
+    def busy_ratio(self) -> float:
+        """The share of the time without waits for input."""
+        return self.busy_ms / max(1.0, self.busy_ms + self.parts_ms["wait_ms"])
+
+    @property
+    def lag_records(self) -> int | None:
+        """The records that wait; None if the sources cannot count."""
+        records: int | None = self.report.get("pending_records")
+        return records
+
+    @property
+    def lag_growth(self) -> float | None:
+        """The growth of the waiting records per second, if known."""
+        growth: float | None = self.report.get("lag_growth")
+        return growth
+
+    @property
+    def behind_s(self) -> float | None:
+        """The time in which as many records arrive as wait."""
+        if self.lag_records is None:
+            return None
+        arriving = self._number("input_records_per_second") + (self.lag_growth or 0.0)
+        return self.lag_records / max(1.0, arriving)
+
+    @property
+    def operators(self) -> Sequence[Mapping[str, Any]]:
+        """The metrics of the operators."""
+        found: Sequence[Mapping[str, Any]] = self.report.get("operators") or ()
+        return found
+
+    @property
+    def records_of_batch(self) -> float:
+        """The average records of the last batches with input."""
+        counts = [each["input_records"] for each in self.report.get("recent_batches") or () if each["input_records"]]
+        return sum(counts) / len(counts) if counts else 0.0
+
+    def _number(self, name: str) -> float:
+        return float(self.report.get(name) or 0.0)

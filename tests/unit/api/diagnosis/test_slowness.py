@@ -1,0 +1,122 @@
+"""A job that does not keep up has the reason named; a job that keeps up has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.diagnosis.facts import HealthFacts
+from keyscale.api.diagnosis.health import health_of
+from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.vocabulary import HealthLevel
+
+PARTS = ("wait", "plan", "spark", "function", "state", "store", "sink", "append", "publish")
+
+
+def subtask(index: int, process_ms: float, **metrics: Any) -> dict[str, Any]:
+    return {"index": index, "process_ms": process_ms, **metrics}
+
+
+def operator(*subtasks: dict[str, Any], hot: int = 0) -> dict[str, Any]:
+    groups = [{"key_group": 7, "records": hot}, {"key_group": 9, "records": 5}]
+    return {"uid": "counts", "batch_records": 1000, "key_groups": groups, "subtasks": list(subtasks)}
+
+
+def report(operators: list[dict[str, Any]] | None = None, **changed: Any) -> dict[str, Any]:
+    """A report of a driver that falls behind, for no reason that is known; parts of a batch by their names."""
+    parts = {f"batch_{part}_ms": changed.pop(part, 10) for part in PARTS}
+    known = {
+        "batches": 20,
+        "pending_records": 50_000,
+        "lag_growth": 200.0,
+        "input_records_per_second": 800.0,
+        "operators": operators or [operator(subtask(0, 20), subtask(1, 20))],
+        "recent_batches": [{"batch_id": 1, "at_ms": 1, "input_records": 4000}],
+        "sinks": [{"uid": "files", "write_ms": 5}, {"uid": "table", "write_ms": 4000}],
+    }
+    return DriverMetrics.model_validate({**parts, **known, **changed}).model_dump(mode="json")
+
+
+def codes(told: dict[str, Any]) -> list[str]:
+    return [reason.code for reason in health_of(HealthFacts(report=told, is_current=True)).reasons]
+
+
+CAUSES = {
+    "HOT_KEY_GROUP": report([operator(subtask(0, 4000), subtask(1, 1000), hot=800)], function=4000),
+    "SUBTASK_SKEW": report([operator(subtask(0, 4000), subtask(1, 1000), hot=200)], function=4000),
+    "FUNCTION_SLOW": report([operator(subtask(0, 4000), subtask(1, 3500), hot=200)], function=4000, spark=500),
+    "SINK_SLOW": report(sink=3000, publish=1000, spark=1000),
+    "STORE_SLOW": report(store=500, plan=1500, append=1500, spark=1000),
+    "BATCHES_TOO_SMALL": report(
+        spark=900, plan=30, recent_batches=[{"batch_id": 1, "at_ms": 1, "input_records": each} for each in (10, 0, 14)]
+    ),
+}
+
+
+@pytest.mark.parametrize("code", CAUSES)
+def test_the_cause_comes_first_and_is_the_only_cause(code: str) -> None:
+    assert codes(CAUSES[code]) == [code, "FALLING_BEHIND"]
+
+
+@pytest.mark.parametrize("code", CAUSES)
+@pytest.mark.parametrize(
+    "keeps_up",
+    [
+        {"batch_wait_ms": 60_000},
+        {"pending_records": 900},
+        {"lag_growth": -1000.0},
+        {"lag_growth": None},
+    ],
+    ids=["waits for input", "little is left", "catches up", "has just started"],
+)
+def test_a_job_that_keeps_up_has_no_reason_however_its_time_is_spent(code: str, keeps_up: dict[str, Any]) -> None:
+    health = health_of(HealthFacts(report={**CAUSES[code], **keeps_up}, is_current=True))
+    assert (health.level, health.score, health.reasons) == (HealthLevel.OK, 100, [])
+
+
+@pytest.mark.parametrize("code", CAUSES)
+def test_an_outdated_report_gives_no_reason(code: str) -> None:
+    health = health_of(HealthFacts(report=CAUSES[code], is_current=False))
+    assert (health.level, health.score, health.reasons) == (HealthLevel.UNKNOWN, None, [])
+
+
+def test_the_hot_key_group_and_the_slow_sink_are_named() -> None:
+    hot = health_of(HealthFacts(report=CAUSES["HOT_KEY_GROUP"], is_current=True)).reasons[0]
+    assert "key group 7 of operator counts has 80% of the records" in hot.message
+    assert not hot.more_subtasks_help
+    slow = health_of(HealthFacts(report=CAUSES["SINK_SLOW"], is_current=True)).reasons[0]
+    assert "sink table" in slow.message
+
+
+def test_more_subtasks_help_a_job_behind_only_if_they_help_its_worst_cause() -> None:
+    for code, helps in (
+        ("FUNCTION_SLOW", True),
+        ("SUBTASK_SKEW", True),
+        ("HOT_KEY_GROUP", False),
+        ("SINK_SLOW", False),
+    ):
+        cause, behind = health_of(HealthFacts(report=CAUSES[code], is_current=True)).reasons
+        assert (cause.more_subtasks_help, behind.more_subtasks_help) == (helps, helps)
+
+
+def test_an_overloaded_host_is_named_beside_the_cause() -> None:
+    waiting = [subtask(at, 4000, processor_wait_ms=2000) for at in range(2)]
+    assert codes(report([operator(*waiting)], function=4000)) == ["FUNCTION_SLOW", "FALLING_BEHIND", "HOST_OVERLOADED"]
+
+
+def test_a_job_whose_lag_stays_is_behind_and_one_whose_sources_cannot_count_may_be() -> None:
+    assert codes(report(sink=4000, lag_growth=0.0)) == ["SINK_SLOW", "BEHIND"]
+    uncounted = {"pending_records": None, "lag_growth": None}
+    assert codes(report(sink=8000, **uncounted)) == ["SINK_SLOW", "BATCHES_WITHOUT_PAUSE"]
+    assert codes(report(sink=4000, **uncounted)) == [], "short batches may follow each other without a lag"
+
+
+def test_a_long_batch_is_no_lag_until_a_minute_of_input_waits() -> None:
+    long = {"function": 18_000, "operators": [operator(subtask(0, 18_000), subtask(1, 17_000))]}
+    assert codes(report(**long, pending_records=50_000)) == []
+    assert codes(report(**long, pending_records=61_000)) == ["FUNCTION_SLOW", "FALLING_BEHIND"]
+
+
+def test_a_report_of_an_older_driver_gives_no_reason() -> None:
+    assert codes({"batches": 5, "operators": [{"uid": "counts", "subtasks": [{"index": 0}]}]}) == []
