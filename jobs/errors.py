@@ -338,6 +338,14 @@ class SourceFunctionError(JobError):
     advice = "Correct the source; its traceback shows where it failed. The batch is planned or read again."
 
 
+class MetricInvalidError(JobError):
+    """A function declares or uses a metric against its rules."""
+
+    code = "JOB_METRIC_INVALID"
+    domain = "user"
+    advice = "Correct the metric as the message says; the guide about functions has the rules and an example."
+
+
 class SourcePositionsError(JobError):
     """A source's positions do not fit the source.
 

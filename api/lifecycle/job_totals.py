@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+from msgspec import convert, to_builtins
 
 from keyscale.db.repositories import attempts
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.metrics import JOB_COUNTERS
+from keyscale.metrics import JOB_COUNTERS, LOG_COUNTERS
+from keyscale.user_series import UserSeries, at_least
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,14 +24,13 @@ NUMBER_MAX = 2**53
 _ZERO = {metric.name: 0 for metric in JOB_COUNTERS}
 
 
-def totals_before(session: Session, job_id: str, number: int) -> dict[str, int]:
+def totals_before(session: Session, job_id: str, number: int) -> dict[str, Any]:
     """Returns a job's counters before an attempt, as its drivers reported."""
-    before = attempts.counted_before(session, job_id, number)
-    metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
-    return added_totals(None if before is None else before.totals_before, metrics)
+    known = known_before(session, job_id, number)
+    return {name: known[name] for name in (*_ZERO, "user")}
 
 
-def known_before(session: Session, job_id: str, number: int) -> dict[str, int]:
+def known_before(session: Session, job_id: str, number: int) -> dict[str, Any]:
     """Returns what earlier drivers of a job have reported.
 
     These are the job's counters, and the records that waited at the last report, with its time.
@@ -39,7 +39,8 @@ def known_before(session: Session, job_id: str, number: int) -> dict[str, int]:
     metrics = None if before is None else DriverMetrics.model_validate(before.metrics)
     earlier = None if before is None else before.totals_before
     at_ms = None if before is None else before.heartbeat_at_ms
-    return {**added_totals(earlier, metrics), **waiting_records(earlier, metrics, at_ms)}
+    user = user_counters(earlier, None if before is None else before.metrics)
+    return {**added_totals(earlier, metrics), "user": user, **waiting_records(earlier, metrics, at_ms)}
 
 
 def waiting_records(
@@ -70,7 +71,10 @@ def added_totals(before: Mapping[str, Any] | None, metrics: DriverMetrics | None
     if metrics is not None and metrics.counters is not None:
         # Counters only grow; a driver without the known counters begins with its log's counters.
         known = before or _ZERO
-        totals |= {name: max(known.get(name, 0), number) for name, number in metrics.counters.model_dump().items()}
+        totals |= {
+            metric.name: max(known.get(metric.name, 0), getattr(metrics.counters, metric.name))
+            for metric in LOG_COUNTERS
+        }
     return {name: max(0, min(total, NUMBER_MAX)) for name, total in totals.items()}
 
 
@@ -80,8 +84,24 @@ def with_log_counters(reported: Mapping[str, Any] | None, counters: JobCounters)
     The log also has the batches that the driver committed after its last report. Counters only grow.
     """
     known = (reported or {}).get("counters") or {}
-    newest = {name: min(max(number, known.get(name, 0)), NUMBER_MAX) for name, number in asdict(counters).items()}
-    return {**(reported or {}), "counters": newest}
+    names = [metric.name for metric in LOG_COUNTERS]
+    newest = {name: min(max(getattr(counters, name), known.get(name, 0)), NUMBER_MAX) for name in names}
+    user = at_least(convert(known.get("user") or [], list[UserSeries]), counters.user_series)
+    return {**(reported or {}), "counters": {**newest, "user": to_builtins(user)}}
+
+
+def user_counters(before: Mapping[str, Any] | None, reported: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Returns the counters and histograms of a job's functions.
+
+    A driver that has restored reports what its log has, which includes what is known before its attempt.
+
+    Args:
+        before: What is known before the attempt.
+        reported: The last report of the attempt's driver.
+    """
+    counters = (reported or {}).get("counters")
+    series: list[dict[str, Any]] = ((before or {}) if counters is None else counters).get("user") or []
+    return series
 
 
 def _counted(metrics: DriverMetrics) -> dict[str, int]:

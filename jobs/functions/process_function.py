@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         ValueState,
     )
 
+    from .function_metrics import FunctionMetrics
     from .subtask_info import SubtaskInfo
     from .timer_service import TimerService
 
@@ -113,6 +114,11 @@ class RuntimeContext:
     @property
     def attempt(self) -> int:
         return self._info.attempt
+
+    @property
+    def metrics(self) -> FunctionMetrics:
+        """The function's own metrics; declare them in `open`."""
+        return self._info.metrics
 
     def worker_resource(self, name: str, make: Callable[[], _Resource]) -> _Resource:
         """Returns an object that lives as long as this Python worker.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from keyscale.state.doors.values import HashId
 
+from .function_metrics import FunctionMetrics
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -70,6 +72,7 @@ class SubtaskInfo:
             the record.
         second: Describes the second keyed input, if any.
         resources: Objects that the operator's functions keep in this process, by name, from batch to batch.
+        metrics: The metrics of the operator's functions in this batch.
     """
 
     operator_uid: OperatorUid
@@ -90,3 +93,4 @@ class SubtaskInfo:
     failed_records: FailedRecordPolicy = "fail"
     second: SecondInputInfo | None = None
     resources: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    metrics: FunctionMetrics = field(default_factory=FunctionMetrics, compare=False, repr=False)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from keyscale.state.doors.keyed import KeyedStateBackend
+    from keyscale.user_series import UserSeries
 
     from ..functions.subtask_info import SplitInfo, SubtaskInfo
 
@@ -156,6 +157,8 @@ class SubtaskProgress:
         latest_of_splits: The latest event time by `SplitInfo.name` and split, for origins in splits.
         next_timers: The earliest remaining timers.
         counts: The operator's further counters, by the names in `keyscale.metrics`.
+        user_series: The metrics of the user's function.
+        user_help: Their meanings, by name.
         ahead_records: Number of records whose event times are too far ahead of the processing time.
         first_failure: The error and the coordinates of the first failed record, if any.
         key_group_records: Number of records by key group number, up to the highest number seen.
@@ -165,6 +168,8 @@ class SubtaskProgress:
     records_of_origins: dict[str, int] = field(default_factory=dict)
     output_records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
+    user_series: tuple[UserSeries, ...] = ()
+    user_help: dict[str, str] = field(default_factory=dict)
     ahead_records: int = 0
     first_failure: str | None = None
     latest_event_ms: int | None = None
@@ -297,6 +302,7 @@ def run_subtask(
     progress.counts, progress.first_failure = operator.counts, failed.first
     progress.counts["dead_letters"] = failed.count
     operator.close()
+    progress.user_series, progress.user_help = info.metrics.series(), info.metrics.help
 
 
 def _storable(

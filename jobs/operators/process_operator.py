@@ -250,6 +250,7 @@ class ProcessOperator(Operator):
 
         def process(row: Row, context: Any) -> list[Any]:
             self._state.mark()
+            self._info.metrics.mark()
             before = {tag: len(records) for tag, records in side.items()}
             try:
                 produced = list(process_element(row, context) or ())
@@ -261,6 +262,7 @@ class ProcessOperator(Operator):
                 batch, info = self._batch
                 self.failed.note(error, batch, self._at, info)
                 self._state.undo()
+                self._info.metrics.undo()
                 for tag, records in side.items():
                     del records[before[tag] :]
                 self.divert(batch, self._at, error)

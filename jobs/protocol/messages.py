@@ -21,16 +21,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
-from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, of_scope
+from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, Fold, Kind, of_scope
+from keyscale.user_series import USER_SERIES_MAX
 from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState, RescalePhase
 
-from .measured import Measured, with_metrics
+from .measured import Measure, Measured, with_metrics
 from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
 from .storable_text import StorableText
 
 REPORTED_SPLITS_MAX = 200
 """Maximum number of splits per driver in each heartbeat's positions."""
 _SPLIT_NAME_MAX = 300
+_LABEL_MAX = 100
 
 
 Item = TypeVar("Item")
@@ -99,12 +101,33 @@ class LibraryFile(Message):
     kind: ArtifactKind
 
 
+class ReportedSeries(Message):
+    """A series of a user's metric: see `keyscale.user_series.UserSeries`."""
+
+    operator: Annotated[StorableText, Field(max_length=_LABEL_MAX)]
+    name: Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)]
+    kind: Kind
+    labels: dict[
+        Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)],
+        Annotated[StorableText, Field(max_length=_LABEL_MAX)],
+    ] = Field(default_factory=dict, max_length=10)
+    values: Items[Measured | Measure] = Field(min_length=1, max_length=100)
+    bounds: Items[Measure] = Field(default_factory=list, max_length=100)
+    fold: Fold | None = None
+
+
 @with_metrics(LOG_COUNTERS)
 class Counters(Metrics):
     """Numbers of records that a job has handled in all committed batches.
 
     They count since the job was created.
     """
+
+    user: Items[ReportedSeries] = Field(
+        default_factory=list,
+        max_length=2 * USER_SERIES_MAX,
+        description="The counters and histograms of the users' functions.",
+    )
 
 
 class CarriesSpec(Message):
@@ -434,6 +457,14 @@ class DriverMetrics(Metrics):
     counters: Counters | None = Field(
         default=None,
         description="The job's counters, which its commit log keeps; None before the driver has restored its state.",
+    )
+    user_gauges: Items[ReportedSeries] = Field(
+        default_factory=list, max_length=2 * USER_SERIES_MAX, description="The gauges of the users' functions."
+    )
+    user_help: dict[Annotated[str, Field(max_length=_LABEL_MAX)], Annotated[StorableText, Field(max_length=300)]] = (
+        Field(
+            default_factory=dict, max_length=2 * USER_SERIES_MAX, description="The meanings of users' metrics, by name."
+        )
     )
     waits_for_input: bool = Field(default=False, description="Whether the last poll for input found none.")
     lost_records_since_ms: Measured | None = Field(

@@ -24,10 +24,12 @@ from keyscale.state.doors.keyed import (
     redistribute,
 )
 from keyscale.state.doors.values import HashId, assign_to_key_groups, hash_codes, key_group_range, subtask_for_key_group
+from keyscale.user_series import added, gauges_of
 
-from ..errors import InvalidSchemaError, InvalidTopologyError, OutputTypeError
+from ..errors import InvalidSchemaError, InvalidTopologyError, MetricInvalidError, OutputTypeError
 from ..functions.batch_function import KeyedBatchFunction
 from ..functions.broadcast_function import KeyedBroadcastProcessFunction
+from ..functions.function_metrics import FunctionMetrics
 from ..functions.given_function import check_function
 from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
 from ..functions.subtask_info import FailedRecordPolicy, SecondInputInfo, SubtaskInfo
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from keyscale.state.doors.keyed import KeyedStateBackend, MapStateDescriptor, OperatorStateSnapshot, StoredKey
+    from keyscale.user_series import UserSeries
 
     from ..functions.process_function import Row
 
@@ -106,6 +109,21 @@ class SecondStream:
 
 
 @dataclass(frozen=True, slots=True)
+class Observations:
+    """The observations of a histogram.
+
+    Attributes:
+        count: Their number.
+        sum: Their sum.
+        buckets: Their number per bucket; the last bucket has no bound.
+    """
+
+    count: int
+    sum: int | float
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class HarnessSnapshot:
     """An operator's state between two batches, with its times.
 
@@ -135,6 +153,8 @@ class OperatorHarness:
     Attributes:
         late_records: Records so far that came too late, or had no event time: dropped, or sent to a side output.
         dead_letters: Records so far that became dead letters.
+
+    `metric` returns what the function has counted itself.
 
     Example:
         >>> harness = OperatorHarness(Totals(), input={"user": "string", "amount": "bigint"}, key=["user"],
@@ -213,6 +233,9 @@ class OperatorHarness:
         self._clock = BatchClock()
         self._outputs: dict[str, list[Row]] = {}
         self.late_records = self.dead_letters = 0
+        self._counted: tuple[UserSeries, ...] = ()
+        self._gauges: dict[int, tuple[UserSeries, ...]] = {}
+        self._declared: set[str] = set()
         self._open(HarnessSnapshot(MemorySnapshot(), self._clock.processing_time_ms, self._clock.event_time_ms))
 
     def process(self, *records: Any) -> None:
@@ -266,6 +289,29 @@ class OperatorHarness:
         """Returns the records emitted to a side output since the last call."""
         return self._outputs.pop(tag.name, [])
 
+    def metric(self, name: str, **labels: object) -> int | float | Observations:
+        """Returns the value of one of the function's own metrics.
+
+        A counter counts since the harness was created, also over `restored`. A series without a value is 0.
+
+        Args:
+            name: Its name, as declared.
+            labels: The values of its labels.
+
+        Raises:
+            MetricInvalidError: The function has not declared the metric.
+        """
+        if name not in self._declared:
+            known = ", ".join(sorted(self._declared)) or "none"
+            raise MetricInvalidError(f"the function has not declared the metric {name!r}; it has: {known}")
+        wanted = {label: str(value) for label, value in labels.items()}
+        for series in (*self._counted, *gauges_of(self._gauges)):
+            if series.name == name and series.labels == wanted:
+                if series.bounds:
+                    return Observations(int(series.count), series.values[0], tuple(map(int, series.values[1:])))
+                return series.values[0]
+        return 0
+
     def state(self, name: str) -> list[tuple[StoredKey, Any]]:
         """Returns all stored entries of a state, with their keys.
 
@@ -313,6 +359,7 @@ class OperatorHarness:
         later._clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
         later._outputs = {}
         later._resources = {}
+        later._gauges = {}
         later._open(snapshot)
         later._run([])  # opens the function, which declares its states; timers that wait for another batch fire
         return later
@@ -343,7 +390,7 @@ class OperatorHarness:
         *,
         port: int = 0,
     ) -> None:
-        counted_before = self.late_records, self.dead_letters
+        counted_before = self.late_records, self.dead_letters, self._counted, dict(self._gauges)
         before = [copy.deepcopy(operator) for operator in self._operators]
         rows = self._routed(records, port) if records else {}
         outputs: dict[str, list[Row]] = {}
@@ -364,7 +411,7 @@ class OperatorHarness:
             for state in self._states:
                 state.backend.discard()
             self._operators = before
-            self.late_records, self.dead_letters = counted_before
+            self.late_records, self.dead_letters, self._counted, self._gauges = counted_before
             raise
         for operator in self._operators:
             operator.changed()
@@ -388,7 +435,8 @@ class OperatorHarness:
         assert isinstance(state.clock, BatchClock)  # noqa: S101 - see _open
         state.clock.advance(processing_time_ms=self._clock.processing_time_ms)
         logic = worker_copy(self._logic)
-        info = replace(self._info, subtask=SubtaskIndex(index), resources=self._resources)
+        metrics = FunctionMetrics(self._info.operator_uid)
+        info = replace(self._info, subtask=SubtaskIndex(index), resources=self._resources, metrics=metrics)
         batches = [] if rows is None else [rows]
         progress = SubtaskProgress()
         with _shown_in_full(info):
@@ -407,6 +455,10 @@ class OperatorHarness:
                 outputs.setdefault(tag, []).extend(map(row_type(names), tuples_of(batch, names)))
         self.late_records += progress.counts["late_records"]
         self.dead_letters += progress.counts["dead_letters"]
+        self._declared |= progress.user_help.keys()
+        self._counted = added(self._counted, progress.user_series)
+        gauges = {each.key: each for each in (*self._gauges.get(index, ()), *progress.user_series) if each.fold}
+        self._gauges[index] = tuple(gauges.values())
 
     def _routed(self, records: list[Any], port: int) -> dict[int, pa.RecordBatch]:
         """Returns the rows by subtask, with their key groups."""

@@ -10,6 +10,7 @@ from pyspark.sql.streaming import stateful_processor as spark
 from keyscale.state.doors.keyed import ListStateDescriptor, MapStateDescriptor, Ttl, ValueStateDescriptor
 
 from ..errors import ProcessorCallError
+from ..functions.function_metrics import FunctionMetrics
 from .row_codec import RowCodec, StateColumns
 from .state_name import stored_name
 from .states import (
@@ -36,9 +37,13 @@ class ProcessorHandle(spark.StatefulProcessorHandle):
     """Spark's handle over the state of one subtask.
 
     The timers of a key are in the subtask's queue and also, for `listTimers`, in a map state.
+
+    Attributes:
+        metrics: The processor's own metrics, which Spark's handle does not have; declare them in `init`.
     """
 
-    def __init__(self, state: KeyedStateBackend, time: ProcessorTime) -> None:
+    def __init__(self, state: KeyedStateBackend, time: ProcessorTime, metrics: FunctionMetrics | None = None) -> None:
+        self.metrics = metrics or FunctionMetrics()
         self._state = state
         self._time = time
         self._is_open = True

@@ -72,7 +72,7 @@ class TransformWithStateOperator(Operator):
         self._state = state
         self._info = info
         self._time = ProcessorTime(logic.time_mode, state.clock)
-        self._handle = ProcessorHandle(state, self._time)
+        self._handle = ProcessorHandle(state, self._time, info.metrics)
         keys = [field.with_name(name) for name, field in zip(info.key_columns, state.schema.key_schema(), strict=True)]
         self._keys = RowCodec(spark_schema_of(pa.schema(keys)))
         self._batches: list[pa.RecordBatch] = []

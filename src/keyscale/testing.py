@@ -3,6 +3,6 @@
 It runs one operator in memory, needs neither Spark nor a store, and ships with the SDK.
 """
 
-from keyscale.jobs.testing.harness import HarnessSnapshot, OperatorHarness, SecondStream
+from keyscale.jobs.testing.harness import HarnessSnapshot, Observations, OperatorHarness, SecondStream
 
-__all__ = ["HarnessSnapshot", "OperatorHarness", "SecondStream"]
+__all__ = ["HarnessSnapshot", "Observations", "OperatorHarness", "SecondStream"]

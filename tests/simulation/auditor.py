@@ -358,7 +358,7 @@ class _History:
                 yield f"the restore {entry.restore_id} was carried out twice"
             self.restores |= {entry.restore_id} - {None}
         if isinstance(entry.counters, JobCounters):
-            yield from self._count(f"the opening of attempt {entry.attempt}", entry.counters.input_records, 0)
+            yield from self._count(f"the opening of attempt {entry.attempt}", entry.counters, 0)
         self.attempt = entry.attempt
 
     def _commit(self, entry: BatchCommitted) -> Iterator[str]:
@@ -367,12 +367,16 @@ class _History:
         if entry.time.processing_ms < self.processing_ms:
             yield f"the processing time of batch {entry.batch_id} is earlier than that of the batch before"
         if isinstance(entry.counters, JobCounters):
-            yield from self._count(f"batch {entry.batch_id}", entry.counters.input_records, entry.input_records)
+            yield from self._count(f"batch {entry.batch_id}", entry.counters, entry.input_records)
         self.committed, self.planned, self.processing_ms = entry.batch_id, None, entry.time.processing_ms
 
-    def _count(self, where: str, counted: int, added: int) -> Iterator[str]:
+    def _count(self, where: str, counters: JobCounters, added: int) -> Iterator[str]:
+        counted = counters.input_records
         if counted != self.records + added:
             yield f"{where} counts {counted} records after {self.records} and {added}"
+        by_function = sum(series.values[0] for series in counters.user_series)
+        if by_function != counted:
+            yield f"the function counts {by_function} of {counted} records in {where}"
         self.records = counted
 
 

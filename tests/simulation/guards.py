@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from keyscale import user_series
 from keyscale.jobs.runtime.batch import runner, watermarks
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import BatchRunner
@@ -361,6 +362,12 @@ DATA_PLANE = (
         "An opening counts at least what the log counts.",
         ((job_counters._Counters, "at_least", lambda self, _: self),),
         "counts",
+        0,
+    ),
+    Guard(
+        "A batch adds what its functions count.",
+        ((user_series, "added", lambda counted, _: tuple(counted)),),
+        "the function counts",
         0,
     ),
     Guard(

@@ -45,12 +45,14 @@ class Count(KeyedProcessFunction):
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", pa.int64()))
         self.chain = context.get_state(ValueStateDescriptor("chain", pa.int64()))
+        self.records = context.metrics.counter("records", labels=["key"])
 
     def process_element(self, record: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
         count = (self.count.value() or 0) + 1
         chain = chained(self.chain.value() or 0, record.number)
         self.count.update(count)
         self.chain.update(chain)
+        self.records.labels(key=context.current_key).inc()
         yield {"key": context.current_key, "number": record.number, "count": count, "chain": chain}
 
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from keyscale import user_series
 from keyscale.metrics import LOG_COUNTERS
 from keyscale.state.doors.catalogue import JobCounters
 
@@ -61,7 +65,11 @@ class BatchOutcome:
             if metric.of_job
         }
         counted["dead_letters"] += sum(self.dead_letters.values())
-        return JobCounters(input_records=self.input_records, output_records=self.output_records, **counted)
+        user = (
+            user_series.added((), chain.from_iterable(report.user_series for report in self.all_reports))
+            or msgspec.UNSET
+        )
+        return JobCounters(input_records=self.input_records, output_records=self.output_records, **counted, user=user)
 
     def time_after(self, time: JobTime, *, of_spark: bool) -> JobTime:
         """Returns the job's time after the batch, given the time before.

@@ -9,10 +9,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import asdict
+from msgspec import to_builtins
 
 from keyscale.clock import now_ms
-from keyscale.metrics import BATCH_PARTS
+from keyscale.metrics import BATCH_PARTS, LOG_COUNTERS
 from keyscale.vocabulary import DriverState
 
 from ...protocol.messages import (
@@ -23,6 +23,7 @@ from ...protocol.messages import (
     DriverMetrics,
     Failure,
     Heartbeat,
+    ReportedSeries,
 )
 from ..batch.batch_metrics import (
     added_up,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from keyscale.identifiers import OperatorUid
     from keyscale.state.doors.catalogue import JobCounters
     from keyscale.state.doors.commits import Deleted
+    from keyscale.user_series import UserSeries
 
     from ...protocol.messages import (
         BatchMetrics,
@@ -217,6 +219,13 @@ class DriverStatus:
             self._metrics = old.model_copy(
                 update={**averages, "recent_batches": recent, "sinks": timed_sinks(old.sinks, sinks_ms)}
             )
+
+    def user_metrics_set(self, gauges: Sequence[UserSeries], described: dict[str, str]) -> None:
+        """Sets the gauges of the users' functions, and their metrics' meanings."""
+        with self._lock:
+            if gauges or described:
+                update = {"user_gauges": _reported_series(gauges), "user_help": dict(described)}
+                self._metrics = self._metrics.model_copy(update=update)
 
     def locality_measured(self, locality: Locality) -> None:
         """Sets how often subtasks have run where their state was.
@@ -400,4 +409,9 @@ def _short(metrics: DriverMetrics) -> DriverMetrics:
 
 
 def _reported(counters: JobCounters) -> Counters:
-    return Counters(**asdict(counters))
+    numbers = {metric.name: getattr(counters, metric.name) for metric in LOG_COUNTERS}
+    return Counters(**numbers, user=_reported_series(counters.user_series))
+
+
+def _reported_series(series: Sequence[UserSeries]) -> list[ReportedSeries]:
+    return [ReportedSeries.model_validate(to_builtins(each)) for each in series]

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, convert
 
 from keyscale.clock import now_ms
 from keyscale.identifiers import Attempt, JobId
@@ -155,7 +155,7 @@ def _counted(assignment: Assignment, resume: ResumePoint, disowned: CommitLog | 
     Batches that a rewind disowns have also been counted. A log of an earlier version has no counters; then the counters
     that the control plane knows count.
     """
-    known = JobCounters(**assignment.counters.model_dump())
+    known = convert(assignment.counters.model_dump(), JobCounters)
     counted = known.at_least(resume.counters)
     return counted if disowned is None else counted.at_least(disowned.newest_counters())
 

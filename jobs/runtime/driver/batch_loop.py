@@ -29,6 +29,7 @@ from ...spark_internals.checkpoint_directory import (
 from ..batch.batch_metrics import operator_metrics, sink_metrics
 from ..batch.batch_parts import BatchStart, parts_of_batch
 from ..batch.locality import Locality
+from ..batch.user_metrics import UserMetrics
 from ..errors import BatchOrderError, CheckpointNotBegunError, RunEndedError
 from .backlog import Reached
 
@@ -92,6 +93,7 @@ class BatchLoop:
         self._status = status
         self._on_failure = on_failure
         self._locality = Locality()
+        self._user_metrics = UserMetrics()
         self._lock = threading.Lock()
         self._rebases: deque[Manifest] = deque(maxlen=1)
         self._halted = False
@@ -312,6 +314,9 @@ class BatchLoop:
         for move in self._locality.saw(outcome.all_reports):
             logger.info("batch %d: %s", batch_id, move)
         self._status.locality_measured(self._locality)
+        for warning in self._user_metrics.saw(outcome.all_reports, self._committed.counters):
+            logger.warning("batch %d: %s", batch_id, warning)
+        self._status.user_metrics_set(self._user_metrics.gauges, self._user_metrics.help)
         self._status.committed(
             commit,
             counters=self._committed.counters,

@@ -19,6 +19,7 @@ from keyscale.state.doors.keyed import BatchClock
 from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
+from ...functions.function_metrics import FunctionMetrics
 from ...functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
 from ...functions.timer_service import NO_WATERMARK_MS
 from ...operators.broadcast_rows import from_stream
@@ -189,6 +190,8 @@ class OperatorTask:
             latest_of_splits=progress.latest_of_splits,
             next_timers=progress.next_timers,
             counts=dict(progress.counts),
+            user_series=progress.user_series,
+            user_help=progress.user_help,
             ahead_records=progress.ahead_records,
             first_failure=progress.first_failure,
             executor=executor_name(),
@@ -202,7 +205,8 @@ class OperatorTask:
     def _process(
         self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], progress: SubtaskProgress
     ) -> Iterator[pa.RecordBatch]:
-        info = replace(self.info, subtask=index, resources=worker_resources(self.info.operator_uid))
+        uid = self.info.operator_uid
+        info = replace(self.info, subtask=index, resources=worker_resources(uid), metrics=FunctionMetrics(uid))
         store.begin_batch(self.batch_id)
         with user_code():
             logic: OperatorLogic = self.logic.open()

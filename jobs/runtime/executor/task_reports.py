@@ -13,6 +13,7 @@ import msgspec
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.state.doors.subtasks import ChangelogHandle, StateSource
+from keyscale.user_series import UserSeries
 
 from ...errors import IncompleteReportsError
 from ...functions.timer_service import NextTimers
@@ -56,6 +57,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         state_bytes: Estimated size of its state on its host; None if the state was not opened.
         broadcast_digest: Digest of its broadcast state after broadcast records, if any.
         counts: Further counters of the operator, by the names in `keyscale.metrics`.
+        user_series: The metrics of the user's function.
+        user_help: Their meanings, by name.
         ahead_records: Records with event times too far ahead of the processing time.
         first_failure: The error and the coordinates of the first failed record, if any.
         part: The token of the part that it wrote directly to its sink, if any.
@@ -89,6 +92,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     state_bytes: int | None = None
     broadcast_digest: str | None = None
     counts: dict[str, int] = {}
+    user_series: tuple[UserSeries, ...] = ()
+    user_help: dict[str, str] = {}
     ahead_records: int = 0
     first_failure: str | None = None
     part: str | None = None

@@ -11,7 +11,7 @@ from tests.support.repository import DOCS
 
 _GUIDE = DOCS / "guide"
 _BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
-PAGES = ("deduplication.md", "graphs.md", "models.md", "transform-with-state.md")
+PAGES = ("deduplication.md", "graphs.md", "models.md", "own-metrics.md", "transform-with-state.md")
 
 
 def examples(page: str) -> dict[str, Any]:

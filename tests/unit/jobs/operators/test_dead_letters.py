@@ -49,6 +49,7 @@ class Totals(KeyedProcessFunction):
         self.total = context.get_state(ValueStateDescriptor("total", pa.int64()))
         self.by_amount = context.get_map_state(MapStateDescriptor("by_amount", pa.int64(), pa.int64()))
         self.all = context.get_list_state(ListStateDescriptor("all", pa.int64()))
+        self.counter = context.metrics.counter("records", labels=["user"])
 
     def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:
         self.total.update((self.total.value() or 0) + row.amount)
@@ -57,6 +58,7 @@ class Totals(KeyedProcessFunction):
         context.timer_service().register_event_time_timer(abs(row.amount))
         context.output(SEEN, row)
         yield row.user, self.total.value()
+        self.counter.labels(user=row.user).inc()
         if row.amount < 0:
             self.by_amount.clear()
             context.timer_service().delete_event_time_timer(5)
@@ -84,6 +86,10 @@ def test_a_diverted_record_leaves_only_its_dead_letter(batches: list[list[Any]])
     letters = tested.take_side_output(LETTERS)
     assert [row[:2] for row in letters] == [record for records in batches for record in records if record[1] < 0]
     assert (tested.dead_letters, clean.dead_letters) == (len(letters), 0)
+    if batches:
+        assert [tested.metric("records", user=user) for user in "ab"] == [
+            clean.metric("records", user=user) for user in "ab"
+        ]
     assert tested.snapshot().families.keys() >= clean.snapshot().families.keys()
     assert {name: kept for name, kept in tested.snapshot().families.items() if kept} == {
         name: kept for name, kept in clean.snapshot().families.items() if kept

@@ -18,11 +18,17 @@ from keyscale import (
     Ttl,
     ValueStateDescriptor,
 )
-from keyscale.jobs.errors import InvalidSchemaError, OutputTypeError, UnknownOutputError, UserFunctionError
+from keyscale.jobs.errors import (
+    InvalidSchemaError,
+    MetricInvalidError,
+    OutputTypeError,
+    UnknownOutputError,
+    UserFunctionError,
+)
 from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failures import origin_of
-from keyscale.jobs.testing.harness import OperatorHarness
+from keyscale.jobs.testing.harness import Observations, OperatorHarness
 from tests.contract.keyed_store import ACCUMULATOR, Mean
 
 if TYPE_CHECKING:
@@ -275,3 +281,56 @@ def test_a_processing_time_timer_that_was_deleted_does_not_fire() -> None:
     harness.take_output()
     harness.advance_processing_time(100)
     assert harness.take_output() == [("bob", "reminded at 100")]
+
+
+class Measured(KeyedProcessFunction):
+    """Counts users, and fails on negative times."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.records = context.metrics.counter("records", labels=["user"])
+        self.latest = context.metrics.gauge("latest", fold="sum")
+        self.times = context.metrics.histogram("times", buckets=[10])
+
+    def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002
+        self.records.labels(user=row.user).inc()
+        self.latest.set(row.at)
+        self.times.observe(row.at)
+        if row.at < 0:
+            raise ValueError("a negative time")
+        yield row.user, "seen"
+
+
+def measured(parallelism: int = 1) -> OperatorHarness:
+    return OperatorHarness(Measured(), input=INPUT, key=["user"], output=OUTPUT, parallelism=parallelism)
+
+
+def test_a_functions_own_metrics_add_up_over_batches_and_subtasks() -> None:
+    harness = measured(parallelism=2)
+    harness.process(*((f"user {number}", number) for number in range(20)))
+    harness.process(("user 1", 3))
+    assert (harness.metric("records", user="user 1"), harness.metric("records", user="user 2")) == (2, 1)
+    assert harness.metric("times") == Observations(count=21, sum=193, buckets=(12, 9))
+
+
+def test_a_failed_batch_counts_nothing() -> None:
+    harness = measured()
+    harness.process(("ada", 1))
+    with pytest.raises(UserFunctionError):
+        harness.process(("ada", 5), ("ada", -1))
+    assert (harness.metric("records", user="ada"), harness.metric("latest")) == (1, 1)
+
+
+def test_counters_survive_a_restart_and_gauges_begin_again() -> None:
+    harness = measured()
+    harness.process(("ada", 1))
+    later = harness.restored(harness.snapshot(), parallelism=4)
+    later.process(("bob", 7))
+    assert (later.metric("records", user="ada"), later.metric("records", user="bob")) == (1, 1)
+    assert later.metric("latest") == 7
+
+
+def test_a_test_that_names_an_unknown_metric_fails() -> None:
+    harness = measured()
+    harness.process(("ada", 1))
+    with pytest.raises(MetricInvalidError, match="has not declared the metric 'record'; it has: latest, records"):
+        harness.metric("record")

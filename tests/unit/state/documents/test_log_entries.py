@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid
+from keyscale.metrics import COUNTER, HISTOGRAM
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import OperatorDeclaration
@@ -12,12 +13,17 @@ from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.user_series import UserSeries
 from tests.support.repository import GOLDEN
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 COUNTS = OperatorUid("counts")
+USER_SERIES = (
+    UserSeries("counts", "amount", HISTOGRAM, {}, (12.5, 1, 2), (10.0,)),
+    UserSeries("counts", "orders", COUNTER, {"currency": "EUR"}, (4,)),
+)
 ENTRIES: list[LogEntry] = [
     AttemptOpened(Attempt(1), 2, 128, HashId.SPARK, None, 1000, {COUNTS: OperatorDeclaration((("id", "int64"),))}),
     BatchPlanned(Attempt(1), BatchId(0), {"offsets/0": "v1"}),
@@ -47,8 +53,9 @@ ENTRIES: list[LogEntry] = [
         positions={"offsets/0": "v1"},
     ),
     BatchCommitted(Attempt(4), BatchId(0), {}, {}, 6000, 5, 3, counters=JobCounters(10, 6, 2, 1)),
+    BatchCommitted(Attempt(4), BatchId(1), {}, {}, 7000, 5, 3, counters=JobCounters(15, 9, 2, 1, USER_SERIES)),
 ]
-"""All but the last three are as the first version of the format has them, without the fields that were added later."""
+"""All but the last four are as the first version of the format has them, without the fields that were added later."""
 
 
 def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> None:

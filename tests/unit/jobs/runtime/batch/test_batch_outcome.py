@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.batch_outcome import BatchOutcome
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
+from keyscale.metrics import COUNTER, GAUGE
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.user_series import UserSeries
 
 FIRST, SECOND = OperatorUid("first"), OperatorUid("second")
 
@@ -46,6 +49,15 @@ def test_a_batch_counts_the_late_records_and_dead_letters_of_all_operators_and_s
         report(FIRST, late=1, dead_letters=1), report(FIRST, 1, late=2, dead_letters=2), report(SECOND, dead_letters=4)
     )
     assert counted.counters == JobCounters(input_records=40, output_records=30, late_records=3, dead_letters=7 + 48)
+
+
+def test_a_batch_adds_up_what_the_functions_of_its_subtasks_count() -> None:
+    def counted(value: int) -> TaskReport:
+        series = (UserSeries("first", "orders", COUNTER, {}, (value,)), UserSeries("first", "age", GAUGE, {}, (value,)))
+        return TaskReport("run", FIRST, SubtaskIndex(value), user_series=series)
+
+    assert outcome(counted(2), counted(3)).counters.user_series == (UserSeries("first", "orders", COUNTER, {}, (5,)),)
+    assert outcome(report(FIRST)).counters.user is UNSET
 
 
 @pytest.mark.parametrize("is_turned", [False, True])
