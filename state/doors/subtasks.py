@@ -13,7 +13,15 @@ from ..engine.key_group_sizes import KeyGroupSizes
 from ..local.subtask_spec import SubtaskSpec
 from ..operator_state.operator_files import OperatorStatePlan
 from ..restore.opened_shards import StateSource
-from ..restore.plan import DeferredPlan, RestorePlan, check_cover, followed_in_log, plan_operator, version_of
+from ..restore.plan import (
+    DeferredPlan,
+    RestorePlan,
+    check_cover,
+    followed_in_log,
+    history_of,
+    plan_operator,
+    version_of,
+)
 from ..snapshot.snapshot import LocalSnapshot, LocalSnapshotLostError, upload_snapshot
 from ..subtask.store import SubtaskStore
 from ..subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
@@ -35,6 +43,7 @@ __all__ = [
     "WarmStores",
     "check_cover",
     "followed_in_log",
+    "history_of",
     "plan_operator",
     "start_consolidator",
     "upload_snapshot",

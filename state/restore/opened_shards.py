@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import reach
-
 from ..engine.filtered import FilteredEngine
 from ..engine.sharded import ShardedEngine
-from ..errors import StateError
-from ..keyed.schema import merge_schemas
 from ..local.subtask_directory import LocalShard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..documents.state_version import StateVersion
     from ..keyed.schema import KeyedSchema
     from ..keyed.ttl import Ttl
     from ..keys.key_groups import KeyGroupRange
     from ..local.subtask_directory import LocalShard, SubtaskDirectory
     from ..local.subtask_spec import SubtaskSpec
-
-logger = logging.getLogger(__name__)
 
 
 class StateSource(StrEnum):
@@ -83,32 +75,6 @@ class OpenedShards:
         """Closes every shard."""
         for shard in self.shards:
             shard.engine.close()
-
-
-def reopen_shards(spec: SubtaskSpec, version: StateVersion, directory: SubtaskDirectory) -> OpenedShards | None:
-    """Opens the local files if they are exactly at the wanted version.
-
-    The files count as dirty from now on.
-
-    Returns:
-        The shards, or None if the local files cannot be used.
-    """
-    marker = directory.take_clean_marker()
-    reach("open.marker_taken")
-    if marker is None or marker.lineage != version.lineage:
-        return None
-    try:
-        directory.keep_only(marker.shards)
-        schema = merge_schemas([spec.schema, marker.schema])
-        return OpenedShards(open_shards(spec, directory, marker.shards), schema, StateSource.LOCAL, ttls=marker.ttls)
-    except StateError:
-        logger.warning(
-            "local state of subtask %d of %s cannot be opened; rebuilding it",
-            spec.index,
-            spec.operator_uid,
-            exc_info=True,
-        )
-        return None
 
 
 def open_shards(spec: SubtaskSpec, directory: SubtaskDirectory, local: Sequence[LocalShard]) -> tuple[OpenedShard, ...]:

@@ -13,8 +13,10 @@ from keyscale.errors import KeyscaleError
 
 from ..documents.log_entries import BatchCommitted
 from ..documents.state_version import NO_BATCH, StateVersion, base_lineage
+from ..keyed.schema import merge_schemas
 from ..keys.key_groups import KeyGroupRange, key_group_range, subtask_for_key_group
 from ..log.commit_log import CommitLog
+from ..log.resolution import OperatorHistory
 from ..operator_state.operator_files import OperatorStatePlan
 
 if TYPE_CHECKING:
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from ..documents.manifest import ShardHandle, SnapshotHandle
     from ..keyed.schema import KeyedSchema
     from ..layout import Layout
-    from ..log.resolution import OperatorHistory
     from ..objects.object_store import ObjectStore
 
 
@@ -157,6 +158,27 @@ def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: i
     ]
 
 
+def history_of(plans: Sequence[RestorePlan]) -> OperatorHistory:
+    """Returns the history that the plans of all subtasks divide.
+
+    It is the reverse of `plan_operator`, for a rescale without a restore. The history has no declaration.
+
+    Args:
+        plans: The plan of every subtask, by index, all after the same batch.
+    """
+    snapshots = {(each.key_groups, each.lineage): each for plan in plans for each in plan.snapshots}
+    changelogs = {each.path: each for plan in plans for each in plan.changelogs}
+    states = [plan.operator_state for plan in plans]
+    undivided = next((state.files for state in states if state.needs_redistribution), None)
+    return OperatorHistory(
+        snapshots=tuple(snapshots[key] for key in sorted(snapshots)),
+        changelogs=tuple(sorted(changelogs.values(), key=lambda each: (each.batch_id, each.subtask))),
+        schema=merge_schemas([schema for plan in plans for schema in plan.schemas()]),
+        operator_state=undivided
+        or tuple(None if state.inherited or not state.files else state.files[0] for state in states),
+    )
+
+
 def followed_in_log(
     plan: RestorePlan,
     store: ObjectStore,
@@ -214,6 +236,25 @@ def version_of(plan: RestorePlan, key_groups: KeyGroupRange, batch_id: BatchId) 
     for changelog in plan.changelogs:
         version = version.advanced(batch_id, changelog.path)
     return version
+
+
+def changelogs_after(plan: RestorePlan, key_groups: KeyGroupRange, lineage: str) -> tuple[ChangelogHandle, ...] | None:
+    """Returns the changelogs of a plan that a state lacks.
+
+    Args:
+        plan: Leads to the wanted state.
+        key_groups: The key groups of both states.
+        lineage: The lineage of the state at hand.
+
+    Returns:
+        The changelogs that lead from it to the wanted state; None if the plan does not pass through it.
+    """
+    version = version_of(replace(plan, changelogs=()), key_groups, NO_BATCH)
+    for number, changelog in enumerate(plan.changelogs):
+        if version.lineage == lineage:
+            return plan.changelogs[number:]
+        version = version.advanced(NO_BATCH, changelog.path)
+    return () if version.lineage == lineage else None
 
 
 def assign_shards(

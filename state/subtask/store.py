@@ -27,13 +27,15 @@ from ..engine.rocksdb_options import charge_cache
 from ..errors import StateError, StoreCorruptError
 from ..keyed.backend import KeyedStateBackend
 from ..keyed.batch_clock import BatchClock
+from ..keyed.schema import merge_schemas
 from ..local.damage import doubt_local_files
 from ..local.disk_placement import place_subtask
 from ..local.subtask_directory import CleanMarker, SubtaskDirectory, boot_id
 from ..operator_state.operator_files import open_operator_state, store_operator_state
-from ..restore.opened_shards import StateSource, reopen_shards
-from ..restore.plan import DeferredPlan, RestorePlan, version_of
-from ..restore.rebuild import rebuild_shards
+from ..restore.opened_shards import StateSource
+from ..restore.plan import DeferredPlan, RestorePlan, changelogs_after, version_of
+from ..restore.rebuild import rebuild_shards, replay
+from ..restore.reopening import reopen_shards
 from ..snapshot.snapshot import (
     LocalSnapshot,
     link_snapshot,
@@ -119,16 +121,8 @@ class SubtaskStore:
         self._known_ttls = opened.ttls
         self.operator = operator
         self._catch_up_log = find_catch_up_log(self.local_directory)
-        self.keyed = KeyedStateBackend(
-            self.engine,
-            spec.key_schema,
-            clock,
-            schema=opened.schema,
-            key_group_range=spec.key_group_range,
-            batch_entries_max=spec.settings.batch_entries_max,
-            memory_bytes=int(spec.settings.memory_budget_bytes * spec.settings.batch_fraction),
-            charge=charge_cache,
-        )
+        self._clock = clock
+        self.keyed = self._backend()
 
     def __enter__(self) -> Self:
         return self
@@ -209,6 +203,54 @@ class SubtaskStore:
         self.version = version
         self.source = StateSource.WARM
         return True
+
+    def catch_up(self, version: StateVersion, plan: RestorePlan, store: ObjectStore) -> bool:
+        """Brings an idle store forward to a later version.
+
+        It applies the changelogs that the store lacks. After a failure the store must be abandoned.
+
+        Args:
+            version: The wanted version.
+            plan: The restore plan that leads to the version.
+            store: The object store.
+
+        Returns:
+            Whether it did; if not, the plan does not lead on from the store's version, and the store is unchanged.
+        """
+        spec = self.spec
+        if not self._usable or self._closed or self._spilled or self._is_damaged:
+            return False
+        missing = changelogs_after(plan, spec.key_group_range, self.version.lineage)
+        if not missing:
+            return False
+        _check_leads_to(plan, version, spec)
+        self._usable = False
+        self.keyed.spill = None
+        self.keyed.discard()
+        if self._catch_up_log is not None:  # it lacks the objects of these changelogs
+            self._catch_up_log.give_up()
+            self._catch_up_log = None
+        replay(store, missing, spec.key_group_range, self.engine, self._directory.fresh_data())
+        self._known_ttls = self.ttls
+        self._schema = merge_schemas([self._schema, *(changelog.schema for changelog in missing)])
+        self.keyed = self._backend()
+        self.operator = open_operator_state(store, plan.operator_state, spec.index, spec.parallelism)
+        self.version = version
+        self._usable = True
+        return True
+
+    def _backend(self) -> KeyedStateBackend:
+        spec = self.spec
+        return KeyedStateBackend(
+            self.engine,
+            spec.key_schema,
+            self._clock,
+            schema=self._schema,
+            key_group_range=spec.key_group_range,
+            batch_entries_max=spec.settings.batch_entries_max,
+            memory_bytes=int(spec.settings.memory_budget_bytes * spec.settings.batch_fraction),
+            charge=charge_cache,
+        )
 
     @property
     def ttls(self) -> dict[str, Ttl]:
@@ -460,7 +502,7 @@ def open_subtask(
         operator = open_operator_state(store, plan.operator_state, spec.index, spec.parallelism)
         opened = (
             take_over(spec, version, directory)
-            or reopen_shards(spec, version, directory)
+            or reopen_shards(spec, version, directory, store, partial(_loaded, plan, version, spec))
             or rebuild_shards(spec, _loaded(plan, version, spec), directory, local_root, store)
         )
         try:

@@ -71,8 +71,8 @@ class WarmStores:
     ) -> SubtaskStore:
         """Returns a store as `open_subtask` does, reusing an open store if possible.
 
-        The open store must be exactly at the version. If both clocks are `Clock`s, the store takes the new clock's
-        times. A store calls only the clock function that it was opened with.
+        The open store must be at the version, or behind it on the plan: then it catches up. If both clocks are
+        `Clock`s, the store takes the new clock's times. A store calls only the clock function that it was opened with.
         """
         with self._lock:
             idle = self._idle.pop(spec.local_directory(local_root), None)
@@ -87,6 +87,9 @@ class WarmStores:
             if idle.store.is_superseded():
                 _close(idle.store)
             elif same and idle.store.resume(version, clock, store):
+                return idle.store
+            elif idle.store.spec == spec and _catch_up(idle.store, version, plan, store):
+                idle.store.resume(version, clock, store)
                 return idle.store
             else:
                 idle.store.abandon()
@@ -162,6 +165,16 @@ class WarmStores:
             # A signal may belong to a store that has been taken in the meantime; this round then finds nothing.
             if (self._wake, select.POLLIN) in poller.poll(_IDLE_POLL_SECONDS * 1000):
                 os.eventfd_read(self._wake)
+
+
+def _catch_up(
+    store: SubtaskStore, version: StateVersion, plan: RestorePlan | DeferredPlan, objects: ObjectStore
+) -> bool:
+    try:
+        return store.catch_up(version, plan.load() if isinstance(plan, DeferredPlan) else plan, objects)
+    except KeyscaleError:
+        logger.warning("the open state of subtask %d cannot catch up; it is rebuilt", store.spec.index, exc_info=True)
+        return False
 
 
 def _close(store: SubtaskStore) -> None:

@@ -246,6 +246,17 @@ class JobMachine(RuleBasedStateMachine):
             self.job.local_root = self.directory / f"host {self.hosts}"
         self.job.recover(parallelism)
 
+    @rule(parallelism=PARALLELISM, prepares=st.booleans(), batches=st.lists(OPERATIONS, max_size=2))
+    def live_rescale(self, parallelism, prepares, batches):
+        """Rescales in the same driver; files that were prepared some batches ago catch up in their next task."""
+        if prepares:
+            ahead = self.job.ahead(parallelism)
+            for index in range(parallelism):
+                ahead.open(index).close()
+        for operations in batches:
+            self.batch(operations, 50)
+        self.job.rescale_live(parallelism)
+
     @precondition(lambda self: self.savepoints)
     @rule(parallelism=PARALLELISM, data=st.data())
     def rewind(self, parallelism, data):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from keyscale.state.documents.manifest import (
 from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keyed.schema import merge_schemas
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from keyscale.state.layout import Layout
@@ -35,7 +37,7 @@ from keyscale.state.local.subtask_spec import SubtaskSpec
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.log.recovery import recover
 from keyscale.state.log.resolution import log_start, resolve
-from keyscale.state.restore.plan import RestorePlan, plan_operator, version_of
+from keyscale.state.restore.plan import RestorePlan, history_of, plan_operator, version_of
 from keyscale.state.snapshot.snapshot import upload_snapshot
 from keyscale.state.subtask.store import SubtaskStore, open_subtask
 
@@ -146,6 +148,32 @@ class StateJob:
         self.attempt, self.parallelism, self.batch_id = attempt, parallelism, resume.batch_id
         self.history = resume.operators[UID]
         self.plans = plan_operator(self.history, MAX_PARALLELISM, parallelism)
+
+    def ahead(self, parallelism: int) -> StateJob:
+        """Returns the job as its next attempt will see it, at the present version; nothing is opened in the log."""
+        history = history_of(self.plans)
+        schema = merge_schemas([self.history.schema, history.schema])
+        ahead = copy(self)
+        ahead.history = replace(history, schema=schema)
+        ahead.attempt, ahead.parallelism = Attempt(self.attempt + 1), parallelism
+        ahead.plans = plan_operator(history, MAX_PARALLELISM, parallelism)
+        return ahead
+
+    def rescale_live(self, parallelism: int) -> None:
+        """Opens the next attempt from the plans in memory, as a driver does that rescales its job itself."""
+        ahead = self.ahead(parallelism)
+        entry = AttemptOpened(
+            ahead.attempt,
+            parallelism,
+            MAX_PARALLELISM,
+            HashId.SPARK,
+            self.manifest.path if self.manifest else None,
+            0,
+            {UID: OperatorDeclaration((("id", "int64"),))},
+        )
+        self.position = self.log.append(self.position, entry)
+        self.attempt, self.parallelism = ahead.attempt, parallelism
+        self.history, self.plans = ahead.history, ahead.plans
 
     def spec(self, index: int) -> SubtaskSpec:
         return SubtaskSpec(
