@@ -24,7 +24,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.staticfiles import StaticFiles
 
 from keyscale.db.repositories import events
-from keyscale.metrics import COUNTER, JOB_COUNTERS, OBSERVED, charts
+from keyscale.metrics import BATCH_PARTS, COUNTER, JOB_COUNTERS, OBSERVED, charts
 
 from ..access import browser_sessions
 from ..access.browser_sessions import SESSION_COOKIE, require_own_origin
@@ -107,6 +107,8 @@ CHARTS = json.dumps(
 """The charts of a job, for the page that draws them."""
 COUNTERS = json.dumps([{"name": metric.name, "label": metric.label} for metric in JOB_COUNTERS if metric.label])
 """The counters that the page shows of a job, and of the operators and sinks that have them."""
+PARTS = json.dumps([{"name": part.name, "label": part.label} for part in BATCH_PARTS])
+"""The parts of a batch's time, for the page that draws them."""
 
 router = APIRouter(prefix="/ui", include_in_schema=False)
 
@@ -297,7 +299,7 @@ def _page_of_session(request: Request, page: str, values: dict[str, str]) -> Res
     if SESSION_COOKIE not in request.cookies:
         address = request.url.path + (request.url.query and f"?{request.url.query}")
         return RedirectResponse(f"/ui/login?next={quote(address)}", status_code=303, headers=HEADERS)
-    charted = {"chart_library": CHART_LIBRARY, "charts": CHARTS, "counters": COUNTERS}
+    charted = {"chart_library": CHART_LIBRARY, "charts": CHARTS, "counters": COUNTERS, "parts": PARTS}
     return _page(f"{page}.html", {"page": page, "tabs": TABS, **charted, **values})
 
 

@@ -154,6 +154,27 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
     platform.api.delete("/v1/jobs/fanned")
 
 
+def test_each_recent_batch_has_a_bar_whose_parts_add_up_to_its_time(page: Page, platform: Platform) -> None:
+    platform.create_job("timed")
+    batches = [
+        {"batch_id": 7, "at_ms": now_ms(), "input_records": 900, "wait_ms": 100, "spark_ms": 300, "function_ms": 1600},
+        {"batch_id": 8, "at_ms": now_ms(), "input_records": 20, "spark_ms": 250, "publish_ms": 250},
+    ]
+    platform.note_figures("timed", [{"batches": 2, "recent_batches": batches}])
+    open_page(page, platform, "/ui/jobs/timed/overview")
+    rows = page.locator("#batches tr")
+    expect(rows).to_contain_text([re.compile(r"8.*20500 ms"), re.compile(r"7.*9002 s")])
+    bars = page.get_by_role("img", name=re.compile("Spark"))
+    expect(bars.nth(1)).to_have_attribute("aria-label", "Waiting for input 100 ms, Spark 300 ms, Function 1.6 s")
+    newest, oldest = (bars.nth(at).bounding_box() for at in range(2))
+    assert newest is not None
+    assert oldest is not None
+    assert newest["width"] == pytest.approx(oldest["width"] / 4, abs=1)
+    widths = [box["width"] for part in bars.nth(1).locator("span").all() if (box := part.bounding_box()) is not None]
+    assert widths == pytest.approx([oldest["width"] * share for share in (0.05, 0.15, 0.8)], abs=1)
+    platform.api.delete("/v1/jobs/timed")
+
+
 def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform) -> None:
     item = {
         "code": "STATE_RETENTION_BLOCKED",

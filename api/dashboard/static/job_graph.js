@@ -94,7 +94,7 @@ function contentOf(node, nodes, job, emits, flows) {
     return [element("small", { class: "soft" }, "sink"), element("dl", {}, ...definitions([
       ["Arriving", rate(sum(node.inputs.map((uid) => flows(uid, node))))],
       ["System", isNow ? (outage ? "away" : "answers") : NONE],
-      ["Time in a batch", duration(isNow ? own?.write_ms : null)]])),
+      ["Per batch", duration(isNow ? own?.write_ms : null)]])),
     ...(counters.length ? sinceStart(counters) : [])];
   }
   const operator = metrics?.operators.find((one) => one.uid === node.uid);

@@ -1,6 +1,7 @@
 // A job's overview: its current metrics, its operators, and its metrics over time.
 
 import { get } from "../api.js";
+import { drawBatches } from "../batch_bars.js";
 import { arrangeCharts, drawChart } from "../charts.js";
 import { byId, definitions, element, setChildren, setText, since, words } from "../dom.js";
 import { bytes, duration, NONE, number, percent, plural, rate, time } from "../format.js";
@@ -29,6 +30,7 @@ const page = jobPage(() => readSeries(), (job) => {
     setText(byId(id), job.metrics.input_records ? "No batch since the driver started." : "No batch yet.");
   }
   byId("graph-scroll").hidden = !isDrawn;
+  showBatches(job.status.attempt?.metrics?.recent_batches ?? []);
   showSubtasks(operators);
   showCharts(job);
 }, ["figures", "checkpoints"]);
@@ -142,6 +144,16 @@ function textOf({ kind, text }) {
   const name = words(kind);
   const rest = text.toLowerCase().startsWith(`${name.toLowerCase()} `) ? text.slice(name.length) : ` ${text}`;
   return [element("strong", {}, name), rest];
+}
+
+// --- recent batches --------------------------------------------------------------------------------------------------
+
+/** The parts of a batch's time. @type {{name: string, label: string}[]} */
+const PARTS = JSON.parse(byId("batch-parts").dataset.parts);
+
+function showBatches(batches) {
+  byId("batches-panel").hidden = batches.length === 0;
+  drawBatches(byId("batches"), byId("batch-parts"), PARTS, batches);
 }
 
 // --- operators and subtasks ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 from keyscale.api.cli import checkpoints, job_wait, jobs, operations
 from keyscale.api.routers.job_settings import list_settings
 from keyscale.client import sender
+from keyscale.metrics import BATCH_PARTS
 from tests.support.control_plane.command_line import CommandAnswer, done, run
 
 if TYPE_CHECKING:
@@ -393,6 +394,27 @@ def test_jobs_are_listed_by_any_status_and_all_labels(asked: ControlPlane, optio
     answer = done(keyscale("jobs", "list", "--json", *options.split())).json
     assert bool(answer["jobs"]) is is_listed
     assert asked.requests == [("GET", "/v1/jobs")]
+
+
+def test_the_last_batches_are_shown_with_their_parts_and_the_newest_first(asked: ControlPlane) -> None:
+    parts = dict.fromkeys((part.name for part in BATCH_PARTS), 0)
+    found = [
+        {"batch_id": 7, "at_ms": 1, "input_records": 900, **parts, "function_ms": 1600},
+        {"batch_id": 8, "at_ms": 2, "input_records": 20, **parts, "spark_ms": 250, "publish_ms": 250},
+    ]
+    asked.answers["GET /v1/jobs/flights"] = [in_state("RUNNING", attempt={"metrics": {"recent_batches": found}})] * 2
+    rows = [
+        re.split(r"\s{2,}", line.strip()) for line in done(keyscale("jobs", "batches", "flights")).stdout.splitlines()
+    ]
+    none = "0 ms"
+    assert [row[0] for row in rows[1:]] == ["8", "7"]
+    assert rows[1][2:] == ["20", "500 ms", none, none, "250 ms", none, none, none, none, none, "250 ms"]
+    assert keyscale("jobs", "batches", "flights", "--json").json == found
+
+
+def test_a_job_that_never_ran_has_no_batches(asked: ControlPlane) -> None:
+    asked.answers["GET /v1/jobs/flights"] = [in_state("CREATED", attempt=None)]
+    assert done(keyscale("jobs", "batches", "flights")).stdout.split()[0] == "BATCH"
 
 
 def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
