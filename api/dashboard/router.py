@@ -32,6 +32,7 @@ from ..access.openid import SignIn
 from ..access.principal import authenticate_token
 from ..access.refusals import note_refusal
 from ..access.tokens import new_token
+from ..control_plane.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
 from ..errors import (
     RateLimitedError,
     RoleMissingError,
@@ -39,15 +40,14 @@ from ..errors import (
     TokenMissingError,
     TokenRevokedError,
 )
-from ..routers.dependencies import Control  # noqa: TC001 - FastAPI reads the annotation when it starts
 from .page_modules import STATIC, imported_modules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..access.principal import Principal
+    from ..control_plane.context import Context
     from ..errors import ApiError
-    from ..services.context import Context
 
 HERE = Path(__file__).parent
 START_PAGE = "/ui/"

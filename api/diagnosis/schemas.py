@@ -6,7 +6,7 @@ from pydantic import Field
 
 from keyscale.vocabulary import HealthLevel
 
-from ..schemas.base import Answer
+from ..shapes import Answer
 
 
 class HealthReasonAnswer(Answer):

@@ -17,47 +17,46 @@ from keyscale.installation import VERSION
 from ..access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
 from ..access.openid import Issuer
 from ..access.rates import Rates
+from ..access_tokens import routes as access_tokens
+from ..artifacts import routes as artifacts
+from ..control_plane.calls import Calls
+from ..control_plane.context import Context
+from ..control_plane.news import News
+from ..control_plane.own_metrics import OwnMetrics
 from ..dashboard import router as dashboard
+from ..drivers import routes as driver
+from ..events import routes as events
+from ..events import stream_routes as event_streams
+from ..jobs import routes as jobs
+from ..jobs import setting_routes as job_settings
+from ..jobs.restore_sources import why_not_own
 from ..launching.enclosures import NO_ENCLOSURES, Enclosures
 from ..launching.launcher import Launcher
 from ..launching.program_loading import ProgramLoading
 from ..lifecycle.facts import Timeouts
 from ..lifecycle.reconciler import Reconciler
-from ..routers import (
-    access_tokens,
-    artifacts,
-    checkpoints,
-    driver,
-    event_streams,
-    events,
-    health,
-    job_settings,
-    jobs,
-    key_group_history,
-    operations,
-    proofs,
-    recovered_jobs,
-    replicas,
-    revisions,
-    savepoints,
-    scrape,
-    secret_labels,
-    series,
-)
-from ..services import operations as operations_service
-from ..services.calls import Calls
-from ..services.context import Context
-from ..services.news import News
-from ..services.own_metrics import OwnMetrics
-from ..services.restore_sources import why_not_own
-from ..services.verifier import Verifier
+from ..logs import routes as logs
+from ..maintenance.announcer import Announcer
+from ..maintenance.history_retention import HistoryPolicy, HistoryRetention
+from ..maintenance.object_removal import ObjectRemoval
+from ..maintenance.run_removal import RunRemoval
+from ..maintenance.savepoint_release import SavepointRelease
+from ..maintenance.snapshot_removal import SnapshotRemoval
+from ..maintenance.verifier import Verifier
+from ..metrics import key_group_routes as key_group_history
+from ..metrics import scrape_routes as scrape
+from ..metrics import series_routes as series
+from ..operations import operations as operations_service
+from ..operations import routes as operations
+from ..recovery import routes as recovered_jobs
+from ..replicas import health_routes as health
+from ..replicas import proof_routes as proofs
+from ..replicas import routes as replicas
+from ..revisions import routes as revisions
+from ..secret_labels import routes as secret_labels
+from ..snapshots import checkpoint_routes as checkpoints
+from ..snapshots import savepoint_routes as savepoints
 from ..store_check import StoreCheck
-from ..upkeep.announcer import Announcer
-from ..upkeep.history_retention import HistoryPolicy, HistoryRetention
-from ..upkeep.object_removal import ObjectRemoval
-from ..upkeep.run_removal import RunRemoval
-from ..upkeep.savepoint_release import SavepointRelease
-from ..upkeep.snapshot_removal import SnapshotRemoval
 from .error_handlers import add_handlers
 from .limits import RequestLimits
 from .openapi import describe
@@ -221,6 +220,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     for router in (
         artifacts,
         jobs,
+        logs,
         recovered_jobs,
         checkpoints,
         savepoints,

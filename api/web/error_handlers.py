@@ -27,7 +27,7 @@ from ..errors import (
     RequestInvalidError,
     RouteNotFoundError,
 )
-from ..schemas.problem import problem
+from ..problem import problem
 from .request_origin import REQUEST_ID_HEADER
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import JSONResponse, Response
 
-    from ..services.context import Context
+    from ..control_plane.context import Context
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from keyscale.jobs.protocol.storable_text import is_storable
 
 from ..errors import BodyTooLargeError, HostNotAllowedError, RouteNotFoundError
-from ..schemas.problem import problem
+from ..problem import problem
 from ..settings import LOOPBACK_HOSTS
 
 if TYPE_CHECKING:

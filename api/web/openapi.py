@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from .. import errors
-from ..schemas.problem import ProblemAnswer
+from ..problem import ProblemAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from keyscale.db.repositories.events import ORIGIN, Origin
 
 from ..errors import RateLimitedError
-from ..schemas.problem import problem
+from ..problem import problem
 from .line_limit import LineLimit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from ..access.rates import Rates
-    from ..services.own_metrics import OwnMetrics
+    from ..control_plane.own_metrics import OwnMetrics
 
 logger = logging.getLogger(__name__)
 

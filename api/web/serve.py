@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from sqlalchemy import Engine
 
+    from ..control_plane.context import Context
     from ..launching.enclosures import Enclosures
     from ..launching.isolation import Isolation
-    from ..services.context import Context
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ SHARED_NAMES = {
     "deleted_job",
     "errors",
     "kafka",
-    "secret",
+    "schemas",
 }
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]

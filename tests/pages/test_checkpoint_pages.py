@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
 from tests.pages.opening import HOSTILE_NAME, open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.services import series
+from keyscale.api.metrics import series
 from keyscale.clock import now_ms
 from keyscale.db.repositories import series as series_points
 from tests.pages.opening import NONE, open_page

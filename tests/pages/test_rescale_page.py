@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.schemas.operation import ChangeMetricsAnswer
+from keyscale.api.operations.schemas.operation import ChangeMetricsAnswer
 from keyscale.db.models import Operation
 from keyscale.vocabulary import ChangePhase, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.schemas.change_plan import (
+from keyscale.api.operations.schemas.change_plan import (
     DowntimePlan,
     EndpointPlan,
     MovementPlan,

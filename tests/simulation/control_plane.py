@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from keyscale.api.access.identities import DriverIdentity
 from keyscale.api.access.principal import Principal
+from keyscale.api.drivers import drivers
 from keyscale.api.errors import AttemptOverError, LeadershipLostError, StoreUnavailableError
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
@@ -14,10 +15,9 @@ from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import JobsServed
-from keyscale.api.reports import drivers
-from keyscale.api.upkeep.object_removal import ObjectRemoval
-from keyscale.api.upkeep.savepoint_release import SavepointRelease
-from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.api.maintenance.object_removal import ObjectRemoval
+from keyscale.api.maintenance.savepoint_release import SavepointRelease
+from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
 from keyscale.db.repositories import attempts, job_signs, leaders
 from keyscale.errors import KeyscaleError
 from keyscale.vocabulary import AttemptStage, Role
@@ -27,7 +27,7 @@ from tests.simulation.world import Process, ProcessEndedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.db.models import Attempt, Job, Revision
     from keyscale.jobs.protocol.messages import (
         AttachRequest,

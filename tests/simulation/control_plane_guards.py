@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api.lifecycle import change_phases
 from keyscale.api.lifecycle.steps import AdvanceChange, CompleteChange
-from keyscale.api.upkeep import object_removal
+from keyscale.api.maintenance import object_removal
 from keyscale.db.repositories import leaders
 from keyscale.jobs.runtime.driver import attempt
 from keyscale.state.documents import claim

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select
 
+from keyscale.api.jobs import clones, jobs
+from keyscale.api.jobs.schemas.job import CloneRequest, JobRequest
+from keyscale.api.jobs.schemas.restore import RestoreSource
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.schemas.job import JobRequest
-from keyscale.api.schemas.operation import OperationRequest, RescaleRequest, StartRequest
-from keyscale.api.schemas.restore import RestoreSource
-from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateRequest
-from keyscale.api.services import clones, jobs, operation_requests, operations
+from keyscale.api.operations import operation_requests, operations
+from keyscale.api.operations.schemas.change import RollbackRequest, UpdateRequest
+from keyscale.api.operations.schemas.operation import OperationRequest, RescaleRequest, StartRequest
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import make_context
 from keyscale.db.models import Attempt, DeletedJob, Job, Operation, Revision
@@ -55,7 +56,7 @@ from tests.simulation.world import ProcessEndedError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from tests.simulation.database import Database
     from tests.simulation.history import History
     from tests.simulation.network import ControlPlane

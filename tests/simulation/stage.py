@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.api import store_check
 from keyscale.api.lifecycle import reconciler
-from keyscale.api.upkeep import object_removal, savepoint_release, snapshot_removal
+from keyscale.api.maintenance import object_removal, savepoint_release, snapshot_removal
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch, timekeeper
 from keyscale.jobs.runtime.executor import subtask_jobs, worker

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from keyscale.api.schemas.figures import FiguresAnswer
-from keyscale.api.schemas.series import SeriesName
+from keyscale.api.jobs.schemas.figures import FiguresAnswer
+from keyscale.api.metrics.schemas.series import SeriesName
 from keyscale.db.models import SeriesPoint
 from keyscale.db.repositories import series
 from keyscale.jobs.protocol.messages import Counters, DriverMetrics, OperatorMetrics, SinkMetrics, SubtaskMetrics

@@ -18,7 +18,7 @@ from .errors import RefusedError, UnexpectedAnswerError
 if TYPE_CHECKING:
     import httpx
 
-    from keyscale.api.schemas.base import ListAnswer
+    from keyscale.api.shapes import ListAnswer
 
 T = TypeVar("T")
 Query = Mapping[str, Any]

@@ -17,7 +17,7 @@ from .sender import AsyncSender, Sender
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
-    from keyscale.api.schemas.base import Request
+    from keyscale.api.shapes import Request
 
 P = ParamSpec("P")
 T = TypeVar("T")

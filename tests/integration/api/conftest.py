@@ -17,10 +17,11 @@ import uvicorn
 from anyio.from_thread import start_blocking_portal
 
 from keyscale.api.access.tokens import token_sha256
+from keyscale.api.artifacts import artifacts
 from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.lifecycle.leadership import Leadership
-from keyscale.api.services import artifacts, recovered_jobs
+from keyscale.api.recovery import recovered_jobs
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.connections import open_engine, session_factory
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
     from starlette.routing import BaseRoute
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.db.models import Token
     from tests.support.control_plane.driverless_platform import Platform
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import func, select
 
-from keyscale.api.services.context import UPLOADS_MAX, UPLOADS_OF_USER_MAX
+from keyscale.api.control_plane.context import UPLOADS_MAX, UPLOADS_OF_USER_MAX
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import ArtifactChunk
 from keyscale.db.repositories import artifacts
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.tokens import attempt_token, token_sha256
+from keyscale.api.control_plane import calls
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause, CreateAttempt, EndAttempt, ShowStatus
-from keyscale.api.services import calls
 from keyscale.db.repositories import jobs
 from keyscale.jobs.protocol.messages import Command, CommandResult, Heartbeat
 from keyscale.jobs.runtime.control.channel import HttpControl
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("on_socket")]
 

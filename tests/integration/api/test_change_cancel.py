@@ -17,7 +17,7 @@ from keyscale.vocabulary import AttemptStage, ChangePhase, JobStatus, OperationS
 if TYPE_CHECKING:
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import httpx
     from sqlalchemy import Engine
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

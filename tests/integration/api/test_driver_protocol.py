@@ -10,11 +10,11 @@ from sqlalchemy import text
 from keyscale.address_proof import prove
 from keyscale.api.access.rates import RateLimit
 from keyscale.api.access.tokens import attempt_token, token_sha256
+from keyscale.api.jobs import exceptions as exceptions_service
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.requests import SNAPSHOTS_MAX
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.services import exceptions as exceptions_service
-from keyscale.api.upkeep.announcer import Announcer
+from keyscale.api.maintenance.announcer import Announcer
 from keyscale.db.models import Operation
 from keyscale.db.repositories import attempts, exceptions, jobs, replicas, revisions
 from keyscale.db.repositories.pages import PageRequest
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real

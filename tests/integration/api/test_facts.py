@@ -32,7 +32,7 @@ from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, JobStat
 if TYPE_CHECKING:
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from bench.api_rows import fill
 from keyscale.api.errors import LeadershipLostError
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
-from keyscale.api.upkeep import history_retention, object_removal
-from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
-from keyscale.api.upkeep.object_removal import ObjectRemoval
+from keyscale.api.maintenance import history_retention, object_removal
+from keyscale.api.maintenance.history_retention import HistoryPolicy, HistoryRetention
+from keyscale.api.maintenance.object_removal import ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, CheckpointDay, CheckpointSubtask, Event, Operation
 from tests.integration.api.conftest import ReplacedSoon
@@ -21,8 +21,8 @@ from tests.integration.api.conftest import ReplacedSoon
 if TYPE_CHECKING:
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ from tests.support.control_plane.snapshots import BEGUN_MS, Snapshots
 if TYPE_CHECKING:
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

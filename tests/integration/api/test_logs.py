@@ -15,7 +15,7 @@ from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.upkeep.announcer import replica_id
+from keyscale.api.maintenance.announcer import replica_id
 from keyscale.api.web.app import create_app, make_context
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import jobs, replicas
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real

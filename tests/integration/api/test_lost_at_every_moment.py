@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import httpx
     from sqlalchemy.orm import Session
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

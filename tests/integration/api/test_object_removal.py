@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import keyscale.api.upkeep.object_removal
+import keyscale.api.maintenance.object_removal
 from keyscale.api.errors import LeadershipLostError
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.upkeep.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
+from keyscale.api.maintenance.object_removal import RETRY_MS, SETTLED_MS, ObjectRemoval
 from keyscale.clock import now_ms
 from keyscale.db.repositories import jobs
 from keyscale.identifiers import JobId
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real
@@ -49,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(keyscale.api.upkeep.object_removal, "now_ms", clock)
+    monkeypatch.setattr(keyscale.api.maintenance.object_removal, "now_ms", clock)
     return clock
 
 

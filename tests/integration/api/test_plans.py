@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 
 from keyscale.api.access.principal import Principal
+from keyscale.api.control_plane.context import PLANS_OF_USER_MAX
 from keyscale.api.errors import ApiError, ChangeIncompatibleError, PlanTimeoutError, ProgramUnloadableError
 from keyscale.api.job_spec import changed, spec_of
+from keyscale.api.jobs.jobs import require_job
 from keyscale.api.launching.program_loading import ProgramLoading
-from keyscale.api.schemas.base import FailureAnswer
-from keyscale.api.schemas.change_plan import PlanAnswer
-from keyscale.api.services import plans
-from keyscale.api.services.context import PLANS_OF_USER_MAX
-from keyscale.api.services.jobs import require_job
+from keyscale.api.operations import plans
+from keyscale.api.operations.schemas.change_plan import PlanAnswer
+from keyscale.api.shapes import FailureAnswer
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import revisions
 from keyscale.identifiers import CheckpointId, JobId, OperatorUid
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.state.keyed.descriptors import StateDescriptor
 
 pytestmark = pytest.mark.real

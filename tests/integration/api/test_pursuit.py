@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.store_check import StoreCheck
     from keyscale.db.models import Attempt
 

@@ -12,8 +12,8 @@ import pytest
 
 from keyscale.api.cli.root import main
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
-from keyscale.api.upkeep import history_retention
-from keyscale.api.upkeep.history_retention import HistoryPolicy, HistoryRetention
+from keyscale.api.maintenance import history_retention
+from keyscale.api.maintenance.history_retention import HistoryPolicy, HistoryRetention
 from keyscale.api.web.request_origin import RequestIdFilter
 from keyscale.db.job_scope import JobScope
 from keyscale.db.repositories import events as events_of_database
@@ -24,8 +24,8 @@ from tests.support.waiting import wait_until
 if TYPE_CHECKING:
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real
@@ -62,7 +62,7 @@ def test_a_defect_is_answered_and_logged_with_the_request_id(
     def fail(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("keyscale.api.services.tokens.list_all", fail)
+    monkeypatch.setattr("keyscale.api.access_tokens.tokens.list_all", fail)
     caplog.handler.addFilter(RequestIdFilter())
     answer = anonymous.get("/v1/tokens", headers=bearer(TOKEN))
     assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")

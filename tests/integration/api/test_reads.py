@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import httpx
     from fastapi import FastAPI
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.db.repositories.overviews import JobOverview
 
 pytestmark = pytest.mark.real

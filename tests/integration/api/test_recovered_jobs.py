@@ -11,7 +11,7 @@ import keyscale.api.errors
 import keyscale.api.launching.launcher
 from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
-from keyscale.api.services import recovered_jobs
+from keyscale.api.recovery import recovered_jobs
 from keyscale.api.store_check import StoreCheck
 from keyscale.db.models import DeletedJob
 from keyscale.db.repositories import attempts, jobs, leaders, revisions
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
     from keyscale.state.documents.job_record import JobRecord
     from tests.support.control_plane.reused_database import ReusedDatabase

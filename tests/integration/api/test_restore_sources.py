@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.state.documents.manifest import Manifest
 
 pytestmark = pytest.mark.real

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.identities import DriverIdentity
+from keyscale.api.drivers import drivers
 from keyscale.api.errors import ChangeIncompatibleError
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.operation_results import settle_command
-from keyscale.api.reports import drivers
-from keyscale.api.services import plans
+from keyscale.api.operations import plans
 from keyscale.db.models import Attempt, Operation
 from keyscale.db.repositories import jobs, operations
 from keyscale.jobs.protocol.messages import Heartbeat
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -14,7 +14,7 @@ import keyscale.api.launching.launcher
 from keyscale.api.launching import supervisor
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.upkeep.run_removal import RemovedRuns, RunRemoval
+from keyscale.api.maintenance.run_removal import RemovedRuns, RunRemoval
 from keyscale.db.repositories import history, jobs
 from keyscale.directory_tree import remove_tree
 from tests.support.deep_directories import deepened
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

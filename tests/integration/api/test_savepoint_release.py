@@ -8,10 +8,10 @@ import pytest
 
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
-from keyscale.api.upkeep import savepoint_release
-from keyscale.api.upkeep.object_removal import ObjectRemoval
-from keyscale.api.upkeep.savepoint_release import SavepointRelease
-from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.api.maintenance import savepoint_release
+from keyscale.api.maintenance.object_removal import ObjectRemoval
+from keyscale.api.maintenance.savepoint_release import SavepointRelease
+from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
 from keyscale.db.models import Attempt, Job, Operation
 from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import encode_document
@@ -23,8 +23,8 @@ from tests.support.control_plane.snapshots import Snapshots
 if TYPE_CHECKING:
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.job_secrets import JobSecrets
-from keyscale.api.services import clones
+from keyscale.api.jobs import clones
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Revision
 from keyscale.vocabulary import Role
@@ -18,7 +18,7 @@ from tests.support.control_plane.bodies import with_spec
 if TYPE_CHECKING:
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
 pytestmark = pytest.mark.real

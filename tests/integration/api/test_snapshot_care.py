@@ -11,18 +11,18 @@ import msgspec
 import pytest
 from sqlalchemy import text
 
-import keyscale.api.services.verifications
-import keyscale.api.services.verifier
+import keyscale.api.maintenance.verifier
+import keyscale.api.snapshots.verifications
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.cli.root import main
 from keyscale.api.errors import RestoreSourceError
+from keyscale.api.jobs.restore_sources import FoundSource, require_kept
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.lifecycle.restoring import Restore
-from keyscale.api.services.comparisons import operators_compared
-from keyscale.api.services.restore_sources import FoundSource, require_kept
-from keyscale.api.services.verifications import LOST_MS
-from keyscale.api.upkeep.object_removal import ObjectRemoval
-from keyscale.api.upkeep.snapshot_removal import SnapshotRemoval
+from keyscale.api.maintenance.object_removal import ObjectRemoval
+from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
+from keyscale.api.snapshots.comparisons import operators_compared
+from keyscale.api.snapshots.verifications import LOST_MS
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt, Job
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
 
 pytestmark = pytest.mark.real
 
@@ -286,9 +286,9 @@ def test_a_verification_says_that_it_goes_on_while_it_reads_one_file(
     content = b"x" * (4 << 20)
     snapshots.take(5, {f"{snapshots.layout.shared}large": content})
     clock = Clock(now_ms())
-    monkeypatch.setattr(keyscale.api.services.verifier, "BEAT_S", 0.0)
-    monkeypatch.setattr(keyscale.api.services.verifier, "shared_now_ms", clock)
-    monkeypatch.setattr(keyscale.api.services.verifications, "shared_now_ms", clock)
+    monkeypatch.setattr(keyscale.api.maintenance.verifier, "BEAT_S", 0.0)
+    monkeypatch.setattr(keyscale.api.maintenance.verifier, "shared_now_ms", clock)
+    monkeypatch.setattr(keyscale.api.snapshots.verifications, "shared_now_ms", clock)
     seen: list[dict[str, Any]] = []
     check = LocalObjectStore.check
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
 
 pytestmark = pytest.mark.real
 

@@ -15,7 +15,7 @@ from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.lifecycle.restoring import Restore
-from keyscale.api.services import series
+from keyscale.api.metrics import series
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation
 from keyscale.db.repositories import attempts, job_signs, jobs, operations, revisions
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
 
 pytestmark = pytest.mark.real
 

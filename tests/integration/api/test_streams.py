@@ -17,9 +17,9 @@ from sqlalchemy.exc import OperationalError
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.access.credentials import Credential
 from keyscale.api.access.principal import Principal
-from keyscale.api.services import listener, news
-from keyscale.api.services.listener import JOBS_NAMED_MAX, Listener, Subject, Topic
-from keyscale.api.services.news import News
+from keyscale.api.control_plane import listener, news
+from keyscale.api.control_plane.listener import JOBS_NAMED_MAX, Listener, Subject, Topic
+from keyscale.api.control_plane.news import News
 from keyscale.api.web import serve
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("on_socket")]

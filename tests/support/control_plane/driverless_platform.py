@@ -13,7 +13,7 @@ from sqlalchemy import update
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.leadership import Leadership
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.api.services import series
+from keyscale.api.metrics import series
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.serve import ensure_admin_token, listen, server_config
 from keyscale.client.connection import Connection
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
 
 SCRIPT = b"from keyscale import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keyscale.api.access.identities import DriverIdentity
+from keyscale.api.drivers import drivers
 from keyscale.api.errors import AttemptOverError
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.reports import drivers
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
@@ -28,7 +28,7 @@ from keyscale.vocabulary import AttemptStage, DriverState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keyscale.api.services.context import Context
+    from keyscale.api.control_plane.context import Context
     from keyscale.db.models import Attempt
     from keyscale.jobs.protocol.messages import Assignment, Command
 

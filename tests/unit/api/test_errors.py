@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from keyscale.api.errors import RequestInvalidError, StoreUnavailableError
-from keyscale.api.schemas.any_operation import AnyOperation
+from keyscale.api.operations.schemas.any_operation import AnyOperation
 
 
 def test_an_error_survives_pickling_with_its_message() -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel
 
-from keyscale.api.schemas.operation import OperationRequest
+from keyscale.api.operations.schemas.operation import OperationRequest
 from keyscale.api.settings import Settings
 from keyscale.api.web.app import create_app, make_context
 from keyscale.api.web.openapi import describe

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.api.routers.events import Kinds
+from keyscale.api.events.routes import Kinds
 from keyscale.db.event_kinds import EVENT_KINDS
 from keyscale.vocabulary import JobStatus
 from tests.support.repository import ROOT

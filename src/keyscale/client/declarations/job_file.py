@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import yaml
 from pydantic import Field, ValidationError
 
-from keyscale.api.schemas.base import NAME_PATTERN, Labels
+from keyscale.api.shapes import NAME_PATTERN, Labels
 from keyscale.jobs.protocol.chosen import Chosen
 from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.jobs.protocol.redaction import redact_named

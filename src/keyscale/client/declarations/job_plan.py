@@ -13,7 +13,7 @@ from .job_file import Content
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from keyscale.api.schemas.job import JobSummaryAnswer
+    from keyscale.api.jobs.schemas.job import JobSummaryAnswer
 
     from .job_file import Declaration
 

@@ -15,7 +15,7 @@ from .job_file import OF_ARTIFACTS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keyscale.api.schemas.job import JobSummaryAnswer
+    from keyscale.api.jobs.schemas.job import JobSummaryAnswer
 
 MASK = redact_named("password", "x")
 

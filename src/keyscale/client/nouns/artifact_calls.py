@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keyscale.api.schemas.artifact import ArtifactAnswer, ArtifactList, PlatformAnswer
+from keyscale.api.artifacts.schemas import ArtifactAnswer, ArtifactList, PlatformAnswer
 
 from ..call import Call, Pages
 from ..method import ListMethod, Method, Noun, S

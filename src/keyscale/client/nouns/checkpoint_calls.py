@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.checkpoint import (
+from keyscale.api.snapshots.schemas.checkpoint import (
     CheckpointAnswer,
     CheckpointConfigAnswer,
     CheckpointDetailAnswer,
     CheckpointsAnswer,
 )
-from keyscale.api.schemas.snapshot_care import (
+from keyscale.api.snapshots.schemas.snapshot_care import (
     ComparisonAnswer,
     DeletionAnswer,
     OperatorComparison,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.replica import ReplicaList
+from keyscale.api.replicas.schemas import ReplicaList
 
 from ..call import Call
 from ..method import Method, Noun, S

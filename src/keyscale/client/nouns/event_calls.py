@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.schemas.job import EventAnswer, EventList
+from keyscale.api.events.schemas import EventAnswer, EventList
 
 from ..call import Call, Pages
 from ..method import ListMethod, Noun, S

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.schemas.day import DayList
-from keyscale.api.schemas.job import (
+from keyscale.api.jobs.schemas.job import (
     AttemptAnswer,
     AttemptList,
+    CloneRequest,
     JobAnswer,
     JobList,
     JobRequest,
     JobSummaryAnswer,
 )
-from keyscale.api.schemas.job_exception import JobExceptionAnswer, JobExceptionList
-from keyscale.api.schemas.key_group_history import KeyGroupsAnswer
-from keyscale.api.schemas.operation import OperationAnswer, OperationRequest, RescaleRequest, StartRequest
-from keyscale.api.schemas.recovered_job import RecoveredJobList, RecoverRequest
-from keyscale.api.schemas.revision import CloneRequest, RollbackRequest, UpdateRequest
-from keyscale.api.schemas.series import SeriesAnswer, SeriesName
+from keyscale.api.jobs.schemas.job_exception import JobExceptionAnswer, JobExceptionList
+from keyscale.api.metrics.schemas.day import DayList
+from keyscale.api.metrics.schemas.key_group_history import KeyGroupsAnswer
+from keyscale.api.metrics.schemas.series import SeriesAnswer, SeriesName
+from keyscale.api.operations.schemas.change import RollbackRequest, UpdateRequest
+from keyscale.api.operations.schemas.operation import OperationAnswer, OperationRequest, RescaleRequest, StartRequest
+from keyscale.api.recovery.schemas import RecoveredJobList, RecoverRequest
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages, Stream
 from ..change_event import ChangeEvent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.job import LogAnswer
+from keyscale.api.logs.schemas import LogAnswer
 
 from ..call import Call
 from ..method import Method, Noun, S

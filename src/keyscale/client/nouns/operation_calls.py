@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from keyscale.api.schemas.operation import OperationAnswer, OperationList
+from keyscale.api.operations.schemas.operation import OperationAnswer, OperationList
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages, Pause, Steps, Stream
 from ..errors import OperationFailedError, WaitTimeoutError
@@ -14,7 +14,7 @@ from ..method import ListMethod, Method, Noun, S, StreamMethod, identified
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keyscale.api.schemas.operation import OperationRequest
+    from keyscale.api.operations.schemas.operation import OperationRequest
     from keyscale.vocabulary import OperationKind, OperationStatus
 
 OPERATION = "/v1/operations/{operation_id}"

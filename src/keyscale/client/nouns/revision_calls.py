@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.revision import RevisionAnswer, RevisionDiffAnswer, RevisionList
+from keyscale.api.revisions.schemas import RevisionAnswer, RevisionDiffAnswer, RevisionList
 
 from ..call import Call, Pages
 from ..method import ListMethod, Method, Noun, S

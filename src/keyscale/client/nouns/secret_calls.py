@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.secret import SecretAnswer, SecretLabelsRequest, SecretList
+from keyscale.api.secret_labels.schemas import SecretAnswer, SecretLabelsRequest, SecretList
 
 from ..call import Call
 from ..method import Method, Noun, S, action

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.setting import SettingList
+from keyscale.api.jobs.schemas.setting import SettingList
 
 from ..call import Call
 from ..method import Method, Noun, S

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyscale.api.schemas.access_token import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
+from keyscale.api.access_tokens.schemas import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
 
 from ..call import Call
 from ..method import Method, Noun, S, creation

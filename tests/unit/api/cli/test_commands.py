@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from keyscale.api.cli import checkpoints, job_wait, jobs, operations
-from keyscale.api.routers.job_settings import list_settings
+from keyscale.api.jobs.setting_routes import list_settings
 from keyscale.client import sender
 from keyscale.metrics import BATCH_PARTS
 from tests.support.control_plane.command_line import CommandAnswer, done, run

@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.api.cli.errors import InvalidArgumentError
 from keyscale.api.cli.setting_options import specification_of
-from keyscale.api.routers.job_settings import list_settings
+from keyscale.api.jobs.setting_routes import list_settings
 from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.jobs.protocol.specification import JobSpec, changed
 

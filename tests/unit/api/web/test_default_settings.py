@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.maintenance.history_retention import HistoryPolicy
 from keyscale.api.settings import Settings
-from keyscale.api.upkeep.history_retention import HistoryPolicy
 from keyscale.api.web import app as web_app
 from keyscale.api.web.app import create_app, history_policy, make_context
 from keyscale.api.web.limits import MULTIPART_OVERHEAD_BYTES, RequestLimits
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.api.access.rates import RateLimit
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.facts import Timeouts
-    from keyscale.api.services.context import Context
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.api.access.rates import Rates
-from keyscale.api.services.own_metrics import OwnMetrics
+from keyscale.api.control_plane.own_metrics import OwnMetrics
 from keyscale.api.web.request_origin import PART_BYTES_MAX, RequestOrigin
 from tests.support.coroutines import run_coroutine
 

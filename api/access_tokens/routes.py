@@ -1,0 +1,38 @@
+"""The routes of users' tokens."""
+
+from fastapi import APIRouter
+
+from ..access.identities import Admin, User
+from ..control_plane.dependencies import Control
+from ..control_plane.guarded_route import GuardedRoute
+from . import tokens
+from .schemas import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
+
+router = APIRouter(tags=["tokens"], route_class=GuardedRoute)
+
+
+@router.post("/tokens", status_code=201)
+def create_token(control: Control, user: Admin, request: TokenRequest) -> NewTokenAnswer:
+    """Creates a token.
+
+    Only this answer contains its value; it cannot be read again.
+    """
+    return tokens.create(control, user, request)
+
+
+@router.get("/tokens")
+def list_tokens(control: Control, _: Admin) -> TokenList:
+    """Lists all tokens without their values, the newest first."""
+    return tokens.list_all(control)
+
+
+@router.delete("/tokens/{token_id}", status_code=204)
+def revoke_token(control: Control, user: Admin, token_id: str) -> None:
+    """Revokes a token, with the sessions that began with it."""
+    tokens.revoke(control, user, token_id)
+
+
+@router.get("/whoami")
+def show_user(user: User) -> UserAnswer:
+    """Shows the name, role and scope of the request's user."""
+    return tokens.show_user(user)

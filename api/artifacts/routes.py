@@ -1,0 +1,63 @@
+"""The routes of artifacts."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, File, Form, Response, UploadFile
+
+from ..access.identities import Operator, User
+from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.guarded_route import UploadRoute
+from ..shapes import NAME_PATTERN
+from . import artifacts
+from .schemas import ArtifactAnswer, ArtifactList, PlatformAnswer
+
+router = APIRouter(prefix="/artifacts", tags=["artifacts"], route_class=UploadRoute)
+
+
+@router.post("", status_code=201, responses={200: {"model": ArtifactAnswer}})
+def upload_artifact(
+    control: Control,
+    user: Operator,
+    response: Response,
+    file: Annotated[UploadFile, File(description="A .py, .zip, .whl or .jar file.")],
+    name: Annotated[
+        str | None,
+        Form(pattern=NAME_PATTERN, description="Default: the file's name without its ending, or a wheel's package."),
+    ] = None,
+) -> ArtifactAnswer:
+    """Uploads a file.
+
+    If the name exists, the file becomes its next version. Uploading the same bytes again answers 200 and the version
+    with these bytes.
+    """
+    answer, is_new = artifacts.upload(control, user, file.file, file.filename or "", name)
+    if not is_new:
+        response.status_code = 200
+    return answer
+
+
+@router.get("")
+def list_artifacts(control: Control, user: User, listing: ListingOf) -> ArtifactList:
+    """Lists the artifacts that the user may see, the newest first."""
+    return artifacts.list_all(control, user, listing)
+
+
+@router.get("/platform")
+def show_platform(control: Control, _: User) -> PlatformAnswer:
+    """Shows the Python, packages and jars that the platform offers jobs.
+
+    Every job has the Python and the packages; jobs can name the packages of jars.
+    """
+    return artifacts.show_platform(control)
+
+
+@router.get("/{artifact_id}")
+def show_artifact(control: Control, user: User, artifact_id: str) -> ArtifactAnswer:
+    """Shows an artifact."""
+    return artifacts.show(control, user, artifact_id)
+
+
+@router.delete("/{artifact_id}", status_code=204)
+def delete_artifact(control: Control, user: Operator, artifact_id: str) -> None:
+    """Deletes an artifact that no job uses."""
+    artifacts.delete(control, user, artifact_id)

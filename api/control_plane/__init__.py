@@ -1,0 +1,1 @@
+"""The parts of one control plane, which all rooms of routes share."""

@@ -1,0 +1,1 @@
+"""The events of jobs, and the streams that report changes."""

@@ -1,0 +1,115 @@
+"""The event streams, which report changes so that clients need not poll."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request
+from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from ..access.credentials import credential_of
+from ..access.identities import User
+from ..control_plane.context import Context
+from ..control_plane.dependencies import Control
+from ..control_plane.listener import Listener, Subject
+from ..jobs import jobs
+from ..operations import operations
+from ..operations.schemas.operation import OperationAnswer
+
+SECONDS_MAX = 3600
+
+router = APIRouter(tags=["streams"])
+
+Seconds = Annotated[
+    float,
+    Query(ge=0, le=SECONDS_MAX, description="Maximum duration of the stream; 0: only the present state."),
+]
+
+
+class EventStream(StreamingResponse):
+    """An answer of server-sent events, which does not end by itself."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, context: Context, listener: Listener, seconds: float) -> None:
+        # nginx would collect the events and pass them on in groups.
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(listener.messages(seconds), headers=headers)
+        self._context, self._listener = context, listener
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._context.news.drop(self._listener)
+
+
+_AT = '"at_ms":1795000000000'
+_CHANGE = f'event: change\ndata: {{{_AT},"topics":["job"],"job_ids":["0d3b8d0e4c1a4b0f8a5c6d7e8f9a0b1c"]}}\n\n'
+_OPERATION = 'event: operation\ndata: {"id":"nightly-2026-11-21","kind":"SAVEPOINT","status":"COMPLETED"}\n\n'
+_ENDS = {
+    "away": {"summary": "The database does not answer; the stream goes on.", "value": "event: away\ndata: {}\n\n"},
+    "gone": {"summary": "The job was deleted; the last event.", "value": "event: gone\ndata: {}\n\n"},
+    "over": {
+        "summary": "The token or session is no longer valid; the last event.",
+        "value": "event: over\ndata: {}\n\n",
+    },
+}
+
+
+def _events(**examples: dict[str, str]) -> dict[int | str, dict[str, Any]]:
+    """Returns an example of each of the events of a stream."""
+    content = {"text/event-stream": {"schema": {"type": "string"}, "examples": {**examples, **_ENDS}}}
+    return {200: {"description": "Server-sent events.", "content": content}}
+
+
+_OF_CHANGES = _events(change={"summary": "Parts of jobs have changed.", "value": _CHANGE})
+_OF_OPERATION = _events(operation={"summary": "The operation, as GET shows it.", "value": _OPERATION})
+
+
+def _job(control: Control, _: User, job_id: str) -> str:
+    return jobs.id_of(control, job_id)
+
+
+def _operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
+    return operations.show(control, operation_id)
+
+
+@router.get("/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
+async def stream_all(control: Control, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
+    """Reports changes of the jobs in the user's scope: server-sent events.
+
+    An event `change` names the topics (job, figures) and the jobs, or null for very many. The first event comes
+    immediately.
+    """
+    return EventStream(control, control.news.open(Subject(), user, credential_of(request, user)), seconds)
+
+
+@router.get("/jobs/{job_id}/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
+async def stream_job(
+    control: Control, user: User, request: Request, job: Annotated[str, Depends(_job)], seconds: Seconds = SECONDS_MAX
+) -> EventStream:
+    """Reports changes of a job: server-sent events.
+
+    An event `change` names the topics: job, figures, checkpoints, operations, events. The first event comes
+    immediately and names all topics. `gone`: the job was deleted; `over`: the token or session is no longer valid;
+    `away`: the database does not answer.
+    """
+    subject = Subject(job_id=job)
+    return EventStream(control, control.news.open(subject, user, credential_of(request, user)), seconds)
+
+
+@router.get("/operations/{operation_id}/stream", status_code=200, response_class=EventStream, responses=_OF_OPERATION)
+async def stream_operation(
+    control: Control,
+    user: User,
+    request: Request,
+    operation: Annotated[OperationAnswer, Depends(_operation)],
+    seconds: Seconds = SECONDS_MAX,
+) -> EventStream:
+    """Shows the progress of an operation: server-sent events.
+
+    Each event `operation` holds the answer of GET /operations/{operation_id}. The stream ends with the operation.
+    """
+    subject, present = Subject(operation_id=operation.id), operation.model_dump(mode="json")
+    listener = control.news.open(subject, user, credential_of(request, user), operation=present)
+    return EventStream(control, listener, seconds)

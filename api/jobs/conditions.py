@@ -1,0 +1,139 @@
+"""A job's conditions: what is true of it, each with its reason.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from keyscale.vocabulary import AttemptStage, ConditionStatus, ConditionType, DriverState, JobStatus
+
+from ..lifecycle.current_report import SILENT_MS
+from ..lifecycle.transitions import SETTLED
+from .schemas.condition import ConditionAnswer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.db.repositories.overviews import LatestSnapshot
+    from keyscale.vocabulary import OperationKind
+
+    from ..shapes import FailureAnswer
+    from .schemas.job import AttemptSummaryAnswer, HealthItemAnswer
+
+_UNDER_WAY = {JobStatus.RESTARTING: "RECOVERY"}
+"""What the platform does by itself, by the status of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """The facts that decide a job's conditions.
+
+    Attributes:
+        status: The job's status.
+        ended_at_ms: When it last ended.
+        attempt: The attempt that may run the job, or else its last attempt.
+        failure: The failure that the job has not recovered from.
+        health: Faults although the job runs.
+        snapshot: The latest completed checkpoint or savepoint.
+        operation: The kind of the operation in progress.
+        lag_records: Records in the sources that no committed batch has; None if the sources cannot count.
+        lag_before: Records that waited before the attempt.
+        caught_up_at_ms: When the attempt had first caught up.
+        at_ms: The present time.
+    """
+
+    status: JobStatus
+    ended_at_ms: int | None
+    attempt: AttemptSummaryAnswer | None
+    failure: FailureAnswer | None
+    health: Sequence[HealthItemAnswer]
+    snapshot: LatestSnapshot | None
+    operation: OperationKind | None
+    lag_records: int | None
+    lag_before: int | None
+    caught_up_at_ms: int | None
+    at_ms: int
+
+    @property
+    def active(self) -> AttemptSummaryAnswer | None:
+        """The attempt that may run the job."""
+        is_active = self.attempt is not None and self.attempt.stage is AttemptStage.ACTIVE
+        return self.attempt if is_active and self.status not in SETTLED else None
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the driver has not been heard for a while."""
+        heard_at_ms = None if self.active is None else self.active.heartbeat_at_ms
+        return heard_at_ms is not None and self.at_ms - heard_at_ms >= SILENT_MS
+
+
+def conditions_of(facts: JobFacts) -> list[ConditionAnswer]:
+    """Returns one condition of each type."""
+    return [_running(facts), _healthy(facts), _restorable(facts), _catching_up(facts), _progressing(facts)]
+
+
+def _running(facts: JobFacts) -> ConditionAnswer:
+    active = facts.active
+    if active is not None and active.driver_state in {DriverState.RUNNING, DriverState.STOPPING}:
+        message, since_ms = f"attempt {active.number} runs the job", active.running_at_ms
+        if facts.is_silent:
+            silent = f"the driver of attempt {active.number} is silent"
+            return _condition("RUNNING", "UNKNOWN", "DRIVER_SILENT", silent, active.heartbeat_at_ms)
+        return _condition("RUNNING", "TRUE", "DRIVER_RUNS", message, since_ms)
+    if active is not None:
+        state = active.driver_state or "STARTING"
+        message = f"the driver of attempt {active.number} is {state}"
+        return _condition("RUNNING", "FALSE", "DRIVER_STARTS", message, active.created_at_ms)
+    message = f"the job is {facts.status}"
+    return _condition("RUNNING", "FALSE", facts.status, message, facts.ended_at_ms)
+
+
+def _healthy(facts: JobFacts) -> ConditionAnswer:
+    if facts.failure is not None:
+        since_ms = facts.ended_at_ms if facts.status in SETTLED else None
+        return _condition("HEALTHY", "FALSE", facts.failure.code, facts.failure.message, since_ms)
+    if facts.health:
+        first = min(facts.health, key=lambda each: each.since_ms)
+        message = "; ".join(each.message for each in facts.health)
+        return _condition("HEALTHY", "FALSE", first.code, message, first.since_ms)
+    return _condition("HEALTHY", "TRUE", "NO_FAULT", "no fault is known", None)
+
+
+def _restorable(facts: JobFacts) -> ConditionAnswer:
+    if facts.snapshot is None:
+        return _condition(
+            "RESTORABLE", "FALSE", "NO_SNAPSHOT", "the job has no completed checkpoint or savepoint", None
+        )
+    message = f"the job can start from checkpoint {facts.snapshot.id}"
+    return _condition("RESTORABLE", "TRUE", "SNAPSHOT", message, facts.snapshot.completed_at_ms)
+
+
+def _catching_up(facts: JobFacts) -> ConditionAnswer:
+    active = facts.active
+    if active is None or active.driver_state != DriverState.RUNNING or facts.is_silent:
+        return _condition("CATCHING_UP", "UNKNOWN", "NOT_RUNNING", "no driver reports how many records are left", None)
+    if facts.caught_up_at_ms is not None:
+        message = "the job has caught up since its start"
+        return _condition("CATCHING_UP", "FALSE", "CAUGHT_UP", message, facts.caught_up_at_ms)
+    if facts.lag_records is None:
+        message = "the sources do not count the records that are left"
+        return _condition("CATCHING_UP", "UNKNOWN", "NOT_COUNTED", message, None)
+    message = f"{facts.lag_records:,} records are left; {facts.lag_before or 0:,} were left before the start"
+    return _condition("CATCHING_UP", "TRUE", "RECORDS_LEFT", message, active.restored_at_ms)
+
+
+def _progressing(facts: JobFacts) -> ConditionAnswer:
+    operation = facts.operation or _UNDER_WAY.get(facts.status)
+    if operation is None:
+        return _condition("PROGRESSING", "FALSE", "NO_OPERATION", "no operation changes the job", None)
+    message = f"the operation {operation} changes the job"
+    return _condition("PROGRESSING", "TRUE", operation, message, None)
+
+
+def _condition(type_: str, status: str, reason: str, message: str, since_ms: int | None) -> ConditionAnswer:
+    return ConditionAnswer(
+        type=ConditionType(type_), status=ConditionStatus(status), reason=reason, message=message, since_ms=since_ms
+    )

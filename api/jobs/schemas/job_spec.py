@@ -1,0 +1,54 @@
+"""Specifications of jobs in requests and answers."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from keyscale.jobs.protocol.redaction import redact_named
+from keyscale.jobs.protocol.specification import JobSpec
+
+from ...shapes import Request
+
+
+def _without_nulls(value: Any) -> Any:
+    """Returns settings without nulls, which stand for defaults."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+
+
+def _masked(spec: JobSpec) -> JobSpec:
+    texts = {name: value for name, value in spec.parameters.items() if isinstance(value, str)}
+    masked = {name: redact_named(name, value) for name, value in texts.items()}
+    return spec.model_copy(update={"parameters": {**spec.parameters, **masked}})
+
+
+NewSpec = Annotated[JobSpec, BeforeValidator(_without_nulls)]
+"""The specification of a new job."""
+
+SpecPatch = Annotated[
+    dict[str, Any],
+    Field(
+        default_factory=dict,
+        description=(
+            "A JSON merge patch (RFC 7386) of the specification, `JobSpec`. Settings that it leaves out stay. null"
+            " resets a setting to its default, and removes an entry."
+        ),
+        examples=[{"parallelism": 4, "checkpoints": {"interval_ms": 5000}, "parameters": {"output": None}}],
+    ),
+]
+
+MaskedSpec = Annotated[
+    JobSpec,
+    AfterValidator(_masked),
+    Field(description="Every setting, with defaults filled in. Values that look like secrets are masked."),
+]
+
+
+class SpecificationChange(Request):
+    """A change of a job's specification."""
+
+    spec: SpecPatch
+    message: str | None = Field(default=None, max_length=500, description="Why; shown with the revision.")

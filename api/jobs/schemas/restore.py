@@ -1,0 +1,66 @@
+"""From where a job restores, as a request says it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from keyscale.vocabulary import ClaimMode
+
+from ...shapes import NUMBER_MAX, Request
+
+_SOURCES = ("checkpoint_id", "savepoint_id", "location", "before_ms", "latest")
+
+
+class RestoreSource(Request):
+    """A checkpoint or savepoint, of the job itself or of another job.
+
+    Exactly one field besides `job` names it.
+    """
+
+    job: Annotated[str, Field(max_length=200)] | None = Field(
+        default=None, description="Id or name of the job that took it. Default: the job itself."
+    )
+    checkpoint_id: Annotated[int, Field(ge=1, le=NUMBER_MAX)] | None = Field(
+        default=None, description="Number of a COMPLETED checkpoint or savepoint."
+    )
+    savepoint_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    location: Annotated[str, Field(max_length=2000)] | None = Field(
+        default=None, description="Location of a manifest in the job's store."
+    )
+    before_ms: Annotated[int, Field(ge=0, le=NUMBER_MAX)] | None = Field(
+        default=None, description="The newest snapshot that was complete before this time, in milliseconds since 1970."
+    )
+    latest: bool = Field(default=False, description="The newest snapshot.")
+
+    @model_validator(mode="after")
+    def _names_one(self) -> Self:
+        given = [name for name in _SOURCES if getattr(self, name) not in (None, False)]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {', '.join(_SOURCES)}")
+        if self.location is not None and self.job is not None:
+            raise ValueError("a location names the job already")
+        return self
+
+
+class RestoreRequest(Request):
+    """How a start restores.
+
+    The base of requests that may start a job.
+    """
+
+    restore_from: RestoreSource | None = Field(
+        default=None,
+        description=(
+            "Start from exactly this state, with its positions; later commits of the job are disowned. Default, and"
+            " with `latest` of the job itself: from all commits of the job."
+        ),
+    )
+    claim_mode: ClaimMode = Field(
+        default=ClaimMode.NO_CLAIM,
+        description="CLAIM: the savepoint of restore_from becomes the job's own, and is deleted when it is subsumed.",
+    )
+    allow_non_restored_state: bool = Field(
+        default=False, description="Drop state that the program no longer has; otherwise such a start fails."
+    )

@@ -1,0 +1,1 @@
+"""The metrics of jobs, over time and for Prometheus."""

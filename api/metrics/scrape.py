@@ -1,0 +1,302 @@
+"""Collects metrics for Prometheus: of jobs, and of the control plane.
+
+A scrape of 1,000 jobs takes a fixed number of statements. The lines are written here: the library's own objects for
+samples would take most of the time.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyscale.db.repositories import attempts, leaders, scrapes
+from keyscale.metrics import (
+    CONTROL_PLANE,
+    DRIVER,
+    FIGURES,
+    GAUGE,
+    JOB_COUNTERS,
+    OBSERVED,
+    OPERATOR,
+    SINK,
+    SUBTASK,
+    of_scope,
+)
+from keyscale.vocabulary import AttemptStage, DesiredState, DriverState, JobStatus
+
+from ..database_clock import shared_now_ms
+from ..jobs.figures import KNOWN_WHILE_IDLE, REPORTED_GAUGES
+from ..lifecycle.current_report import SILENT_MS
+from ..lifecycle.job_totals import NUMBER_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.repositories.scrapes import JobFacts
+    from keyscale.metrics import Metric, Scope
+
+    from ..access.principal import Principal
+    from ..control_plane.context import Context
+
+JOBS_MAX = 5_000
+"""Of more jobs, the newest are shown."""
+PARTS_MAX = 100
+"""Of more operators or sinks of a job, the first are shown."""
+_NOT_WANTED = frozenset({JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
+
+
+class Exposed(NamedTuple):
+    """A metric as Prometheus gets it.
+
+    It is worked out once, as a scrape has thousands of samples.
+
+    Attributes:
+        name: Its name in Prometheus.
+        key: Its name in the facts.
+        scale: The factor from its own unit to the base unit.
+        kind: How it changes.
+        help: Its meaning.
+        label: The name of a further label, if any.
+    """
+
+    name: str
+    key: str
+    scale: float
+    kind: str
+    help: str
+    label: str | None = None
+
+
+def exposed(metric: Metric, name: str | None = None) -> Exposed:
+    """Returns a metric as Prometheus gets it.
+
+    Args:
+        metric: The metric.
+        name: Its name in Prometheus; None: as declared.
+    """
+    described = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
+    label = metric.labels[0] if metric.labels else None
+    return Exposed(name or metric.prometheus, metric.field, metric.scale, metric.kind, described, label)
+
+
+class Families:
+    """Samples by metric, in the order in which the metrics were declared."""
+
+    def __init__(self, declared: Iterable[Exposed]) -> None:
+        self._lines: dict[Exposed, list[str]] = {metric: [] for metric in declared}
+        self._by_name = {metric.name: lines for metric, lines in self._lines.items()}
+
+    def add(self, metric: Exposed, labels: str, value: float | None) -> None:
+        """Adds a sample of a declared metric; None is unknown."""
+        if value is not None:
+            written = value if metric.scale == 1 else value * metric.scale
+            self._by_name[metric.name].append(f"{metric.name}{labels} {written}\n")
+
+    def text(self) -> str:
+        """Returns all samples in Prometheus's text format."""
+        return "".join(
+            chain.from_iterable(
+                (f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n", *lines)
+                for metric, lines in self._lines.items()
+                if lines
+            )
+        )
+
+
+def text_of(context: Context, user: Principal) -> str:
+    """Returns the metrics that a user may see, in Prometheus's text format.
+
+    They are the metrics of the jobs in the user's scope. Users who may see all jobs get the control plane's own metrics
+    as well, even if the database does not answer.
+    """
+    began_s = time.monotonic()
+    at_ms = shared_now_ms()
+    jobs: Sequence[JobFacts] = ()
+    gauges: dict[str, float | None] = {"database_up": 1}
+    try:
+        with context.reads() as session:
+            jobs = scrapes.of_scope(session, user.scope, limit=JOBS_MAX)
+            if user.scope.is_everything:
+                gauges |= _gauges_of_database(session, jobs, at_ms)
+    except SQLAlchemyError:
+        if not user.scope.is_everything:
+            raise
+        gauges = {"database_up": 0}
+    text = of_jobs(jobs, at_ms)
+    if not user.scope.is_everything:
+        return text
+    gauges |= {
+        "store_up": int(context.store.problem() is None),
+        "streams": context.news.streams,
+        "leader": int(context.pulse.role == "leader"),
+        "jobs_set_aside": context.pulse.set_aside if context.pulse.role == "leader" else None,
+        "scrape_duration": time.monotonic() - began_s,
+    }
+    families = Families(_OWN)
+    for metric in _OWN:
+        families.add(metric, "", gauges.get(metric.key))
+    return text + families.text() + context.metrics.text()
+
+
+def _gauges_of_database(session: Session, jobs: Iterable[JobFacts], at_ms: int) -> dict[str, float | None]:
+    leader = leaders.look(session)
+    return {
+        "leader_age": None if leader is None else max(0, at_ms - leader.elected_at_ms) / 1000,
+        "leader_silence": None if leader is None else max(0, leader.silent_ms) / 1000,
+        "drivers_silent": sum(_is_wanted(job) and _is_silent(job, at_ms) for job in jobs),
+        "starts_waiting": len(attempts.list_unlaunched(session)),
+    }
+
+
+def of_jobs(jobs: Iterable[JobFacts], at_ms: int) -> str:
+    """Returns the metrics of jobs in Prometheus's text format. Pure."""
+    families = Families(_OF_JOBS)
+    for job in jobs:
+        _add_job(families, job, f'job_id="{job.id}",job_name="{_escaped(job.name)}"', at_ms)
+    return families.text()
+
+
+def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
+    add, labels = families.add, f"{{{inner}}}"
+    reported = job.metrics or {}
+    is_current = _is_current(job, at_ms)
+    values = _observed(job, is_current=is_current, at_ms=at_ms)
+    for metric in _OBSERVED:
+        value = values[metric.key]
+        if metric.label is None:
+            add(metric, labels, value)
+        else:
+            add(metric, f'{{{inner},{metric.label}="{value}"}}', 1)
+    for metric, total in zip(_COUNTERS, _totals(job, reported), strict=True):
+        add(metric, labels, total)
+    if not is_current:
+        return
+    has_run, is_idle = bool(reported.get("batches")), bool(reported.get("waits_for_input"))
+    for metric in _GAUGES if has_run else _IDLE_GAUGES if is_idle else ():
+        add(metric, labels, reported.get(metric.key))
+    for metric in _DRIVER:
+        add(metric, labels, reported.get(metric.key))
+    operators = reported.get("operators", ())[:PARTS_MAX]
+    add(_LAG, labels, _largest(each.get("event_time_lag_ms") for each in operators))
+    add(_WATERMARK, labels, _smallest(operators, "watermark_ms"))
+    add(_WAITING, labels, _plausible(reported.get(_WAITING.key)))
+    for operator in operators:
+        _add_operator(families, operator, f'{inner},operator="{_escaped(operator["uid"])}"')
+    for sink in reported.get("sinks", ())[:PARTS_MAX]:
+        of_sink = f'{{{inner},sink="{_escaped(sink["uid"])}"}}'
+        for metric in _SINK:
+            add(metric, of_sink, _plausible(sink.get(metric.key)))
+
+
+def _add_operator(families: Families, operator: Mapping[str, Any], inner: str) -> None:
+    add, labels = families.add, f"{{{inner}}}"
+    for metric in _OPERATOR:
+        add(metric, labels, _plausible(operator.get(metric.key)))
+    subtasks = operator.get("subtasks") or ()
+    if not subtasks:
+        return
+    least, most = f'{{{inner},of="min"}}', f'{{{inner},of="max"}}'
+    for metric in _SUBTASK:
+        values = [subtask.get(metric.key, 0) for subtask in subtasks]
+        add(metric, least, min(values))
+        add(metric, most, max(values))
+
+
+def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
+    """Returns what the control plane knows of a job, by metric."""
+    completed, is_wanted = job.completed, _is_wanted(job)
+    began_ms = job.running_at_ms if job.stage is AttemptStage.ACTIVE else None
+    saved_ms = began_ms if completed is None or completed.ended_at_ms is None else completed.ended_at_ms
+    return {
+        "state_size": completed and completed.state_size,
+        "checkpoint_duration_ms": completed and completed.duration_ms,
+        "checkpointed_size": completed and completed.checkpointed_size,
+        "restarts": job.restarts,
+        "status": job.status,
+        "wanted": int(is_wanted),
+        "up": int(is_current),
+        "heartbeat_age_ms": None if job.heartbeat_at_ms is None else max(0, at_ms - job.heartbeat_at_ms),
+        "last_checkpoint_age_ms": max(0, at_ms - saved_ms) if is_wanted and saved_ms is not None else None,
+        "last_checkpoint_failed": int(job.failed is not None and (completed is None or job.failed.id > completed.id)),
+        "checkpoint_interval_ms": (job.checkpoints or {}).get("interval_ms"),
+        "last_change_downtime_ms": None if job.downtime_ms is None else max(0, job.downtime_ms),
+    }
+
+
+def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:
+    """Yields the job's counters, as `job_totals.added_totals` adds them.
+
+    Reading the report as a message would take longer than the rest of a scrape.
+    """
+    before, in_log = job.totals_before or {}, reported.get("counters") or {}
+    parts = [*reported.get("operators", ()), *reported.get("sinks", ())]
+    for metric in JOB_COUNTERS:
+        known = before.get(metric.name, 0)
+        if metric.name in in_log:
+            total = max(known, in_log[metric.name])
+        elif metric.of_job:
+            total = known + max(0, sum(part.get(metric.name) or 0 for part in parts))
+        else:
+            total = known + max(0, reported.get(metric.field, 0))
+        yield max(0, min(total, NUMBER_MAX))
+
+
+def _is_wanted(job: JobFacts) -> bool:
+    return job.desired is DesiredState.RUNNING and job.status not in _NOT_WANTED
+
+
+def _is_silent(job: JobFacts, at_ms: int) -> bool:
+    """Returns whether the driver has reported before, and not for a while."""
+    return job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms >= SILENT_MS
+
+
+def _is_current(job: JobFacts, at_ms: int) -> bool:
+    is_running = job.stage is AttemptStage.ACTIVE and job.driver_state == DriverState.RUNNING
+    return is_running and at_ms - (job.heartbeat_at_ms or 0) < SILENT_MS
+
+
+def _plausible(number: float | None) -> float | None:
+    """Returns a plausible number; None for an implausible number."""
+    return number if number is not None and 0 <= number < NUMBER_MAX else None
+
+
+def _largest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in map(_plausible, values) if value is not None), default=None)
+
+
+def _smallest(parts: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    known = [value for part in parts if (value := part.get(name)) is not None and abs(value) < NUMBER_MAX]
+    return min(known, default=None)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _exposed(*scopes: Scope) -> tuple[Exposed, ...]:
+    return tuple(exposed(metric) for metric in of_scope(*scopes) if metric.is_scraped)
+
+
+def _figure(name: str) -> Exposed:
+    return next(exposed(metric) for metric in FIGURES if metric.name == name)
+
+
+_OBSERVED, _DRIVER, _OPERATOR, _SINK, _SUBTASK = map(_exposed, (OBSERVED, DRIVER, OPERATOR, SINK, SUBTASK))
+_COUNTERS = tuple(exposed(metric, metric.job_prometheus) for metric in JOB_COUNTERS)
+_GAUGES = tuple(map(exposed, REPORTED_GAUGES))
+_IDLE_GAUGES = tuple(exposed(metric) for metric in REPORTED_GAUGES if metric.name in KNOWN_WHILE_IDLE)
+_LAG, _WATERMARK, _WAITING = map(_figure, ("lag_ms", "watermark_ms", "lag_records"))
+_OF_JOBS = (
+    *_OBSERVED,
+    *_COUNTERS,
+    *_GAUGES,
+    *(_WAITING, _LAG, _WATERMARK),
+    *(*_DRIVER, *_OPERATOR, *_SINK, *_SUBTASK),
+)
+"""The metrics of jobs, in their order."""
+_OWN = tuple(exposed(metric) for metric in of_scope(CONTROL_PLANE) if metric.kind is GAUGE)

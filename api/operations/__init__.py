@@ -1,0 +1,1 @@
+"""Operations on jobs: request, plan, show and cancel them."""

@@ -1,0 +1,263 @@
+"""Updates of a job's specification, and returns to earlier revisions."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from keyscale.clock import now_ms
+from keyscale.db.repositories import attempts, operations, revisions
+from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.specification import differences
+from keyscale.units import duration_text
+from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
+
+from ..errors import LastStateTooOldError, RevisionConflictError, RevisionRequiredError, RevisionWithoutSavepointError
+from ..job_spec import changed, spec_of
+from ..jobs.job_health import unsettled_failure
+from ..jobs.jobs import check_specification, require_job, require_program
+from ..lifecycle import requests
+from ..lifecycle.job_transaction import JobTransaction
+from ..lifecycle.restoring import Restore
+from ..lifecycle.transitions import SETTLED
+from ..secret_labels.secret_labels import require_covered
+from . import plans
+from .operations import carry_out, is_known, planned
+from .plans import require_revision
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.models import Job, Operation, Revision
+    from keyscale.jobs.protocol.specification import JobSpec
+
+    from ..access.principal import Principal
+    from ..control_plane.context import Context
+    from .schemas.change import RollbackRequest, UpdateRequest
+    from .schemas.operation import OperationAnswer
+
+_ETAG = re.compile(r'(W/)?"(?P<revision>[0-9]{1,18})"|^\s*(?P<bare>[0-9]{1,18})\s*$')
+"""An ETag of a revision; a plain number is also accepted."""
+
+
+def update(
+    context: Context, user: Principal, reference: str, request: UpdateRequest, if_match: str | None
+) -> OperationAnswer:
+    """Changes a job's specification.
+
+    A running job continues with the new revision, a settled job starts with it.
+
+    The same id again is the same operation. A change without an effect makes no revision.
+
+    Args:
+        context: The control plane.
+        user: The user.
+        reference: The job.
+        request: The change.
+        if_match: The header of this name: the ETag of the revision to change.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+        RevisionRequiredError: The request does not name its revision.
+        RevisionConflictError: The job has a newer revision.
+        JobStatusConflictError: The job's status does not allow a change.
+        OperationInProgressError: The job is being rescaled.
+        OperationInProgressError: The job is being upgraded.
+        LastStateTooOldError: Its latest checkpoint is older than the request allows.
+        OperationIdTakenError: The id belongs to another operation.
+        ChangeIncompatibleError: The running job could not take over its state.
+        KeyscaleError: As when a change is planned.
+    """
+    if request.dry_run:
+        return planned(user, OperationKind.UPGRADE, plans.plan(context, user, reference, request))
+    given = request.spec
+    if request.upgrade_mode is not UpgradeMode.STATELESS:
+        _plan_first(context, user, reference, request, lambda present: changed(present, given), if_match)
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
+        _require_match(job, if_match)
+        before = revisions.current(session, job)
+        present = spec_of(before)
+        wanted, mode = changed(present, given), request.upgrade_mode
+        kind = _kind_of(present, wanted, mode)
+        if wanted == present:
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=before)
+        check_specification(context, wanted)
+        if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
+            require_program(context, session, user, wanted)
+        require_covered(session, user, present, wanted)
+        if job.status in SETTLED:
+            revision = requests.revise(session, job, wanted, user, request.message)
+            _change_settled(session, job, revision, request)
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        if mode is UpgradeMode.SAVEPOINT and _is_followed(present, wanted):
+            revision = requests.revise(session, job, wanted, user, request.message)
+            requests.adjust(session, job, revision, user)
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        if mode is UpgradeMode.SAVEPOINT and kind is OperationKind.UPGRADE and is_failing(session, job):
+            mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
+        requests.require_changeable(session, job, kind, mode)
+        if mode is UpgradeMode.LAST_STATE:
+            _require_young(session, job, request.last_state_age_ms_max)
+        revision = requests.revise(session, job, wanted, user, request.message)
+        allows = request.allow_non_restored_state
+        return requests.change(
+            session, job, user, operation_id, revision, kind=kind, mode=mode, allow_non_restored_state=allows
+        )
+
+    return carry_out(context, reference, OperationKind.UPGRADE, request, begin)
+
+
+def _kind_of(present: JobSpec, wanted: JobSpec, mode: UpgradeMode) -> OperationKind:
+    """Returns the kind of a change.
+
+    A change of the parallelism alone is a rescale.
+    """
+    is_other = wanted.parallelism != present.parallelism
+    only_parallelism = is_other and present.model_copy(update={"parallelism": wanted.parallelism}) == wanted
+    return OperationKind.RESCALE if only_parallelism and mode is UpgradeMode.SAVEPOINT else OperationKind.UPGRADE
+
+
+def roll_back(context: Context, user: Principal, reference: str, request: RollbackRequest) -> OperationAnswer:
+    """Takes a job back to an earlier revision.
+
+    A running job first takes a savepoint of its current state.
+
+    A job that keeps failing cannot take a savepoint; it rolls back from its latest checkpoint and its log.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+        RevisionNotFoundError: The job has no such revision.
+        RevisionWithoutSavepointError: The revision has no savepoint.
+        JobStatusConflictError: The job's status does not allow a change.
+        OperationInProgressError: The job is being rescaled.
+        OperationInProgressError: The job is being upgraded.
+        OperationIdTakenError: The id belongs to another operation.
+        ChangeIncompatibleError: The running job could not take over its current state.
+        KeyscaleError: As when a change is planned.
+    """
+    kind = OperationKind.ROLLBACK
+    if request.dry_run:
+        return planned(user, kind, plans.plan_return(context, user, reference, request.revision))
+    if request.state == "CURRENT":
+        with context.reads() as session:
+            wanted = spec_of(require_revision(session, require_job(session, reference), request.revision))
+        _plan_first(context, user, reference, request, lambda _: wanted)
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
+        revision, before = require_revision(session, job, request.revision), revisions.current(session, job)
+        returned, present = spec_of(revision), spec_of(before)
+        check_specification(context, returned)
+        require_covered(session, user, present, returned)
+        rewind_to = None
+        if request.state == "SAVEPOINT":
+            rewind_to = operations.last_savepoint_of(session, job.id, revision.number)
+            if rewind_to is None:
+                raise RevisionWithoutSavepointError(f"revision {revision.number} has no savepoint")
+        if job.status in SETTLED:
+            requests.select_revision(session, job, revision)
+            transaction = JobTransaction(session, job)
+            restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
+            if rewind_to is not None:
+                restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, rewind_to)
+            if rewind_to is not None or request.allow_non_restored_state:
+                transaction.wish(replace(restore, allow_non_restored_state=request.allow_non_restored_state))
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        if rewind_to is None and _is_followed(present, returned):
+            requests.adjust(session, job, revision, user)
+            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
+        mode = UpgradeMode.LAST_STATE if is_failing(session, job) else UpgradeMode.SAVEPOINT
+        requests.require_changeable(session, job, kind, mode)
+        return requests.change(
+            session,
+            job,
+            user,
+            operation_id,
+            revision,
+            kind=kind,
+            mode=mode,
+            allow_non_restored_state=request.allow_non_restored_state,
+            rewind_to=rewind_to,
+        )
+
+    return carry_out(context, reference, kind, request, begin)
+
+
+def _plan_first(  # noqa: PLR0917 - the parts of a change
+    context: Context,
+    user: Principal,
+    reference: str,
+    request: UpdateRequest | RollbackRequest,
+    change: Callable[[JobSpec], JobSpec],
+    if_match: str | None = "*",
+) -> None:
+    """Refuses a change under which a running job would lose its state.
+
+    The check precedes the stop. Loading a program takes seconds: no transaction is held meanwhile, and the caller
+    checks everything again.
+    """
+    if not request.plan_first:
+        return
+    with context.reads() as session:
+        job = require_job(session, reference)
+        if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known(session, request):
+            return
+        _require_match(job, if_match)
+        wanted = change(spec_of(revisions.current(session, job)))
+    allows = request.allow_non_restored_state
+    plans.require_takeover(context, user, reference, wanted, allow_non_restored_state=allows)
+
+
+def _require_match(job: Job, if_match: str | None) -> None:
+    if if_match is None:
+        raise RevisionRequiredError("the header If-Match is missing")
+    if if_match.strip() == "*":
+        return
+    named = {int(found["revision"] or found["bare"]) for found in _ETAG.finditer(if_match)}
+    if job.revision not in named:
+        raise RevisionConflictError(f"the job has revision {job.revision}", job.revision)
+
+
+def is_failing(session: Session, job: Job) -> bool:
+    """Returns whether a job that shall run has failed without recovery.
+
+    It recovers with its next commit of a batch with input.
+    """
+    if job.status is JobStatus.RESTARTING or job.failure is not None:
+        return True
+    attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    if attempt is None or attempt.metrics is None:
+        return False
+    metrics = DriverMetrics.model_validate(attempt.metrics)
+    is_unsettled = unsettled_failure(metrics, attempt.last_commit_at_ms) is not None
+    return is_unsettled or (metrics.last_failure is not None and metrics.input_batches == 0)
+
+
+def _is_followed(present: JobSpec, wanted: JobSpec) -> bool:
+    """Returns whether a running job follows a specification without a restart."""
+    return not any(each.needs_restart for each in differences(present, wanted))
+
+
+def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
+    if age_ms_max is None:
+        return
+    latest = JobTransaction(session, job).latest_completed()
+    if latest is None or latest.latest_ack_timestamp is None:
+        raise LastStateTooOldError("the job has no completed checkpoint")
+    age_ms = now_ms() - latest.latest_ack_timestamp
+    if age_ms > age_ms_max:
+        raise LastStateTooOldError(f"checkpoint {latest.checkpoint_id} is {duration_text(age_ms)} old")
+
+
+def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> None:
+    requests.select_revision(session, job, revision)
+    transaction = JobTransaction(session, job)
+    if request.upgrade_mode is UpgradeMode.STATELESS:
+        transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
+    elif request.allow_non_restored_state:
+        restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
+        transaction.wish(replace(restore, allow_non_restored_state=True))

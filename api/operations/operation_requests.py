@@ -1,0 +1,155 @@
+"""Requests of operations, by kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.db.repositories import revisions as stored_revisions
+from keyscale.vocabulary import OperationKind, UpgradeMode
+
+from ..errors import ParallelismUnchangedError
+from ..job_spec import changed, spec_of
+from ..jobs.jobs import check_parallelism, require_job, store_restore
+from ..jobs.restore_sources import Restorer, find_source
+from ..jobs.schemas.job_spec import SpecificationChange
+from ..lifecycle import requests
+from . import changes, plans
+from .operations import carry_out, is_known, planned
+from .schemas.change import RollbackRequest, UpdateRequest
+from .schemas.operation import RescaleRequest, StartRequest
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.models import Job, Operation
+
+    from ..access.principal import Principal
+    from ..control_plane.context import Context
+    from .schemas.operation import OperationAnswer, OperationRequest
+
+
+def request(  # noqa: PLR0917 - the parts of a request
+    context: Context,
+    user: Principal,
+    reference: str,
+    kind: OperationKind,
+    wanted: OperationRequest,
+    if_match: str | None = None,
+) -> OperationAnswer:
+    """Requests an operation.
+
+    Args:
+        context: The control plane.
+        user: The user.
+        reference: The job.
+        kind: The kind of the operation.
+        wanted: Its arguments, in the form of its kind.
+        if_match: The header of this name, for an upgrade: the ETag of the revision to change.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job's status does not allow the operation.
+        OperationInProgressError: Another operation changes the job.
+        OperationIdTakenError: The id belongs to another operation.
+        KeyscaleError: As the kind of the operation.
+    """
+    match wanted:
+        case StartRequest():
+            return _start(context, user, reference, wanted)
+        case RescaleRequest():
+            return _rescale(context, user, reference, wanted)
+        case UpdateRequest():
+            return changes.update(context, user, reference, wanted, if_match)
+        case RollbackRequest():
+            return changes.roll_back(context, user, reference, wanted)
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
+        match kind:
+            case OperationKind.STOP | OperationKind.DRAIN:
+                return requests.stop(session, job, user, operation_id, drain=kind is OperationKind.DRAIN)
+            case OperationKind.CANCEL:
+                return requests.cancel(session, job, user, operation_id)
+            case OperationKind.RESTART:
+                return _restart(session, job, user, operation_id)
+            case _:
+                return requests.snapshot(session, job, user, operation_id, kind)
+
+    return carry_out(context, reference, kind, wanted, begin)
+
+
+def _start(context: Context, user: Principal, reference: str, wanted: StartRequest) -> OperationAnswer:
+    """Starts a job.
+
+    Raises:
+        ParallelismInvalidError: The job cannot have this parallelism.
+        JobLimitError: The job would ask for more than the limits allow.
+        RestoreSourceError: The job could not start from the snapshot in restore_from.
+        StoreUnavailableError: The object store cannot be used; the job is unchanged.
+    """
+    with context.reads() as session:
+        job, is_repeated = require_job(session, reference), is_known(session, wanted)
+    source = None
+    if not is_repeated:
+        context.store.require_usable(job.store_url)
+        source = find_source(context, user, wanted, Restorer.of(job))
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
+        if wanted.parallelism is not None:
+            _start_at(context, session, user, job, wanted.parallelism)
+        made = requests.start(
+            session,
+            job,
+            user,
+            operation_id,
+            skip_lost_records=wanted.skip_lost_records,
+            reset_time=wanted.reset_time,
+        )
+        store_restore(session, job, wanted, source)
+        return made
+
+    return carry_out(context, reference, OperationKind.START, wanted, begin)
+
+
+def _start_at(context: Context, session: Session, user: Principal, job: Job, parallelism: int) -> None:
+    """Gives a settled job a revision of another parallelism."""
+    present = spec_of(stored_revisions.current(session, job))
+    wanted = changed(present, {"parallelism": parallelism})
+    if wanted == present:
+        return
+    check_parallelism(parallelism, job.max_parallelism)
+    context.settings.job_limits.check(parallelism, wanted.spark_conf)
+    requests.select_revision(session, job, requests.revise(session, job, wanted, user))
+
+
+def _rescale(context: Context, user: Principal, reference: str, wanted: RescaleRequest) -> OperationAnswer:
+    """Changes a running job's parallelism.
+
+    Raises:
+        ParallelismInvalidError: The parallelism is out of range.
+        ParallelismUnchangedError: The job has this parallelism.
+    """
+    if wanted.dry_run:
+        change = SpecificationChange(spec={"parallelism": wanted.parallelism})
+        return planned(user, OperationKind.RESCALE, plans.plan(context, user, reference, change))
+
+    def begin(session: Session, job: Job, operation_id: str) -> Operation:
+        check_parallelism(wanted.parallelism, job.max_parallelism)
+        context.settings.job_limits.check_parallelism(wanted.parallelism)
+        present = spec_of(stored_revisions.current(session, job))
+        requests.require_changeable(session, job, OperationKind.RESCALE, UpgradeMode.SAVEPOINT)
+        if wanted.parallelism == present.parallelism:
+            raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
+        revision = requests.revise(session, job, changed(present, {"parallelism": wanted.parallelism}), user)
+        return requests.change(session, job, user, operation_id, revision, kind=OperationKind.RESCALE)
+
+    return carry_out(context, reference, OperationKind.RESCALE, wanted, begin)
+
+
+def _restart(session: Session, job: Job, user: Principal, operation_id: str) -> Operation:
+    """Replaces a job's driver by a new driver of the same revision."""
+    kind, mode = OperationKind.RESTART, UpgradeMode.SAVEPOINT
+    if changes.is_failing(session, job):
+        mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
+    requests.require_changeable(session, job, kind, mode)
+    present = stored_revisions.current(session, job)
+    return requests.change(session, job, user, operation_id, present, kind=kind, mode=mode)

@@ -1,0 +1,1 @@
+"""The requests of operations of each kind, and their answers."""

@@ -1,0 +1,1 @@
+"""Jobs that are rebuilt from the object store."""

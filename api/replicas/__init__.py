@@ -1,0 +1,1 @@
+"""Replicas of the control plane, their health and their proofs."""

@@ -1,0 +1,1 @@
+"""The revisions of a job: show and compare them."""

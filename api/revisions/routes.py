@@ -1,0 +1,36 @@
+"""The routes of a job's revisions."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from ..access.identities import User
+from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.guarded_route import GuardedRoute
+from ..shapes import NUMBER_MAX
+from . import revisions
+from .schemas import RevisionAnswer, RevisionDiffAnswer, RevisionList
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["revisions"], route_class=GuardedRoute)
+
+RevisionNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
+
+
+@router.get("/revisions")
+def list_revisions(control: Control, _: User, job_id: str, listing: ListingOf) -> RevisionList:
+    """Lists a job's revisions, the newest first."""
+    return revisions.list_of(control, job_id, listing)
+
+
+@router.get("/revisions/{revision}")
+def show_revision(control: Control, _: User, job_id: str, revision: RevisionNumber) -> RevisionAnswer:
+    """Shows a revision, and how the last change to it ended."""
+    return revisions.show(control, job_id, revision)
+
+
+@router.get("/revisions/{revision}/diff")
+def compare_revisions(
+    control: Control, _: User, job_id: str, revision: RevisionNumber, to: Annotated[int, Query(ge=1, le=NUMBER_MAX)]
+) -> RevisionDiffAnswer:
+    """Compares two revisions of a job."""
+    return revisions.compare(control, job_id, revision, to)

@@ -1,0 +1,1 @@
+"""The labels of the platform's secrets for jobs."""

@@ -1,0 +1,1 @@
+"""Checkpoints and savepoints: show, compare, verify and delete them."""

@@ -1,0 +1,98 @@
+"""The routes of a job's checkpoints."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from ..access.identities import Operator, User
+from ..control_plane.dependencies import CheckpointNumber, Control, DryRun, ListingOf
+from ..control_plane.guarded_route import GuardedRoute
+from ..shapes import NUMBER_MAX
+from . import checkpoints, comparisons, snapshot_deletions, verifications
+from .schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
+from .schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
+
+router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
+
+
+@router.get("")
+def show_checkpoints(control: Control, _: User, job_id: str, listing: ListingOf) -> CheckpointsAnswer:
+    """Shows statistics of a job's checkpoints and savepoints.
+
+    They are counts, summary, latest and history, with Flink's names.
+    """
+    return checkpoints.show_statistics(control, job_id, listing)
+
+
+@router.get("/config")
+def show_checkpoint_config(control: Control, _: User, job_id: str) -> CheckpointConfigAnswer:
+    """Shows how a job's checkpoints are taken."""
+    return checkpoints.show_config(control, job_id)
+
+
+@router.delete(
+    "/{checkpoint_id:int}",
+    status_code=202,
+    responses={200: {"model": DeletionAnswer, "description": "A dry run: nothing was changed."}},
+)
+def delete_checkpoint(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control,
+    user: Operator,
+    job_id: str,
+    checkpoint_id: CheckpointNumber,
+    response: Response,
+    dry_run: DryRun = False,
+) -> DeletionAnswer:
+    """Deletes an unneeded checkpoint or savepoint.
+
+    Its files are deleted if no other snapshot names them.
+
+    Its objects are deleted in the background; an event reports when. A dry run shows what the deletion would free, and
+    why it would be refused.
+    """
+    response.status_code = 200 if dry_run else 202
+    return snapshot_deletions.delete_checkpoint(control, user, job_id, checkpoint_id, dry_run=dry_run)
+
+
+@router.post("/{checkpoint_id:int}/verify", status_code=202)
+def verify_checkpoint(
+    control: Control,
+    user: Operator,
+    job_id: str,
+    checkpoint_id: CheckpointNumber,
+    request: VerifyRequest | None = None,
+) -> VerificationAnswer:
+    """Verifies a checkpoint or savepoint in the background.
+
+    The verification checks that all its files exist and that its job could start from it.
+    """
+    hashes = (request or VerifyRequest()).hashes
+    return verifications.begin(control, user, job_id, checkpoint_id, hashes=hashes)
+
+
+@router.get("/{checkpoint_id:int}/verification")
+def show_verification(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> VerificationAnswer:
+    """Shows the progress or result of a snapshot's last verification."""
+    return verifications.show(control, job_id, checkpoint_id)
+
+
+@router.get("/{checkpoint_id:int}/compare")
+def compare_checkpoints(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control,
+    user: User,
+    job_id: str,
+    checkpoint_id: CheckpointNumber,
+    to: Annotated[int, Query(ge=1, le=NUMBER_MAX)],
+    listing: ListingOf,
+) -> ComparisonAnswer:
+    """Compares two checkpoints or savepoints of a job.
+
+    The answer has sizes by operator, and shared files.
+    """
+    return comparisons.compare(control, user, job_id, checkpoint_id, to, listing)
+
+
+@router.get("/{checkpoint_id:int}")
+def show_checkpoint(control: Control, _: User, job_id: str, checkpoint_id: CheckpointNumber) -> CheckpointDetailAnswer:
+    """Shows a checkpoint by operator and subtask."""
+    return checkpoints.show_detail(control, job_id, checkpoint_id)

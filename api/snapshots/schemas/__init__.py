@@ -1,0 +1,1 @@
+"""The requests and answers about checkpoints and savepoints."""

@@ -1,0 +1,298 @@
+"""A stream tells its reader what has changed of its subject, within the reader's scope, until its credential ends."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from keyscale.api.access import credentials
+from keyscale.api.access.credentials import Credential, lapsed
+from keyscale.api.access.principal import Principal
+from keyscale.api.control_plane import listener as listener_module
+from keyscale.api.control_plane import news as news_module
+from keyscale.api.control_plane.listener import EVERY_TOPIC, JOBS_NAMED_MAX, Listener, Subject, Topic
+from keyscale.api.control_plane.news import CHECK_S, News
+from keyscale.api.errors import TooManyInFlightError
+from keyscale.db.job_scope import EVERYTHING, JobScope
+from keyscale.db.repositories.marks import JobMarks
+from keyscale.vocabulary import OperationStatus, Role
+from tests.support.coroutines import run_coroutine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OF_TEAM = JobScope(labels={"team": "a"})
+BOTH = {Topic.JOB, Topic.FIGURES}
+
+
+class Told:
+    """A listener that keeps what it is told."""
+
+    def __init__(self, subject: Subject, scope: JobScope, credential: Credential) -> None:
+        self.subject, self.credential = subject, credential
+        self.user = Principal("id", "ann", Role.VIEWER, scope)
+        self.news: list[Any] = []
+
+    def tell(self, topics: Any = (), job_ids: Any = (), *, operation: Any = None, is_away: bool = False) -> None:
+        if is_away:
+            self.news.append("away")
+        elif operation is not None:
+            self.news.append(operation["status"])
+        else:
+            self.news.append((set(topics), None if job_ids is None else sorted(job_ids)))
+
+    def end(self, event: str | None = None) -> None:
+        self.news.append(f"end: {event}")
+
+    def take(self) -> list[Any]:
+        taken, self.news = self.news, []
+        return taken
+
+
+class Database:
+    """The marks of jobs and the operations that a poll finds."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobMarks] = {}
+        self.watched: dict[str, dict[str, str | None]] = {}
+        self.operations: dict[str, OperationStatus] = {}
+        self.over: set[Credential] = set()
+        self.checked: list[set[Credential]] = []
+        self.is_away = False
+        self.now_s = 100.0
+        self.news = News(
+            cast("Any", self.session), cast("Any", self.read_operations), streams_max=3, streams_of_user_max=2
+        )
+
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        if self.is_away:
+            raise OperationalError("", {}, Exception())
+        yield None
+
+    def read_operations(self, _: Any, wanted: set[str]) -> dict[str, Any]:
+        def answer(status: OperationStatus) -> Any:
+            return SimpleNamespace(model_dump=lambda mode: {"status": status, "mode": mode})
+
+        return {name: answer(self.operations[name]) for name in wanted if name in self.operations}
+
+    def put(self, job_id: str, mark: str, figures: str = "", team: str = "a") -> None:
+        topics = {"job": mark, "figures": figures}
+        self.jobs[job_id] = JobMarks(job_id, f"{job_id}-name", f'{{"team":"{team}"}}', topics)
+
+    def watch(self, job_id: str, **marks: str) -> None:
+        self.watched[job_id] = {**dict.fromkeys(EVERY_TOPIC), **marks}
+
+    def listen(self, subject: Subject, scope: JobScope = EVERYTHING, expires: int | None = None) -> Told:
+        told = Told(subject, scope, Credential(expires))
+        self.news._listeners.add(cast("Any", told))
+        return told
+
+
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Database:
+    database = Database()
+
+    def find_lapsed(_: Any, given: set[Credential]) -> set[Credential]:
+        database.checked.append(given)
+        return database.over
+
+    def of_jobs(_: Any, wanted: set[str]) -> dict[str, Any]:
+        return {job_id: dict(database.watched[job_id]) for job_id in wanted if job_id in database.watched}
+
+    monkeypatch.setattr(news_module, "lapsed", find_lapsed)
+    monkeypatch.setattr(news_module.time, "monotonic", lambda: database.now_s)
+    monkeypatch.setattr(news_module.marks, "of_all_jobs", lambda _: dict(database.jobs))
+    monkeypatch.setattr(news_module.marks, "of_jobs", of_jobs)
+    return database
+
+
+def test_a_reader_of_all_jobs_is_told_the_jobs_of_the_scope_that_have_changed(database: Database) -> None:
+    everyone, of_team = database.listen(Subject()), database.listen(Subject(), OF_TEAM)
+    for job_id, team in (("1", "a"), ("2", "b"), ("3", "a")):
+        database.put(job_id, "old", team=team)
+    database.news.look()
+    assert everyone.take() == of_team.take() == [(BOTH, None)], "what came before is not known"
+    database.news.look()
+    assert everyone.take() == of_team.take() == []
+    database.put("1", "old", "figures", team="a")
+    database.put("2", "new", team="b")
+    database.news.look()
+    assert (everyone.take(), of_team.take()) == ([(BOTH, ["1", "2"])], [({Topic.FIGURES}, ["1"])])
+    del database.jobs["2"]
+    database.put("4", "new", team="a")
+    database.news.look()
+    assert (everyone.take(), of_team.take()) == ([(BOTH, ["2", "4"])], [(BOTH, ["4"])])
+
+
+def test_a_reader_of_one_job_is_told_each_topic_and_that_the_job_is_gone(database: Database) -> None:
+    told, other = database.listen(Subject("1")), database.listen(Subject("2"))
+    database.watch("1", events="5")
+    database.watch("2")
+    database.news.look()
+    assert (told.take(), other.take()) == ([(set(EVERY_TOPIC), ["1"])], [(set(EVERY_TOPIC), ["2"])])
+    database.watch("1", events="6", operations="c")
+    database.news.look()
+    assert (told.take(), other.take()) == ([({Topic.EVENTS, Topic.OPERATIONS}, ["1"])], [])
+    del database.watched["1"]
+    database.news.look()
+    assert (told.take(), other.take()) == (["end: gone"], [])
+
+
+def test_a_reader_of_an_operation_is_told_its_state_until_it_has_ended(database: Database) -> None:
+    told, gone = database.listen(Subject(operation_id="o")), database.listen(Subject(operation_id="x"))
+    database.operations["o"] = OperationStatus.IN_PROGRESS
+    database.news.look()
+    assert (told.take(), gone.take()) == (["IN_PROGRESS"], ["end: gone"])
+    database.news.look()
+    assert told.take() == []
+    database.operations["o"] = OperationStatus.FAILED
+    database.news.look()
+    assert told.take() == ["FAILED", "end: None"]
+
+
+def test_credentials_are_checked_every_few_seconds_and_lapsed_credentials_end_their_streams(
+    database: Database,
+) -> None:
+    kept, ended = database.listen(Subject("1"), expires=1), database.listen(Subject("1"), expires=2)
+    database.watch("1")
+    database.over = {Credential(2)}
+    database.news.look()
+    assert "end: over" not in kept.take()
+    assert ended.take()[0] == "end: over"
+    database.now_s += CHECK_S - 0.1
+    database.news.look()
+    assert database.checked == [{Credential(1), Credential(2)}]
+    database.now_s += 0.1
+    database.news.look()
+    assert len(database.checked) == 2
+
+
+def test_readers_are_told_once_that_the_database_is_away_and_read_everything_again_afterwards(
+    database: Database,
+) -> None:
+    of_all, of_one = database.listen(Subject()), database.listen(Subject("1"))
+    database.watch("1")
+    database.news.look()
+    of_all.take(), of_one.take()
+    database.is_away = True
+    for _ in range(2):
+        database.news.look()
+    assert of_all.take() == of_one.take() == ["away"]
+    database.is_away = False
+    for _ in range(2):
+        database.news.look()
+    assert (of_all.take(), of_one.take()) == ([(set(EVERY_TOPIC), None)], [(set(EVERY_TOPIC), ["1"])])
+
+
+def test_a_user_and_all_users_have_so_many_streams_and_a_closed_one_makes_room(database: Database) -> None:
+    async def play() -> None:
+        def opened(user: str) -> Listener:
+            return database.news.open(Subject(), Principal(user, user, Role.VIEWER), Credential(None))
+
+        first, _, third = opened("ann"), opened("ann"), opened("bob")
+        for user in ("ann", "bob"):
+            with pytest.raises(TooManyInFlightError):
+                opened(user)
+        database.news.drop(third)
+        with pytest.raises(TooManyInFlightError):
+            opened("ann")
+        opened("bob")
+        database.news.drop(first)
+        opened("ann")
+        assert database.news.streams == 3
+        database.news.end_all()
+        database.news.drop(next(iter(database.news._listeners)))
+        late = opened("carl")
+        await asyncio.sleep(0)
+        assert late._is_ending, "its reader comes back to another replica"
+
+    run_coroutine(play())
+
+
+@pytest.mark.parametrize(
+    ("status", "is_ending"), [(OperationStatus.IN_PROGRESS, False), (OperationStatus.COMPLETED, True), (None, False)]
+)
+def test_a_stream_of_an_operation_that_has_ended_tells_its_state_and_ends(
+    database: Database, status: OperationStatus | None, is_ending: bool
+) -> None:
+    operation = None if status is None else {"status": status.value}
+
+    async def play() -> None:
+        user = Principal("id", "ann", Role.VIEWER)
+        opened = database.news.open(Subject(operation_id="o"), user, Credential(None), operation=operation)
+        assert opened._is_ending is is_ending
+        told = [] if status is None else [f'event: operation\ndata: {{"status":"{status}"}}\n\n']
+        assert opened._drain() == told
+
+    run_coroutine(play())
+
+
+def test_news_that_were_not_sent_are_merged_and_too_many_jobs_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener_module, "now_ms", lambda: 7)
+
+    async def play() -> None:
+        reader = Listener(Subject(), Principal("id", "ann", Role.VIEWER), Credential(None))
+
+        def text(names: str, jobs: str) -> list[str]:
+            return [f'event: change\ndata: {{"at_ms":7,"topics":[{names}],"job_ids":{jobs}}}\n\n']
+
+        async def drained() -> list[str]:
+            await asyncio.sleep(0)
+            return reader._drain()
+
+        assert await drained() == text('"job","figures"', "null"), "a reader that has just come knows nothing"
+        assert await drained() == []
+        reader.tell({Topic.FIGURES, Topic.EVENTS}, ["2"])
+        reader.tell({Topic.FIGURES}, ["1"])
+        assert await drained() == text('"figures"', '["1","2"]')
+        many = [str(number) for number in range(JOBS_NAMED_MAX)]
+        reader.tell({Topic.JOB}, many)
+        assert '"job_ids":["0",' in (await drained())[0]
+        reader.tell({Topic.JOB}, [*many, "one more"])
+        assert await drained() == text('"job"', "null")
+        reader.tell(is_away=True)
+        assert await drained() == ["event: away\ndata: {}\n\n"]
+        reader.tell({Topic.JOB}, ["1"])
+        reader.end("over")
+        assert await drained() == ["event: over\ndata: {}\n\n"], "a reader without rights learns nothing more"
+        reader.end()
+        messages = [message async for message in reader.messages(5.0)]
+        assert [message.partition(":")[0] for message in messages] == ["retry"]
+
+    run_coroutine(play())
+
+
+@pytest.mark.parametrize(
+    ("expires_at_ms", "token", "cookie", "is_lapsed"),
+    [
+        (None, None, None, False),
+        (1001, None, None, False),
+        (1000, None, None, True),
+        (None, "valid", None, False),
+        (None, "revoked", None, True),
+        (None, None, "valid session", False),
+        (None, None, "valid", True),
+        (None, "valid session", None, True),
+        (1000, "valid", None, True),
+    ],
+)
+def test_a_credential_lapses_with_its_time_its_token_or_its_session(
+    monkeypatch: pytest.MonkeyPatch, expires_at_ms: int | None, token: str | None, cookie: str | None, is_lapsed: bool
+) -> None:
+    session: Any = None
+
+    def valid(one: str) -> Any:
+        return lambda _, given, at_ms: given & {one} if at_ms == 1000 else set()
+
+    monkeypatch.setattr(credentials, "shared_now_ms", lambda: 1000)
+    monkeypatch.setattr(credentials.tokens, "valid", valid("valid"))
+    monkeypatch.setattr(credentials.browser_sessions, "valid", valid("valid session"))
+    credential, expired = Credential(expires_at_ms, token, cookie), Credential(1, "valid")
+    found = lapsed(session, {credential, expired, Credential(None)})
+    assert (credential in found, expired in found) == (is_lapsed, True)

@@ -1,0 +1,422 @@
+"""A report changes the rows of its own attempt, once, and only while the attempt may still change them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from keyscale.api.access.identities import DriverIdentity
+from keyscale.api.drivers import drivers as service
+from keyscale.api.drivers.drivers import attach, heartbeat, report_checkpoint
+from keyscale.api.drivers.report_validity import Reporter
+from keyscale.api.errors import AttemptOverError, ReportInvalidError
+from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    CheckpointReport,
+    CommandResult,
+    DriverMetrics,
+    Failure,
+    FailureHistory,
+    Heartbeat,
+)
+from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec, NoRestart
+from keyscale.vocabulary import (
+    AttemptStage,
+    ChangePhase,
+    CheckpointStatus,
+    ClaimMode,
+    CommandStatus,
+    DriverState,
+    OperationKind,
+    OperationStatus,
+    RestoreMode,
+)
+
+NOW_MS, SHARED_MS = 50_000, 70_000
+SPEC = JobSpec(artifact_id="program", checkpoints=CheckpointSettings(interval_ms=900), restart=NoRestart())
+SECRET = "hunter2hunter2"  # noqa: S105 - a test's own
+DRIVER = DriverIdentity("job", 4, over=False)
+FAILURE = Failure(code="X", message=f"it broke with {SECRET}")
+COMPLETED, FAILED, IN_PROGRESS = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED, CheckpointStatus.IN_PROGRESS
+
+
+class Rows:
+    """One job and the driver of its attempt 4, in place of a control plane and its database."""
+
+    def __init__(self) -> None:
+        self.job = Job(id="job", name="flights", store_url="file:///store", max_parallelism=8)
+        self.attempt = Attempt(
+            job_id="job", number=4, stage=AttemptStage.ACTIVE, revision=2, parallelism=2, driver_state="RUNNING"
+        )
+        self.revision = Revision(number=2, spec=SPEC.given())
+        self.checkpoint: Checkpoint | None = None
+        self.change: Operation | None = None
+        self.artifact = Artifact(id="program", filename="job.py", sha256="a" * 64)
+        self.operations: dict[str, Operation] = {}
+        self.noted: list[tuple[Any, ...]] = []
+        self.rung = 0
+        self.confirms = False
+        self.asked: list[Any] = []
+        self.context: Any = SimpleNamespace(
+            sessions=SimpleNamespace(begin=lambda: self),
+            reads=lambda: self,
+            wakeup=SimpleNamespace(ring=self._ring),
+            announcer=SimpleNamespace(urls=["https://here"]),
+            launcher=SimpleNamespace(secrets_of=self._secrets_of),
+            store=SimpleNamespace(confirms_checkpoint=self._confirm),
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the transaction."""
+
+    def add(self, row: Any) -> None:
+        assert isinstance(row, Checkpoint)
+        self.checkpoint = row
+
+    def flush(self) -> None:
+        """Sends nothing."""
+
+    def _secrets_of(self, job_id: str, number: int, _: Any) -> dict[str, str]:
+        return {"KEYSCALE_JOB_SECRET_ORDERS": SECRET} if (job_id, number) == ("job", 4) else {}
+
+    def _ring(self) -> None:
+        self.rung += 1
+
+    def _confirm(self, *asked: Any, **more: Any) -> bool:
+        self.asked.append((*asked, more))
+        return self.confirms
+
+    def note(self, name: str) -> Any:
+        def take(*values: Any, **more: Any) -> None:
+            self.noted.append((name, *values[1:], *more.values()))
+
+        return take
+
+    def names(self) -> list[str]:
+        return [name for name, *_ in self.noted]
+
+    def command(self, operation_id: str, *, job_id: str = "job", attempt: int = 4, **columns: Any) -> Operation:
+        given = {"command_status": CommandStatus.IN_PROGRESS, "kind": OperationKind.SAVEPOINT, **columns}
+        made = Operation(
+            id=operation_id, job_id=job_id, old_attempt=attempt, status=OperationStatus.IN_PROGRESS, **given
+        )
+        self.operations[operation_id] = made
+        return made
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
+    rows = Rows()
+
+    def of_job(row: Any) -> Any:
+        return lambda _, job_id, *__, **___: row() if job_id == "job" else None
+
+    def find_attempt(_: Any, job_id: str, number: int, **__: Any) -> Attempt | None:
+        return rows.attempt if (job_id, number) == ("job", 4) else None
+
+    def pending(_: Any, job_id: str, number: int) -> list[Operation]:
+        own = [each for each in rows.operations.values() if (each.job_id, each.old_attempt) == (job_id, number)]
+        return [each for each in own if each.command_status is CommandStatus.IN_PROGRESS]
+
+    replaced = {
+        service.jobs: {"find": of_job(lambda: rows.job), "lock": of_job(lambda: rows.job)},
+        service.attempts: {"find": find_attempt, "repeat_heartbeat": lambda *_, **__: None},
+        service.checkpoints: {
+            "find": of_job(lambda: rows.checkpoint),
+            "next_id": of_job(lambda: 8),
+            "store_subtasks": rows.note("subtasks"),
+            "mark_subsumed": rows.note("subsumed"),
+        },
+        service.operations: {
+            "find": lambda _, operation_id, **__: rows.operations.get(operation_id),
+            "pending": pending,
+            "note_progress": rows.note("progress"),
+            "running": of_job(lambda: rows.change),
+        },
+        service.revisions: {"in_use": lambda *_: [], "of_attempt": lambda *_: rows.revision},
+        service.events: {"record": rows.note("event")},
+        service.exceptions: {"record": rows.note("exception")},
+        service.artifacts: {"find": lambda _, name: {"program": rows.artifact}.get(name)},
+        service.series: {
+            "begin_counting": lambda *_: rows.noted.append(("begin counting", rows.attempt.metrics)),
+            "sample": rows.note("sample"),
+            "note_checkpoint": rows.note("completed"),
+            "note_failed_checkpoint": rows.note("failed"),
+            "take_back_failed_checkpoint": rows.note("taken back"),
+            "note_restart": rows.note("restart"),
+        },
+        service: {
+            "now_ms": lambda: NOW_MS,
+            "shared_now_ms": lambda: SHARED_MS,
+            "libraries_of": lambda _, names: SimpleNamespace(
+                files=[{"filename": names[0], "sha256": "b" * 64, "kind": "PYTHON"}]
+            ),
+            "totals_before": lambda _, *key: {("job", 4): {"input_records": 6}}[key],
+        },
+    }
+    for module, functions in replaced.items():
+        for name, function in functions.items():
+            monkeypatch.setattr(module, name, function)
+    return rows
+
+
+def report(status: CheckpointStatus = COMPLETED, number: int = 7, **fields: Any) -> CheckpointReport:
+    path = Reporter("job", "file:///store", 4, AttemptStage.ACTIVE, 2, 8).location(number, None)
+    given = {"external_path": path if status is COMPLETED else None, "trigger_timestamp": 100, **fields}
+    return CheckpointReport.model_validate({"checkpoint_id": number, "status": str(status), **given})
+
+
+def known(status: CheckpointStatus, attempt: int = 4, **columns: Any) -> Checkpoint:
+    return Checkpoint(job_id="job", checkpoint_id=7, attempt=attempt, status=status, **columns)
+
+
+def send(rows: Rows, given: CheckpointReport, *, over: bool = False) -> None:
+    report_checkpoint(rows.context, DriverIdentity("job", 4, over=over), given)
+
+
+class TestCheckpoint:
+    def test_it_is_stored_with_its_subtasks_and_counted(self, rows: Rows) -> None:
+        send(rows, report(state_size=30, subsumed_checkpoint_ids=[5]))
+        assert rows.checkpoint is not None
+        assert (rows.checkpoint.job_id, rows.checkpoint.checkpoint_id, rows.checkpoint.attempt) == ("job", 7, 4)
+        assert (rows.checkpoint.status, rows.checkpoint.state_size) == (COMPLETED, 30)
+        assert rows.noted == [
+            ("subtasks", rows.checkpoint, []),
+            ("subsumed", "job", [5]),
+            ("completed", rows.checkpoint, NOW_MS),
+        ]
+
+    @pytest.mark.parametrize(
+        ("before", "is_stored"),
+        [
+            (known(IN_PROGRESS), True),
+            (known(FAILED, failure_timestamp=30), True),
+            (known(IN_PROGRESS, attempt=3), True),
+            (known(IN_PROGRESS, attempt=5), False),
+            (known(COMPLETED), False),
+            (known(CheckpointStatus.SUBSUMED), False),
+            (known(CheckpointStatus.DISCARDED), False),
+        ],
+    )
+    def test_a_final_one_and_one_of_a_newer_attempt_stay(self, rows: Rows, before: Checkpoint, is_stored: bool) -> None:
+        rows.checkpoint = before
+        send(rows, report(IN_PROGRESS))
+        assert bool(rows.noted) is is_stored
+        assert (before.trigger_timestamp == 100) is is_stored
+
+    @pytest.mark.parametrize(
+        ("failed_at_ms", "status", "counted"),
+        [
+            (None, FAILED, ["failed"]),
+            (30, FAILED, []),
+            (30, IN_PROGRESS, ["taken back"]),
+            (30, COMPLETED, ["completed", "taken back"]),
+            (None, IN_PROGRESS, []),
+            (None, COMPLETED, ["completed"]),
+        ],
+    )
+    def test_a_failure_is_counted_once_and_taken_back_when_it_is_none(
+        self, rows: Rows, failed_at_ms: int | None, status: CheckpointStatus, counted: list[str]
+    ) -> None:
+        rows.checkpoint = known(IN_PROGRESS if failed_at_ms is None else FAILED, failure_timestamp=failed_at_ms)
+        send(rows, report(status))
+        assert rows.names() == ["subtasks", "subsumed", *counted]
+        for name, *values in rows.noted:
+            assert name != "taken back" or values == ["job", 30]
+
+    @pytest.mark.parametrize(
+        ("status", "confirms", "is_stored"), [(COMPLETED, True, True), (COMPLETED, False, False), (FAILED, True, False)]
+    )
+    def test_one_of_an_attempt_that_is_over_counts_if_the_store_has_it(
+        self, rows: Rows, status: CheckpointStatus, confirms: bool, is_stored: bool
+    ) -> None:
+        rows.attempt.stage, rows.confirms = AttemptStage.ENDED, confirms
+        send(rows, report(status), over=True)
+        assert (rows.checkpoint is not None) is is_stored
+        of_driver = {"attempt": 4, "checkpoint_id": 7, "savepoint_id": None}
+        assert rows.asked == ([("file:///store", "job", of_driver)] if status is COMPLETED else [])
+
+    def test_one_of_an_attempt_that_ends_at_this_moment_is_sent_again(self, rows: Rows) -> None:
+        rows.attempt.stage = AttemptStage.ENDED
+        with pytest.raises(AttemptOverError):
+            send(rows, report())
+        assert rows.checkpoint is None
+
+    def test_one_that_cannot_be_true_is_refused(self, rows: Rows) -> None:
+        with pytest.raises(ReportInvalidError):
+            send(rows, report(external_path="file:///elsewhere"))
+        assert (rows.checkpoint, rows.noted) == (None, [])
+
+    def test_its_failure_has_no_secret(self, rows: Rows) -> None:
+        send(rows, report(FAILED, failure_message=f"no {SECRET}"))
+        assert rows.checkpoint is not None
+        assert rows.checkpoint.failure_message is not None
+        assert SECRET not in rows.checkpoint.failure_message
+
+
+def beat(rows: Rows, state: DriverState = DriverState.RUNNING, **fields: Any) -> Any:
+    return heartbeat(rows.context, DRIVER, Heartbeat(state=state, revision=2, **fields))
+
+
+class TestHeartbeat:
+    @pytest.mark.parametrize(
+        "driver", [DRIVER, DriverIdentity("other", 4, over=False), DriverIdentity("job", 5, over=False)]
+    )
+    def test_only_an_attempt_that_goes_on_is_heard(self, rows: Rows, driver: DriverIdentity) -> None:
+        rows.attempt.stage = AttemptStage.ENDED if driver is DRIVER else AttemptStage.ACTIVE
+        with pytest.raises(AttemptOverError):
+            heartbeat(rows.context, driver, Heartbeat(state=DriverState.RUNNING))
+        assert rows.noted == []
+
+    def test_it_is_stored_with_the_time_that_all_replicas_share(self, rows: Rows) -> None:
+        answer = beat(rows, metrics=DriverMetrics(input_records=3))
+        assert (rows.attempt.heartbeat_at_ms, rows.attempt.running_at_ms) == (SHARED_MS, NOW_MS)
+        assert rows.attempt.metrics["input_records"] == 3
+        assert answer.control_urls == ["https://here"]
+        assert rows.noted == [
+            ("begin counting", None),
+            ("sample", "job", DriverMetrics(input_records=3), None, True, NOW_MS),
+        ], "it begins to count before the first metrics are stored"
+
+    @pytest.mark.parametrize(("state", "names"), [(DriverState.RUNNING, ["own"]), (DriverState.RESTORING, [])])
+    def test_a_running_driver_gets_its_commands_that_have_no_result(
+        self, rows: Rows, state: DriverState, names: list[str]
+    ) -> None:
+        rows.command("own", kind=OperationKind.DRAIN)
+        rows.command("done", command_status=CommandStatus.COMPLETED)
+        rows.command("of another", attempt=3)
+        commands = beat(rows, state).commands
+        assert [command.id for command in commands] == names
+        assert all((command.savepoint_id, command.drain) == ("own", True) for command in commands)
+
+    @pytest.mark.parametrize(
+        ("columns", "is_stored"),
+        [
+            ({}, True),
+            ({"attempt": 3}, False),
+            ({"job_id": "other"}, False),
+            ({"command_status": CommandStatus.COMPLETED}, False),
+        ],
+    )
+    def test_the_result_of_a_command_of_its_own_is_stored_once_and_wakes_the_reconciler(
+        self, rows: Rows, columns: dict[str, Any], is_stored: bool
+    ) -> None:
+        command = rows.command("c", kind=OperationKind.CHECKPOINT, **columns)
+        answer = beat(rows, results=[CommandResult(command_id="c", status="FAILED", failure=FAILURE)])
+        assert (command.command_status is CommandStatus.FAILED) is is_stored
+        assert (rows.rung == 1) is is_stored
+        assert answer.commands == []
+        if is_stored:
+            assert command.failure is not None
+            assert SECRET not in command.failure["message"]
+
+    def test_a_result_that_cannot_be_true_is_refused(self, rows: Rows) -> None:
+        rows.command("c")
+        with pytest.raises(ReportInvalidError):
+            beat(rows, results=[CommandResult(command_id="c", status="COMPLETED", location="file:///elsewhere")])
+
+    def test_a_new_state_wakes_the_reconciler_and_the_same_one_does_not(self, rows: Rows) -> None:
+        beat(rows)
+        assert rows.rung == 0
+        beat(rows, DriverState.RESTORING)
+        assert rows.rung == 1
+
+    @pytest.mark.parametrize(
+        ("known_count", "count", "last", "final", "names"),
+        [
+            (None, 1, FAILURE, None, []),
+            (1, 1, FAILURE, None, []),
+            (1, 2, None, None, []),
+            (1, 2, FAILURE, None, ["event", "restart", "exception"]),
+            (1, 2, FAILURE, FAILURE, ["event", "exception"]),
+        ],
+    )
+    def test_a_failure_that_the_driver_restarts_after_is_counted_once(  # noqa: PLR0917 - a table
+        self, rows: Rows, known_count: int | None, count: int, last: Failure | None, final: Failure | None, names: Any
+    ) -> None:
+        if known_count is not None:
+            history = FailureHistory(count=known_count, times_ms=[])
+            rows.attempt.metrics = DriverMetrics(failures=history).model_dump()
+        metrics = DriverMetrics(failures=FailureHistory(count=count, times_ms=[]), last_failure=last)
+        beat(rows, metrics=metrics, failure=final)
+        assert [name for name in rows.names() if name not in {"begin counting", "sample"}] == names
+        assert SECRET not in str([note for note in rows.noted if note[0] != "begin counting"])
+
+    def test_a_fatal_failure_is_recorded_when_it_is_new_and_without_secrets(self, rows: Rows) -> None:
+        for _ in range(2):
+            beat(rows, DriverState.FAILED, failure=FAILURE)
+        recorded = [note for note in rows.noted if note[0] == "exception"]
+        assert [note[1:4] for note in recorded] == [("job", 4, NOW_MS)]
+        assert SECRET not in str(recorded)
+        assert SECRET not in str(rows.attempt.failure)
+
+    def test_a_driver_of_another_revision_gets_the_settings_of_its_own(self, rows: Rows) -> None:
+        assert beat(rows).settings is None
+        assert heartbeat(rows.context, DRIVER, Heartbeat(state=DriverState.RUNNING)).settings is None
+        settings = heartbeat(rows.context, DRIVER, Heartbeat(state=DriverState.RUNNING, revision=1)).settings
+        assert settings is not None
+        assert (settings.revision, settings.spec) == (2, SPEC)
+
+    def test_a_change_learns_that_its_driver_has_caught_up_and_settled(self, rows: Rows) -> None:
+        rows.attempt.restored_at_ms = 1
+        beat(rows, restored_at_ms=1, metrics=DriverMetrics(batches=1, waits_for_input=True, pending_records=0))
+        assert rows.noted[-1] == ("progress", "job", 4, NOW_MS, None)
+        rows.attempt.caught_up_at_ms = NOW_MS - 60_000
+        beat(rows, restored_at_ms=1, metrics=DriverMetrics(batches=1, waits_for_input=True, pending_records=6))
+        name, *values, figures = rows.noted[-1]
+        assert (name, values) == ("progress", ["job", 4, NOW_MS - 60_000])
+        assert figures["lag_records"] == 6
+
+
+class TestAttach:
+    def ask(self, rows: Rows, driver: DriverIdentity = DRIVER) -> Any:
+        return attach(rows.context, driver, AttachRequest(pid=7, host="here", spark_ui_url="http://here:4040"))
+
+    def test_an_active_attempt_gets_its_assignment_and_keeps_its_first_times(self, rows: Rows) -> None:
+        rows.job.hash_id, rows.job.skip_lost_records, rows.job.time_reset_after = "spark", True, 3
+        rows.attempt.restore_mode, rows.attempt.claim_mode = RestoreMode.REWIND, ClaimMode.CLAIM
+        rows.attempt.restore_from, rows.attempt.restore_id = "file:///s", "w"
+        rows.attempt.allow_non_restored_state = True
+        changes = {"parallelism": 2, "parameters": {"in": "/in"}, "batch_interval_ms": 40}
+        rows.revision.spec = {**rows.revision.spec, **changes}
+        rows.revision.artifact_id, rows.revision.libraries = "program", ["helpers.py"]
+        given = self.ask(rows).assignment
+        assert (given.job_id, given.job_name, given.attempt, given.revision) == ("job", "flights", 4, 2)
+        assert (given.spec.given(), given.store_url) == (rows.revision.spec, "file:///store")
+        assert (given.artifact_filename, given.artifact_sha256) == ("job.py", "a" * 64)
+        assert [library.filename for library in given.libraries] == ["helpers.py"]
+        assert (given.restore_mode, given.restore_from, given.restore_id) == ("rewind", "file:///s", "w")
+        assert (given.claim_mode, given.allow_non_restored_state) == ("claim", True)
+        assert given.next_checkpoint_id == 8
+        assert (given.skip_lost_records, given.time_reset_after, given.counters.input_records) == (True, 3, 6)
+        assert (rows.attempt.attached_at_ms, rows.attempt.assigned_at_ms) == (NOW_MS, NOW_MS)
+        assert (rows.attempt.heartbeat_at_ms, rows.rung) == (SHARED_MS, 1)
+        assert (rows.attempt.pid, rows.attempt.host, rows.attempt.spark_ui_url) == (7, "here", "http://here:4040")
+        rows.attempt.attached_at_ms = rows.attempt.assigned_at_ms = 1
+        self.ask(rows)
+        assert (rows.attempt.attached_at_ms, rows.attempt.assigned_at_ms, rows.rung) == (1, 1, 1)
+
+    @pytest.mark.parametrize(
+        ("phase", "is_near"), [(None, False), (ChangePhase.REQUESTED, False), (ChangePhase.SAVEPOINT, True)]
+    )
+    def test_a_standby_waits_and_asks_more_often_once_the_job_stands_still(
+        self, rows: Rows, phase: ChangePhase | None, is_near: bool
+    ) -> None:
+        rows.attempt.stage = AttemptStage.STANDBY
+        rows.change = None if phase is None else Operation(id="c", phase=phase)
+        answer = self.ask(rows)
+        assert (answer.decision, answer.assignment, rows.attempt.assigned_at_ms) == ("wait", None, None)
+        assert (answer.retry_after_ms < 100) is is_near
+        assert rows.attempt.heartbeat_at_ms == SHARED_MS
+
+    @pytest.mark.parametrize("driver", [DRIVER, DriverIdentity("other", 4, over=False)])
+    def test_an_attempt_that_is_over_or_unknown_is_sent_away(self, rows: Rows, driver: DriverIdentity) -> None:
+        rows.attempt.stage = AttemptStage.ENDED if driver is DRIVER else AttemptStage.ACTIVE
+        assert self.ask(rows, driver).decision == "exit"
+        assert (rows.attempt.attached_at_ms, rows.rung) == (None, 0)

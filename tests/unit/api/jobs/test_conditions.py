@@ -1,0 +1,127 @@
+"""The conditions of a job follow from its facts, each with its reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keyscale.api.jobs.conditions import JobFacts, conditions_of
+from keyscale.api.jobs.schemas.job import HealthItemAnswer
+from keyscale.api.lifecycle.current_report import SILENT_MS
+from keyscale.api.shapes import FailureAnswer
+from keyscale.db.repositories.overviews import LatestSnapshot
+from keyscale.vocabulary import AttemptStage, ConditionType, JobStatus, OperationKind
+
+if TYPE_CHECKING:
+    from keyscale.api.jobs.schemas.condition import ConditionAnswer
+
+NOW_MS = 1_000_000
+
+
+def attempt(**columns: Any) -> Any:
+    given = {
+        "number": 3,
+        "stage": AttemptStage.ACTIVE,
+        "driver_state": "RUNNING",
+        "created_at_ms": 1,
+        "restored_at_ms": 400,
+        "running_at_ms": 500,
+        "heartbeat_at_ms": NOW_MS - 10,
+    }
+    return SimpleNamespace(**{**given, **columns})
+
+
+FACTS = JobFacts(
+    status=JobStatus.RUNNING,
+    ended_at_ms=None,
+    attempt=attempt(),
+    failure=None,
+    health=[],
+    snapshot=LatestSnapshot(7, 600, 2, 3, 4),
+    operation=None,
+    lag_records=90,
+    lag_before=9,
+    caught_up_at_ms=700,
+    at_ms=NOW_MS,
+)
+
+
+def condition(type_: str, **facts: Any) -> ConditionAnswer:
+    found = {each.type: each for each in conditions_of(replace(FACTS, **facts))}
+    assert list(found) == list(ConditionType), "one of each type"
+    return found[ConditionType(type_)]
+
+
+def told(type_: str, **facts: Any) -> tuple[str, str, int | None]:
+    found = condition(type_, **facts)
+    assert found.message
+    return found.status, found.reason, found.since_ms
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, ("TRUE", "DRIVER_RUNS", 500)),
+        ({"status": JobStatus.RESCALING, "operation": OperationKind.RESCALE}, ("TRUE", "DRIVER_RUNS", 500)),
+        ({"attempt": attempt(heartbeat_at_ms=NOW_MS - SILENT_MS)}, ("UNKNOWN", "DRIVER_SILENT", NOW_MS - SILENT_MS)),
+        ({"attempt": attempt(driver_state=None, heartbeat_at_ms=None)}, ("FALSE", "DRIVER_STARTS", 1)),
+        ({"attempt": attempt(driver_state="RESTORING")}, ("FALSE", "DRIVER_STARTS", 1)),
+        ({"attempt": attempt(stage=AttemptStage.ENDED), "status": JobStatus.RESTARTING}, ("FALSE", "RESTARTING", None)),
+        ({"status": JobStatus.STOPPED, "ended_at_ms": 900}, ("FALSE", "STOPPED", 900)),
+        ({"status": JobStatus.CREATED, "attempt": None}, ("FALSE", "CREATED", None)),
+    ],
+)
+def test_a_job_runs_while_its_driver_reports_that_it_does(facts: dict[str, Any], expected: Any) -> None:
+    assert told("RUNNING", **facts) == expected
+
+
+def test_a_job_is_healthy_until_a_failure_or_a_fault_is_known() -> None:
+    failure = FailureAnswer(code="JOB_FUNCTION_FAILED", message="no such airport")
+    faults = [
+        HealthItemAnswer(code="SINK_UNAVAILABLE", message="sink", since_ms=20),
+        HealthItemAnswer(code="STATE_STORE_UNAVAILABLE", message="store", since_ms=10),
+    ]
+    assert told("HEALTHY") == ("TRUE", "NO_FAULT", None)
+    assert told("HEALTHY", health=faults) == ("FALSE", "STATE_STORE_UNAVAILABLE", 10)
+    assert condition("HEALTHY", health=faults).message == "sink; store"
+    assert told("HEALTHY", health=faults, failure=failure) == ("FALSE", "JOB_FUNCTION_FAILED", None)
+    ended = {"status": JobStatus.FAILED, "ended_at_ms": 900, "failure": failure}
+    assert told("HEALTHY", **ended) == ("FALSE", "JOB_FUNCTION_FAILED", 900)
+
+
+def test_a_job_is_restorable_from_its_first_snapshot_on() -> None:
+    assert told("RESTORABLE") == ("TRUE", "SNAPSHOT", 600)
+    assert told("RESTORABLE", snapshot=None) == ("FALSE", "NO_SNAPSHOT", None)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, ("FALSE", "CAUGHT_UP", 700)),
+        ({"caught_up_at_ms": None}, ("TRUE", "RECORDS_LEFT", 400)),
+        ({"caught_up_at_ms": None, "lag_records": None}, ("UNKNOWN", "NOT_COUNTED", None)),
+        ({"status": JobStatus.STOPPED}, ("UNKNOWN", "NOT_RUNNING", None)),
+        ({"attempt": attempt(heartbeat_at_ms=0)}, ("UNKNOWN", "NOT_RUNNING", None)),
+    ],
+)
+def test_a_job_catches_up_until_no_more_records_are_left_than_before_its_start(
+    facts: dict[str, Any], expected: Any
+) -> None:
+    assert told("CATCHING_UP", **facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({}, ("FALSE", "NO_OPERATION", None)),
+        ({"status": JobStatus.UPGRADING, "operation": OperationKind.UPGRADE}, ("TRUE", "UPGRADE", None)),
+        ({"status": JobStatus.SUBMITTING, "operation": OperationKind.START}, ("TRUE", "START", None)),
+        ({"status": JobStatus.RESTARTING}, ("TRUE", "RECOVERY", None)),
+        ({"status": JobStatus.FAILED}, ("FALSE", "NO_OPERATION", None)),
+    ],
+)
+def test_a_job_progresses_while_an_operation_changes_it(facts: dict[str, Any], expected: Any) -> None:
+    assert told("PROGRESSING", **cast("dict[str, Any]", facts)) == expected

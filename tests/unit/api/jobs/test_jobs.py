@@ -1,0 +1,272 @@
+"""A job is shown from the facts that belong to it, and a wrong specification is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from keyscale.api.access.principal import Principal
+from keyscale.api.errors import (
+    JobLimitError,
+    JobNotFoundError,
+    OutOfScopeError,
+    ParallelismInvalidError,
+    RequestInvalidError,
+    SecretUnknownError,
+    SparkConfNotAllowedError,
+)
+from keyscale.api.job_limits import JobLimits
+from keyscale.api.job_secrets import JobSecrets
+from keyscale.api.jobs import jobs
+from keyscale.api.jobs.jobs import check_parallelism, check_specification, job_answer, require_name
+from keyscale.api.jobs.schemas.job import AttemptSummaryAnswer
+from keyscale.db.job_scope import JobScope
+from keyscale.db.models import Job
+from keyscale.db.repositories import attempts
+from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
+from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import AttemptStage, ClaimMode, JobStatus, OperationKind, RestoreMode, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOW_MS = 1_000_000
+FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "no"}
+WISH = {
+    "id": "w",
+    "mode": "REWIND",
+    "location": "file:///s",
+    "claim_mode": "NO_CLAIM",
+    "allow_non_restored_state": True,
+}
+
+
+def attempt(metrics: DriverMetrics | None = None, **columns: Any) -> dict[str, Any]:
+    given = {
+        **dict.fromkeys(AttemptSummaryAnswer.model_fields),
+        "number": 3,
+        "revision": 2,
+        "stage": AttemptStage.ACTIVE,
+        "cause": "start",
+        "parallelism": 4,
+        "driver_state": "RUNNING",
+        "created_at_ms": 1,
+        "running_at_ms": 500,
+        "heartbeat_at_ms": NOW_MS - 10,
+        "totals_before": {"input_records": 7, "lag_records": 3, "lag_records_at_ms": 4},
+        "restore_id": None,
+    }
+    reported = None if metrics is None else metrics.model_dump()
+    return {**given, "metrics": reported, **columns}
+
+
+def overview(run: dict[str, Any] | None, job: dict[str, Any] | None = None, **facts: Any) -> JobOverview:
+    row = {
+        **dict.fromkeys(jobs._STATUS_FIELDS),
+        "id": "job",
+        "name": "flights",
+        "status": JobStatus.RUNNING,
+        "desired": "RUNNING",
+        "max_parallelism": 8,
+        "hash_id": "spark",
+        "labels": {},
+        "store_url": "file:///store",
+        "created_at_ms": 1,
+        "restarts": 0,
+        "restore": None,
+        "failure": None,
+        **(job or {}),
+    }
+    revision = {"spec": JobSpec(artifact_id="program", parallelism=4).given(), "number": 2}
+    given = {
+        "artifact_name": "program",
+        "artifact_version": 6,
+        "operation_id": None,
+        "operation_kind": None,
+        "checkpoint": None,
+        "savepoint": None,
+    }
+    return JobOverview(job=row, revision=revision, attempt=run, **{**given, **facts})
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(jobs, "shared_now_ms", lambda: NOW_MS)
+
+    def show(found: JobOverview | None, unlaunched: Sequence[Any] = ()) -> Any:
+        monkeypatch.setattr(jobs.overviews, "find", lambda _, reference: found if reference == "job" else None)
+        monkeypatch.setattr(attempts, "list_unlaunched", lambda _: unlaunched)
+        answer = job_answer(cast("Any", None), Job(id="job"))
+        wait = jobs.waits_of(cast("Any", None), [cast("Any", found)]).get("job")
+        whole = answer.model_dump()
+        if answer.status.attempt is not None:
+            whole["status"]["attempt"].pop("metrics")
+        assert jobs._summary(cast("Any", found), NOW_MS, wait).model_dump() == whole
+        return answer
+
+    return show
+
+
+def test_a_job_of_which_nothing_is_found_does_not_exist(shown: Any) -> None:
+    with pytest.raises(JobNotFoundError):
+        shown(None)
+
+
+def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:
+    answer = shown(overview(None, {"status": JobStatus.CREATED, "restore": WISH}, artifact_version=9))
+    assert (answer.status.attempt, answer.status.failure, answer.status.health, answer.status.running_since_ms) == (
+        None,
+        None,
+        [],
+        None,
+    )
+    assert (answer.status.artifact_name, answer.status.artifact_version, answer.revision) == ("program", 9, 2)
+    assert (answer.status.restore.mode, answer.status.restore.claim_mode) == (RestoreMode.REWIND, ClaimMode.NO_CLAIM)
+    assert (answer.metrics.input_records, answer.metrics.state_size) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "changed", "places"),
+    [
+        ({"driver_state": None}, {}, ["in place 2 of 3"]),
+        ({"driver_state": None, "launched_at_ms": 5}, {}, []),
+        ({}, {}, []),
+        ({}, {"operation_id": "c", "operation_kind": OperationKind.RESCALE}, ["in place 2 of 3"]),
+    ],
+)
+def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
+    shown: Any, columns: dict[str, Any], changed: dict[str, Any], places: list[str]
+) -> None:
+    stage = AttemptStage.STANDBY if changed else AttemptStage.ACTIVE
+    unlaunched = [("younger", 1, stage, 100, 9), ("job", 4, stage, 100, 8), ("older", 1, stage, 100, 7)]
+    health = shown(overview(attempt(**columns), **changed), unlaunched).status.health
+    assert [(item.code, item.since_ms) for item in health] == [("START_WAITS", 100)] * len(places)
+    assert all(place in item.message for place, item in zip(places, health, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_pending"),
+    [
+        ({"restore_id": "w", "restored_at_ms": 5}, False),
+        ({"restore_id": "w", "restored_at_ms": None}, True),
+        ({"restore_id": "earlier", "restored_at_ms": 5}, True),
+    ],
+)
+def test_a_restore_is_pending_until_an_attempt_has_carried_it_out(
+    shown: Any, columns: dict[str, Any], is_pending: bool
+) -> None:
+    answer = shown(overview(attempt(**columns), {"restore": WISH}))
+    assert (answer.status.restore is not None) is is_pending
+
+
+@pytest.mark.parametrize(
+    ("stage", "status", "expected"),
+    [
+        (AttemptStage.ACTIVE, JobStatus.RUNNING, 500),
+        (AttemptStage.ACTIVE, JobStatus.STOPPED, None),
+        (AttemptStage.ENDED, JobStatus.RESTARTING, None),
+    ],
+)
+def test_a_job_runs_since_its_active_attempt_does(
+    shown: Any, stage: AttemptStage, status: JobStatus, expected: int | None
+) -> None:
+    assert shown(overview(attempt(stage=stage), {"status": status})).status.running_since_ms == expected
+
+
+def test_the_fault_of_a_driver_is_shown_while_the_attempt_is_active_and_the_jobs_own_failure_comes_first(
+    shown: Any,
+) -> None:
+    failing = DriverMetrics(
+        last_failure=Failure(**FAILURE), failures=FailureHistory(count=1, times_ms=[100]), store_away_since_ms=9
+    )
+    answer = shown(overview(attempt(failing)))
+    assert (answer.status.failure.code, [item.since_ms for item in answer.status.health]) == (
+        "JOB_FUNCTION_FAILED",
+        [9],
+    )
+    assert shown(overview(attempt(failing, last_commit_at_ms=100))).status.failure is None
+    ended = shown(overview(attempt(failing, stage=AttemptStage.ENDED)))
+    assert (ended.status.failure, ended.status.health) == (None, [])
+    own = {"failure": {"code": "OWN", "message": "own"}}
+    assert shown(overview(attempt(failing), own)).status.failure.code == "OWN"
+
+
+@pytest.mark.parametrize(("checkpoint", "savepoint", "size"), [(8, 7, 80), (7, 8, 80), (7, None, 70), (None, 8, 80)])
+def test_the_state_has_the_size_of_the_newest_snapshot_and_the_checkpoint_stays_a_checkpoint(
+    shown: Any, checkpoint: int | None, savepoint: int | None, size: int
+) -> None:
+    def latest(number: int | None) -> LatestSnapshot | None:
+        return None if number is None else LatestSnapshot(number, 1, 2, 3, 10 * number)
+
+    answer = shown(overview(attempt(), checkpoint=latest(checkpoint), savepoint=latest(savepoint)))
+    assert answer.metrics.state_size == size
+    assert (answer.status.latest_checkpoint and answer.status.latest_checkpoint.id) == checkpoint
+
+
+@pytest.mark.parametrize(("age_ms", "is_current"), [(14_999, True), (15_000, False)])
+def test_rates_are_shown_while_the_report_is_current_and_counters_always(
+    shown: Any, age_ms: int, is_current: bool
+) -> None:
+    report = DriverMetrics(batches=1, input_records=5, input_records_per_second=2.0, pending_records=6)
+    figures = shown(overview(attempt(report, heartbeat_at_ms=NOW_MS - age_ms))).metrics
+    assert figures.input_rate == (2.0 if is_current else None)
+    assert (figures.input_records, figures.lag_records, figures.lag_records_at_ms) == (12, 6, NOW_MS - age_ms)
+
+
+@pytest.mark.parametrize("kind", [OperationKind.RESCALE, OperationKind.START])
+def test_the_operation_in_progress_is_shown(shown: Any, kind: OperationKind) -> None:
+    answer = shown(overview(attempt(), operation_id="c", operation_kind=kind))
+    assert (answer.status.operation.id, answer.status.operation.kind) == ("c", kind)
+
+
+@pytest.mark.parametrize(("parallelism", "is_taken"), [(0, False), (1, True), (8, True), (9, False)])
+def test_a_parallelism_is_from_1_to_the_max_parallelism(parallelism: int, is_taken: bool) -> None:
+    if is_taken:
+        check_parallelism(parallelism, 8)
+    else:
+        with pytest.raises(ParallelismInvalidError):
+            check_parallelism(parallelism, 8)
+
+
+def test_a_name_is_in_the_users_scope_and_is_not_like_an_id() -> None:
+    everybody = Principal("id", "ann", Role.OPERATOR)
+    require_name(everybody, "a" * 31, {})
+    require_name(everybody, "g" * 32, {})
+    with pytest.raises(RequestInvalidError):
+        require_name(everybody, "a" * 32, {})
+    of_team = Principal("id", "ann", Role.OPERATOR, JobScope(frozenset({"flights"}), {"team": "a"}))
+    require_name(of_team, "flights", {})
+    require_name(of_team, "other", {"team": "a"})
+    with pytest.raises(OutOfScopeError):
+        require_name(of_team, "other", {"team": "b"})
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({}, None),
+        ({"parallelism": 9}, ParallelismInvalidError),
+        ({"parallelism": 5}, JobLimitError),
+        ({"spark_conf": {"spark.driver.extraJavaOptions": "-x"}}, SparkConfNotAllowedError),
+        ({"spark_conf": {"spark.driver.memory": "3g"}}, JobLimitError),
+        ({"secrets": ["ORDERS"]}, None),
+        ({"secrets": ["ORDERS", "GONE"]}, SecretUnknownError),
+    ],
+)
+def test_a_specification_that_no_job_may_have_is_refused(change: dict[str, Any], error: type[Exception] | None) -> None:
+    settings = SimpleNamespace(
+        spark_conf_allowed=frozenset(),
+        job_limits=JobLimits(parallelism_max=4, memory_bytes_max=2 << 30),
+        job_secrets=JobSecrets({"KEYSCALE_JOB_SECRET_ORDERS": "x"}),
+    )
+    context = cast("Any", SimpleNamespace(settings=settings))
+    given = {"artifact_id": "program", "parallelism": 4, "max_parallelism": 8, **change}
+    spec = JobSpec.model_validate(given)
+    if error is None:
+        check_specification(context, spec)
+    else:
+        with pytest.raises(error):
+            check_specification(context, spec)

@@ -1,0 +1,198 @@
+"""What Prometheus gets of jobs: in its own form and units, of known values only, and bounded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from keyscale.api.control_plane.own_metrics import NO_ROUTE, OwnMetrics
+from keyscale.api.lifecycle.job_totals import added_totals
+from keyscale.api.metrics import scrape
+from keyscale.db.repositories.scrapes import JobFacts, Snapshot
+from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.metrics import CONTROL_PLANE, DRIVER, FIGURES, JOB_COUNTERS, OBSERVED, OPERATOR, SINK, SUBTASK, of_scope
+from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus
+
+NOW_MS = 1_000_000
+REPORT: dict[str, Any] = DriverMetrics.model_validate(
+    {
+        "batches": 4,
+        "input_batches": 3,
+        "input_records": 100,
+        "output_records": 90,
+        "input_records_per_second": 12.5,
+        "processed_records_per_second": 80.0,
+        "batch_duration_ms": 250.0,
+        "busy_ratio": 0.5,
+        "pending_records": 7,
+        "lag_growth": -1.5,
+        "lost_records": 2,
+        "operators": [
+            {
+                "uid": 'to"tals\\',
+                "read_records": 100,
+                "read_records_per_second": 1.0,
+                "write_records_per_second": 1.0,
+                "late_records": 3,
+                "dead_letters": 1,
+                "watermark_ms": 900_000,
+                "watermark_lag_ms": 100_000,
+                "event_time_lag_ms": 1500,
+                "subtasks": [
+                    {"index": 0, "busy_ratio": 0.25, "state_bytes": 10},
+                    {"index": 1, "busy_ratio": 0.75, "state_bytes": 30},
+                ],
+            },
+            {"uid": "windows", "event_time_lag_ms": -5, "watermark_ms": 2**63 - 1},
+        ],
+        "sinks": [{"uid": "table", "dead_letters": 4}],
+    }
+).model_dump()
+
+
+def job(**facts: Any) -> JobFacts:
+    known = JobFacts(
+        id="1f",
+        name="orders",
+        status=JobStatus.RUNNING,
+        desired=DesiredState.RUNNING,
+        restarts=2,
+        checkpoints={"interval_ms": 10_000},
+        stage=AttemptStage.ACTIVE,
+        driver_state="RUNNING",
+        running_at_ms=NOW_MS - 60_000,
+        totals_before={"input_records": 1000, "late_records": 5},
+        heartbeat_at_ms=NOW_MS - 1000,
+        metrics=REPORT,
+        completed=Snapshot(7, NOW_MS - 20_000, 300, 1024, 4096),
+        failed=None,
+        downtime_ms=2500,
+    )
+    return known._replace(**facts)
+
+
+def samples(*jobs: JobFacts) -> dict[str, float]:
+    """The samples of jobs, by name and the labels beside the job's own."""
+    found = {}
+    for family in text_string_to_metric_families(scrape.of_jobs(jobs, NOW_MS)):
+        for sample in family.samples:
+            more = [value for name, value in sample.labels.items() if name not in {"job_id", "job_name"}]
+            found[" ".join([sample.name, *more])] = sample.value
+    return found
+
+
+def test_values_have_the_units_of_prometheus() -> None:
+    found = samples(job())
+    assert found["keyscale_job_batch_duration_seconds"] == 0.25
+    assert found["keyscale_job_lag_seconds"] == 1.5
+    assert found["keyscale_job_lag_records"] == 7
+    assert found["keyscale_job_watermark_timestamp_seconds"] == 900
+    assert found["keyscale_job_last_checkpoint_age_seconds"] == 20
+    assert found["keyscale_job_last_checkpoint_duration_seconds"] == 0.3
+    assert found["keyscale_job_state_bytes"] == 4096
+    assert found["keyscale_job_last_operation_downtime_seconds"] == 2.5
+    assert found["keyscale_job_restarts_total"] == 2
+    assert found["keyscale_job_status RUNNING"] == 1
+
+
+def test_every_declared_metric_of_a_job_is_there_and_said_what_it_is() -> None:
+    text = scrape.of_jobs([job()], NOW_MS)
+    expected = {
+        metric.prometheus for metric in of_scope(OBSERVED, DRIVER, OPERATOR, SINK, SUBTASK) if metric.is_scraped
+    }
+    expected |= {metric.job_prometheus for metric in JOB_COUNTERS}
+    expected |= {metric.prometheus for metric in FIGURES if metric not in JOB_COUNTERS}
+    for name in expected:
+        assert f"\n# HELP {name} " in f"\n{text}"
+        assert f"\n{name}{{" in text
+
+
+@pytest.mark.parametrize("before", [None, {"input_records": 1000, "late_records": 5, "dead_letters": 9}])
+@pytest.mark.parametrize("in_log", [None, {"input_records": 5000, "output_records": 1, "late_records": 2}])
+def test_counters_are_those_of_the_api(before: dict[str, int] | None, in_log: dict[str, int] | None) -> None:
+    report = DriverMetrics.model_validate({**REPORT, "counters": in_log})
+    totals = added_totals(before, report)
+    found = samples(job(metrics=report.model_dump(), totals_before=before))
+    assert {metric.name: found[metric.job_prometheus] for metric in JOB_COUNTERS} == totals
+
+
+@pytest.mark.parametrize(
+    "facts", [{"stage": AttemptStage.ENDED}, {"driver_state": "RESTORING"}, {"heartbeat_at_ms": NOW_MS - 15_000}]
+)
+def test_a_job_that_does_not_run_has_totals_and_no_rate(facts: dict[str, Any]) -> None:
+    found = samples(job(**facts))
+    assert (found["keyscale_job_up"], found["keyscale_job_wanted"]) == (0, 1)
+    assert found["keyscale_job_input_records_total"] == 1100
+    assert "keyscale_job_input_records_per_second" not in found
+    assert samples(job())["keyscale_job_up"] == 1
+
+
+def test_the_last_checkpoint_of_a_job_without_one_is_as_old_as_its_driver_runs() -> None:
+    assert samples(job(completed=None))["keyscale_job_last_checkpoint_age_seconds"] == 60
+    assert "keyscale_job_last_checkpoint_age_seconds" not in samples(job(completed=None, running_at_ms=None))
+    stopped = job(status=JobStatus.STOPPED, desired=DesiredState.STOPPED)
+    assert "keyscale_job_last_checkpoint_age_seconds" not in samples(stopped)
+
+
+@pytest.mark.parametrize(("failed_id", "has_failed"), [(None, 0), (6, 0), (8, 1)])
+def test_a_checkpoint_that_failed_after_the_last_completed_one_is_told(failed_id: int | None, has_failed: int) -> None:
+    failed = None if failed_id is None else Snapshot(failed_id, None, 0, 0, 0)
+    assert samples(job(failed=failed))["keyscale_job_last_checkpoint_failed"] == has_failed
+
+
+def test_a_job_that_does_not_set_the_interval_of_checkpoints_has_none_here() -> None:
+    assert "keyscale_job_checkpoint_interval_seconds" not in samples(job(checkpoints=None))
+    assert samples(job())["keyscale_job_checkpoint_interval_seconds"] == 10
+
+
+def test_subtasks_are_told_by_their_extremes_and_text_of_jobs_is_escaped() -> None:
+    found = samples(job())
+    uid = 'to"tals\\'
+    assert found[f"keyscale_subtask_busy_ratio {uid} min"] == 0.25
+    assert found[f"keyscale_subtask_busy_ratio {uid} max"] == 0.75
+    assert not any("keyscale_subtask_busy_ratio windows" in name for name in found)
+
+
+def test_implausible_numbers_of_a_driver_are_left_out() -> None:
+    found = samples(job())
+    assert "keyscale_operator_event_time_lag_seconds windows" not in found
+    assert "keyscale_operator_watermark_timestamp_seconds windows" not in found
+
+
+def test_a_job_with_very_many_operators_does_not_fill_prometheus() -> None:
+    many = {**REPORT, "operators": [{"uid": f"o{number}", "read_records": 1} for number in range(1000)]}
+    found = [name for name in samples(job(metrics=many)) if name.startswith("keyscale_operator_read_records_total")]
+    assert len(found) == scrape.PARTS_MAX
+
+
+def test_requests_are_counted_by_route_and_paths_that_no_route_has_together() -> None:
+    metrics = OwnMetrics()
+    shown = {"method": "GET", "path": "/v1/jobs/1f", "route": SimpleNamespace(path="/jobs/{job_id}")}
+    unknown = {"method": "GET", "path": "/v1/any-1"}
+    for scope, status, is_stream in (
+        (shown, 200, False),
+        (shown, 200, True),
+        (unknown, 404, False),
+        ({**shown, "method": "BREW"}, 405, False),
+    ):
+        metrics.note_request(cast("Any", scope), status, 0.02, is_stream=is_stream)
+    found = {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(metrics.text())
+        for sample in family.samples
+    }
+    assert found["keyscale_requests_total", "GET", "/v1/jobs/{job_id}", "200"] == 2
+    assert found["keyscale_requests_total", NO_ROUTE, NO_ROUTE, "404"] == 1
+    assert found["keyscale_requests_total", NO_ROUTE, "/v1/jobs/{job_id}", "405"] == 1
+    assert found["keyscale_request_duration_seconds_count", "/v1/jobs/{job_id}"] == 2, "a stream has no duration"
+
+
+def test_every_counter_of_the_control_plane_can_be_counted() -> None:
+    metrics = OwnMetrics()
+    for metric in of_scope(CONTROL_PLANE):
+        if metric.kind == "counter":
+            metrics.count(metric.name, *("x" for _ in metric.labels))
+            assert f"{metric.prometheus}{{" in metrics.text() or f"{metric.prometheus} 1.0" in metrics.text()

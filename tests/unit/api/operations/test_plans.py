@@ -1,0 +1,82 @@
+"""The decisions of a plan: the specification after a change, the settings that it touches, the downtime to expect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.job_spec import changed
+from keyscale.api.operations.plans import downtime, settings_changed
+from keyscale.jobs.protocol.specification import JobSpec
+
+
+def present() -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "artifact_id": "first",
+            "parallelism": 2,
+            "parameters": {"input": "/in", "password": "old-secret", "db": {"secret": "DB"}},
+            "secrets": ["DB"],
+            "spark_conf": {"spark.executor.memory": "1g"},
+            "checkpoints": {"interval_ms": 1000, "retained_count": 3},
+            "restart": {"type": "none"},
+            "batch_interval_ms": 50,
+        }
+    )
+
+
+def after(**fields: Any) -> JobSpec:
+    return changed(present(), fields)
+
+
+def test_fields_that_are_not_given_stay_as_they_are() -> None:
+    assert settings_changed(present(), after(), runs=True) == []
+
+
+def test_null_takes_a_restart_strategy_and_a_batch_interval_away() -> None:
+    new = after(restart=None, batch_interval_ms=None)
+    assert (new.restart, new.batch_interval_ms) == (None, None)
+
+
+def test_changed_settings_are_named_one_by_one_and_secrets_are_masked() -> None:
+    found = settings_changed(
+        present(), after(parallelism=4, parameters={"password": "new-secret", "db": "plain"}), runs=True
+    )
+    assert [(each.name, each.before, each.after) for each in found] == [
+        ("parallelism", "2", "4"),
+        ("parameters.db", "secret DB", "plain"),
+        ("parameters.password", "*****", "*****"),
+    ]
+
+
+def test_artifacts_are_shown_by_name_and_version_and_a_deleted_artifact_by_its_id() -> None:
+    known, gone = "a" * 32, "b" * 32
+    names = {"second": "flights version 2", known: "shapes version 1"}
+    found = settings_changed(present(), after(artifact_id="second", libraries=[known, gone]), runs=True, names=names)
+    assert [(each.name, each.before, each.after) for each in found] == [
+        ("artifact_id", "first", "flights version 2"),
+        ("libraries", "", f"shapes version 1, {gone}"),
+    ]
+    [named_alike] = settings_changed(present(), after(parameters={"input": "second"}), runs=True, names=names)
+    assert named_alike.after == "second"
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_only_a_running_job_is_restarted_for_a_setting(runs: bool) -> None:
+    [setting] = settings_changed(present(), after(parallelism=4), runs=runs)
+    assert setting.needs_restart == runs
+
+
+def test_settings_that_a_driver_follows_need_no_restart_and_cost_no_downtime() -> None:
+    checkpoints = {"interval_ms": 5000, "min_pause_ms": 9, "retained_count": 2, "store_outage_max_ms": 9}
+    new = after(checkpoints=checkpoints, restart=None, batch_interval_ms=9, spark_conf={"spark.a": "b"})
+    needing = {each.name for each in settings_changed(present(), new, runs=True) if each.needs_restart}
+    assert needing == {"checkpoints.store_outage_max_ms", "spark_conf.spark.a"}
+    assert downtime([900], runs=True, restarts=False).expected_ms == 0
+
+
+def test_the_downtime_to_expect_is_the_median_of_the_last_changes_or_says_why_there_is_none() -> None:
+    assert downtime([900, 100, 200], runs=True, restarts=True).expected_ms == 200
+    assert downtime([], runs=True, restarts=True).reason == "no change of this kind was made while the job ran"
+    assert downtime([100], runs=False, restarts=True).expected_ms is None

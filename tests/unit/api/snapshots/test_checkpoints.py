@@ -1,0 +1,139 @@
+"""A checkpoint is shown by operator and subtask, and many of them by their distributions."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyscale.api.snapshots import checkpoints as service
+from keyscale.api.snapshots.checkpoints import _operator, answer_of, quantile, spread, summarize
+from keyscale.db.models import Checkpoint, CheckpointSubtask
+from keyscale.db.repositories.attempts import Restores
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1), st.floats(0, 1))
+def test_a_quantile_is_between_the_extremes_and_grows_with_its_fraction(values: list[int], fraction: float) -> None:
+    ordered = sorted(values)
+    assert ordered[0] <= quantile(ordered, fraction) <= ordered[-1]
+    assert quantile(ordered, fraction) <= quantile(ordered, min(1.0, fraction + 0.1))
+
+
+@given(st.lists(st.integers(0, 10**9), min_size=1))
+def test_the_median_is_the_median(values: list[int]) -> None:
+    assert summarize(values).p50 == pytest.approx(statistics.median(values))
+
+
+def test_without_values_every_result_is_zero() -> None:
+    assert set(summarize([]).model_dump().values()) == {0}
+    assert spread([]).model_dump() == {"min": 0, "max": 0, "avg": 0}
+
+
+def test_the_distribution_of_values_has_their_extremes_and_their_quantiles() -> None:
+    found = summarize([4, 1, 3, 2])
+    assert (found.min, found.max, found.avg, found.p50) == (1, 4, 2, 2.5)
+    many = summarize(range(1, 1000))
+    assert (many.p90, many.p95, many.p99, many.p999) == (900, 950, 990, 999)
+    assert spread([5, 1, 3]).model_dump() == {"min": 1, "max": 5, "avg": 3}
+
+
+COMPLETED, FAILED, IN_PROGRESS = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED, CheckpointStatus.IN_PROGRESS
+
+
+def part(number: int, status: CheckpointStatus = COMPLETED, **columns: Any) -> CheckpointSubtask:
+    given = {
+        "ack_timestamp": 100 + number,
+        "end_to_end_duration": 1,
+        "sync_duration": 2,
+        "async_duration": 3,
+        "start_delay": 4,
+        "checkpointed_size": 5,
+        "state_size": 10 * number,
+        "distinct_size": None,
+        "entries": 7,
+        "key_group_start": number,
+        "key_group_end": number + 1,
+        "files": 8,
+        "key_group_entries": [9],
+        "key_group_bytes": [6],
+    }
+    return CheckpointSubtask(operator_uid="count", subtask=number, status=status, **{**given, **columns})
+
+
+def test_each_value_of_a_subtask_is_shown_as_itself() -> None:
+    [shown] = _operator("count", [part(3)], 90).subtasks
+    assert (shown.index, shown.status, shown.ack_timestamp, shown.end_to_end_duration) == (3, COMPLETED, 103, 1)
+    assert (shown.checkpoint.sync, shown.checkpoint.async_, shown.start_delay) == (2, 3, 4)
+    assert (shown.checkpointed_size, shown.state_size, shown.entries, shown.files) == (5, 30, 7, 8)
+    assert (shown.key_group_start, shown.key_group_end) == (3, 4)
+    assert (shown.key_group_entries, shown.key_group_bytes) == ([9], [6])
+
+
+def test_an_operator_is_the_sum_of_its_subtasks_and_its_summary_is_of_those_that_have_answered() -> None:
+    late = part(4, IN_PROGRESS, ack_timestamp=None, state_size=1000)
+    shown = _operator("count", [part(1), part(3, distinct_size=2, sync_duration=8), late], 90)
+    assert (shown.status, shown.latest_ack_timestamp, shown.end_to_end_duration) == (IN_PROGRESS, 103, 13)
+    assert (shown.checkpointed_size, shown.state_size, shown.entries) == (15, 1012, 21)
+    assert (shown.num_subtasks, shown.num_acknowledged_subtasks) == (3, 2)
+    summary = shown.summary
+    assert (summary.state_size.min, summary.state_size.max) == (10, 30)
+    assert (summary.checkpoint_duration.sync.max, summary.checkpoint_duration.async_.max) == (8, 3)
+    assert (summary.start_delay.max, summary.end_to_end_duration.max, summary.entries.max) == (4, 1, 7)
+    assert summary.checkpointed_size.max == 5
+    assert _operator("count", [part(1, ack_timestamp=80)], 90).end_to_end_duration == 0
+    assert _operator("count", [late], 90).end_to_end_duration == 0
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ([COMPLETED, CheckpointStatus.SUBSUMED], COMPLETED),
+        ([COMPLETED, IN_PROGRESS], IN_PROGRESS),
+        ([COMPLETED, FAILED, IN_PROGRESS], FAILED),
+    ],
+)
+def test_an_operator_is_complete_with_all_of_its_subtasks_and_fails_with_one(
+    statuses: list[CheckpointStatus], expected: CheckpointStatus
+) -> None:
+    shown = _operator("count", [part(number, status) for number, status in enumerate(statuses)], 90)
+    assert shown.status is expected
+
+
+def test_a_checkpoint_that_is_no_longer_kept_is_shown_as_discarded() -> None:
+    given: dict[str, Any] = dict.fromkeys((column.name for column in Checkpoint.__table__.c), 1)
+    given |= {"external_path": "file:///c", "savepoint_id": "s", "failure_message": "no", "verification": None}
+    given["owner"] = SnapshotOwner.USER
+    for status in CheckpointStatus:
+        for is_savepoint in (False, True):
+            shown = answer_of(Checkpoint(**{**given, "status": status, "is_savepoint": is_savepoint}))
+            assert shown.discarded is (status in {CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
+            assert shown.checkpoint_type == ("SAVEPOINT" if is_savepoint else "CHECKPOINT")
+            assert (shown.id, shown.processed_data, shown.external_path) == (1, 1, "file:///c")
+            assert shown.owner is SnapshotOwner.USER
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "expected"),
+    [
+        (Checkpoint(checkpoint_id=7, is_savepoint=True), "file:///x/checkpoints/7", (7, True)),
+        (Checkpoint(checkpoint_id=7, is_savepoint=False), "file:///x/savepoints/7", (7, False)),
+        (None, "file:///x/savepoints/7", (0, True)),
+        (None, "file:///x/checkpoints/7", (0, False)),
+    ],
+)
+def test_the_latest_restore_is_shown_also_when_another_job_has_taken_the_snapshot(
+    monkeypatch: pytest.MonkeyPatch, source: Checkpoint | None, path: str, expected: tuple[int, bool]
+) -> None:
+    session: Any = None
+    found = Restores(count=4, newest_at_ms=50, newest_from=path)
+    monkeypatch.setattr(service.attempts, "restores", lambda _, job_id: {"job": found}.get(job_id))
+    monkeypatch.setattr(service.checkpoints, "find_by_path", lambda *key: {("job", path): source}[key[1:]])
+    count, shown = service._restores(session, "job")
+    assert shown is not None
+    assert (count, shown.restore_timestamp, shown.external_path) == (4, 50, path)
+    assert (shown.id, shown.is_savepoint) == expected
+    assert service._restores(session, "other") == (0, None)
