@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from keyscale import log_lines
 from keyscale.certificates import trusted_certificates
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.vocabulary import Role
@@ -148,6 +149,7 @@ class Settings:
     keep_attempts: int = 100
     keep_operations: int = 1000
     keep_event_days: int = 90
+    log_format: str = log_lines.TEXT
 
     @property
     def control_url(self) -> str:
@@ -220,6 +222,7 @@ class Settings:
                 _directory(source, "KEYSCALE_SPARK_JARS"),
             ),
             spark_conf_allowed=_words(source, "KEYSCALE_SPARK_CONF_ALLOWED"),
+            log_format=_log_format(source),
             spark_secret=source.get("KEYSCALE_SPARK_SECRET") or "",
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
@@ -371,3 +374,10 @@ def _group(name: str | None) -> int | None:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         raise SettingInvalidError(f"KEYSCALE_JOB_GROUP: the group {name} does not exist") from None
+
+
+def _log_format(source: Mapping[str, str]) -> str:
+    given = source.get(log_lines.FORMAT_VARIABLE) or log_lines.TEXT
+    if given not in log_lines.FORMATS:
+        raise SettingInvalidError(f"{log_lines.FORMAT_VARIABLE} must be {' or '.join(log_lines.FORMATS)}")
+    return given

@@ -15,6 +15,7 @@ from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH, LOADER_PROGRAM
 from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, without_switched_off
+from keyscale.log_lines import FORMAT_VARIABLE, JSON
 
 from ..job_spec import spec_of
 from ..libraries.library_cache import PlacedLibraries
@@ -40,6 +41,7 @@ SPARK_SECRET_VARIABLE = "_SPARK_AUTH_SECRET"  # noqa: S105 - Spark's name for it
 _INHERITED = (
     "HOME",
     "JAVA_HOME",
+    FORMAT_VARIABLE,
     SPARK_WITHOUT_VARIABLE,
     "KEYSCALE_SYNC_DIRECTORY",
     "KEYSCALE_SYNC_POINT",
@@ -129,6 +131,7 @@ def driver_command(
         **ClassArchive.of_environment().settings(),
         **(LOCAL_SETTINGS if stays_on_loopback(master) else {}),
         **authentication(settings, master),
+        **({"spark.log.structuredLogging.enabled": "true"} if settings.log_format == JSON else {}),
         **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
         "spark.driver.memory": settings.driver_memory,
         **spec_of(revision).spark_conf,

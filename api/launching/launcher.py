@@ -6,6 +6,7 @@ Also watches them, and kills their processes.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import platform
@@ -20,6 +21,7 @@ import psutil
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
 from keyscale.jobs.protocol.storable_text import is_storable
+from keyscale.log_lines import FIELDS_VARIABLE
 from keyscale.state.doors.paths import CONTROL_PLANES
 
 from ..access.tokens import attempt_token, token_sha256
@@ -45,7 +47,7 @@ from .run_files import read_text
 from .shared_snapshots import let_delete, member_of_readers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -142,6 +144,7 @@ class Launcher:
         brought: JobLibraries,
         granted: Grant,
         record: JobRecord,
+        log_fields: Mapping[str, object],
     ) -> None:
         """Starts an attempt's driver, after the job's record is in the store.
 
@@ -154,6 +157,7 @@ class Launcher:
             brought: The libraries of the attempt's revision.
             granted: The job's rights to the objects of the store.
             record: The job's definition, for a lost database.
+            log_fields: The fields of the driver's log lines.
 
         Raises:
             StoreUnavailableError: The record cannot be stored.
@@ -185,6 +189,7 @@ class Launcher:
         command = driver_command(self._settings, job, revision, attempt, work, libraries=libraries)
         environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
         environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
+        environment[FIELDS_VARIABLE] = json.dumps(log_fields)
         process: subprocess.Popen[bytes] | None = None
         run = _run_name(job.id, attempt.number)
         environment |= self.enclosures.variables(run)

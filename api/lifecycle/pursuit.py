@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from keyscale import syncpoint
 from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away
-from keyscale.db.repositories import attempts, checkpoints, jobs, operations, revisions
+from keyscale.db.repositories import attempts, checkpoints, events, jobs, operations, revisions
+from keyscale.log_lines import log_fields
 from keyscale.vocabulary import CommandStatus, RestoreMode
 
 from ..errors import LeadershipLostError, PlanTimeoutError, StoreUnavailableError
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Job
+    from keyscale.db.models import Attempt, Job
     from keyscale.db.repositories.job_signs import JobSign
     from keyscale.state.doors.catalogue import JobCounters
 
@@ -117,6 +118,10 @@ class Pursuit:
         Raises:
             LeadershipLostError: Another replica leads; nothing was written.
         """
+        with log_fields(job=job_id):
+            return self._take_steps(job_id)
+
+    def _take_steps(self, job_id: str) -> Waiting | None:
         for _ in range(_STEPS_MAX):
             if self._is_closing():
                 return None
@@ -269,8 +274,9 @@ class Pursuit:
             brought = libraries_of(session, revision.libraries)
             granted = grant_of(job, attempts.restored_from(session, job_id))
             record = record_of(session, job, revision, attempt)
+            fields = _log_fields(session, attempt)
         _reach(step, "recorded")
-        launcher.launch(job, revision, attempt, brought, granted, record)
+        launcher.launch(job, revision, attempt, brought, granted, record, fields)
         return True
 
     def _check_savepoint(self, job_id: str, step: steps.CheckSavepoint) -> bool:
@@ -344,6 +350,21 @@ class Pursuit:
                 JobTransaction(session, job),
             )
         return True
+
+
+def _log_fields(session: Session, attempt: Attempt) -> dict[str, object]:
+    """Returns the fields of the log lines of an attempt's driver.
+
+    They name the operation that has started the attempt, and its request.
+    """
+    operation = operations.running(session, attempt.job_id)
+    known = {
+        "job": attempt.job_id,
+        "attempt": attempt.number,
+        "operation": None if operation is None else operation.id,
+        "request_id": None if operation is None else events.request_of(session, attempt.job_id, operation.id),
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 class _Done:

@@ -118,6 +118,7 @@ def _parts(message: Message) -> Iterator[Message]:
 
 def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
     # Pages and drivers read and report every second: successful requests without changes are not logged.
+    path = scope.get("path_params", {})
     is_routine = scope["method"] in {"GET", "HEAD"} or scope["path"].startswith("/driver/")
     logger.log(
         logging.DEBUG if is_routine and status < 400 else logging.INFO,
@@ -128,5 +129,5 @@ def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
         duration_s * 1000,
         origin.address,
         origin.actor or "nobody",
-        extra={"status": status},
+        extra={"status": status, "job": path.get("job_id"), "operation": path.get("operation_id")},
     )

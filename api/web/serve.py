@@ -26,6 +26,7 @@ from keyscale.db.errors import DatabaseError
 from keyscale.db.job_scope import EVERYTHING
 from keyscale.db.migrate import migrate
 from keyscale.db.repositories import tokens
+from keyscale.log_lines import configure_logging
 from keyscale.vocabulary import Role
 
 from ..access.tokens import new_token, token_sha256
@@ -62,10 +63,8 @@ _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def main() -> int:
     """Runs until SIGTERM or SIGINT; drivers run on. Returns the exit code."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(RequestIdFilter())
     line = "%(asctime)s %(levelname)s %(name)s [%(request_id)s]: %(message)s"
-    logging.basicConfig(level=logging.INFO, handlers=[handler], format=line)
+    configure_logging(os.environ, line, RequestIdFilter())
     logging.getLogger("alembic").setLevel(logging.WARNING)
     limit_lines_of_refusals()
     for number in _ENDING_SIGNALS:

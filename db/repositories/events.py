@@ -182,3 +182,9 @@ def _ids_of_scope(session: Session, scope: JobScope, page: PageRequest) -> Selec
     newest_of_job = part.order_by(Event.id.desc()).limit(page.limit + 1).lateral()
     of_jobs = select(newest_of_job.c.id).select_from(chosen.join(newest_of_job, true()))
     return of_jobs.order_by(newest_of_job.c.id.desc()).limit(page.limit + 1)
+
+
+def request_of(session: Session, job_id: str, operation_id: str) -> str | None:
+    """Returns the id of the request that has begun an operation."""
+    of_operation = (Event.job_id == job_id, Event.details["operation_id"].astext == operation_id)
+    return session.scalars(select(Event.request_id).where(*of_operation).order_by(Event.id).limit(1)).first()

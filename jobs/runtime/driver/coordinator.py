@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
+from keyscale.log_lines import log_fields
 from keyscale.state.doors.commits import FencedError
 from keyscale.vocabulary import CommandKind, DriverState
 
@@ -155,7 +156,8 @@ class Coordinator:
                 continue
             if command is None:
                 return
-            self._execute_command(command)
+            with log_fields(operation=command.id.rpartition(":")[2]):
+                self._execute_command(command)
 
     def _tick(self) -> None:
         now = time.monotonic()

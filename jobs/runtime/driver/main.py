@@ -23,6 +23,8 @@ Environment:
     KEYSCALE_ASSIGNMENT_FILE: instead of a control plane, a file with an `Assignment` as JSON (see channel.py for the
         directory in which commands are read and reports are written).
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
+    KEYSCALE_LOG_FORMAT: `text` or `json`, the form of log lines; KEYSCALE_LOG_FIELDS: a JSON object with fields of all
+        lines.
     KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to switch off, separated by commas (see docs/spark-internals.md).
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, for s3://.
     KEYSCALE_STORE_CREDENTIALS_RENEWED, instead of the keys: the control plane grants credentials for the job's own
@@ -70,6 +72,7 @@ from keyscale.jobs.runtime.errors import (
     DriverEnvironmentError,
 )
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp
+from keyscale.log_lines import configure_logging, worker_variables
 from keyscale.state.doors.objects import open_store
 from keyscale.vocabulary import DriverState
 
@@ -141,9 +144,7 @@ class DriverEnvironment:
 
 def main() -> int:
     """Runs the driver; returns its exit code."""
-    logging.basicConfig(
-        level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
-    )
+    configure_logging(os.environ, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
@@ -158,6 +159,7 @@ def main() -> int:
         # Spark puts it before the path that a worker inherits from its executor. As a setting for executors it would
         # replace that path, from which they import Keyscale.
         spark.sparkContext.environment["PYTHONPATH"] = path
+    spark.sparkContext.environment.update(worker_variables(os.environ))
     with contextlib.closing(environment.channel()) as channel:
         access = StoreAccess.of(channel, os.environ)
         request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)

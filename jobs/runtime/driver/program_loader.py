@@ -47,6 +47,7 @@ from keyscale.jobs.secret import Secret
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.jobs.spark_internals.source_inputs import kinds_of
 from keyscale.jobs.streams.environment import StreamEnvironment
+from keyscale.log_lines import configure_logging
 from keyscale.state.doors.commits import OperatorDeclaration
 from keyscale.state.doors.keyed import BatchClock, MemoryState, OperatorStateBackend
 from keyscale.state.doors.planning import DeclaredOperator
@@ -72,7 +73,7 @@ class _DeclaredError(BaseException):
 
 def main() -> int:
     """Loads the program and writes the answer."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s", force=True)
+    configure_logging(os.environ, "%(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     directory = Path(os.environ["KEYSCALE_WORK_DIR"])
     end_with_parent()

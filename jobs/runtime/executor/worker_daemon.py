@@ -6,9 +6,14 @@ processor time.
 
 from __future__ import annotations
 
+import os
+
+from keyscale.log_lines import configure_worker_logging
+
 from ...sinks import parquet_output  # noqa: F401 - see above
 from ...spark_internals.python_daemon import run_daemon
 from . import subtask_jobs, task  # noqa: F401 - see above
 
 if __name__ == "__main__":
+    configure_worker_logging(os.environ)
     run_daemon()

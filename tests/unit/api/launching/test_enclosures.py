@@ -85,7 +85,7 @@ def test_the_launcher_starts_a_driver_in_its_enclosure_and_removes_that_with_the
         Revision(spec={"artifact_id": "program"}),
         Attempt(number=1),
     )
-    made.launch(job, revision, attempt, NO_JOB_LIBRARIES, cast("Any", None), cast("Any", None))
+    made.launch(job, revision, attempt, NO_JOB_LIBRARIES, cast("Any", None), cast("Any", None), {})
     [(_, command, environment, inside)] = started
     assert (command, inside) == (["the-driver"], [])
     assert json.loads(environment[supervisor.DRIVER_QUOTA_VARIABLE])["cgroup"] == str(group / "job-1")

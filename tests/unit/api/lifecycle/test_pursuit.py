@@ -317,11 +317,14 @@ def test_a_driver_is_recorded_before_it_is_launched(platform: Platform, monkeypa
     monkeypatch.setattr(pursuit, "record_of", lambda *_: "record")
     monkeypatch.setattr(pursuit, "grant_of", lambda job, restored: ("granted", job.id, restored))
     monkeypatch.setattr(pursuit, "now_ms", lambda: 70)
+    monkeypatch.setattr(pursuit.operations, "running", lambda *_: Operation(id="o1"))
+    monkeypatch.setattr(pursuit.events, "request_of", lambda _, *of: {("job", "o1"): "r1"}[of])
     assert platform.take(steps.Launch(4))
     assert (attempt.token_sha256, attempt.launched_on, attempt.launched_at_ms) == ("hash", "here", 70)
+    fields = {"job": "job", "attempt": 4, "operation": "o1", "request_id": "r1"}
     assert platform.done == [
         ("prepare", "job", 4),
-        ("launch", "job", revision, attempt, ("libraries", ["l"]), ("granted", "job", []), "record"),
+        ("launch", "job", revision, attempt, ("libraries", ["l"]), ("granted", "job", []), "record", fields),
     ]
     platform.job = None
     assert not platform.take(steps.Launch(4))

@@ -1,0 +1,70 @@
+"""Lines of logs are text, or JSON with the fields that join the lines of a request, an operation and a job."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from keyscale.log_lines import FIELDS_VARIABLE, FORMAT_VARIABLE, formatter_of, log_fields, worker_variables
+
+AS_JSON = {FORMAT_VARIABLE: "json", FIELDS_VARIABLE: '{"job": "j1", "attempt": 3}', "PATH": "/bin"}
+
+
+def record(message: str, *arguments: object, **attributes: Any) -> logging.LogRecord:
+    made = logging.LogRecord("keyscale.jobs", logging.INFO, "file.py", 7, message, arguments, None)
+    made.created = 1_700_000_000.25
+    made.__dict__ |= attributes
+    return made
+
+
+def line(made: logging.LogRecord) -> dict[str, Any]:
+    text = formatter_of(AS_JSON, "").format(made)
+    assert "\n" not in text
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_a_line_has_its_time_level_logger_message_and_the_fields_of_its_process() -> None:
+    assert line(record("batch %d:\nslow", 5)) == {
+        "time": "2023-11-14T22:13:20.250Z",
+        "level": "INFO",
+        "logger": "keyscale.jobs",
+        "message": "batch 5:\nslow",
+        "job": "j1",
+        "attempt": 3,
+    }
+
+
+def test_the_fields_of_a_block_are_in_the_lines_of_its_thread_only() -> None:
+    with log_fields(operation="o1", request_id=None), log_fields(attempt=4):
+        inside = line(record("inside"))
+        others: list[dict[str, Any]] = []
+        thread = threading.Thread(target=lambda: others.append(line(record("of another thread"))))
+        thread.start()
+        thread.join()
+    assert (inside["operation"], inside["attempt"]) == ("o1", 4)
+    assert "request_id" not in inside
+    assert not {"operation"} & {*others[0], *line(record("outside"))}
+
+
+def test_a_line_has_the_ids_of_its_record_and_leaves_unknown_ids_out() -> None:
+    assert line(record("asked", request_id="r-12345678", status=202))["request_id"] == "r-12345678"
+    assert "request_id" not in line(record("not asked", request_id="-"))
+
+
+def test_an_exception_is_one_field_of_the_line() -> None:
+    made = record("failed", exc_info=(ValueError, ValueError("wrong\nvalue"), None))
+    assert line(made)["exception"] == "ValueError: wrong\nvalue"
+
+
+@pytest.mark.parametrize("variables", [{}, {FORMAT_VARIABLE: "text"}, {FIELDS_VARIABLE: "{}"}])
+def test_lines_are_text_without_the_setting(variables: dict[str, str]) -> None:
+    assert formatter_of(variables, "%(name)s: %(message)s").format(record("batch %d", 5)) == "keyscale.jobs: batch 5"
+
+
+def test_workers_get_the_variables_of_the_log_and_no_others() -> None:
+    assert worker_variables(AS_JSON) == {name: AS_JSON[name] for name in (FORMAT_VARIABLE, FIELDS_VARIABLE)}
