@@ -27,7 +27,7 @@ BATCH_COLUMNS = (
 def batches(session: Session, job: str) -> None:
     """Show where the time of a job's last batches went.
 
-    The newest batch comes first. The parts of a batch add up to its TIME, which begins at the end of the previous batch.
+    The newest batch comes first. The parts of a batch add up to its TIME, which begins when the previous batch ends.
     """
     with session.control_plane() as control_plane:
         attempt = control_plane.get(job_path(job))["status"]["attempt"] or {}
