@@ -91,7 +91,7 @@ class Journey:
             self._await(lambda before=before: read() > before, "a batch")  # type: ignore[misc]
 
     def _change(self, change: dict[str, Any]) -> None:
-        path = job_path(RUNNING, "changes", change["id"])
+        path = f"/v1/operations/{change['id']}"
 
         def has_ended() -> bool:
             self._deliver(RUNNING, "/page/0")
