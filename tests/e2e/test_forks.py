@@ -127,8 +127,7 @@ class SinksJob:
 
     def take_savepoint(self, name: str) -> int:
         """Takes a savepoint; returns the number of files whose records are in it."""
-        self.act("savepoints", {"savepoint_id": name})
-        path = job_path(self.name, "savepoints", name)
+        path = f"/v1/operations/{self.act('savepoint', {'id': name})['id']}"
         wait_until(lambda: self.systems.api.get(path)["status"] != "IN_PROGRESS", SECONDS, what="a savepoint")
         history = self.systems.api.get(job_path(self.name, "checkpoints"))["history"]
         [batch] = [each["batch_id"] for each in history if each["savepoint_id"] == name]
@@ -243,7 +242,7 @@ def test_a_fork_of_a_fork_is_refused_each_target_of_the_first_job_which_runs_on_
         for uid, parameter in (("files", "output"), ("table", "table"), ("topic", "topic")):
             own = systems.targets(f"same_{uid}")
             refused = SinksJob(systems, f"same_{uid}", {**own, parameter: original.targets[parameter]})
-            body = {"name": refused.name, **systems.specification(refused.targets)}
+            body = {"name": refused.name, "spec": systems.specification(refused.targets)}
             state = {"restore_from": {"job": "fork", "savepoint_id": "there"}, "claim_mode": "NO_CLAIM"}
             systems.api.post("/v1/jobs", {**body, **state})
             refused.act("start")

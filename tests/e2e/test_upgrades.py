@@ -194,7 +194,7 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
         job.deliver()
         job.wait_for_all()
         assert {row["version"] for row in job.rows() if row["count"] > 1} == {2}
-        [change] = platform.api.get(job_path("counts", "changes"))["changes"]
+        change = platform.api.get(job_path("counts", "operations"), kind="UPGRADE")["operations"][0]
         assert (change["status"], change["upgrade_mode"]) == ("COMPLETED", "LAST_STATE")
         assert platform.api.get(job_path("counts", "savepoints"))["savepoints"] == []
         job.act("cancel")
