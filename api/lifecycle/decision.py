@@ -34,7 +34,7 @@ from .steps import (
 from .transitions import SETTLED
 
 if TYPE_CHECKING:
-    from .steps import Step
+    from .steps import FailJob, Step
 
 DEFAULT_TIMEOUTS = Timeouts()
 STOP_TRIES_MAX = 3
@@ -205,7 +205,7 @@ def _pursue_stop(
 ) -> Step | None:
     """Decides for a stop command without a result."""
     if outcome is not None:
-        missing: Step = replace_or_fail(facts, active, outcome, timeouts)
+        missing: ReplaceAttempt | FailJob | StopWithoutSavepoint = replace_or_fail(facts, active, outcome, timeouts)
         if stop.tries >= STOP_TRIES_MAX and isinstance(missing, ReplaceAttempt):
             ended = f"{stop.tries + 1} drivers in a row ended before the savepoint, the last one with"
             missing = _without_savepoint(f"{ended} {missing.failure['code']}: {missing.failure['message']}")
