@@ -6,6 +6,8 @@ import hashlib
 import hmac
 import secrets
 
+_SALT_CHARACTERS = 22
+
 
 def new_token() -> str:
     """Returns a new token of 256 random bits."""
@@ -26,6 +28,19 @@ def attempt_token(key: str, attempt: str, salt: str | None = None) -> str:
     salt = secrets.token_urlsafe(16) if salt is None else salt
     code = hmac.new(key.encode(), f"attempt token\n{attempt}\n{salt}".encode(), hashlib.sha256).hexdigest()
     return f"{salt}.{code}"
+
+
+def reserved_token(key: str, attempt: str, operation_id: str) -> str:
+    """Returns the token of an attempt that is reserved for a live rescale.
+
+    Every replica computes the same token, as any replica may send it to the driver.
+
+    Args:
+        key: The key of the replicas of the database.
+        attempt: The attempt, as `<job>:<number>`.
+        operation_id: The operation.
+    """
+    return attempt_token(key, attempt, salt=token_sha256(operation_id)[:_SALT_CHARACTERS])
 
 
 def token_sha256(token: str) -> str:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.models import Checkpoint
+from keyscale.db.models import Checkpoint, Job
 from keyscale.db.repositories import (
     artifacts,
     attempts,
@@ -20,6 +20,7 @@ from keyscale.db.repositories import (
     exceptions,
     jobs,
     operations,
+    replicas,
     revisions,
 )
 from keyscale.errors import KeyscaleError
@@ -29,6 +30,7 @@ from keyscale.jobs.protocol.messages import (
     Command,
     HeartbeatResponse,
     LiveSettings,
+    ReservedAttempt,
     StoreCredentials,
 )
 from keyscale.jobs.protocol.redaction import Mask
@@ -37,16 +39,19 @@ from keyscale.vocabulary import (
     AttemptStage,
     ChangePhase,
     CheckpointStatus,
+    CommandKind,
     CommandStatus,
     DriverState,
     OperationKind,
     SnapshotOwner,
 )
 
+from ..access.tokens import reserved_token
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from ..job_spec import spec_of
 from ..libraries.job_libraries import libraries_of
+from ..lifecycle.decision import DEFAULT_TIMEOUTS
 from ..lifecycle.job_totals import totals_before
 from ..lifecycle.ledger import metrics_of_change, note_progress
 from ..lifecycle.operation_results import settle_command
@@ -61,7 +66,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Attempt, Job
+    from keyscale.db.models import Attempt, Operation
     from keyscale.jobs.protocol.messages import (
         AttachRequest,
         CheckpointReport,
@@ -84,7 +89,7 @@ def attach(context: Context, driver: DriverIdentity, request: AttachRequest) -> 
     with context.sessions.begin() as session:
         attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
         job = jobs.find(session, driver.job_id)
-        if attempt is None or job is None or attempt.stage is AttemptStage.ENDED:
+        if attempt is None or job is None or attempt.stage in {AttemptStage.ENDED, AttemptStage.RESERVED}:
             return AttachResponse(decision="exit")
         is_news = attempt.attached_at_ms is None
         attempt.heartbeat_at_ms = shared_now_ms()  # a standby that warms up repeats this request and sends nothing else
@@ -174,7 +179,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         attempt = attempts.find(session, driver.job_id, driver.attempt, lock=True)
         if attempt is None or attempt.stage is AttemptStage.ENDED:
             raise AttemptOverError("another attempt runs the job, or none")
-        _refuse(why_not_heartbeat(message, attempt.stage))
+        _refuse(why_not_heartbeat(message, attempt.stage, attempt.number))
         message = masked_heartbeat(message, _mask(context, session, attempt))
         at_ms = now_ms()
         _note_restart(session, attempt, message)
@@ -194,15 +199,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
             for result in message.results:
                 is_news |= _store_result(session, reporter, result)
         waiting = operations.pending(session, attempt.job_id, attempt.number)
-        without_result = [
-            Command(
-                id=operation.command_id,
-                kind=operation.command_kind,
-                savepoint_id=operation.savepoint_id,
-                drain=operation.kind is OperationKind.DRAIN,
-            )
-            for operation in waiting
-        ]
+        without_result = [_command(session, operation) for operation in waiting]
         settings = _settings(session, attempt, message)
     if has_progressed:  # in a separate transaction: other transactions lock a change before an attempt
         with context.sessions.begin() as session:
@@ -215,6 +212,39 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         settings=settings,
         control_urls=context.announcer.urls,
     )
+
+
+def _command(session: Session, operation: Operation) -> Command:
+    """Returns an operation's command to the driver of its old attempt."""
+    command = Command(
+        id=operation.command_id,
+        kind=operation.command_kind,
+        savepoint_id=operation.savepoint_id,
+        drain=operation.kind is OperationKind.DRAIN,
+    )
+    if command.kind is not CommandKind.RESCALE:
+        return command
+    next_attempt, return_attempt = _reserved(session, operation)
+    return command.model_copy(
+        update={
+            "next_attempt": next_attempt,
+            "return_attempt": return_attempt,
+            "limit_ms": DEFAULT_TIMEOUTS.prepare_ms,
+            "is_withdrawn": operation.cancel_requested_at_ms is not None,
+        }
+    )
+
+
+def _reserved(session: Session, operation: Operation) -> list[ReservedAttempt]:
+    """Returns the attempts that the driver may open in a live rescale."""
+    job, key = session.get_one(Job, operation.job_id), replicas.shared_key(session)
+    return [
+        ReservedAttempt(
+            token=reserved_token(key, f"{job.id}:{attempt.number}", operation.id),
+            assignment=_assignment(session, job, attempt),
+        )
+        for attempt in attempts.all_of_stage(session, job.id, AttemptStage.RESERVED)
+    ]
 
 
 def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat) -> bool:
@@ -340,7 +370,7 @@ def _settings(session: Session, attempt: Attempt, message: Heartbeat) -> LiveSet
 
 def _secrets(context: Context, session: Session, job: Job, attempt: Attempt) -> dict[str, str]:
     used = revisions.in_use(session, job, attempt.number)
-    return context.launcher.secrets_of(job.id, attempt.number, used)
+    return context.launcher.secrets_of(job.id, attempt.run_number, used)
 
 
 def _mask(context: Context, session: Session, attempt: Attempt) -> Callable[[str], str]:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 def masked_heartbeat(message: Heartbeat, mask: Callable[[str], str]) -> Heartbeat:
     """Masks secrets in each text that a job can choose."""
     metrics = message.metrics
-    outage, clean_up = metrics.sink_outage, metrics.clean_up
+    outage, clean_up, live = metrics.sink_outage, metrics.clean_up, message.rescale
     return message.model_copy(
         update={
             "failure": _masked(message.failure, mask),
+            "rescale": live and live.model_copy(update={"failure": _masked(live.failure, mask)}),
             "results": [
                 result.model_copy(update={"failure": _masked(result.failure, mask)}) for result in message.results
             ],

@@ -25,6 +25,7 @@ CHECKPOINT_ID_STEP_MAX = 1_000_000
 """How far a checkpoint's number may be above all known numbers: reports get lost while the control plane is down."""
 _BATCH_ID_MAX = 1 << 53
 
+_BEFORE_RUNNING = frozenset({DriverState.STANDBY, DriverState.RESTORING})
 _AS_STANDBY = frozenset({DriverState.STANDBY, DriverState.FAILED, DriverState.FENCED})
 
 
@@ -82,8 +83,12 @@ def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
     return next((reason for holds, reason in rules if not holds), None)
 
 
-def why_not_heartbeat(message: Heartbeat, stage: AttemptStage) -> str | None:
-    """Returns why a heartbeat cannot be true in a stage, if so."""
+def why_not_heartbeat(message: Heartbeat, stage: AttemptStage, number: int) -> str | None:
+    """Returns why a heartbeat of an attempt cannot be true in its stage, if so."""
+    if message.attempt not in {None, number}:
+        return f"it is about attempt {message.attempt}, and its token belongs to attempt {number}"
+    if stage is AttemptStage.RESERVED and (message.attempt is None or message.state in _BEFORE_RUNNING):
+        return "a reserved attempt is opened by a driver that runs"
     if stage is AttemptStage.STANDBY and message.state not in _AS_STANDBY:
         return f"a standby has no assignment and cannot be {message.state}"
     if stage is AttemptStage.STANDBY and (message.first_commit or message.last_commit or message.results):

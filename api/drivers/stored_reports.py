@@ -27,8 +27,10 @@ def store_heartbeat(attempt: Attempt, message: Heartbeat, now: int, heard_at_ms:
     state = attempt.driver_state if message.warms_up else message.state
     is_news = attempt.driver_state != state
     attempt.driver_state, attempt.heartbeat_at_ms = state, heard_at_ms
-    attempt.restored_at_ms = message.restored_at_ms
+    attempt.restored_at_ms, attempt.slots = message.restored_at_ms, message.slots
     attempt.metrics = message.metrics.model_dump()
+    if message.rescale is not None:
+        attempt.rescale = message.rescale.model_dump()
     if message.state is DriverState.RUNNING and attempt.running_at_ms is None:
         attempt.running_at_ms = now
     if message.first_commit is not None:

@@ -172,7 +172,7 @@ class Launcher:
         token = read_text(directory / "token") or ""
         user = self.isolation.user(job)
         self._make_directories_of_job(job, work, user)
-        keep_record(job.store_url, record, self._read_artifact)
+        self.keep_record(job, record)
         if user is not None and (objects := local_directory(job.store_url)) is not None:
             user = _reader_of_others(objects, granted, user)
         libraries = self.place_libraries(brought, directory)
@@ -199,6 +199,15 @@ class Launcher:
             logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
         self._launched[job.id, attempt.number] = (time.monotonic(), process)
 
+    def keep_record(self, job: Job, record: JobRecord) -> None:
+        """Stores a job's definition beside its log.
+
+        Raises:
+            StoreUnavailableError: The record cannot be stored.
+            JobUserError: Another object has the name of the directory of records.
+        """
+        keep_record(job.store_url, record, self._read_artifact)
+
     def place_libraries(self, brought: JobLibraries, directory: Path) -> PlacedLibraries:
         """Copies libraries to this host for a run.
 
@@ -217,7 +226,7 @@ class Launcher:
             return Seen(ProcessState.UNLAUNCHED)
         if attempt.launched_on != self.place:
             return Seen(ProcessState.UNKNOWN, pids=frozenset())
-        directory = self._run_directory(attempt.job_id, attempt.number)
+        directory = self._run_directory(attempt.job_id, attempt.run_number)
         supervisor = read_supervisor(directory)
         if supervisor is None:
             return self._without_supervisor(attempt)
@@ -398,7 +407,7 @@ class Launcher:
 
         The run is just starting, was never started, or its directory was deleted.
         """
-        at_s, process = self._launched.get((attempt.job_id, attempt.number), (float("-inf"), None))
+        at_s, process = self._launched.get((attempt.job_id, attempt.run_number), (float("-inf"), None))
         if process is not None and process.poll() is None and time.monotonic() - at_s < _SUPERVISED_WITHIN_S:
             return Seen(ProcessState.STARTING)
         if attempt.attached_at_ms is not None:
@@ -407,7 +416,7 @@ class Launcher:
 
     def _poll(self, attempt: Attempt) -> None:
         """Collects a child that has ended, so that it leaves no zombie."""
-        _, process = self._launched.get((attempt.job_id, attempt.number), (0.0, None))
+        _, process = self._launched.get((attempt.job_id, attempt.run_number), (0.0, None))
         if process is not None:
             process.poll()
 

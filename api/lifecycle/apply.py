@@ -17,6 +17,7 @@ from keyscale.vocabulary import (
     DesiredState,
     JobStatus,
     OperationStatus,
+    RescaleMode,
     UpgradeMode,
 )
 
@@ -25,6 +26,7 @@ from .change_phases import cause_of
 from .job_totals import known_before
 from .job_transaction import JobTransaction
 from .ledger import stopped_at_ms, times_of
+from .outcomes import failure
 from .restoring import restore_of_change, restore_of_roll_back
 from .transitions import enter
 
@@ -176,9 +178,60 @@ def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG
 
 
 @apply.register
+def _(step: steps.ReserveAttempts, transaction: JobTransaction) -> None:
+    change = transaction.running()
+    opened = transaction.reserve_attempt(change.to_revision or 0, steps.Cause.LIVE_RESCALE, change, after=step.after)
+    transaction.reserve_attempt(change.from_revision or 0, steps.Cause.ROLL_BACK, change)
+    change.new_attempt = opened.number
+
+
+@apply.register
+def _(step: steps.SendRescale, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    change = transaction.running()
+    change.command_status = change.command_status or CommandStatus.IN_PROGRESS
+
+
+@apply.register
+def _(step: steps.FallBack, transaction: JobTransaction) -> None:
+    change = transaction.running()
+    transaction.end_reserved(change)
+    change.rescale_mode, change.not_live = RescaleMode.STANDBY, dict(step.failure)
+    change.command_status = change.failure = change.new_attempt = None
+    transaction.begin_phase(change, ChangePhase.REQUESTED)
+
+
+@apply.register
+def _(step: steps.FollowSwitch, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    change = transaction.running()
+    old, opened = transaction.attempt(change.old_attempt or 0), transaction.attempt(change.new_attempt or 0)
+    change.live = opened.rescale
+    switched_at_ms = int((change.live or {}).get("switched_at_ms") or now_ms())
+    change.stopped_at_ms = stopped_at_ms(old, change.phases, switched_at_ms)
+    transaction.open_reserved(opened)
+    transaction.job.revision = opened.revision
+    change.command_status = CommandStatus.COMPLETED
+    transaction.begin_phase(change, ChangePhase.SWITCH, (change.live or {}).get("prepared_at_ms"))
+    transaction.begin_phase(change, ChangePhase.VERIFY, switched_at_ms)
+
+
+@apply.register
+def _(step: steps.FollowReturn, transaction: JobTransaction) -> None:  # noqa: ARG001 - it has no attributes
+    change = transaction.running()
+    opened = transaction.last_opened()
+    change.live = opened.rescale
+    why = (change.live or {}).get("failure") or failure("RESCALE_FAILED", "the first batch failed")
+    change.stopped_at_ms = change.stopped_at_ms or now_ms()
+    transaction.open_reserved(opened)
+    transaction.job.revision = opened.revision
+    change.command_status, change.failure = CommandStatus.COMPLETED, dict(why)
+    transaction.begin_phase(change, ChangePhase.ROLL_BACK)
+
+
+@apply.register
 def _(step: steps.RetryRestore, transaction: JobTransaction) -> None:
     change = transaction.running()
     transaction.end_attempt(step.attempt)
+    transaction.end_reserved(change)
     change.new_attempt = transaction.create_attempt(change.to_revision or 0, cause_of(change.kind)).number
     if change.phase is not ChangePhase.RESTORE:
         transaction.begin_phase(change, ChangePhase.RESTORE)
@@ -201,6 +254,7 @@ def _(step: steps.RollBack, transaction: JobTransaction) -> None:
     change = transaction.running()
     if step.attempt is not None:
         transaction.end_attempt(step.attempt, step.failure)
+    transaction.end_reserved(change)
     assert change.from_revision is not None  # noqa: S101 - a change has revisions
     change.failure = dict(step.failure)
     transaction.pending_restore()
@@ -214,7 +268,10 @@ def _(step: steps.RollBack, transaction: JobTransaction) -> None:
 def _(step: steps.CompleteChange, transaction: JobTransaction) -> None:
     change = transaction.running()
     change.resumed_at_ms = step.resumed_at_ms
-    change.times = times_of(attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE))
+    active = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE)
+    change.times = times_of(active)
+    if change.live is not None and active is not None and active.run is not None:
+        change.live = active.rescale
     status = OperationStatus.ROLLED_BACK if step.rolled_back else OperationStatus.COMPLETED
     transaction.end(status, change.failure if step.rolled_back else None)
 

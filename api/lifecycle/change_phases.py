@@ -7,6 +7,8 @@
     VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
     ROLL_BACK   the new driver could not run: back to the old revision, from the same savepoint
 
+A live rescale begins with PREPARE (`live_rescale.py`) instead of the phases from REQUESTED to RESTORE.
+
 Until the savepoint is published, any failure leaves the job at its old revision. After that, the job continues with
 the new revision: a new driver that dies, or fails for a reason that may pass, is replaced. Only a new driver that
 fails for another reason, is replaced several times, or takes too long leads to ROLL_BACK. A driver that has committed
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, OperationKind, UpgradeMode
 
+from .live_rescale import followed, next_prepare_step
 from .outcomes import Outcome, failure, failure_of, may_pass, outcome_of
 from .steps import (
     AbandonChange,
@@ -31,8 +34,11 @@ from .steps import (
     CheckSavepoint,
     CompleteChange,
     CreateAttempt,
+    FallBack,
+    ReserveAttempts,
     RetryRestore,
     RollBack,
+    SendRescale,
     SwitchOver,
 )
 
@@ -56,6 +62,10 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
     None means to wait, or (in ROLL_BACK) to treat the job as any job that should run.
     """
     match change.phase:
+        case ChangePhase.PREPARE:
+            step = next_prepare_step(facts, change, timeouts)
+            is_unchanged = isinstance(step, (ReserveAttempts, SendRescale, FallBack))
+            return AbandonChange(_cancelled(change)) if change.is_cancelled and is_unchanged else step
         case ChangePhase.REQUESTED:
             return AbandonChange(_cancelled(change)) if change.is_cancelled else _requested(facts, change, timeouts)
         case ChangePhase.SAVEPOINT:
@@ -63,8 +73,8 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
         case ChangePhase.STOP:
             ended = facts.active is None or outcome_of(facts.active, timeouts) is not None
             return SwitchOver() if ended or change.phase_age_ms > timeouts.stop_ms else None
-        case ChangePhase.RESTORE | ChangePhase.VERIFY:
-            return _restore_or_roll_back(facts, change, timeouts)
+        case ChangePhase.SWITCH | ChangePhase.RESTORE | ChangePhase.VERIFY:
+            return followed(facts, change) or _restore_or_roll_back(facts, change, timeouts)
         case ChangePhase.ROLL_BACK:
             return _rolled_back(facts.active, change, timeouts)
 

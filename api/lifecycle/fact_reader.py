@@ -13,7 +13,7 @@ from keyscale.db.repositories import attempts, operations, revisions
 from keyscale.jobs.protocol.messages import FailureHistory
 from keyscale.jobs.protocol.restart import delay_ms_max
 from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
-from keyscale.vocabulary import STOPS, AttemptStage, ChangePhase, DriverState, OperationKind, UpgradeMode
+from keyscale.vocabulary import STOPS, AttemptStage, ChangePhase, DriverState, OperationKind, RescaleMode, UpgradeMode
 
 from ..job_spec import spec_of
 from ..launching.processes import ProcessState
@@ -84,7 +84,13 @@ class FactReader:
         )
         if running is None or not running.kind.is_change:
             return facts
-        return replace(facts, change=self._change(session, running, waits_for_turn=facts.waits_for_turn))
+        is_live = running.rescale_mode is RescaleMode.LIVE
+        reserved = attempts.all_of_stage(session, job.id, AttemptStage.RESERVED) if is_live else ()
+        return replace(
+            facts,
+            change=self._change(session, running, waits_for_turn=facts.waits_for_turn),
+            reserved=tuple(map(self.of_attempt, reserved)),
+        )
 
     def silent_ms(self, sign: JobSign) -> int:
         """Returns how long a job's active driver has been silent.
@@ -161,6 +167,7 @@ class FactReader:
             kind=change.kind,
             mode=change.upgrade_mode or UpgradeMode.SAVEPOINT,
             command=self._command(change),
+            new_attempt=change.new_attempt,
             tries=attempts.count_after(session, change.job_id, old_attempt, _OF_CHANGES),
             phase_age_ms=0 if waits_for_turn else phase_age_ms,
             checkpoint_timeout_ms=settings.timeout_ms,

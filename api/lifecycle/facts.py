@@ -55,6 +55,8 @@ class Timeouts:
         warm_ms_max: The longest such time that earlier changes lead to.
         request_ms: From the request for a change until the new driver must ask for work. The time in which the new
             driver waits for its turn to start does not count, here and in `restore_ms`.
+        prepare_ms: A driver may prepare a live rescale for this long; it measures the time itself.
+        answer_ms: A driver that does not answer this long after `prepare_ms`, or after a cancel, is replaced.
         savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         store_ms: From the first question until a store is given up that does not say whether a savepoint exists.
@@ -74,6 +76,8 @@ class Timeouts:
     warm_ms_min: int = 30_000
     warm_ms_max: int = 300_000
     request_ms: int = 300_000
+    prepare_ms: int = 120_000
+    answer_ms: int = 60_000
     savepoint_ms: int = 60_000
     stop_ms: int = 20_000
     store_ms: int = 60_000
@@ -137,6 +141,7 @@ class CommandFacts:
 
     Attributes:
         attempt: The attempt that has the command.
+        new_attempt: The attempt of the new revision.
         tries: How many drivers a stop has begun since its request, each after the end of another driver.
     """
 
@@ -169,6 +174,7 @@ class ChangeFacts:
     kind: OperationKind = OperationKind.RESCALE
     mode: UpgradeMode = UpgradeMode.SAVEPOINT
     command: CommandFacts | None = None
+    new_attempt: int | None = None
     tries: int = 0
     phase_age_ms: int = 0
     checkpoint_timeout_ms: int = 600_000
@@ -188,6 +194,7 @@ class JobFacts:
         failures: Failures since the user started the job, as far as a restart strategy has counted them.
         now_ms: Milliseconds since the epoch.
         jitter: A random number between -1 and 1, drawn for this decision.
+        reserved: The attempts that the driver may open: the next attempt of a live rescale, and the return.
         earlier: The runs before the active attempt, newest first, since the user started the job; read only if the
             active attempt has failed.
         has_failure: Users see a failure without a later commit.
@@ -209,6 +216,7 @@ class JobFacts:
     jitter: float = 0.0
     active: AttemptFacts | None = None
     standby: AttemptFacts | None = None
+    reserved: tuple[AttemptFacts, ...] = ()
     earlier: tuple[EarlierRun, ...] = ()
     has_failure: bool = False
     ended: tuple[AttemptFacts, ...] = ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Revision
-from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, series
+from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, replicas, series
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.vocabulary import (
     AttemptStage,
@@ -15,9 +15,11 @@ from keyscale.vocabulary import (
     DesiredState,
     JobStatus,
     OperationStatus,
+    RescaleMode,
     RestoreMode,
 )
 
+from ..access.tokens import reserved_token, token_sha256
 from .change_phases import CANCELLED
 from .job_totals import added_totals, known_before, with_log_counters
 from .ledger import usual_waiting
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from .steps import Cause
 
 _BEGUN = {
+    ChangePhase.PREPARE: "the running driver prepares the new subtasks",
+    ChangePhase.SWITCH: "the running driver opens the next attempt",
     ChangePhase.REQUESTED: "the new driver is started",
     ChangePhase.SAVEPOINT: "a savepoint is taken",
     ChangePhase.STOP: "the old driver is stopped",
@@ -88,13 +92,54 @@ class JobTransaction:
         attempt.totals_before = known_before(self.session, self.job.id, attempt.number)
         self.session.add(attempt)
         self.session.flush()
+        if stage is not AttemptStage.RESERVED:
+            self._record_created(attempt)
+        return attempt
+
+    def reserve_attempt(self, revision: int, cause: Cause, operation: Operation, *, after: int = 0) -> Attempt:
+        """Stores an attempt that the active attempt's driver may open."""
+        active = self.attempt(operation.old_attempt or 0)
+        reserved = self.create_attempt(revision, cause, stage=AttemptStage.RESERVED, after=after)
+        key = replicas.shared_key(self.session)
+        token = reserved_token(key, f"{self.job.id}:{reserved.number}", operation.id)
+        reserved.token_sha256 = token_sha256(token)
+        reserved.run, reserved.reaped = active.run_number, True  # the processes are of the active attempt
+        for name in ("launched_at_ms", "launched_on", "attached_at_ms", "pid", "host", "spark_ui_url", "slots"):
+            setattr(reserved, name, getattr(active, name))
+        return reserved
+
+    def open_reserved(self, attempt: Attempt) -> None:
+        """Makes a reserved attempt active, as its driver has opened it; earlier attempts end."""
+        for stage in (AttemptStage.ACTIVE, AttemptStage.RESERVED):
+            for earlier in attempts.all_of_stage(self.session, self.job.id, stage):
+                if earlier.number < attempt.number:
+                    self.end_attempt(earlier.number)
+                    earlier.reaped = True  # its driver goes on
+        self.session.flush()  # first, as two attempts are never active
+        attempt.stage, attempt.reaped, attempt.assigned_at_ms = AttemptStage.ACTIVE, False, now_ms()
+        attempt.totals_before = known_before(self.session, self.job.id, attempt.number)
+        self._record_created(attempt)
+
+    def last_opened(self) -> Attempt:
+        """Returns the last reserved attempt that its driver has opened."""
+        found = attempts.all_of_stage(self.session, self.job.id, AttemptStage.RESERVED)
+        return [attempt for attempt in found if attempt.driver_state is not None][-1]
+
+    def end_reserved(self, operation: Operation) -> None:
+        """Ends the attempts of an operation that its driver may not open any more."""
+        if operation.rescale_mode is not RescaleMode.LIVE:
+            return
+        for reserved in attempts.all_of_stage(self.session, self.job.id, AttemptStage.RESERVED):
+            self.end_attempt(reserved.number)
+
+    def _record_created(self, attempt: Attempt) -> None:
+        of = f"of revision {attempt.revision} at parallelism {attempt.parallelism}"
         self.record(
             "ATTEMPT_CREATED",
-            f"attempt {attempt.number} ({cause}) of revision {revision} at parallelism {parallelism}",
+            f"attempt {attempt.number} ({attempt.cause}) {of}",
             attempt=attempt.number,
             restore_from=attempt.restore_from,
         )
-        return attempt
 
     def note_counters(self, counters: JobCounters | None) -> None:
         """Stores the counters of the commit log with the newest report.
@@ -198,6 +243,7 @@ class JobTransaction:
             if (attempt := attempts.of_stage(self.session, job.id, stage)) is not None:
                 self.end_attempt(attempt.number, why)
         for operation in operations.in_progress(self.session, job.id):
+            self.end_reserved(operation)
             end_with_job(self.session, operation, why, job_status=status)
         job.desired = DesiredState.STOPPED
         job.failure = dict(why) if why is not None else None
@@ -212,9 +258,14 @@ class JobTransaction:
             raise LookupError(self.job.id)
         return found
 
-    def begin_phase(self, change: Operation, phase: ChangePhase) -> None:
-        """Ends the present phase of a change, and begins another one."""
+    def begin_phase(self, change: Operation, phase: ChangePhase, at_ms: int | None = None) -> None:
+        """Ends the present phase of a change, and begins another one.
+
+        It begins now, or at an earlier time that a driver has reported.
+        """
         now = now_ms()
+        if at_ms is not None and change.phases:
+            now = min(now, max(at_ms, change.phases[-1]["started_at_ms"]))
         change.phases = [*ended(change.phases, now), {"phase": phase, "started_at_ms": now, "ended_at_ms": None}]
         change.phase = phase
         message = f"{described(change)}: {_BEGUN[phase]}"
@@ -222,6 +273,7 @@ class JobTransaction:
 
     def end(self, status: OperationStatus, why: Mapping[str, Any] | None = None) -> None:
         """Ends the operation in progress."""
+        self.end_reserved(self.running())
         is_cancelled = status is OperationStatus.ROLLED_BACK and why is not None and why["code"] == CANCELLED
         end(self.session, self.running(), OperationStatus.CANCELLED if is_cancelled else status, why)
 

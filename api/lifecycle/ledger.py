@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.vocabulary import ChangePhase, LedgerStep
+from keyscale.vocabulary import ChangePhase, LedgerStep, RescaleMode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +60,9 @@ def timed_steps(change: Operation) -> Iterator[TimedStep]:
     """
     if change.stopped_at_ms is None:
         return
+    if change.rescale_mode is RescaleMode.LIVE:
+        yield from _steps_in_order(change.stopped_at_ms, _ends_of_live(change))
+        return
     times, begun = change.times or {}, {phase["phase"]: phase["started_at_ms"] for phase in change.phases}
     restore_at_ms = begun.get(ChangePhase.RESTORE)
     ends = {
@@ -72,7 +75,19 @@ def timed_steps(change: Operation) -> Iterator[TimedStep]:
         LedgerStep.FIRST_BATCH: times.get("first_commit_at_ms"),
         LedgerStep.CAUGHT_UP: change.caught_up_at_ms,
     }
-    at_ms = change.stopped_at_ms
+    yield from _steps_in_order(change.stopped_at_ms, ends)
+
+
+def _ends_of_live(change: Operation) -> dict[LedgerStep, int | None]:
+    switched_at_ms = (change.live or {}).get("switched_at_ms")
+    return {
+        LedgerStep.SWITCH: switched_at_ms,
+        LedgerStep.FIRST_BATCH: None if change.resumed_at_ms == switched_at_ms else change.resumed_at_ms,
+        LedgerStep.CAUGHT_UP: change.caught_up_at_ms,
+    }
+
+
+def _steps_in_order(at_ms: int, ends: Mapping[LedgerStep, int | None]) -> Iterator[TimedStep]:
     for name, end_ms in ends.items():
         if end_ms is not None:
             yield TimedStep(name, at_ms, max(at_ms, end_ms))
@@ -80,10 +95,13 @@ def timed_steps(change: Operation) -> Iterator[TimedStep]:
 
 
 def prepared_ms(change: Operation) -> int | None:
-    """Returns how long the new driver started beside the old driver.
+    """Returns how long the new driver, or the new subtasks, started beside the batches.
 
     Returns None if unknown.
     """
+    if change.rescale_mode is RescaleMode.LIVE:
+        began, prepared = ((change.live or {}).get(name) for name in ("began_at_ms", "prepared_at_ms"))
+        return None if began is None or prepared is None else max(0, int(prepared - began))
     times = change.times or {}
     launched, attached = times.get("launched_at_ms"), times.get("attached_at_ms")
     if launched is None or attached is None or change.stopped_at_ms is None:

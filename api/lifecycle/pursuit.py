@@ -11,9 +11,9 @@ from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away
 from keyscale.db.repositories import attempts, checkpoints, events, jobs, operations, revisions
 from keyscale.log_lines import log_fields
-from keyscale.vocabulary import CommandStatus, RestoreMode
+from keyscale.vocabulary import AttemptStage, CommandStatus, RestoreMode
 
-from ..errors import LeadershipLostError, PlanTimeoutError, StoreUnavailableError
+from ..errors import JobUserError, LeadershipLostError, PlanTimeoutError, StoreUnavailableError
 from ..libraries.job_libraries import libraries_of
 from . import steps
 from .apply import apply
@@ -21,6 +21,7 @@ from .decision import DEFAULT_TIMEOUTS, next_step, waits_for_news
 from .fact_reader import FactReader
 from .job_transaction import JobTransaction
 from .operation_results import settle_command
+from .outcomes import failure
 from .recorded_definition import record_of
 from .restoring import restore_of_roll_back
 from .start_queue import StartQueue
@@ -51,6 +52,8 @@ _OUTSIDE = (
     steps.CheckSavepoint,
     steps.MarkReaped,
     steps.RollBack,
+    steps.ReserveAttempts,
+    steps.SendRescale,
 )
 _STEPS_MAX = 20  # so that no job keeps a thread to itself
 _COUNTERS_LIMIT_MS = 3_000
@@ -192,16 +195,25 @@ class Pursuit:
             case steps.Launch():
                 return self._launch_in_turn(job_id, step)
             case steps.Kill():
-                self._launcher.kill(job_id, step.attempt)
+                self._launcher.kill(job_id, self._run_of(job_id, step.attempt))
                 return False
             case steps.MarkReaped():
                 return self._mark_reaped(job_id, step)
             case steps.CreateAttempt():
                 return self._create_attempt(job_id, step)
+            case _:
+                return self._take_step_of_change(job_id, step)
+
+    def _take_step_of_change(self, job_id: str, step: Step) -> bool:
+        match step:
             case steps.CheckSavepoint():
                 return self._check_savepoint(job_id, step)
             case steps.RollBack():
                 return self._roll_back(job_id, step)
+            case steps.ReserveAttempts():
+                return self._reserve(job_id, step)
+            case steps.SendRescale():
+                return self._send_rescale(job_id, step)
             case _:
                 raise TypeError(type(step).__name__)
 
@@ -210,7 +222,7 @@ class Pursuit:
 
         The driver is gone: it may have committed batches after its last report, and reports none of them.
         """
-        self._launcher.clean_up(job_id, step.attempt)
+        self._launcher.clean_up(job_id, self._run_of(job_id, step.attempt))
         with self._leadership.transaction() as session:
             job, newest = jobs.lock(session, job_id), attempts.newest_counted(session, job_id)
         counters = None
@@ -248,11 +260,52 @@ class Pursuit:
             logger.warning("job %s: the store does not answer which attempts it knows: %s", job_id, error.detail)
         else:
             counters = None if step.standby else self._counters(job)
+        self._apply_if_still(job_id, step, replace(step, after=after, counters=counters))
+        return True
+
+    def _run_of(self, job_id: str, number: int) -> int:
+        """Returns the run that has an attempt's processes."""
+        with self._leadership.transaction() as session:
+            attempt = attempts.find(session, job_id, number)
+            return number if attempt is None else attempt.run_number
+
+    def _reserve(self, job_id: str, step: steps.ReserveAttempts) -> bool:
+        """Reserves attempts with numbers above all attempts in the log."""
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+        if job is None:
+            return False
+        decided: Step = step
+        try:
+            decided = replace(step, after=self._store.newest_attempt(job.store_url, job_id))
+        except StoreUnavailableError as error:
+            decided = steps.FallBack(failure(error.code, error.detail))
+        self._apply_if_still(job_id, step, decided)
+        return True
+
+    def _send_rescale(self, job_id: str, step: steps.SendRescale) -> bool:
+        """Commands a live rescale, after the records of both attempts are in the store."""
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            if job is None:
+                return False
+            reserved = attempts.all_of_stage(session, job_id, AttemptStage.RESERVED)
+            records = [record_of(session, job, revisions.of_attempt(session, attempt), attempt) for attempt in reserved]
+        decided: Step = step
+        try:
+            for record in records:
+                self._launcher.keep_record(job, record)
+        except (StoreUnavailableError, JobUserError) as error:
+            decided = steps.FallBack(failure(error.code, error.detail))
+        self._apply_if_still(job_id, step, decided)
+        return True
+
+    def _apply_if_still(self, job_id: str, step: Step, decided: Step) -> None:
+        """Applies what a step has become, if the step is still the job's next one."""
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
             if job is not None and next_step(self._facts(session, job), self._timeouts) == step:
-                apply(replace(step, after=after, counters=counters), JobTransaction(session, job))
-        return True
+                apply(decided, JobTransaction(session, job))
 
     def _launch_in_turn(self, job_id: str, step: steps.Launch) -> bool:
         if self._starts is None:

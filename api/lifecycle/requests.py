@@ -18,6 +18,7 @@ from keyscale.vocabulary import (
     JobStatus,
     OperationKind,
     OperationStatus,
+    RescaleMode,
     UpgradeMode,
 )
 
@@ -27,11 +28,15 @@ from ..errors import (
     OperationNotCancellableError,
     TooManyInFlightError,
 )
+from ..job_spec import spec_of
 from .ledger import metrics_of_change
+from .live_rescale import why_not_live
 from .operation_results import described, end
 from .transitions import Action, enter, is_allowed, what_helps
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Job
@@ -237,9 +242,13 @@ def change(
     """
     _end_start(session, job)
     active = attempts.latest(session, job.id)
+    mode_of_rescale, not_live = rescale_way(session, job, to) if kind is OperationKind.RESCALE else (None, None)
+    phase = ChangePhase.PREPARE if mode_of_rescale is RescaleMode.LIVE else ChangePhase.REQUESTED
     columns = {
-        "phase": ChangePhase.REQUESTED,
-        "phases": [{"phase": ChangePhase.REQUESTED, "started_at_ms": now_ms(), "ended_at_ms": None}],
+        "phase": phase,
+        "phases": [{"phase": phase, "started_at_ms": now_ms(), "ended_at_ms": None}],
+        "rescale_mode": mode_of_rescale,
+        "not_live": not_live,
         "from_revision": job.revision,
         "to_revision": to.number,
         "from_parallelism": revisions.current(session, job).spec["parallelism"],
@@ -252,6 +261,17 @@ def change(
     }
     enter(job, JobStatus.RESCALING if kind is OperationKind.RESCALE else JobStatus.UPGRADING)
     return _request(session, job, user, operation_id, kind, f"{kind}_REQUESTED", None, **columns)
+
+
+def rescale_way(session: Session, job: Job, to: Revision) -> tuple[RescaleMode, Mapping[str, Any] | None]:
+    """Returns how a rescale is carried out, and why a job with live rescales needs a new driver for it."""
+    wanted = spec_of(to)
+    if wanted.rescale_mode is RescaleMode.STANDBY:
+        return RescaleMode.STANDBY, None
+    active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+    state, slots = (None, None) if active is None else (active.driver_state, active.slots)
+    not_live = why_not_live(state, slots, wanted.parallelism)
+    return (RescaleMode.LIVE if not_live is None else RescaleMode.STANDBY), not_live
 
 
 def record_done(

@@ -23,6 +23,7 @@ class Cause(StrEnum):
     START = "start"
     RECOVER = "recover"
     RESCALE = "rescale"
+    LIVE_RESCALE = "live rescale"
     RESTART = "restart"
     UPGRADE = "upgrade"
     ROLL_BACK = "roll back"
@@ -216,6 +217,46 @@ class SwitchOver:
 
 
 @dataclass(frozen=True, slots=True)
+class ReserveAttempts:
+    """Reserves the attempts of a live rescale: the next attempt and the return.
+
+    Attributes:
+        after: The highest attempt in the commit log.
+    """
+
+    after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendRescale:
+    """Commands the driver to rescale its job.
+
+    The records of the reserved attempts are stored before.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class FallBack:
+    """Carries a live rescale out by a new driver, as the driver has not switched.
+
+    Attributes:
+        failure: Why.
+    """
+
+    failure: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSwitch:
+    """Begins the phase VERIFY of a live rescale: the driver has opened the next attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowReturn:
+    """Begins the phase ROLL_BACK of a live rescale: the driver has opened the return."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetryRestore:
     """Retries a restore with another attempt of the same revision.
 
@@ -279,6 +320,11 @@ Step = (
     | AdvanceChange
     | BeginSavepoint
     | SwitchOver
+    | ReserveAttempts
+    | SendRescale
+    | FallBack
+    | FollowSwitch
+    | FollowReturn
     | RetryRestore
     | AbandonChange
     | RollBack

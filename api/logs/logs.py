@@ -246,10 +246,10 @@ def show(context: Context, user: Principal, reference: str, part: LogPart) -> Lo
         if other is None:
             raise LogNotHereError(f"the driver was started on {attempt.launched_on}, where no control plane answers")
         return other.ask(context, user, job.id, replace(part, attempt=attempt.number))
-    secrets = context.launcher.secrets_of(job.id, attempt.number, used)
+    secrets = context.launcher.secrets_of(job.id, attempt.run_number, used)
     mask = Mask({**context.settings.store_environment, **secrets})
     place = nullcontext() if part.search is None else context.searches.place(user.id)
-    with place, context.launcher.log(job.id, attempt.number) as log:
+    with place, context.launcher.log(job.id, attempt.run_number) as log:
         if log.end == 0 and attempt.stage is AttemptStage.ENDED:
             raise LogNotHereError("the driver has written no log, or it was deleted")
         is_whole = attempt.stage is AttemptStage.ENDED or part.search is not None

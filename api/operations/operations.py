@@ -39,6 +39,7 @@ _SHOWN = frozenset(OperationAnswer.model_fields) - {
     "downtime_ms",
     "steps",
     "prepared_ms",
+    "held_ms",
     "plan",
     "result",
     "can_cancel",
@@ -193,6 +194,7 @@ def operation_answer(operation: Operation, *, discarded: bool = False) -> Operat
             "downtime_ms": _between(operation.stopped_at_ms, operation.resumed_at_ms),
             "steps": steps,
             "prepared_ms": prepared_ms(operation),
+            "held_ms": (operation.live or {}).get("held_ms"),
             "result": result if is_taken or operation.location is not None else None,
             "can_cancel": operation.cancel_requested_at_ms is None and requests.is_cancellable(operation),
         }

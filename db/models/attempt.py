@@ -52,10 +52,12 @@ class Attempt(Base):
     assigned_at_ms: Mapped[int | None]
     ended_at_ms: Mapped[int | None]
     reaped: Mapped[bool] = mapped_column(default=False)
+    run: Mapped[int | None]  # of a live rescale: the attempt that its driver was launched for
 
     pid: Mapped[int | None]
     host: Mapped[str | None]
     spark_ui_url: Mapped[str | None]
+    slots: Mapped[int | None]  # the largest parallelism of a live rescale; None: none is possible
 
     driver_state: Mapped[str | None]
     running_at_ms: Mapped[int | None]
@@ -82,3 +84,11 @@ class Attempt(Base):
     metrics: AssociationProxy[dict[str, Any] | None] = association_proxy(
         "heartbeat", "metrics", creator=lambda value: LastHeartbeat(metrics=value)
     )
+    rescale: AssociationProxy[dict[str, Any] | None] = association_proxy(
+        "heartbeat", "rescale", creator=lambda value: LastHeartbeat(rescale=value)
+    )
+
+    @property
+    def run_number(self) -> int:
+        """The number of the run that has its processes and its log."""
+        return self.number if self.run is None else self.run

@@ -29,3 +29,4 @@ class LastHeartbeat(Base):
     last_commit_batch_id: Mapped[int | None]
     last_commit_at_ms: Mapped[int | None]
     metrics: Mapped[dict[str, Any] | None]
+    rescale: Mapped[dict[str, Any] | None]  # the progress of the driver's latest live rescale

@@ -13,6 +13,7 @@ from keyscale.vocabulary import (
     CommandStatus,
     OperationKind,
     OperationStatus,
+    RescaleMode,
     SnapshotOwner,
     UpgradeMode,
 )
@@ -75,6 +76,9 @@ class Operation(Base):
     upgrade_mode: Mapped[UpgradeMode | None] = mapped_column(closed_set(UpgradeMode, "upgrade_mode"))
     allow_non_restored_state: Mapped[bool] = mapped_column(default=False, server_default=false())
     rewind_to: Mapped[str | None]  # the earlier savepoint from which the new revision starts
+    rescale_mode: Mapped[RescaleMode | None] = mapped_column(closed_set(RescaleMode, "rescale_mode"))
+    live: Mapped[dict[str, Any] | None]  # of a live rescale: its progress in the driver
+    not_live: Mapped[dict[str, Any] | None]  # why a new driver carries out a rescale that should have been live
     old_attempt: Mapped[int | None]
     new_attempt: Mapped[int | None]
     stopped_at_ms: Mapped[int | None]
@@ -88,17 +92,24 @@ class Operation(Base):
     @property
     def command_kind(self) -> CommandKind:
         """The kind of its command to a driver."""
+        if self.rescale_mode is RescaleMode.LIVE:
+            return CommandKind.RESCALE
         return CommandKind(self.kind) if self.kind.is_snapshot else CommandKind.STOP_WITH_SAVEPOINT
 
     @property
     def command_id(self) -> str:
-        """The id of its command, as earlier drivers know it."""
-        return f"{self.kind.lower()}:{self.id}" if self.kind.is_change else self.id
+        """The id of its command, as earlier drivers know it.
+
+        A rescale that is not live in the end has sent two commands.
+        """
+        is_live = self.rescale_mode is RescaleMode.LIVE
+        return f"{self.kind.lower()}:{self.id}" if self.kind.is_change and not is_live else self.id
 
     @property
     def savepoint_id(self) -> str | None:
         """The id of the savepoint that its command takes."""
-        return None if self.kind is OperationKind.CHECKPOINT else self.id
+        takes_none = self.kind is OperationKind.CHECKPOINT or self.rescale_mode is RescaleMode.LIVE
+        return None if takes_none else self.id
 
     @property
     def savepoint_owner(self) -> SnapshotOwner:

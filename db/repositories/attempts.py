@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, or_, select, text
+from sqlalchemy import bindparam, exists, func, not_, or_, select, text
 from sqlalchemy.orm import lazyload
 
 from keyscale.vocabulary import AttemptStage
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from keyscale.vocabulary import ClaimMode
 
 
+_UNOPENED = Attempt.run.is_not(None) & Attempt.driver_state.is_(None)
+"""An attempt that was reserved for a live rescale, and that its driver has not opened."""
+_STARTABLE = (AttemptStage.STANDBY, AttemptStage.ACTIVE)
+
+
 @dataclass(frozen=True, slots=True)
 class Restores:
     """A job's finished restores: their number, and the newest's time and origin."""
@@ -31,15 +36,19 @@ class Restores:
 
 
 def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Attempt]:
-    """Returns a job's attempts, the newest first."""
-    return read_page(session, select(Attempt).where(Attempt.job_id == job_id), (Attempt.number,), page)
+    """Returns a job's attempts, the newest first.
+
+    An attempt that was only reserved does not count.
+    """
+    return read_page(session, select(Attempt).where(Attempt.job_id == job_id, not_(_UNOPENED)), (Attempt.number,), page)
 
 
 def numbers_of(session: Session, job_ids: Collection[str]) -> dict[str, set[int]]:
-    """Returns the numbers of the attempts of some jobs, by job."""
+    """Returns the numbers of the attempts and runs of some jobs, by job."""
     found: dict[str, set[int]] = {}
-    for job_id, number in session.execute(select(Attempt.job_id, Attempt.number).where(Attempt.job_id.in_(job_ids))):
-        found.setdefault(job_id, set()).add(number)
+    columns = (Attempt.job_id, Attempt.number, func.coalesce(Attempt.run, Attempt.number))
+    for job_id, number, run in session.execute(select(*columns).where(Attempt.job_id.in_(job_ids))):
+        found.setdefault(job_id, set()).update((number, run))
     return found
 
 
@@ -225,6 +234,16 @@ def of_stage(session: Session, job_id: str, stage: AttemptStage) -> Attempt | No
     ).first()
 
 
+def all_of_stage(session: Session, job_id: str, stage: AttemptStage) -> Sequence[Attempt]:
+    """Returns a job's attempts of a stage, in order."""
+    return session.scalars(
+        select(Attempt)
+        .where(Attempt.job_id == job_id, Attempt.stage == stage)
+        .order_by(Attempt.number)
+        .execution_options(populate_existing=True)
+    ).all()
+
+
 def list_unstarted(session: Session, states: Collection[str]) -> Sequence[tuple[Attempt, int]]:
     """Returns the attempts that have not ended and do not run yet.
 
@@ -238,7 +257,7 @@ def list_unstarted(session: Session, states: Collection[str]) -> Sequence[tuple[
     return session.execute(
         select(Attempt, Job.created_at_ms)
         .join(Job, Job.id == Attempt.job_id)
-        .where(Attempt.stage != AttemptStage.ENDED, unstarted)
+        .where(Attempt.stage.in_(_STARTABLE), unstarted)
         .options(lazyload(Attempt.heartbeat))
     ).all()
 
@@ -251,7 +270,7 @@ def list_unlaunched(session: Session) -> Sequence[tuple[str, int, AttemptStage, 
     columns = (Attempt.job_id, Attempt.number, Attempt.stage, Attempt.created_at_ms, Job.created_at_ms)
     unlaunched = (Attempt.launched_at_ms.is_(None), Attempt.driver_state.is_(None))
     return session.execute(
-        select(*columns).join(Job, Job.id == Attempt.job_id).where(Attempt.stage != AttemptStage.ENDED, *unlaunched)
+        select(*columns).join(Job, Job.id == Attempt.job_id).where(Attempt.stage.in_(_STARTABLE), *unlaunched)
     ).all()
 
 
@@ -278,14 +297,14 @@ def ran_before(session: Session, job_id: str, number: int, *, since_ms: int, lim
 def latest(session: Session, job_id: str) -> Attempt | None:
     """Returns the attempt that runs a job, or else the newest.
 
-    An attempt that only warmed up does not count.
+    An attempt that only warmed up, or was only reserved, does not count.
     """
     only_warmed_up = exists().where(
         Operation.job_id == job_id,
         Operation.new_attempt == Attempt.number,
         Operation.stopped_at_ms.is_(None),
     )
-    preference = (Attempt.stage != AttemptStage.ACTIVE, only_warmed_up, Attempt.number.desc())
+    preference = (Attempt.stage != AttemptStage.ACTIVE, _UNOPENED, only_warmed_up, Attempt.number.desc())
     return session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(*preference).limit(1)).first()
 
 

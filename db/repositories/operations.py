@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import BigInteger, cast, func, not_, null, select, text, update
 
-from keyscale.vocabulary import SNAPSHOTS, CommandStatus, OperationKind, OperationStatus
+from keyscale.vocabulary import SNAPSHOTS, CommandStatus, OperationKind, OperationStatus, RescaleMode
 
 from ..models import Attempt, Checkpoint, Operation, Revision
 from .pages import Page, PageRequest, read_page
@@ -232,6 +232,7 @@ def last_warm_ups(session: Session, job_id: str, limit: int) -> list[int]:
     next_phase_at_ms = cast(Operation.phases[1]["started_at_ms"].astext, BigInteger)
     warm_ms = next_phase_at_ms - Attempt.attached_at_ms
     of_change = (Attempt.job_id == Operation.job_id) & (Attempt.number == Operation.new_attempt)
-    found = select(warm_ms).select_from(Operation).join(Attempt, of_change)
+    by_new_driver = Operation.rescale_mode.is_distinct_from(RescaleMode.LIVE)
+    found = select(warm_ms).select_from(Operation).join(Attempt, of_change).where(by_new_driver)
     newest = found.where(Operation.job_id == job_id, warm_ms >= 0).order_by(Operation.requested_at_ms.desc())
     return list(session.scalars(newest.limit(limit)))

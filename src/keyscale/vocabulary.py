@@ -62,6 +62,7 @@ class AttemptStage(StrEnum):
     A job has at most one ACTIVE and one STANDBY attempt.
     """
 
+    RESERVED = "RESERVED"  # the driver of the active attempt may open it, in a live rescale
     STANDBY = "STANDBY"  # its driver warms up and waits
     ACTIVE = "ACTIVE"  # the attempt that may run the job
     ENDED = "ENDED"
@@ -128,9 +129,12 @@ class OperationStatus(StrEnum):
 class ChangePhase(StrEnum):
     """The phases of a change, in order.
 
+    A live rescale has PREPARE, SWITCH and VERIFY. If it becomes impossible before SWITCH, it goes on with REQUESTED.
     ROLL_BACK replaces the remaining phases.
     """
 
+    PREPARE = "PREPARE"  # the running driver builds the new subtasks beside its batches
+    SWITCH = "SWITCH"  # batches wait until the next attempt is open
     REQUESTED = "REQUESTED"  # the new driver is started beside the running driver
     SAVEPOINT = "SAVEPOINT"
     STOP = "STOP"
@@ -148,6 +152,7 @@ class LedgerStep(StrEnum):
     SUBMIT = "SUBMIT"  # until the new driver's process is started; it mostly was before
     SESSION = "SESSION"  # until its Spark session is up, likewise
     RESTORE = "RESTORE"
+    SWITCH = "SWITCH"  # of a live rescale: until the next attempt is open
     FIRST_BATCH = "FIRST_BATCH"
     CAUGHT_UP = "CAUGHT_UP"  # after the downtime: until the sources have as little left as before
 

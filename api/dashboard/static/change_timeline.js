@@ -7,6 +7,8 @@ import { duration, number, percent, rate } from "./format.js";
 
 /** The step of the control plane in each phase, from the click on. */
 export const PHASES = {
+  PREPARE: "Prepare",
+  SWITCH: "Switch",
   REQUESTED: "Start the new driver",
   SAVEPOINT: "Savepoint",
   STOP: "End the old driver",
@@ -22,6 +24,7 @@ export const STEPS = {
   SUBMIT: "Submit",
   SESSION: "Spark session",
   RESTORE: "Restore",
+  SWITCH: "Switch",
   FIRST_BATCH: "First batch",
   CAUGHT_UP: "catching up",
 };
@@ -44,6 +47,12 @@ export function changeTitle(change) {
 /** The state or the end of a change. */
 export const changePill = (change) => pill(change.status);
 
+const LIVE_PHASES = new Set(["PREPARE", "SWITCH", "VERIFY"]);
+
+/** The phases that a change goes through as planned. */
+const phasesOf = (change) => Object.keys(PHASES).filter((name) => (change.rescale_mode === "LIVE"
+  ? LIVE_PHASES.has(name) : name === "VERIFY" || !LIVE_PHASES.has(name)));
+
 /** The rows that show a change: each phase with its state, its start and its milliseconds so far. */
 export function phaseRows(change, nowMs) {
   const inProgress = change.status === "IN_PROGRESS";
@@ -59,7 +68,7 @@ export function phaseRows(change, nowMs) {
   });
   const begun = new Set(rows.map((one) => one.phase));
   const moves = inProgress && !begun.has("ROLL_BACK");
-  const waiting = moves ? Object.keys(PHASES).filter((name) => name !== "ROLL_BACK" && !begun.has(name)) : [];
+  const waiting = moves ? phasesOf(change).filter((name) => name !== "ROLL_BACK" && !begun.has(name)) : [];
   return [...rows, ...waiting.map((phase) => ({ phase, state: "waiting", ms: null, startMs: null }))];
 }
 
@@ -71,10 +80,13 @@ export function showChange(change) {
   const summary = byId("change-summary");
   summary.classList.toggle("soft", inProgress);
   setChildren(summary, ...(inProgress
-    ? ["Requested at ", when(change.requested_at_ms), ". The job continues until the savepoint; each bar is as long as its phase."]
+    ? ["Requested at ", when(change.requested_at_ms), change.rescale_mode === "LIVE" ? ". The job continues." : ". The job continues until the savepoint.",
+      " Each bar is as long as its phase.", ...(change.not_live ? [` A new driver takes over: ${change.not_live.message}.`] : [])]
     : [element("dl", { class: "definitions" }, ...definitions([
       ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job continues" : ""],
+      ...(change.held_ms == null ? [] : [["Batches held", duration(change.held_ms), "during the switch"]]),
       ["Total time", duration(change.duration_ms), "from the click to the end"],
+      ...(change.not_live ? [["New driver", change.not_live.message]] : []),
       ...(change.metrics_before ? [["Could process, before", rate(change.metrics_before.processed_rate), busyOf(change.metrics_before)]] : []),
       ...(change.metrics_after ? [["and after", rate(change.metrics_after.processed_rate), busyOf(change.metrics_after)]] : []),
       ["Ended", when(change.ended_at_ms)],
@@ -84,7 +96,7 @@ export function showChange(change) {
 }
 
 /** Whether a change has gone as far as to stop the job. */
-const hasStopped = (change) => change.phases.some((one) => one.phase !== "REQUESTED");
+const hasStopped = (change) => change.phases.some((one) => !["PREPARE", "REQUESTED"].includes(one.phase));
 
 /** The downtime of a change that has ended, in words. */
 export const downtime = (change) => (hasStopped(change) ? duration(change.downtime_ms) : "none");

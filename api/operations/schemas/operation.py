@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.vocabulary import ChangePhase, LedgerStep, OperationKind, OperationStatus, UpgradeMode
+from keyscale.vocabulary import ChangePhase, LedgerStep, OperationKind, OperationStatus, RescaleMode, UpgradeMode
 
 from ...jobs.schemas.restore import RestoreRequest
 from ...shapes import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
@@ -77,7 +77,8 @@ class StepAnswer(Answer):
         description=(
             "SAVEPOINT, STOP: of the old driver. TRIAL: of the driver of a change that is rolled back. SUBMIT, SESSION:"
             " of the new driver, if it was not ready by then."
-            " RESTORE, FIRST_BATCH. CAUGHT_UP: until the sources had as few records left as before the change."
+            " RESTORE, or SWITCH in a live rescale. FIRST_BATCH."
+            " CAUGHT_UP: until the sources had as few records left as before the change."
         )
     )
     started_at_ms: int
@@ -169,7 +170,8 @@ class OperationAnswer(Answer):
         default_factory=list, description="The parts of the downtime. Each step begins where the previous step ended."
     )
     prepared_ms: int | None = Field(
-        default=None, description="How long the new driver started while the old driver still ran."
+        default=None,
+        description="How long the new driver, or in a live rescale the new subtasks, started while the job still ran.",
     )
     from_revision: int | None = None
     to_revision: int | None = None
@@ -181,6 +183,13 @@ class OperationAnswer(Answer):
         default=None,
         description="The earlier savepoint that the new revision starts from; null: the job's present state.",
     )
+    rescale_mode: RescaleMode | None = Field(
+        default=None, description="Of a rescale: LIVE, by the running driver, or STANDBY, by a new driver."
+    )
+    not_live: FailureAnswer | None = Field(
+        default=None, description="Why a new driver carries the rescale out, although the job's rescale_mode is LIVE."
+    )
+    held_ms: int | None = Field(default=None, description="How long batches waited in a live rescale.")
     old_attempt: int | None = Field(default=None, description="The attempt that takes the savepoint, or ends.")
     new_attempt: int | None = None
     plan: PlanAnswer | None = Field(default=None, description="The effects, in the answer to a dry run.")

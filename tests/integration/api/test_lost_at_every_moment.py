@@ -37,6 +37,7 @@ pytestmark = pytest.mark.real
 
 USER = Principal("test", "test", Role.ADMIN)
 TURNS_MAX = 400
+LIVE_RESCALE, RETURNING_RESCALE = "live rescale", "live rescale with a first batch that fails"
 RESCALE, UPGRADE, FAILING_UPGRADE, FROM_LAST_STATE = "rescale", "upgrade", "failing upgrade", "upgrade from last state"
 HERE, ELSEWHERE = "here", "elsewhere"
 
@@ -137,15 +138,18 @@ class Rehearsal:
     def request(self, kind: str) -> None:
         """Asks for a change, as a request does after its checks, and from now on counts moments."""
         mode = UpgradeMode.LAST_STATE if kind == FROM_LAST_STATE else UpgradeMode.SAVEPOINT
-        change_kind = OperationKind.RESCALE if kind == RESCALE else OperationKind.UPGRADE
+        is_rescale = kind in {RESCALE, LIVE_RESCALE, RETURNING_RESCALE}
+        change_kind = OperationKind.RESCALE if is_rescale else OperationKind.UPGRADE
+        other: dict[str, Any] = {"parallelism": 4} if is_rescale else {"parameters": {"version": "2"}}
+        if kind in {LIVE_RESCALE, RETURNING_RESCALE}:
+            other["rescale_mode"] = "LIVE"
         with self.context.sessions.begin() as session:
             job = self._locked(session)
             requests.require_changeable(session, job, change_kind, mode)
             present = spec_of(revisions.current(session, job))
-            wanted = changed(present, {"parallelism": 4} if kind == RESCALE else {"parameters": {"version": "2"}})
-            revision = requests.revise(session, job, wanted, USER)
+            revision = requests.revise(session, job, changed(present, other), USER)
             requests.change(session, job, USER, self.change_id, revision, kind=change_kind, mode=mode)
-            if kind == FAILING_UPGRADE:
+            if kind in {FAILING_UPGRADE, RETURNING_RESCALE}:
                 self.world.raising.add(revision.number)
         self.moments = []
 
@@ -191,10 +195,11 @@ class Rehearsal:
         change, active = self.change(), self._of_stage(AttemptStage.ACTIVE)
         assert active is not None
         assert self.world.alive() == [active.number]
+        assert self._of_stage(AttemptStage.RESERVED) is None
         assert self._of_stage(AttemptStage.STANDBY) is None
-        if kind == FAILING_UPGRADE:
+        if kind in {FAILING_UPGRADE, RETURNING_RESCALE}:
             expected = {OperationStatus.ROLLED_BACK}
-        elif kind == FROM_LAST_STATE:
+        elif kind in {FROM_LAST_STATE, LIVE_RESCALE}:
             expected = {OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK}
         else:
             is_published = self.change_id in self.world.savepoints
@@ -245,7 +250,7 @@ def rehearse(
 
 def cases() -> Iterator[Any]:
     """Some moments of an upgrade are in the default tier, and more of all changes; the simulator plays every one."""
-    for kind in (UPGRADE, RESCALE, FAILING_UPGRADE, FROM_LAST_STATE):
+    for kind in (UPGRADE, LIVE_RESCALE, RETURNING_RESCALE, RESCALE, FAILING_UPGRADE, FROM_LAST_STATE):
         for lost, successor in LOSSES:
             name = f"{kind}, {' and '.join(sorted(lost))}, {successor}"
             if kind == UPGRADE and successor == HERE and len(lost) == 1:
@@ -267,6 +272,21 @@ def test_one_revision_runs_in_the_end_whatever_is_lost_at_whichever_moment(
             raise
 
 
+def test_a_live_rescale_keeps_its_driver(rehearse: Callable[..., Rehearsal]) -> None:
+    rehearsal = rehearse(LIVE_RESCALE)
+    change = rehearsal.change()
+    assert [phase["phase"] for phase in change.phases] == ["PREPARE", "SWITCH", "VERIFY"]
+    assert (change.status, change.not_live, list(rehearsal.world.drivers)) == ("COMPLETED", None, [rehearsal.old])
+
+
+def test_a_live_rescale_whose_first_batch_fails_goes_back_with_its_driver(rehearse: Callable[..., Rehearsal]) -> None:
+    rehearsal = rehearse(RETURNING_RESCALE)
+    change = rehearsal.change()
+    assert [phase["phase"] for phase in change.phases] == ["PREPARE", "SWITCH", "VERIFY", "ROLL_BACK"]
+    assert (change.failure or {})["code"] == "JOB_FUNCTION_FAILED"
+    assert list(rehearsal.world.drivers) == [rehearsal.old]
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(3))
 def test_one_revision_runs_in_the_end_when_things_are_lost_at_two_moments(
@@ -274,7 +294,7 @@ def test_one_revision_runs_in_the_end_when_things_are_lost_at_two_moments(
 ) -> None:
     chance = random.Random(seed)
     for _ in range(10):
-        kind = chance.choice([RESCALE, UPGRADE, FAILING_UPGRADE, FROM_LAST_STATE])
+        kind = chance.choice([LIVE_RESCALE, RETURNING_RESCALE, RESCALE, UPGRADE, FAILING_UPGRADE, FROM_LAST_STATE])
         losses = {at: chance.choice(LOSSES)[0] for at in sorted(chance.sample(range(50), 2))}
         successor = chance.choice([HERE, ELSEWHERE])
         try:

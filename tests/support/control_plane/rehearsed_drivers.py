@@ -1,8 +1,8 @@
 """Stand-ins for drivers, their commit log and their store, so that a change of a job takes no time.
 
 The control plane's steps, its database and its answers to drivers are the real ones. A stand-in takes one action at
-each turn: it attaches, opens its attempt, commits a batch, publishes a savepoint, reports it, ends. At each action, and
-at each moment of the control plane's steps, something may be lost.
+each turn: it attaches, opens its attempt, commits a batch, publishes a savepoint, reports it, opens the next attempt
+itself, ends. At each action, and at each moment of the control plane's steps, something may be lost.
 """
 
 from __future__ import annotations
@@ -19,11 +19,20 @@ from keyscale.api.store_check import PublishedSavepoint
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
 from keyscale.identifiers import CheckpointId, JobId
-from keyscale.jobs.protocol.messages import AttachRequest, CommandResult, Commit, DriverMetrics, Failure, Heartbeat
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    CommandResult,
+    Commit,
+    DriverMetrics,
+    Failure,
+    Heartbeat,
+    LiveRescale,
+    ReservedAttempt,
+)
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.layout import Layout, location_of
 from keyscale.state.objects.opening import canonical_url
-from keyscale.vocabulary import AttemptStage, DriverState
+from keyscale.vocabulary import AttemptStage, CommandKind, DriverState, RescalePhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +41,7 @@ if TYPE_CHECKING:
     from keyscale.db.models import Attempt
     from keyscale.jobs.protocol.messages import Assignment, Command
 
+SLOTS = 8
 _RAISED = Failure(code="JOB_FUNCTION_FAILED", message="it raises")
 
 
@@ -64,6 +74,7 @@ class World:
         raising: Revisions whose programs fail on their first batch.
         log: The commit log.
         savepoints: By id, with the length of the log when they were published.
+        drivers: By the attempt that they were launched for.
     """
 
     context: Context
@@ -81,7 +92,7 @@ class World:
             driver.turn()
 
     def alive(self) -> list[int]:
-        return [number for number, driver in self.drivers.items() if driver.is_alive]
+        return [driver.number for driver in self.drivers.values() if driver.is_alive]
 
     def location(self, savepoint_id: str) -> str:
         path = Layout(JobId(self.job_id)).manifest(CheckpointId(0), savepoint_id)
@@ -124,10 +135,18 @@ class World:
 
 @dataclass(slots=True)
 class RehearsedDriver:
-    """A driver that takes one action at each turn."""
+    """A driver that takes one action at each turn.
+
+    Attributes:
+        number: The attempt that it has opened last.
+        rescale: The progress of its live rescale.
+        return_attempt: The attempt that it opens if its next batch fails.
+    """
 
     world: World
     number: int
+    rescale: LiveRescale | None = None
+    return_attempt: ReservedAttempt | None = None
     is_alive: bool = True
     exit_code: int | None = None
     state: DriverState | None = None
@@ -155,6 +174,8 @@ class RehearsedDriver:
             self._attach()
         elif self.state is None:
             self._open()
+        elif self.command is not None and self.command.kind is CommandKind.RESCALE:
+            self._rescale(self.command)
         elif self.command is not None:
             self._stop()
         else:
@@ -189,6 +210,9 @@ class RehearsedDriver:
         assert self.assignment is not None
         if self.assignment.revision in self.world.raising:
             self._reach("raising")
+            if self.return_attempt is not None:
+                self._open_reserved(self.return_attempt, "returned")
+                return
             self._report(DriverState.FAILED, _RAISED)
             self._end(1)
             return
@@ -198,7 +222,51 @@ class RehearsedDriver:
             self._end(10)
             return
         self.committed += 1
+        self.return_attempt = None
         self._reach("committed")
+        self._report(DriverState.RUNNING)
+
+    def _rescale(self, command: Command) -> None:
+        """Prepares at one turn, and opens the next attempt at the next one."""
+        assert command.next_attempt is not None
+        if self.rescale is None and not command.is_withdrawn:
+            self._reach("preparing")
+            now = now_ms()
+            self.rescale = LiveRescale(
+                command_id=command.id,
+                phase=RescalePhase.PREPARE,
+                from_attempt=self.number,
+                to_attempt=command.next_attempt.assignment.attempt,
+                began_at_ms=now,
+                prepared_at_ms=now,
+            )
+            self._report(DriverState.RUNNING)
+            return
+        self.command = None
+        if command.is_withdrawn:
+            why = Failure(code="RESCALE_WITHDRAWN", message="it is withdrawn")
+            self.result = CommandResult(command_id=command.id, status="FAILED", failure=why)
+            self._report(DriverState.RUNNING)
+            return
+        self.return_attempt = command.return_attempt
+        self._open_reserved(command.next_attempt, "switched")
+
+    def _open_reserved(self, reserved: ReservedAttempt, moment: str) -> None:
+        """Opens an attempt without a restart; from then on the driver speaks with its token."""
+        self._reach("opening")
+        if not self.world.append(Opened(reserved.assignment.attempt, reserved.assignment.revision)):
+            self._report(DriverState.FENCED)
+            self._end(10)
+            return
+        assert self.rescale is not None
+        failure = None
+        if moment == "returned":
+            self.return_attempt, failure = None, _RAISED
+        self.number, self.assignment, self.committed = reserved.assignment.attempt, reserved.assignment, 0
+        self.rescale = self.rescale.model_copy(
+            update={"phase": RescalePhase.VERIFY, "switched_at_ms": now_ms(), "failure": failure}
+        )
+        self._reach(moment)
         self._report(DriverState.RUNNING)
 
     def _stop(self) -> None:
@@ -225,6 +293,9 @@ class RehearsedDriver:
         commit = Commit(batch_id=self.committed - 1, at_ms=1) if self.committed else None
         message = Heartbeat(
             state=state,
+            attempt=self.number,
+            slots=SLOTS,
+            rescale=self.rescale,
             first_commit=commit and Commit(batch_id=0, at_ms=1),
             last_commit=commit,
             restored_at_ms=1 if self.assignment is not None else None,
@@ -234,8 +305,12 @@ class RehearsedDriver:
         )
         identity = DriverIdentity(self.world.job_id, self.number, over=False)
         answer = drivers.heartbeat(self.world.context, identity, message)
-        if self.command is None and answer.commands:
+        if answer.commands and self._is_new(answer.commands[0]):
             self.command = answer.commands[0]
+
+    def _is_new(self, command: Command) -> bool:
+        is_answered = self.result is not None and self.result.command_id == command.id
+        return not is_answered and (self.command is None or command.is_withdrawn)
 
     def _reach(self, action: str) -> None:
         self.world.reach(f"driver {self.number}: {action}")
@@ -263,7 +338,7 @@ class RehearsedLauncher:
             return Seen(ProcessState.UNLAUNCHED)
         if attempt.launched_on != self.place:
             return Seen(ProcessState.UNKNOWN)
-        driver = self._world.drivers.get(attempt.number)
+        driver = self._world.drivers.get(attempt.run_number)
         if driver is None:
             return Seen(ProcessState.UNLAUNCHED)
         return Seen(ProcessState.ALIVE if driver.is_alive else ProcessState.DEAD, driver.exit_code)
@@ -273,6 +348,9 @@ class RehearsedLauncher:
 
     def launch(self, _job: object, _revision: object, attempt: Attempt, *_: object) -> None:
         self._world.drivers.setdefault(attempt.number, RehearsedDriver(self._world, attempt.number))
+
+    def keep_record(self, _job: object, _record: object) -> None:
+        pass
 
     def kill(self, _job_id: str, attempt: int) -> None:
         if (driver := self._world.drivers.get(attempt)) is not None:

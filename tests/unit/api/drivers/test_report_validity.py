@@ -80,12 +80,24 @@ def test_a_report_of_a_checkpoint_beyond_its_bounds_is_refused(report: Checkpoin
 @pytest.mark.parametrize("state", DriverState)
 def test_a_standby_warms_up_or_ends_and_commits_nothing(state: DriverState) -> None:
     may_be = state in {DriverState.STANDBY, DriverState.FAILED, DriverState.FENCED}
-    assert (why_not_heartbeat(Heartbeat(state=state), AttemptStage.STANDBY) is None) is may_be
-    assert why_not_heartbeat(Heartbeat(state=state), AttemptStage.ACTIVE) is None
+    assert (why_not_heartbeat(Heartbeat(state=state), AttemptStage.STANDBY, 1) is None) is may_be
+    assert why_not_heartbeat(Heartbeat(state=state), AttemptStage.ACTIVE, 1) is None
     commit = Commit(batch_id=0, at_ms=1)
     for name in ("first_commit", "last_commit"):
-        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), AttemptStage.STANDBY) is not None
-        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), AttemptStage.ACTIVE) is None
+        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), AttemptStage.STANDBY, 1) is not None
+        assert why_not_heartbeat(Heartbeat(state=state, **{name: commit}), AttemptStage.ACTIVE, 1) is None
+
+
+def test_a_heartbeat_is_about_the_attempt_of_its_token() -> None:
+    running = DriverState.RUNNING
+    assert why_not_heartbeat(Heartbeat(state=running, attempt=2), AttemptStage.ACTIVE, 2) is None
+    assert why_not_heartbeat(Heartbeat(state=running, attempt=1), AttemptStage.ACTIVE, 2) is not None
+
+
+def test_a_reserved_attempt_is_opened_by_a_driver_that_runs() -> None:
+    assert why_not_heartbeat(Heartbeat(state=DriverState.RUNNING, attempt=2), AttemptStage.RESERVED, 2) is None
+    assert why_not_heartbeat(Heartbeat(state=DriverState.RUNNING), AttemptStage.RESERVED, 2) is not None
+    assert why_not_heartbeat(Heartbeat(state=DriverState.STANDBY, attempt=2), AttemptStage.RESERVED, 2) is not None
 
 
 @pytest.mark.parametrize(

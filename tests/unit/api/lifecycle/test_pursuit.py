@@ -122,7 +122,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
     monkeypatch.setattr(pursuit.operations, "running", lambda _, job_id: platform.change if job_id == "job" else None)
     monkeypatch.setattr(pursuit.operations, "find", lambda _, name, **__: platform.command if name == "c" else None)
     monkeypatch.setattr(pursuit.attempts, "newest_counted", lambda _, job_id: {"job": platform.newest}[job_id])
-    monkeypatch.setattr(pursuit.attempts, "find", lambda _, *key: {("job", 4): platform.attempt}[key])
+    monkeypatch.setattr(pursuit.attempts, "find", lambda _, *key: {("job", 4): platform.attempt}.get(key))
     return platform
 
 

@@ -277,7 +277,7 @@ def test_a_change_begins_with_what_the_job_is_and_what_it_becomes(kind: Operatio
         running,
         USER,
         "c",
-        Revision(job_id="job", number=6, spec={"parallelism": 8}),
+        Revision(job_id="job", number=6, spec={"artifact_id": "a", "parallelism": 8, "max_parallelism": 16}),
         kind=kind,
         mode=UpgradeMode.LAST_STATE,
         allow_non_restored_state=True,
