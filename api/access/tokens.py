@@ -31,7 +31,7 @@ def attempt_token(key: str, attempt: str, salt: str | None = None) -> str:
 
 
 def reserved_token(key: str, attempt: str, operation_id: str) -> str:
-    """Returns the token of an attempt that is reserved for a live rescale.
+    """Returns the token of an attempt of a live rescale.
 
     Every replica computes the same token, as any replica may send it to the driver.
 

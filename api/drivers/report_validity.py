@@ -84,7 +84,7 @@ def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
 
 
 def why_not_heartbeat(message: Heartbeat, stage: AttemptStage, number: int) -> str | None:
-    """Returns why a heartbeat of an attempt cannot be true in its stage, if so."""
+    """Returns why a heartbeat cannot be true in a stage, if so."""
     if message.attempt not in {None, number}:
         return f"it is about attempt {message.attempt}, and its token belongs to attempt {number}"
     if stage is AttemptStage.RESERVED and (message.attempt is None or message.state in _BEFORE_RUNNING):

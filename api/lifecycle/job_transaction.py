@@ -109,7 +109,10 @@ class JobTransaction:
         return reserved
 
     def open_reserved(self, attempt: Attempt) -> None:
-        """Makes a reserved attempt active, as its driver has opened it; earlier attempts end."""
+        """Makes a reserved attempt active; earlier attempts end.
+
+        Its driver has opened it.
+        """
         for stage in (AttemptStage.ACTIVE, AttemptStage.RESERVED):
             for earlier in attempts.all_of_stage(self.session, self.job.id, stage):
                 if earlier.number < attempt.number:
@@ -126,7 +129,7 @@ class JobTransaction:
         return [attempt for attempt in found if attempt.driver_state is not None][-1]
 
     def end_reserved(self, operation: Operation) -> None:
-        """Ends the attempts of an operation that its driver may not open any more."""
+        """Ends the reserved attempts of an operation."""
         if operation.rescale_mode is not RescaleMode.LIVE:
             return
         for reserved in attempts.all_of_stage(self.session, self.job.id, AttemptStage.RESERVED):

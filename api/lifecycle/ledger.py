@@ -95,9 +95,9 @@ def _steps_in_order(at_ms: int, ends: Mapping[LedgerStep, int | None]) -> Iterat
 
 
 def prepared_ms(change: Operation) -> int | None:
-    """Returns how long the new driver, or the new subtasks, started beside the batches.
+    """Returns how long a change prepared beside the batches.
 
-    Returns None if unknown.
+    It prepared a new driver, or the new subtasks. Returns None if unknown.
     """
     if change.rescale_mode is RescaleMode.LIVE:
         began, prepared = ((change.live or {}).get(name) for name in ("began_at_ms", "prepared_at_ms"))

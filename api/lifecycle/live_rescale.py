@@ -1,4 +1,6 @@
-"""The phases of a live rescale, in which the driver itself opens the next attempt. Pure.
+"""The phases of a live rescale.
+
+The running driver itself opens the next attempt. Pure.
 
     PREPARE     the driver builds the new subtasks beside its batches, and opens the next attempt between two batches
     SWITCH      batches wait until the next attempt is open; known from the driver's report afterwards
@@ -28,7 +30,7 @@ NOT_LIVE = "RESCALE_NOT_LIVE"
 
 
 def why_not_live(state: str | None, slots: int | None, parallelism: int) -> Mapping[str, Any] | None:
-    """Returns why a driver cannot rescale its job to a parallelism, or None.
+    """Returns why a driver cannot rescale its job live, or None.
 
     Args:
         state: The driver's state.
@@ -45,7 +47,7 @@ def why_not_live(state: str | None, slots: int | None, parallelism: int) -> Mapp
 
 
 def followed(facts: JobFacts, change: ChangeFacts) -> FollowSwitch | FollowReturn | None:
-    """Returns the step that follows a driver to the reserved attempt that it has opened last."""
+    """Returns the step after a driver has opened a reserved attempt."""
     opened = [attempt.number for attempt in facts.reserved if attempt.driver_state is not None]
     if not opened:
         return None

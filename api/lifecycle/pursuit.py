@@ -284,7 +284,7 @@ class Pursuit:
         return True
 
     def _send_rescale(self, job_id: str, step: steps.SendRescale) -> bool:
-        """Commands a live rescale, after the records of both attempts are in the store."""
+        """Stores the records of both attempts, and commands a live rescale."""
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
             if job is None:
@@ -301,7 +301,7 @@ class Pursuit:
         return True
 
     def _apply_if_still(self, job_id: str, step: Step, decided: Step) -> None:
-        """Applies what a step has become, if the step is still the job's next one."""
+        """Applies a step in its decided form, if it is still due."""
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)
             if job is not None and next_step(self._facts(session, job), self._timeouts) == step:

@@ -264,7 +264,10 @@ def change(
 
 
 def rescale_way(session: Session, job: Job, to: Revision) -> tuple[RescaleMode, Mapping[str, Any] | None]:
-    """Returns how a rescale is carried out, and why a job with live rescales needs a new driver for it."""
+    """Returns the way of a rescale.
+
+    Returns also why it needs a new driver, if the job wants live rescales.
+    """
     wanted = spec_of(to)
     if wanted.rescale_mode is RescaleMode.STANDBY:
         return RescaleMode.STANDBY, None

@@ -218,7 +218,9 @@ class SwitchOver:
 
 @dataclass(frozen=True, slots=True)
 class ReserveAttempts:
-    """Reserves the attempts of a live rescale: the next attempt and the return.
+    """Reserves the attempts of a live rescale.
+
+    They are the next attempt and the return.
 
     Attributes:
         after: The highest attempt in the commit log.
@@ -237,7 +239,7 @@ class SendRescale:
 
 @dataclass(frozen=True, slots=True)
 class FallBack:
-    """Carries a live rescale out by a new driver, as the driver has not switched.
+    """Carries a live rescale out by a new driver.
 
     Attributes:
         failure: Why.
@@ -248,12 +250,18 @@ class FallBack:
 
 @dataclass(frozen=True, slots=True)
 class FollowSwitch:
-    """Begins the phase VERIFY of a live rescale: the driver has opened the next attempt."""
+    """Begins the phase VERIFY of a live rescale.
+
+    The driver has opened the next attempt.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class FollowReturn:
-    """Begins the phase ROLL_BACK of a live rescale: the driver has opened the return."""
+    """Begins the phase ROLL_BACK of a live rescale.
+
+    The driver has opened the return.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Attempt]
 
 
 def numbers_of(session: Session, job_ids: Collection[str]) -> dict[str, set[int]]:
-    """Returns the numbers of the attempts and runs of some jobs, by job."""
+    """Returns the numbers of attempts and runs, by job."""
     found: dict[str, set[int]] = {}
     columns = (Attempt.job_id, Attempt.number, func.coalesce(Attempt.run, Attempt.number))
     for job_id, number, run in session.execute(select(*columns).where(Attempt.job_id.in_(job_ids))):
