@@ -16,6 +16,7 @@ from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, without_switched_off
 from keyscale.log_lines import FORMAT_VARIABLE, JSON
+from keyscale.vocabulary import RescaleMode
 
 from ..job_spec import spec_of
 from ..libraries.library_cache import PlacedLibraries
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from keyscale.db.models import Attempt, Job, Revision
+    from keyscale.jobs.protocol.specification import JobSpec
 
     from ..settings import Settings
     from .isolation import JobUser
 
 STANDALONE_SCHEME = "spark://"
+LEAF_PARALLELISM = "spark.sql.leafNodeDefaultParallelism"
+SPARE_SUBTASKS_MIN = 8
+"""A job with live rescales on a local master can be rescaled live to at least this parallelism."""
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 TASK_TRIES = 4
 NO_LIBRARIES = PlacedLibraries()
@@ -91,14 +96,27 @@ def store_variables(settings: Settings, work_directory: Path, store_url: str) ->
     }
 
 
-def master_of(settings: Settings, parallelism: int) -> str:
+def master_of(settings: Settings, subtasks: int) -> str:
     """Returns the Spark master.
 
     `local` becomes one core per subtask and one for the source, with retries of tasks.
     """
     if settings.spark_master == "local":
-        return f"local[{parallelism + 1},{TASK_TRIES}]"
+        return f"local[{subtasks + 1},{TASK_TRIES}]"
     return settings.spark_master
+
+
+def subtasks_at_once(settings: Settings, spec: JobSpec, parallelism: int) -> int:
+    """Returns for how many subtasks of an operator a driver gets cores.
+
+    A job with live rescales gets some to spare, as Spark cannot get more later. Idle threads of a local master cost
+    nothing, whereas a cluster reserves the cores.
+    """
+    if spec.rescale_mode is RescaleMode.STANDBY:
+        return parallelism
+    spare = max(2 * parallelism, SPARE_SUBTASKS_MIN) if settings.spark_master == "local" else parallelism
+    limit = min(spec.parallelism_limit or spare, spec.max_parallelism, settings.job_limits.parallelism_max)
+    return max(parallelism, limit)
 
 
 def stays_on_loopback(master: str) -> bool:
@@ -125,16 +143,20 @@ def driver_command(
 
     It contains no secret, because other users can see it.
     """
-    master = master_of(settings, attempt.parallelism)
+    spec = spec_of(revision)
+    subtasks = subtasks_at_once(settings, spec, attempt.parallelism)
+    master = master_of(settings, subtasks)
     conf = {
         **DEFAULT_SETTINGS,
         **ClassArchive.of_environment().settings(),
         **(LOCAL_SETTINGS if stays_on_loopback(master) else {}),
         **authentication(settings, master),
         **({"spark.log.structuredLogging.enabled": "true"} if settings.log_format == JSON else {}),
-        **(share_of_cluster(attempt.parallelism) if master.startswith(STANDALONE_SCHEME) else {}),
+        **(share_of_cluster(subtasks) if master.startswith(STANDALONE_SCHEME) else {}),
+        # By default, Spark splits files for all cores.
+        **({LEAF_PARALLELISM: str(attempt.parallelism + 1)} if subtasks > attempt.parallelism else {}),
         "spark.driver.memory": settings.driver_memory,
-        **spec_of(revision).spark_conf,
+        **spec.spark_conf,
         **REQUIRED_SETTINGS,
         "spark.app.name": f"keyscale-{job.name}-{attempt.number}",
         "spark.local.dir": str(work_directory / "spark"),
@@ -311,7 +333,7 @@ def authentication(settings: Settings, master: str) -> dict[str, str]:
     return {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"} if settings.spark_secret else {}
 
 
-def share_of_cluster(parallelism: int) -> dict[str, str]:
+def share_of_cluster(subtasks: int) -> dict[str, str]:
     """Returns the settings that limit a driver to one core per subtask.
 
     A driver that takes all cores leaves none for other jobs, nor for the driver that will replace it. Subtasks stay
@@ -319,7 +341,7 @@ def share_of_cluster(parallelism: int) -> dict[str, str]:
     executor would get all subtasks for as long as the attempt lasts.
     """
     return {
-        "spark.cores.max": str(parallelism),
+        "spark.cores.max": str(subtasks),
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "10s",
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }

@@ -6,7 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -128,6 +128,33 @@ def test_a_job_cannot_override_the_settings_that_guarantees_depend_on(tmp_path: 
     assert "spark.driver.memory=3g" in command
     assert command[command.index("--master") + 1] == "local[4,4]"
     assert not any("token" in part.lower() for part in command)
+
+
+@pytest.mark.parametrize(
+    ("master", "wanted", "subtasks"),
+    [
+        ("local", {}, 8),
+        ("local", {"parallelism": 6}, 12),
+        ("local", {"parallelism_limit": 4}, 4),
+        ("local", {"parallelism_limit": 2}, 3),  # the job runs in any case
+        ("local", {"max_parallelism": 5}, 5),
+        ("local", {"rescale_mode": "STANDBY"}, 3),
+        ("spark://master:7077", {}, 3),
+        ("spark://master:7077", {"parallelism_limit": 6}, 6),
+    ],
+)
+def test_a_driver_that_rescales_live_has_cores_to_spare(
+    tmp_path: Path, master: str, wanted: dict[str, Any], subtasks: int
+) -> None:
+    settings = Settings(home=tmp_path, spark_master=master)
+    given = {"artifact_id": "program", "parallelism": 3, "max_parallelism": 128, "rescale_mode": "LIVE", **wanted}
+    parallelism = given["parallelism"]
+    attempt = Attempt(number=1, parallelism=parallelism)
+    command = driver_command(settings, Job(name="x"), Revision(spec=given), attempt, tmp_path)
+    has = f"local[{subtasks + 1},4]" if master == "local" else f"spark.cores.max={subtasks}"
+    assert has in command
+    splits = f"spark.sql.leafNodeDefaultParallelism={parallelism + 1}"
+    assert (splits in command) is (subtasks > parallelism), "files are split as for the present parallelism"
 
 
 def test_a_cluster_is_used_as_it_is_named(tmp_path: Path) -> None:
