@@ -34,6 +34,7 @@ COLUMNS = (
     ("ID", "id"),
     ("NAME", "name"),
     ("STATE", "state"),
+    ("HEALTH", "health_score"),
     ("PARALLELISM", "parallelism"),
     ("RESTARTS", "restarts"),
     ("FAILURE", "failure_code"),
@@ -48,7 +49,17 @@ SETTING_COLUMNS = (
     ("CHANGE", "change_class"),
     ("WHAT IT IS", "description"),
 )
-BRIEF = ("name", "state", "revision", "parallelism", "restarts", "started_at_ms", "latest_checkpoint", "failure")
+BRIEF = (
+    "name",
+    "state",
+    "health",
+    "revision",
+    "parallelism",
+    "restarts",
+    "started_at_ms",
+    "latest_checkpoint",
+    "failure",
+)
 
 
 def job_rows(*found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -57,6 +68,7 @@ def job_rows(*found: dict[str, Any]) -> list[dict[str, Any]]:
         {
             **{name: job[name] for name in ("id", "name", "created_at_ms")},
             "state": job["status"]["state"],
+            "health_score": job["status"]["health"]["score"],
             "parallelism": job["spec"]["parallelism"],
             "restarts": job["status"]["restarts"],
             "failure_code": (job["status"]["failure"] or {}).get("code"),
@@ -173,8 +185,8 @@ def show(session: Session, job: str, *, brief: bool) -> None:
 
 
 def job_fields(job: dict[str, Any]) -> dict[str, Any]:
-    """Returns the shown fields of a job, with a line per condition."""
-    status = {name: value for name, value in job["status"].items() if name != "conditions"}
+    """Returns the shown fields of a job."""
+    status = {name: value for name, value in job["status"].items() if name not in {"conditions", "health"}}
     conditions = {
         each["type"]: f"{each['status']}, {each['reason']}: {each['message']}" for each in job["status"]["conditions"]
     }
@@ -182,12 +194,23 @@ def job_fields(job: dict[str, Any]) -> dict[str, Any]:
     parallelism = job["spec"]["parallelism"]
     return {
         **identity,
+        "health": health_text(job["status"]["health"]),
         **conditions,
         **status,
         "parallelism": parallelism,
         "spec": job["spec"],
         "metrics": job["metrics"],
     }
+
+
+def health_text(health: dict[str, Any]) -> str:
+    """Returns a job's health: its score, and a line per reason."""
+    score = "" if health["score"] is None else f", {health['score']} of 100"
+    reasons = [
+        f"{each['code']}: {each['message']}." + (f" {each['advice']}" if each["advice"] else "")
+        for each in health["reasons"]
+    ]
+    return "\n".join([f"{health['level']}{score}", *reasons])
 
 
 @jobs.command()

@@ -14,18 +14,16 @@ from keyscale.metrics import BATCH_PARTS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from keyscale.jobs.protocol.messages import Failure
-
 FIXED_PARTS = ("plan_ms", "spark_ms", "append_ms", "publish_ms")
 """The parts of a batch that hardly depend on the number of its records."""
 
 
 @dataclass(frozen=True)
-class WaitingStart:
-    """The place of a start in the line of starts.
+class StartWait:
+    """A start that waits for its turn.
 
     Attributes:
-        place: Its place, from 1.
+        place: Its place in the line, from 1.
         count: How many starts wait.
         since_ms: Since when it waits.
     """
@@ -40,21 +38,25 @@ class HealthFacts:
     """The facts that decide a job's health.
 
     Attributes:
-        report: The last report of the driver of the attempt that may run the job; empty without such an attempt.
+        report: The last report of the driver of the job's present or last attempt; empty before the first report.
+        is_active: Whether the attempt may run the job.
         is_current: Whether the driver runs the job and the report is not outdated.
-        failure: The failure that the job has not recovered from, as code, message and advice.
-        failed_at_ms: When the job has ended by its failure; None if the platform still tries to run the job.
-        waiting_start: The place of the job's start in the line, if it waits.
+        is_settled: Whether the job has ended, so that the platform does not try to run it.
+        failure: The failure that the job has not recovered from, with code, message and advice.
+        ended_at_ms: When the job last ended.
+        start_wait: The start that waits for its turn, if any.
         checkpoint_ms: Duration of the latest completed checkpoint.
         checkpoint_timeout_ms: The longest that a checkpoint may take.
         at_ms: The present time.
     """
 
     report: Mapping[str, Any] = field(default_factory=dict)
+    is_active: bool = False
     is_current: bool = False
-    failure: Failure | None = None
-    failed_at_ms: int | None = None
-    waiting_start: WaitingStart | None = None
+    is_settled: bool = False
+    failure: Mapping[str, Any] | None = None
+    ended_at_ms: int | None = None
+    start_wait: StartWait | None = None
     checkpoint_ms: int | None = None
     checkpoint_timeout_ms: int | None = None
     at_ms: int = 0

@@ -23,17 +23,30 @@ CHECKPOINT_SHARE_MAX = 0.7
 """A checkpoint that takes a larger share of its timeout is near it."""
 
 
+def unsettled_failure(report: Mapping[str, Any], last_commit_at_ms: int | None) -> Mapping[str, Any] | None:
+    """Returns the failure that the restarted driver has not yet recovered from.
+
+    It has recovered once it has committed a batch.
+    """
+    failure: Mapping[str, Any] | None = report.get("last_failure")
+    times_ms = (report.get("failures") or {}).get("times_ms")
+    if failure is None or not times_ms:
+        return None
+    is_over = last_commit_at_ms is not None and last_commit_at_ms >= times_ms[-1]
+    return None if is_over else failure
+
+
 def faults_of(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
     """Yields one reason per fault."""
     if facts.failure is not None:
         yield HealthReasonAnswer(
-            code=facts.failure.code,
-            message=facts.failure.message,
-            advice=facts.failure.advice,
-            severity=70 if facts.failed_at_ms is None else 100,
-            since_ms=facts.failed_at_ms,
+            code=facts.failure["code"],
+            message=facts.failure["message"],
+            advice=facts.failure.get("advice"),
+            severity=100 if facts.is_settled else 95,
+            since_ms=facts.ended_at_ms if facts.is_settled else None,
         )
-    if (wait := facts.waiting_start) is not None:
+    if (wait := facts.start_wait) is not None:
         yield HealthReasonAnswer(
             code="START_WAITS",
             message=f"the start waits for its turn, in place {wait.place} of {wait.count}: other drivers start first",
@@ -41,8 +54,10 @@ def faults_of(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
             advice="KEYSCALE_STARTS_AT_ONCE sets how many drivers start at once on a host.",
             severity=10,
         )
-    yield from _reported_faults(facts.report)
-    yield from _repeated_failures(facts)
+    if facts.is_active:
+        yield from _reported_faults(facts.report)
+    if not facts.is_settled:
+        yield from _repeated_failures(facts)
     yield from _slow_checkpoint(facts)
 
 

@@ -15,13 +15,11 @@ from ..lifecycle.transitions import SETTLED
 from .schemas.condition import ConditionAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from keyscale.db.repositories.overviews import LatestSnapshot
     from keyscale.vocabulary import OperationKind
 
-    from ..shapes import FailureAnswer
-    from .schemas.job import AttemptSummaryAnswer, HealthItemAnswer
+    from ..diagnosis.schemas import HealthAnswer
+    from .schemas.job import AttemptSummaryAnswer
 
 _UNDER_WAY = {JobStatus.RESTARTING: "RECOVERY"}
 """What the platform does by itself, by the status of the job."""
@@ -35,8 +33,7 @@ class JobFacts:
         status: The job's status.
         ended_at_ms: When it last ended.
         attempt: The attempt that may run the job, or else its last attempt.
-        failure: The failure that the job has not recovered from.
-        health: Faults although the job runs.
+        health: How well the job is.
         snapshot: The latest completed checkpoint or savepoint.
         operation: The kind of the operation in progress.
         lag_records: Records in the sources that no committed batch has; None if the sources cannot count.
@@ -48,8 +45,7 @@ class JobFacts:
     status: JobStatus
     ended_at_ms: int | None
     attempt: AttemptSummaryAnswer | None
-    failure: FailureAnswer | None
-    health: Sequence[HealthItemAnswer]
+    health: HealthAnswer
     snapshot: LatestSnapshot | None
     operation: OperationKind | None
     lag_records: int | None
@@ -92,14 +88,11 @@ def _running(facts: JobFacts) -> ConditionAnswer:
 
 
 def _healthy(facts: JobFacts) -> ConditionAnswer:
-    if facts.failure is not None:
-        since_ms = facts.ended_at_ms if facts.status in SETTLED else None
-        return _condition("HEALTHY", "FALSE", facts.failure.code, facts.failure.message, since_ms)
-    if facts.health:
-        first = min(facts.health, key=lambda each: each.since_ms)
-        message = "; ".join(each.message for each in facts.health)
-        return _condition("HEALTHY", "FALSE", first.code, message, first.since_ms)
-    return _condition("HEALTHY", "TRUE", "NO_FAULT", "no fault is known", None)
+    reasons = facts.health.reasons
+    if not reasons:
+        return _condition("HEALTHY", "TRUE", "NO_FAULT", "no fault is known", None)
+    message = "; ".join(each.message for each in reasons)
+    return _condition("HEALTHY", "FALSE", reasons[0].code, message, reasons[0].since_ms)
 
 
 def _restorable(facts: JobFacts) -> ConditionAnswer:

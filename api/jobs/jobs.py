@@ -34,6 +34,9 @@ from keyscale.vocabulary import AttemptStage, CheckpointStatus, ClaimMode, Desir
 
 from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
+from ..diagnosis.facts import HealthFacts
+from ..diagnosis.faults import unsettled_failure
+from ..diagnosis.health import health_of
 from ..errors import (
     ArtifactNotFoundError,
     JobNameTakenError,
@@ -50,10 +53,8 @@ from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
 from ..secret_labels.secret_labels import require_covered
-from ..shapes import FailureAnswer
 from .conditions import JobFacts, conditions_of
 from .figures import figures_of
-from .job_health import health_of, unsettled_failure, waiting_start
 from .restore_sources import Restorer, find_source, require_kept
 from .schemas.job import (
     AttemptAnswer,
@@ -79,10 +80,10 @@ if TYPE_CHECKING:
     from ..access.principal import Principal
     from ..control_plane.context import Context
     from ..control_plane.cursors import Listing
+    from ..diagnosis.facts import StartWait
     from .restore_sources import FoundSource
     from .schemas.job import JobRequest
     from .schemas.restore import RestoreRequest
-    from .start_waits import StartWait
 
 logger = logging.getLogger(__name__)
 
@@ -403,23 +404,34 @@ def _fields(
     is_active = attempt is not None and attempt.stage is AttemptStage.ACTIVE
     snapshots = [each for each in (overview.checkpoint, overview.savepoint) if each is not None]
     newest = max(snapshots, key=attrgetter("id"), default=None)
+    is_current = attempt is not None and reports_now(attempt, now_ms=at_ms)
+    report = columns.get("metrics") or {}
     shown = figures_of(
         metrics,
         columns.get("totals_before"),
         None if newest is None else newest.state_size,
-        is_current=attempt is not None and reports_now(attempt, now_ms=at_ms),
+        is_current=is_current,
         at_ms=None if attempt is None else attempt.heartbeat_at_ms,
     )
-    failure = job["failure"] or (_unsettled_failure(attempt, metrics) if is_active else None)
-    health = [
-        *([] if wait is None else [waiting_start(wait)]),
-        *(health_of(metrics) if is_active and metrics is not None else []),
-    ]
+    failure = job["failure"] or (unsettled_failure(report, columns.get("last_commit_at_ms")) if is_active else None)
+    health = health_of(
+        HealthFacts(
+            report=report,
+            is_active=is_active,
+            is_current=is_current,
+            is_settled=job["status"] in SETTLED,
+            failure=failure,
+            ended_at_ms=job["ended_at_ms"],
+            start_wait=wait,
+            checkpoint_ms=None if overview.checkpoint is None else overview.checkpoint.end_to_end_duration,
+            checkpoint_timeout_ms=overview.revision["spec"]["checkpoints"]["timeout_ms"],
+            at_ms=at_ms,
+        )
+    )
     facts = JobFacts(
         status=job["status"],
         ended_at_ms=job["ended_at_ms"],
         attempt=attempt,
-        failure=None if failure is None else FailureAnswer.model_validate(failure),
         health=health,
         snapshot=newest,
         operation=overview.operation_kind,
@@ -460,13 +472,6 @@ def _restore(wish: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> Rest
         return None
     is_fulfilled = attempt.get("restore_id") == wish["id"] and attempt.get("restored_at_ms") is not None
     return None if is_fulfilled else RestoreAnswer.model_validate(wish)
-
-
-def _unsettled_failure(attempt: AttemptSummaryAnswer | None, metrics: DriverMetrics | None) -> dict[str, Any] | None:
-    if attempt is None or metrics is None:
-        return None
-    failure = unsettled_failure(metrics, attempt.last_commit_at_ms)
-    return failure.model_dump() if failure is not None else None
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

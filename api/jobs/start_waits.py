@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import attempts
 from keyscale.vocabulary import AttemptStage
 
+from ..diagnosis.facts import StartWait
 from ..lifecycle.start_line import WantedStart, places_of
 
 if TYPE_CHECKING:
@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.repositories.overviews import JobOverview
-
-
-@dataclass(frozen=True, slots=True)
-class StartWait:
-    """A start that waits for its turn.
-
-    Attributes:
-        place: Its place in the line, from 1.
-        count: How many starts wait.
-        since_ms: Since when it waits.
-    """
-
-    place: int
-    count: int
-    since_ms: int
 
 
 def waits_of(session: Session, overviews: Iterable[JobOverview]) -> Mapping[str, StartWait]:

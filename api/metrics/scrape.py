@@ -28,9 +28,13 @@ from keyscale.metrics import (
 from keyscale.vocabulary import AttemptStage, DesiredState, DriverState, JobStatus
 
 from ..database_clock import shared_now_ms
+from ..diagnosis.facts import HealthFacts
+from ..diagnosis.faults import unsettled_failure
+from ..diagnosis.health import health_of
 from ..jobs.figures import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.current_report import SILENT_MS
 from ..lifecycle.job_totals import NUMBER_MAX
+from ..lifecycle.transitions import SETTLED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -220,12 +224,29 @@ def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
         "status": job.status,
         "wanted": int(is_wanted),
         "up": int(is_current),
+        "health_score": _health_score(job, is_current=is_current, at_ms=at_ms),
         "heartbeat_age_ms": None if job.heartbeat_at_ms is None else max(0, at_ms - job.heartbeat_at_ms),
         "last_checkpoint_age_ms": max(0, at_ms - saved_ms) if is_wanted and saved_ms is not None else None,
         "last_checkpoint_failed": int(job.failed is not None and (completed is None or job.failed.id > completed.id)),
         "checkpoint_interval_ms": (job.checkpoints or {}).get("interval_ms"),
         "last_change_downtime_ms": None if job.downtime_ms is None else max(0, job.downtime_ms),
     }
+
+
+def _health_score(job: JobFacts, *, is_current: bool, at_ms: int) -> int | None:
+    report, is_active = job.metrics or {}, job.stage is AttemptStage.ACTIVE
+    unsettled = unsettled_failure(report, job.last_commit_at_ms) if is_active else None
+    facts = HealthFacts(
+        report=report,
+        is_active=is_active,
+        is_current=is_current,
+        is_settled=job.status in SETTLED,
+        failure=job.failure or unsettled,
+        checkpoint_ms=job.completed and job.completed.duration_ms,
+        checkpoint_timeout_ms=(job.checkpoints or {}).get("timeout_ms"),
+        at_ms=at_ms,
+    )
+    return health_of(facts).score
 
 
 def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:

@@ -14,9 +14,9 @@ from keyscale.jobs.protocol.specification import differences
 from keyscale.units import duration_text
 from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
+from ..diagnosis.faults import unsettled_failure
 from ..errors import LastStateTooOldError, RevisionConflictError, RevisionRequiredError, RevisionWithoutSavepointError
 from ..job_spec import changed, spec_of
-from ..jobs.job_health import unsettled_failure
 from ..jobs.jobs import check_specification, require_job, require_program
 from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
@@ -233,7 +233,7 @@ def is_failing(session: Session, job: Job) -> bool:
     if attempt is None or attempt.metrics is None:
         return False
     metrics = DriverMetrics.model_validate(attempt.metrics)
-    is_unsettled = unsettled_failure(metrics, attempt.last_commit_at_ms) is not None
+    is_unsettled = unsettled_failure(attempt.metrics, attempt.last_commit_at_ms) is not None
     return is_unsettled or (metrics.last_failure is not None and metrics.input_batches == 0)
 
 

@@ -52,6 +52,8 @@ class JobFacts(NamedTuple):
         completed: The latest completed checkpoint or savepoint.
         failed: The latest failed checkpoint or savepoint.
         downtime_ms: The downtime of the newest operation that has resumed the job.
+        failure: The failure that has ended the job, or its last attempt.
+        last_commit_at_ms: When the attempt committed last.
     """
 
     id: str
@@ -69,6 +71,8 @@ class JobFacts(NamedTuple):
     completed: Snapshot | None
     failed: Snapshot | None
     downtime_ms: int | None
+    failure: Mapping[str, Any] | None
+    last_commit_at_ms: int | None
 
 
 def of_scope(session: Session, scope: JobScope, *, limit: int) -> Sequence[JobFacts]:
@@ -77,7 +81,7 @@ def of_scope(session: Session, scope: JobScope, *, limit: int) -> Sequence[JobFa
     It takes one statement.
     """
     rows = session.execute(_FACTS.where(scope.criterion()).order_by(_JOB.created_at_ms.desc()).limit(limit))
-    return [JobFacts._make((*row[:_BEFORE], *_snapshots(row[_BEFORE:-1]), row[-1])) for row in rows]
+    return [JobFacts._make((*row[:_BEFORE], *_snapshots(row[_BEFORE:-_AFTER]), *row[-_AFTER:])) for row in rows]
 
 
 def _snapshots(columns: Sequence[Any]) -> tuple[Snapshot | None, Snapshot | None]:
@@ -139,6 +143,7 @@ _SNAPSHOTS = tuple(
     for is_savepoint in (False, True)
 )
 _BEFORE = JobFacts._fields.index("completed")
+_AFTER = len(JobFacts._fields) - JobFacts._fields.index("downtime_ms")
 _OF_OPERATION = Operation.__table__.c
 _DOWNTIME = (
     select((_OF_OPERATION.resumed_at_ms - _OF_OPERATION.stopped_at_ms).label("downtime_ms"))
@@ -157,6 +162,7 @@ _FACTS = (
     .add_columns(_ATTEMPT.c.stage, _ATTEMPT.c.driver_state, _ATTEMPT.c.running_at_ms, _ATTEMPT.c.totals_before)
     .add_columns(_HEARTBEAT.at_ms, _HEARTBEAT.metrics)
     .add_columns(*(column for each in _SNAPSHOTS for column in each.c), _DOWNTIME.c.downtime_ms)
+    .add_columns(_JOB.failure, _HEARTBEAT.last_commit_at_ms)
     .select_from(Job.__table__)
     .join(Revision.__table__, and_(_REVISION.job_id == _JOB.id, _REVISION.number == _JOB.revision))
     .outerjoin(_ATTEMPT, true())

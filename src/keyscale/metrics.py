@@ -640,6 +640,13 @@ METRICS = (
         "1 if the job's driver runs the job and has reported within 15 seconds; else 0.",
     ),
     Metric(
+        "health_score",
+        GAUGE,
+        OBSERVED,
+        Unit.COUNT,
+        "Health of the job: 100 without a reason, at least 0; unknown while no driver reports.",
+    ),
+    Metric(
         "heartbeat_age_ms",
         GAUGE,
         OBSERVED,

@@ -194,6 +194,7 @@ def test_faults_of_a_running_job_are_shown_on_top(page: Page, platform: Platform
     expect(health).to_be_hidden()
     page.route("**/jobs/departures", add_item)
     expect(health).to_contain_text("old checkpoints are not deleted: <b>chk-2</b> cannot be read")
+    expect(page.locator("#health-score")).to_have_text("Health 80")
     expect(health).to_contain_text("STATE_RETENTION_BLOCKED")
     expect(health).to_contain_text("Repair the manifest.")
     page.unroute("**/jobs/departures")
@@ -278,4 +279,4 @@ def test_a_job_at_work_has_its_labels_figures_graph_and_charts(page: Page, platf
 
 
 def with_health(job: dict[str, Any], faults: list[dict[str, Any]]) -> dict[str, Any]:
-    return {**job, "status": {**job["status"], "health": faults}}
+    return {**job, "status": {**job["status"], "health": {"level": "DEGRADED", "score": 80, "reasons": faults}}}

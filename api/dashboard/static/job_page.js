@@ -2,6 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { byId, element, prose, setChildren, setPill, setText, when } from "./dom.js";
+import { number } from "./format.js";
 import { JobActions } from "./job_actions.js";
 import { live } from "./live.js";
 import { mayActAs, viewer } from "./viewer.js";
@@ -64,7 +65,7 @@ function showHead(job) {
   byId("labels").hidden = labels.length === 0;
   setChildren(byId("labels"), ...labels.map(([name, value]) => element("li", {}, `${name}: ${value}`)));
   showFailure(job);
-  showHealth(job.status.health);
+  showHealth(job.status);
 }
 
 function showFailure(job) {
@@ -91,10 +92,19 @@ export function failureParts({ code, message, traceback, operator_uid: uid, subt
   ];
 }
 
-function showHealth(items) {
+/** The failure has a box of its own. */
+function showHealth({ health, failure }) {
+  const score = byId("health-score");
+  score.hidden = health.score === null;
+  score.dataset.tone = HEALTH_TONES[health.level] ?? "calm";
+  setText(score, `Health ${number(health.score)}`);
+  const reasons = health.reasons.filter(({ code, message }) => code !== failure?.code || message !== failure.message);
   const list = byId("health");
-  list.hidden = items.length === 0;
-  setChildren(list, ...items.map(({ code, message, since_ms: since, advice }) =>
-    element("li", {}, "Since ", when(since), `: ${message} `, element("code", {}, code),
-      ...(advice ? [" ", ...prose(advice)] : []))));
+  list.hidden = reasons.length === 0;
+  list.dataset.tone = health.level === "CRITICAL" ? "bad" : "calm";
+  setChildren(list, ...reasons.map(({ code, message, since_ms: since, advice }) =>
+    element("li", {}, ...(since === null ? [] : ["Since ", when(since), ": "]), `${message} `, element("code", {}, code),
+      ...(advice ? [" ", ...prose(advice.replaceAll(COMMAND, ""))] : []))));
 }
+
+const HEALTH_TONES = { OK: "good", DEGRADED: "busy", CRITICAL: "bad" };

@@ -8,6 +8,7 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, OperationKind, RestoreMode
 
+from ...diagnosis.schemas import HealthAnswer
 from ...shapes import NAME_PATTERN, Answer, FailureAnswer, Labels, ListAnswer, example
 from .condition import ConditionAnswer
 from .figures import FiguresAnswer
@@ -93,15 +94,6 @@ class AttemptList(ListAnswer):
     attempts: list[AttemptAnswer]
 
 
-class HealthItemAnswer(Answer):
-    """A fault of something that a running job needs."""
-
-    code: str
-    message: str
-    since_ms: int
-    advice: str | None = None
-
-
 class LatestCheckpointAnswer(Answer):
     """The latest completed checkpoint of a job."""
 
@@ -152,12 +144,7 @@ class JobStatusSummaryAnswer(Answer):
     failure: FailureAnswer | None = Field(
         description="The last failure, until a batch is committed after it or the job is started by its user."
     )
-    health: list[HealthItemAnswer] = Field(
-        description=(
-            "Faults although the job runs: the object store or a sink is away, or the clean-up fails. Also"
-            " `START_WAITS`: a driver of the job waits until other drivers have started."
-        )
-    )
+    health: HealthAnswer = Field(description="How well the job is, and what is wrong.")
     artifact_name: str
     artifact_version: int
     store_url: str
@@ -206,7 +193,7 @@ class JobSummaryAnswer(Answer):
                 }
             ],
             "failure": None,
-            "health": [],
+            "health": {"level": "OK", "score": 100, "reasons": []},
             "artifact_name": "departures",
             "artifact_version": 1,
             "store_url": "file:///home/me/.keyscale/store",

@@ -740,7 +740,7 @@ def test_faults_of_a_running_job_are_in_its_health(
     number = attempt()
     driver(number, "attach", **ATTACH)
     driver(number, "heartbeat", state="RUNNING")
-    assert client.get("/v1/jobs/flights").json()["status"]["health"] == []
+    assert client.get("/v1/jobs/flights").json()["status"]["health"]["reasons"] == []
     failure = {"code": "STATE_RETENTION_BLOCKED", "message": "chk-2 cannot be read", "advice": "Repair it."}
     metrics = {
         "store_away_since_ms": 7,
@@ -749,7 +749,7 @@ def test_faults_of_a_running_job_are_in_its_health(
         "lost_records_since_ms": 9,
     }
     driver(number, "heartbeat", state="RUNNING", metrics=metrics)
-    away, lost, blocked = client.get("/v1/jobs/flights").json()["status"]["health"]
+    away, lost, blocked = client.get("/v1/jobs/flights").json()["status"]["health"]["reasons"]
     assert (lost["code"], lost["since_ms"]) == ("SOURCE_RECORDS_LOST", 9)
     assert "120 records" in lost["message"]
     assert (away["code"], away["since_ms"]) == ("STATE_STORE_UNAVAILABLE", 7)
@@ -758,9 +758,11 @@ def test_faults_of_a_running_job_are_in_its_health(
         "message": "old checkpoints are not deleted: chk-2 cannot be read",
         "since_ms": 8,
         "advice": "Repair it.",
+        "severity": 20,
+        "more_subtasks_help": False,
     }
     driver(number, "heartbeat", state="RUNNING")
-    assert client.get("/v1/jobs/flights").json()["status"]["health"] == []
+    assert client.get("/v1/jobs/flights").json()["status"]["health"]["reasons"] == []
 
 
 def test_a_control_plane_proves_that_it_knows_an_attempt(

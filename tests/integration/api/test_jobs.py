@@ -404,7 +404,7 @@ def test_a_job_runs_since_its_active_driver_first_said_so(
     assert (shown["status"]["running_since_ms"], shown["status"]["failure"]["code"]) == (77, "X"), (
         "no batch was committed since"
     )
-    assert [item["since_ms"] for item in shown["status"]["health"]] == [9]
+    assert [item["since_ms"] for item in shown["status"]["health"]["reasons"]] == [None, 9]
     with context.sessions.begin() as session:
         made = session.get_one(Attempt, (job["id"], 1))
         made.last_commit_at_ms = 50
@@ -414,4 +414,4 @@ def test_a_job_runs_since_its_active_driver_first_said_so(
         assert found is not None
         JobTransaction(session, found).end_attempt(1)
     shown = client.get("/v1/jobs/flights").json()
-    assert (shown["status"]["running_since_ms"], shown["status"]["health"]) == (None, [])
+    assert (shown["status"]["running_since_ms"], shown["status"]["health"]["reasons"]) == (None, [])

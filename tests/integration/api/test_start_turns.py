@@ -126,7 +126,7 @@ class Host:
         return [(event["details"]["attempt"], event["details"]["place"]) for event in events]
 
     def health(self, name: str) -> list[str]:
-        return [item["message"] for item in self.client.get(f"/v1/jobs/{name}").json()["status"]["health"]]
+        return [item["message"] for item in self.client.get(f"/v1/jobs/{name}").json()["status"]["health"]["reasons"]]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING
 /** Name, class, the value to sort by, and what is shown. */
 const COLUMNS = [
   ["Status", null, (job) => job.status.state, (job, cell) => showStatus(job, cell)],
+  ["Health", "number", (job) => job.status.health.score, (job) => number(job.status.health.score)],
   ["Parallelism", "number", (job) => job.spec.parallelism, (job) => number(job.spec.parallelism)],
   ["Input", "number", (job) => job.metrics.input_rate, (job, cell) => showRates(job, cell)],
   ["Records waiting", "number", (job) => job.metrics.lag_records, (job, cell) => showWaiting(job, cell)],
@@ -138,7 +139,7 @@ function updateRow(row, job) {
 function showStatus({ status: { state, failure, health } }, cell) {
   const [shown, trouble] = cell.children;
   setPill(shown, state);
-  setText(trouble, failure?.message ?? health[0]?.message ?? "");
+  setText(trouble, failure?.message ?? health.reasons[0]?.message ?? "");
   trouble.title = trouble.textContent;
 }
 

@@ -23,6 +23,7 @@ STATUS: dict[str, Any] = {
     "desired": "RUNNING",
     "conditions": [{"type": "RUNNING", "status": "TRUE", "reason": "DRIVER_RUNS", "message": "it runs", "since_ms": 1}],
     "failure": None,
+    "health": {"level": "OK", "score": 100, "reasons": []},
     "restarts": 0,
     "started_at_ms": 1,
     "latest_checkpoint": None,

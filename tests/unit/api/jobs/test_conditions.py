@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from keyscale.api.diagnosis.schemas import HealthAnswer, HealthReasonAnswer
 from keyscale.api.jobs.conditions import JobFacts, conditions_of
-from keyscale.api.jobs.schemas.job import HealthItemAnswer
 from keyscale.api.lifecycle.current_report import SILENT_MS
-from keyscale.api.shapes import FailureAnswer
 from keyscale.db.repositories.overviews import LatestSnapshot
-from keyscale.vocabulary import AttemptStage, ConditionType, JobStatus, OperationKind
+from keyscale.vocabulary import AttemptStage, ConditionType, HealthLevel, JobStatus, OperationKind
 
 if TYPE_CHECKING:
     from keyscale.api.jobs.schemas.condition import ConditionAnswer
@@ -38,8 +37,7 @@ FACTS = JobFacts(
     status=JobStatus.RUNNING,
     ended_at_ms=None,
     attempt=attempt(),
-    failure=None,
-    health=[],
+    health=HealthAnswer(level=HealthLevel.OK, score=100, reasons=[]),
     snapshot=LatestSnapshot(7, 600, 2, 3, 4),
     operation=None,
     lag_records=90,
@@ -78,18 +76,15 @@ def test_a_job_runs_while_its_driver_reports_that_it_does(facts: dict[str, Any],
     assert told("RUNNING", **facts) == expected
 
 
-def test_a_job_is_healthy_until_a_failure_or_a_fault_is_known() -> None:
-    failure = FailureAnswer(code="JOB_FUNCTION_FAILED", message="no such airport")
-    faults = [
-        HealthItemAnswer(code="SINK_UNAVAILABLE", message="sink", since_ms=20),
-        HealthItemAnswer(code="STATE_STORE_UNAVAILABLE", message="store", since_ms=10),
+def test_a_job_is_healthy_until_a_reason_is_known() -> None:
+    reasons = [
+        HealthReasonAnswer(code="SINK_UNAVAILABLE", message="sink", severity=90, since_ms=20),
+        HealthReasonAnswer(code="STATE_STORE_UNAVAILABLE", message="store", severity=90, since_ms=10),
     ]
+    ill = HealthAnswer(level=HealthLevel.CRITICAL, score=0, reasons=reasons)
     assert told("HEALTHY") == ("TRUE", "NO_FAULT", None)
-    assert told("HEALTHY", health=faults) == ("FALSE", "STATE_STORE_UNAVAILABLE", 10)
-    assert condition("HEALTHY", health=faults).message == "sink; store"
-    assert told("HEALTHY", health=faults, failure=failure) == ("FALSE", "JOB_FUNCTION_FAILED", None)
-    ended = {"status": JobStatus.FAILED, "ended_at_ms": 900, "failure": failure}
-    assert told("HEALTHY", **ended) == ("FALSE", "JOB_FUNCTION_FAILED", 900)
+    assert told("HEALTHY", health=ill) == ("FALSE", "SINK_UNAVAILABLE", 20)
+    assert condition("HEALTHY", health=ill).message == "sink; store"
 
 
 def test_a_job_is_restorable_from_its_first_snapshot_on() -> None:

@@ -117,12 +117,9 @@ def test_a_job_of_which_nothing_is_found_does_not_exist(shown: Any) -> None:
 
 def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:
     answer = shown(overview(None, {"status": JobStatus.CREATED, "restore": WISH}, artifact_version=9))
-    assert (answer.status.attempt, answer.status.failure, answer.status.health, answer.status.running_since_ms) == (
-        None,
-        None,
-        [],
-        None,
-    )
+    status = answer.status
+    assert (status.attempt, status.failure, status.health.reasons, status.running_since_ms) == (None, None, [], None)
+    assert (status.health.level, status.health.score) == ("UNKNOWN", None)
     assert (answer.status.artifact_name, answer.status.artifact_version, answer.revision) == ("program", 9, 2)
     assert (answer.status.restore.mode, answer.status.restore.claim_mode) == (RestoreMode.REWIND, ClaimMode.NO_CLAIM)
     assert (answer.metrics.input_records, answer.metrics.state_size) == (0, None)
@@ -142,7 +139,7 @@ def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
 ) -> None:
     stage = AttemptStage.STANDBY if changed else AttemptStage.ACTIVE
     unlaunched = [("younger", 1, stage, 100, 9), ("job", 4, stage, 100, 8), ("older", 1, stage, 100, 7)]
-    health = shown(overview(attempt(**columns), **changed), unlaunched).status.health
+    health = shown(overview(attempt(**columns), **changed), unlaunched).status.health.reasons
     assert [(item.code, item.since_ms) for item in health] == [("START_WAITS", 100)] * len(places)
     assert all(place in item.message for place, item in zip(places, health, strict=True))
 
@@ -183,13 +180,14 @@ def test_the_fault_of_a_driver_is_shown_while_the_attempt_is_active_and_the_jobs
         last_failure=Failure(**FAILURE), failures=FailureHistory(count=1, times_ms=[100]), store_away_since_ms=9
     )
     answer = shown(overview(attempt(failing)))
-    assert (answer.status.failure.code, [item.since_ms for item in answer.status.health]) == (
-        "JOB_FUNCTION_FAILED",
-        [9],
-    )
+    assert answer.status.failure.code == "JOB_FUNCTION_FAILED"
+    assert [(each.code, each.since_ms) for each in answer.status.health.reasons] == [
+        ("JOB_FUNCTION_FAILED", None),
+        ("STATE_STORE_UNAVAILABLE", 9),
+    ]
     assert shown(overview(attempt(failing, last_commit_at_ms=100))).status.failure is None
     ended = shown(overview(attempt(failing, stage=AttemptStage.ENDED)))
-    assert (ended.status.failure, ended.status.health) == (None, [])
+    assert (ended.status.failure, ended.status.health.reasons) == (None, [])
     own = {"failure": {"code": "OWN", "message": "own"}}
     assert shown(overview(attempt(failing), own)).status.failure.code == "OWN"
 

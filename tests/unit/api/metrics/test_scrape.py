@@ -70,6 +70,8 @@ def job(**facts: Any) -> JobFacts:
         completed=Snapshot(7, NOW_MS - 20_000, 300, 1024, 4096),
         failed=None,
         downtime_ms=2500,
+        failure=None,
+        last_commit_at_ms=None,
     )
     return known._replace(**facts)
 
