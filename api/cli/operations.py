@@ -115,6 +115,8 @@ def show_end(
             output.console.print(phase_line(phase))
 
     answer = follow(control_plane, accepted["id"], show_phase, timeout_s=timeout_s)
+    if answer["not_live"] and not output.as_json:
+        output.console.print(f"  by a new driver: {answer['not_live']['message']}", markup=False)
     for step in answer["steps"] if not output.as_json else ():
         output.console.print(step_line(step))
     if answer["phases"]:

@@ -53,6 +53,7 @@ class Rehearsal:
         losses: What is lost, by the number of the moment, counted from the request: `control plane`, `old driver`,
             `new driver`.
         successor: The host of the next control plane, if that is lost.
+        cancelled_at: The driver's action at which the user cancels the change.
     """
 
     def __init__(
@@ -63,9 +64,11 @@ class Rehearsal:
         *,
         losses: Mapping[int, frozenset[str]] | None = None,
         successor: str = HERE,
+        cancelled_at: str = "",
     ) -> None:
         self.context, self.job_id = context, str(job["id"])
         self._losses, self._successor = losses or {}, successor
+        self._cancelled_at = cancelled_at
         self.moments: list[str] | None = None
         self._seconds = 0.0
         self._place = HERE
@@ -115,11 +118,17 @@ class Rehearsal:
             self.world.drivers[self.old].kill()
         if "new driver" in lost and new != self.old:
             self.world.drivers[new].kill()
+        if self._cancelled_at and moment.endswith(self._cancelled_at):
+            self._cancel()
         if "control plane" in lost:
             self._place = self._successor
             self.close()
             if not moment.startswith("driver"):
                 raise ControlPlaneDiedError
+
+    def _cancel(self) -> None:
+        with self.context.sessions.begin() as session:
+            requests.cancel_operation(session, session.get_one(Operation, self.change_id), USER)
 
     def until(self, what: str, observe: Callable[[], bool]) -> None:
         for _ in range(TURNS_MAX):
@@ -200,7 +209,7 @@ class Rehearsal:
         if kind in {FAILING_UPGRADE, RETURNING_RESCALE}:
             expected = {OperationStatus.ROLLED_BACK}
         elif kind in {FROM_LAST_STATE, LIVE_RESCALE}:
-            expected = {OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK}
+            expected = {OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK, OperationStatus.CANCELLED}
         else:
             is_published = self.change_id in self.world.savepoints
             expected = {OperationStatus.COMPLETED if is_published else OperationStatus.ROLLED_BACK}
@@ -285,6 +294,15 @@ def test_a_live_rescale_whose_first_batch_fails_goes_back_with_its_driver(rehear
     assert [phase["phase"] for phase in change.phases] == ["PREPARE", "SWITCH", "VERIFY", "ROLL_BACK"]
     assert (change.failure or {})["code"] == "JOB_FUNCTION_FAILED"
     assert list(rehearsal.world.drivers) == [rehearsal.old]
+
+
+def test_a_live_rescale_that_is_cancelled_before_the_switch_changes_nothing(
+    rehearse: Callable[..., Rehearsal],
+) -> None:
+    rehearsal = rehearse(LIVE_RESCALE, cancelled_at="preparing")
+    assert rehearsal.change().status is OperationStatus.CANCELLED
+    assert list(rehearsal.world.drivers) == [rehearsal.old]
+    assert {entry.attempt for entry in rehearsal.world.log} == {1}
 
 
 @pytest.mark.exhaustive
