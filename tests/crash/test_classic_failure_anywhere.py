@@ -43,13 +43,7 @@ MOMENTS = (
     "checkpoint.publishing@3",
     "checkpoint.published@3",
 )
-SHORT_FORM = (
-    "task-mid-batch@5",
-    "batch.ran@3",
-    "log.appended@5",
-    "batch.committed@3",
-    "checkpoint.uploaded@3",
-)
+SHORT_FORM = ("task-mid-batch@5", "log.appended@5", "checkpoint.uploaded@3")
 
 
 @pytest.mark.parametrize("moment", short_form(MOMENTS, SHORT_FORM))

@@ -29,6 +29,8 @@ RUFF = [
 FAST = ["-m", "not real and not exhaustive"]
 GROUPS = ["--dist", "loadgroup", "--no-loadscope-reorder", "--numprocesses"]
 PROCESSES = os.environ.get("KEYSCALE_TEST_PROCESSES")
+MORE_EXAMPLES = "24"
+"""The number of random histories of each kind in `--all`."""
 USAGE = f"""usage: ./keyscale test [PYTEST ARGUMENT]...         the checks, then the default tier or what pytest is told
        ./keyscale test --fast [PYTEST ARGUMENT]...  the fast tier: no server, no Java, no browser
        ./keyscale test --all [PART]...              every test, part by part: {" ".join(part.name for part in PARTS)}
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str]) -> int:
             return 2
         if status := subprocess.run(CHECKS, check=False).returncode:
             return status
+        os.environ.setdefault("KEYSCALE_TEST_EXAMPLES", MORE_EXAMPLES)
         return run_parts([part for part in PARTS if not rest or part.name in rest])
     if mode == "--fast":
         return run_tier(RUFF, [*FAST, *(rest or [*GROUPS, PROCESSES or "3"])])

@@ -16,6 +16,7 @@ from keyscale.identifiers import BatchId, CheckpointId, JobId
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
+from tests.property.histories import EXAMPLES, SCRATCH
 from tests.support.state.eager_filters import eager_filters
 from tests.support.state.state_job import StateJob, add, add_many
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 FAR_FUTURE_MS = 4_000_000_000_000
-MEMORY = Path("/dev/shm")  # noqa: S108 - if it exists, so that the many fsyncs cost nothing
 BATCHES = st.dictionaries(st.integers(0, 30), st.integers(1, 9), max_size=8)
 PARALLELISMS = st.integers(1, 5)
 
@@ -35,7 +35,7 @@ class StateHistory(RuleBasedStateMachine):
     def begin(self, parallelism: int) -> None:
         self.filters = eager_filters(judged_lookups=50)
         self.filters.__enter__()
-        self.root = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+        self.root = Path(tempfile.mkdtemp(dir=SCRATCH))
         self.job = StateJob(LocalObjectStore(self.root / "store"), self.root / "local")
         self.job.start(parallelism)
         self.savepoints: list[tuple[str | None, dict[int, int]]] = [(None, {}), self.of_another_job()]
@@ -113,6 +113,6 @@ class StateHistory(RuleBasedStateMachine):
 
 
 StateHistory.TestCase.settings = settings(
-    max_examples=15, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=EXAMPLES, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestStateHistory = StateHistory.TestCase
