@@ -186,7 +186,7 @@ def test_a_job_that_fails_on_every_batch_and_can_take_no_savepoint_is_upgraded_f
         let_fail(platform, job)
 
         job.program(2)
-        options = ("--file", str(job.directory / "counts_2.py"), "--upgrade-mode", "LAST_STATE")
+        options = ("--file", str(job.directory / "counts_2.py"), "--upgrade-mode", "last-state")
         old = keyscale(platform, "jobs", "update", "counts", *options, "--last-state-age-ms-max", "1")
         assert (old.exit_code, "LAST_STATE_TOO_OLD" in old.stderr) == (1, True), old.stderr
         done = keyscale(platform, "jobs", "update", "counts", *options)
