@@ -496,8 +496,9 @@ class PostgresSink:
     def _check_take_back(self, context: SinkContext, kept: int) -> None:
         """Refuses earlier rows that nothing can replace."""
         if self._batch_column is None and not self._keys:
+            left = f"gone back to batch {kept}" if kept >= 0 else "left its history"
             raise SinkOccupiedError(
-                f"the job has gone back to batch {kept}, but table {self._table} holds later rows:"
+                f"the job has {left}, but table {self._table} holds later rows:"
                 f" give the sink keys or a batch column, or delete those rows and then the row of sink {context.uid}"
                 f" from {MARKERS}"
             )

@@ -15,7 +15,8 @@ class Rewind(msgspec.Struct, frozen=True):
 
     Attributes:
         attempt: The attempt.
-        batch_id: The last batch before it that the history keeps; -1 for a start without state.
+        batch_id: The last batch before it that the history keeps; -1 for a start without state, or from another job's
+            snapshot.
     """
 
     attempt: Attempt

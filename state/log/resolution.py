@@ -202,6 +202,8 @@ class _History:
 
     def __init__(self, manifest: Manifest | None, *, own: bool) -> None:
         self._manifest = manifest
+        # The batches of another job's history are not those of this job's output, though they have the same numbers.
+        self._is_own = own and manifest is not None and isinstance(manifest.forked_from, msgspec.UnsetType)
         self._attempt = manifest.attempt if manifest is not None and own else Attempt(0)
         self._max_parallelism = manifest.max_parallelism if manifest is not None else None
         self._hash_id = manifest.hash_id if manifest is not None else None
@@ -242,7 +244,7 @@ class _History:
         if isinstance(entry.counters, JobCounters):
             self._counters = self._counters.at_least(entry.counters)
         if entry.rewinds:
-            self._rewinds = (*self._rewinds, Rewind(entry.attempt, self._batch_id))
+            self._rewinds = (*self._rewinds, Rewind(entry.attempt, self._batch_id if self._is_own else NO_BATCH))
         for uid in entry.dropped_operators:
             self._drop(uid)
         if entry.resets_time:

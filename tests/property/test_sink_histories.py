@@ -47,10 +47,12 @@ class Past:
     Attributes:
         batches: The rows of each batch; none if the program had no sink.
         rewinds: The rewinds in the history.
+        is_of_another_job: Whether another job has taken the savepoint.
     """
 
     batches: tuple[tuple[Row, ...], ...] = ()
     rewinds: tuple[Rewind, ...] = ()
+    is_of_another_job: bool = False
 
 
 @dataclass
@@ -63,7 +65,8 @@ class Job(SinkDriver):
     def open(self, base: Past | None, *, has_sink: bool) -> None:
         """Begins an attempt, which goes back to a savepoint if it is given; its driver may die."""
         if base is not None:
-            rewind = Rewind(Attempt(self.attempt + 1), BatchId(len(base.batches) - 1))
+            kept = -1 if base.is_of_another_job else len(base.batches) - 1
+            rewind = Rewind(Attempt(self.attempt + 1), BatchId(kept))
             self.past = Past(base.batches, (*base.rewinds, rewind))
             self.tokens = {}
         self.committed, self.rewinds, self.sink = len(self.past.batches) - 1, self.past.rewinds, None
@@ -89,7 +92,8 @@ class Event:
     """What happens to a job.
 
     Attributes:
-        kind: Its driver commits batches, its user takes a savepoint, starts it again or makes it go back.
+        kind: Its driver commits batches, its user takes a savepoint, starts it again, makes it go back,
+            or starts it from another job's savepoint.
         number: Of batches, or of the savepoint from the newest on; one more than all is a start without state.
         has_sink: Whether the program has the sink from now on.
         kill: The effect before which the driver dies; None: it lives.
@@ -104,7 +108,7 @@ class Event:
 EVENTS = st.lists(
     st.builds(
         Event,
-        st.sampled_from(["commit", "commit", "savepoint", "restart", "go back"]),
+        st.sampled_from(["commit", "commit", "savepoint", "restart", "go back", "fork"]),
         st.integers(1, 3),
         st.sampled_from([True, True, False]),
         st.sampled_from([None, None, *range(1, 13)]),
@@ -145,6 +149,9 @@ class History:
                     if not self.begins_anew:  # else the job may still go back to them until its first batch
                         del self.savepoints[len(self.savepoints) - event.number + 1 :]
                     self.start(base, has_sink=event.has_sink)
+                case "fork":  # of a job whose rows are elsewhere
+                    self.begins_anew, self.savepoints = False, []
+                    self.start(Past(((),) * 2 * event.number, is_of_another_job=True), has_sink=event.has_sink)
         if self.begins_anew and self.job.past.batches:
             self.begins_anew, self.savepoints = False, []
         if self.runs and self.has_sink and not self.begins_anew:
@@ -275,7 +282,7 @@ def play(system: type[BatchColumn | Files], events: list[Event]) -> None:
 
 @pytest.mark.parametrize("system", [BatchColumn, Keys, Files])
 def test_readers_see_the_rows_of_the_history_that_the_job_has_kept(system: type[BatchColumn | Files]) -> None:
-    @settings(max_examples=4 * EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=2 * EXAMPLES, deadline=None, suppress_health_check=[*HealthCheck])
     @given(EVENTS)
     def check(events: list[Event]) -> None:
         play(system, events)

@@ -131,7 +131,12 @@ def test_the_rewinds_in_a_history_are_those_of_its_manifest_and_those_after_it()
     assert resumed(own, back(3, own), committed(3, 5), opened(4)).rewinds == (none, to_four)
     later = msgspec.structs.replace(own, batch_id=BatchId(6), attempt=Attempt(4), rewinds=(none, to_four))
     assert resumed(later, back(5, later)).rewinds == (none, to_four, to_six)
+    copied = msgspec.structs.replace(own, forked_from=OTHER, rewinds=msgspec.UNSET)
+    assert resumed(copied, back(3, copied)).rewinds == (Rewind(Attempt(3), BatchId(-1)),), (
+        "its batches are another job's"
+    )
     of_another = msgspec.structs.replace(manifest(job_id=OTHER), rewinds=(none,))
+    assert resumed(of_another, back(3, of_another), after=0).rewinds == (Rewind(Attempt(3), BatchId(-1)),)
     assert resumed(of_another, opened(1, base=of_another), after=0).rewinds == ()
 
 
