@@ -11,7 +11,7 @@ import pytest
 from keyscale.identifiers import BatchId
 from keyscale.state.__main__ import main
 from keyscale.state.inspection import dump as state_dump
-from keyscale.state.inspection.checkpoint_reader import CheckpointReader, UnknownStateError
+from keyscale.state.inspection.checkpoint_reader import CheckpointReader, Entry, UnknownStateError
 from keyscale.state.inspection.summary import summarize
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keys.key_groups import key_group_range
@@ -50,7 +50,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> str:
     return location_of(store.url, write_savepoint(store, folder / "local").path)
 
 
-@pytest.fixture(params=["fresh", "golden"])
+@pytest.fixture(scope="module", params=["fresh", "golden"])
 def location(request: pytest.FixtureRequest, fresh: str) -> str:
     return (
         fresh
@@ -59,28 +59,33 @@ def location(request: pytest.FixtureRequest, fresh: str) -> str:
     )
 
 
-def entries(location: str, scratch: Path, name: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    reader = CheckpointReader.open(location, scratch)
+@pytest.fixture(scope="module")
+def entries(location: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Entry]]:
+    """The entries of each state, each in the key group of its key and the subtask of that."""
+    reader = CheckpointReader.open(location, tmp_path_factory.mktemp("scratch"))
     operator = reader.operator(UID)
-    state = reader.state(operator, name)
+    found: dict[str, list[Entry]] = {name: [] for name in (*VALUES, *KINDS)}
     for subtask in reader.subtasks(operator):
-        for entry in subtask.entries(state):
-            assert entry.key_group == group_of(entry.key)
-            assert entry.key_group in key_group_range(MAX_PARALLELISM, PARALLELISM, subtask.snapshot.subtask)
-            yield entry.key, entry
+        own = key_group_range(MAX_PARALLELISM, PARALLELISM, subtask.snapshot.subtask)
+        for name, of_state in found.items():
+            for entry in subtask.entries(reader.state(operator, name)):
+                assert entry.key_group == group_of(entry.key)
+                assert entry.key_group in own
+                of_state.append(entry)
+    return found
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_of_each_type_comes_back_for_every_key(location: str, tmp_path: Path, name: str) -> None:
-    found = {key: (entry.user_key, entry.value) for key, entry in entries(location, tmp_path, name)}
+def test_a_value_of_each_type_comes_back_for_every_key(entries: dict[str, list[Entry]], name: str) -> None:
+    found = {entry.key: (entry.user_key, entry.value) for entry in entries[name]}
     assert found == dict.fromkeys(KEYS, (None, VALUES[name][1]))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_kind_of_state_comes_back_for_every_key(location: str, tmp_path: Path, name: str) -> None:
+def test_each_kind_of_state_comes_back_for_every_key(entries: dict[str, list[Entry]], name: str) -> None:
     found: dict[tuple[Any, ...], list[tuple[Any, Any]]] = {}
-    for key, entry in entries(location, tmp_path, name):
-        found.setdefault(key, []).append((entry.user_key, entry.value))
+    for entry in entries[name]:
+        found.setdefault(entry.key, []).append((entry.user_key, entry.value))
         assert entry.namespace == (NAMESPACE if name == "in_window" else None)
         # Stamps are rounded, to less than any TTL needs.
         assert (abs(entry.stamp_ms - NOW_MS) <= 1000) if name == "with_ttl" else (entry.stamp_ms is None)
