@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from keyscale.installation import IMPORT_PATH
+from tests.property.histories import EXAMPLES
 from tests.suite.reaper import continue_below_reaper, is_program
 from tests.suite.scratch import use_memory
 from tests.suite.tiers import arrange
@@ -37,7 +38,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join((str(IMPORT_PATH), str(ROOT)))
 os.environ["SPARK_SUBMIT_OPTS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 # No limit of time, as the machine may be busy; and examples that a failure prints to be run again.
-settings.register_profile("keyscale", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "keyscale",
+    deadline=None,
+    max_examples=8 * EXAMPLES,  # a single call is shorter than a history
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("keyscale")
 
 

@@ -126,6 +126,7 @@ class MutatedCopy:
 
     def _try(self, mutants: list[str], processes: int) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment.setdefault("KEYSCALE_TEST_EXAMPLES", "12")  # twice as many as in the fast tier
         done = subprocess.run(
             [sys.executable, "-m", "mutmut", "run", "--max-children", str(processes), *mutants],
             cwd=self._path,
