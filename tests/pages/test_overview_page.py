@@ -131,7 +131,7 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
     page.route("**/jobs/fanned/stream", lambda route: route.abort())
     open_page(page, platform, "/ui/jobs/fanned/overview")
     now = page.get_by_role("region", name="Now")
-    expect(now).to_contain_text(f"Records waiting{NONE}the sources do not report it")
+    expect(now).to_contain_text(f"Records waiting{NONE}a source cannot count them, as sources of files cannot")
     nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
     expect(nodes.filter(has_text="windows").first).to_contain_text("In, out200/s, 180/sLag1 min 24 s")
     for sink in ("count-files", "dead-files"):

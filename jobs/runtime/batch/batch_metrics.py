@@ -243,7 +243,7 @@ def _busy_ms(subtask: SubtaskMetrics) -> float:
 def pending_records(progress: Any) -> int | None:
     """Returns by how many records the last batch was behind its sources.
 
-    Returns None if the sources do not report it.
+    Returns None if a source does not report it: the sum of some sources would be too small.
 
     Python sources report the number. Spark's own sources with numbered partitions, such as Kafka, report offsets, which
     are numbers by topic and partition.
@@ -253,8 +253,9 @@ def pending_records(progress: Any) -> int | None:
     """
     if progress is None:
         return None
-    known = [behind for source in progress["sources"] if (behind := _behind(source)) is not None]
-    return sum(known) if known else None
+    behind = [_behind(source) for source in progress["sources"]]
+    known = [each for each in behind if each is not None]
+    return sum(known) if known and len(known) == len(behind) else None
 
 
 def lost_records(progress: Any) -> int:

@@ -48,7 +48,7 @@ function showFigures(job) {
   setChildren(byId("figures"), ...definitions([
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
     ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? waitingSince(figures)
-      : figures.input_rate !== null ? "the sources do not report it" : ""],
+      : figures.input_rate !== null ? "a source cannot count them, as sources of files cannot" : ""],
     ["Lag", duration(figures.lag_ms), "from an event to its result"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},
       element("a", { href: tabPath(`checkpoints/${checkpoint.id}`) }, `#${checkpoint.id}`),

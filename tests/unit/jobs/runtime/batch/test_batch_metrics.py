@@ -400,14 +400,20 @@ def test_the_state_s_size_is_that_of_the_last_batch() -> None:
         (
             [
                 {"endOffset": {"a": {"0": 5}}, "latestOffset": {"a": {"0": 6}}},
-                {"endOffset": "not JSON", "latestOffset": "not JSON"},
                 {"endOffset": {"b": {"0": 5}}, "latestOffset": {"b": {"0": 15}}},
             ],
             11,
         ),
+        (
+            [
+                {"endOffset": {"a": {"0": 5}}, "latestOffset": {"a": {"0": 6}}},
+                {"endOffset": "not JSON", "latestOffset": "not JSON"},
+            ],
+            None,
+        ),
     ],
 )
-def test_the_backlog_is_the_sum_over_sources_that_number_their_offsets(
+def test_the_backlog_is_the_sum_over_sources_if_all_number_their_offsets(
     sources: list[dict[str, object]], behind: int | None
 ) -> None:
     assert pending_records({"sources": sources}) == behind
