@@ -1,8 +1,33 @@
-"""The kinds of events, for programs."""
+"""The kinds of events, for programs, and the kinds of notifications about them."""
 
 from __future__ import annotations
 
-from keyscale.vocabulary import CHANGES, CommandKind, OperationStatus
+from keyscale.vocabulary import CHANGES, CommandKind, NotificationKind, OperationKind, OperationStatus
+
+PLATFORM_NOTIFICATIONS = frozenset({NotificationKind.DATABASE_AWAY, NotificationKind.NO_LEADER})
+"""The kinds that are about no job."""
+ALARMS = (
+    NotificationKind.RESTARTING_IN_A_LOOP,
+    NotificationKind.CHECKPOINTS_LATE,
+    NotificationKind.RESTORABLE_SOON_NO_LONGER,
+    NotificationKind.RECORDS_LOST,
+    NotificationKind.STORE_AWAY,
+)
+"""The kinds about a trouble of a job that lasts: one event begins it, and another event ends it."""
+ALARM_ENDED = "_ENDED"
+"""The end of the kind of the event that ends an alarm."""
+_ENDINGS = (OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK, OperationStatus.FAILED)
+_NOTIFICATIONS = {
+    **{str(kind): kind for kind in NotificationKind if not kind.startswith("OPERATION_")},
+    **{f"{kind}{ALARM_ENDED}": kind for kind in ALARMS},
+    **{f"{kind}_{how}": NotificationKind(f"OPERATION_{how}") for kind in OperationKind for how in _ENDINGS},
+}
+
+
+def notification_of(event_kind: str) -> NotificationKind | None:
+    """Returns the kind of the notification about an event, if any."""
+    return _NOTIFICATIONS.get(event_kind)
+
 
 EVENT_KINDS = frozenset(
     {
@@ -28,6 +53,7 @@ EVENT_KINDS = frozenset(
         "JOB_STOPPED",
         "JOB_TAKEN_UP",
         "LOST_RUN_KILLED",
+        "NOTIFICATION_FAILED",
         "REVISION_CREATED",
         "REVISION_FOLLOWED",
         "RUNS_REMOVED",
@@ -37,15 +63,18 @@ EVENT_KINDS = frozenset(
         "SIGNED_IN",
         "SIGNED_OUT",
         "START_WAITS",
-        "STOP_FAILED",
         "STOP_REQUESTED",
+        "SUBSCRIPTION_CREATED",
+        "SUBSCRIPTION_DELETED",
+        "SUBSCRIPTION_TESTED",
         "TOKEN_CREATED",
         "TOKEN_REVOKED",
         "VERIFICATION_REQUESTED",
         *(f"{noun}_{what}" for noun in ("CHECKPOINT", "SAVEPOINT") for what in ("REQUESTED", "DISCARDED", "DELETED")),
+        *_NOTIFICATIONS,
         *(f"{kind}_{status}" for kind in CommandKind for status in ("COMPLETED", "FAILED")),
         *(f"{kind}_{what}" for kind in CHANGES for what in ("REQUESTED", "PHASE", "CANCEL_REQUESTED")),
-        *(f"{kind}_{how}" for kind in CHANGES for how in OperationStatus if how is not OperationStatus.IN_PROGRESS),
+        *(f"{kind}_{how}" for kind in OperationKind for how in OperationStatus if how is not OperationStatus.IN_PROGRESS),
     }
 )
 """All kinds that events have."""

@@ -139,7 +139,6 @@ def _(step: steps.ReassignStop, transaction: JobTransaction) -> None:
 def _(step: steps.ResumeJob, transaction: JobTransaction) -> None:
     transaction.job.desired = DesiredState.RUNNING
     transaction.end(OperationStatus.FAILED, step.failure)
-    transaction.record("STOP_FAILED", f"the savepoint failed, the job runs on: {step.failure['code']}")
 
 
 @apply.register

@@ -69,7 +69,7 @@ def end(session: Session, operation: Operation, status: OperationStatus, why: Ma
         operation.failure = None
     elif why is not None and operation.failure is None:
         operation.failure = dict(why)
-    if operation.kind.is_change:
+    if not operation.kind.is_snapshot:  # the result of its command has ended a snapshot
         code = (operation.failure or {}).get("code")
         ending = status.replace("_", " ").lower() + (f": {code}" if code else "")
         events.record(
@@ -111,9 +111,11 @@ def ended(phases: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:
 
 
 def described(operation: Operation) -> str:
-    """Returns a change in words, for events."""
+    """Returns an operation in words, for events."""
     if operation.kind is OperationKind.RESCALE:
         return f"rescale from {operation.from_parallelism} to {operation.to_parallelism}"
     if operation.kind is OperationKind.RESTART:
         return f"restart of revision {operation.to_revision}"
+    if not operation.kind.is_change:
+        return operation.kind.lower()
     return f"{operation.kind.lower()} from revision {operation.from_revision} to {operation.to_revision}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .access_token import Token
+from .alarm import Alarm
 from .artifact import Artifact, ArtifactChunk
 from .attempt import Attempt
 from .browser_session import BrowserSession
@@ -18,8 +19,10 @@ from .replica import Replica, ReplicaKey
 from .revision import Revision
 from .secret_labels import SecretLabels
 from .series_point import SeriesPoint
+from .subscription import Delivery, Subscription
 
 __all__ = [
+    "Alarm",
     "Artifact",
     "ArtifactChunk",
     "Attempt",
@@ -28,6 +31,7 @@ __all__ = [
     "CheckpointDay",
     "CheckpointSubtask",
     "DeletedJob",
+    "Delivery",
     "Event",
     "Job",
     "JobException",
@@ -39,5 +43,6 @@ __all__ = [
     "Revision",
     "SecretLabels",
     "SeriesPoint",
+    "Subscription",
     "Token",
 ]

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import array
 from ..job_scope import EVERYTHING, JobScope
 from ..models import Event, Job
 from ..models.event import NOT_REFUSED, SHOWN_TO_ALL
+from . import subscriptions
 from .pages import Page, PageRequest, read_keys
 
 if TYPE_CHECKING:
@@ -96,8 +97,10 @@ def uploaders(session: Session, times_ms: Collection[int]) -> dict[str, str]:
 
 def record(
     session: Session, *, job_id: str | None, at_ms: int, kind: str, message: str, actor: str = "system", **details: Any
-) -> None:
+) -> Event:
     """Adds an event to the audit trail, within its action's transaction.
+
+    Subscriptions to its kind are notified.
 
     Args:
         session: The transaction.
@@ -114,6 +117,8 @@ def record(
     if origin is not None:
         event.actor_id, event.address, event.request_id = origin.actor_id, origin.address, origin.request_id
     session.add(event)
+    subscriptions.notify(session, event)
+    return event
 
 
 def between(

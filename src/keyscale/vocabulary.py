@@ -261,3 +261,37 @@ class Role(StrEnum):
     VIEWER = "VIEWER"
     OPERATOR = "OPERATOR"
     ADMIN = "ADMIN"
+
+
+class NotificationKind(StrEnum):
+    """The kinds of notifications that a subscription chooses from."""
+
+    JOB_FAILED = "JOB_FAILED"
+    RESTARTING_IN_A_LOOP = "RESTARTING_IN_A_LOOP"
+    CHECKPOINTS_LATE = "CHECKPOINTS_LATE"
+    OPERATION_COMPLETED = "OPERATION_COMPLETED"
+    OPERATION_ROLLED_BACK = "OPERATION_ROLLED_BACK"
+    OPERATION_FAILED = "OPERATION_FAILED"
+    RESTORABLE_SOON_NO_LONGER = "RESTORABLE_SOON_NO_LONGER"
+    RECORDS_LOST = "RECORDS_LOST"
+    STORE_AWAY = "STORE_AWAY"
+    DATABASE_AWAY = "DATABASE_AWAY"
+    NO_LEADER = "NO_LEADER"
+
+
+class Channel(StrEnum):
+    """The ways in which a subscription's notifications are sent."""
+
+    WEBHOOK = "WEBHOOK"  # signed CloudEvents
+    SLACK = "SLACK"
+    TEAMS = "TEAMS"
+    PAGERDUTY = "PAGERDUTY"
+    MAIL = "MAIL"
+
+
+class DeliveryStatus(StrEnum):
+    """The status of a delivery."""
+
+    PENDING = "PENDING"
+    DELIVERED = "DELIVERED"
+    FAILED = "FAILED"  # every attempt has failed: it is not sent again

@@ -56,6 +56,10 @@ class Rows:
     def scalars(self, _: Any) -> Rows:
         return self
 
+    def all(self) -> list[Any]:
+        """Returns the subscriptions to an event: none."""
+        return []
+
     def first(self) -> Attempt | None:
         return self._active
 

@@ -1,0 +1,1 @@
+"""Notifications: subscriptions to events, the channels of messages, and their delivery."""
