@@ -225,6 +225,32 @@ class TokenNameTakenError(ApiError):
     advice = "Choose another name, or revoke that token first."
 
 
+class SubscriptionNotFoundError(ApiError):
+    """No subscription of the user has this id.
+
+    Administrators see the subscriptions of all users.
+    """
+
+    code = "SUBSCRIPTION_NOT_FOUND"
+    title = "The subscription does not exist"
+    status = 404
+    domain = "user"
+    advice = "`./keyscale subscriptions list` lists all subscriptions. Over HTTP: GET /v1/subscriptions."
+
+
+class SubscriptionRefusedError(ApiError):
+    """The control plane cannot have this subscription.
+
+    It cannot send to the target, or has the maximum number of subscriptions.
+    """
+
+    code = "SUBSCRIPTION_REFUSED"
+    title = "The subscription is not possible"
+    status = 422
+    domain = "user"
+    advice = "`detail` says what is wrong. The guide on notifications describes the target of each channel."
+
+
 class RateLimitedError(ApiError):
     """A user or an address sends too many requests.
 

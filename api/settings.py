@@ -20,6 +20,7 @@ from .job_limits import JobLimits
 from .job_quota import JobQuota
 from .job_secrets import JobSecrets
 from .libraries.jar_rules import JarRules
+from .mail_server import MailServer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,6 +108,8 @@ class Settings:
         keep_attempts: Ended attempts in the history of a job.
         keep_operations: Ended operations in the history of a job.
         keep_event_days: Age of the oldest events.
+        allows_private_targets: Whether notifications may go to private and loopback addresses, and without TLS.
+        mail_server: Sends notifications by mail; None: there is none.
     """
 
     home: Path
@@ -150,6 +153,8 @@ class Settings:
     keep_operations: int = 1000
     keep_event_days: int = 90
     log_format: str = log_lines.TEXT
+    allows_private_targets: bool = False
+    mail_server: MailServer | None = None
 
     @property
     def control_url(self) -> str:
@@ -252,6 +257,8 @@ class Settings:
             keep_attempts=_number(source, "KEYSCALE_KEEP_ATTEMPTS", default.keep_attempts, least=1),
             keep_operations=_number(source, "KEYSCALE_KEEP_OPERATIONS", default.keep_operations, least=1),
             keep_event_days=_number(source, "KEYSCALE_KEEP_EVENT_DAYS", default.keep_event_days, least=1),
+            allows_private_targets=_allows_private_targets(source),
+            mail_server=_mail_server(source),
         )
 
 
@@ -313,6 +320,27 @@ def _url(source: Mapping[str, str], name: str) -> str:
     if text and (parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment):
         raise SettingInvalidError(f"{name} must be a URL that begins with https:// or http://")
     return text
+
+
+def _allows_private_targets(source: Mapping[str, str]) -> bool:
+    """Returns whether notifications may go to private addresses.
+
+    By default they may on a control plane with an embedded database, which runs on its user's machine.
+    """
+    text = source.get("KEYSCALE_PRIVATE_TARGETS") or ("refused" if source.get("KEYSCALE_DATABASE_URL") else "allowed")
+    if text not in {"allowed", "refused"}:
+        raise SettingInvalidError("KEYSCALE_PRIVATE_TARGETS must be allowed or refused")
+    return text == "allowed"
+
+
+def _mail_server(source: Mapping[str, str]) -> MailServer | None:
+    text = source.get("KEYSCALE_SMTP_URL")
+    try:
+        return MailServer.of_url(text) if text else None
+    except ValueError:
+        raise SettingInvalidError(
+            "KEYSCALE_SMTP_URL must be smtp://USER:PASSWORD@HOST:PORT/?from=ADDRESS, or smtps:// with TLS"
+        ) from None
 
 
 def _openid(source: Mapping[str, str]) -> OpenIdSettings | None:

@@ -1,4 +1,4 @@
-"""The kinds of events, for programs, and the kinds of notifications about them."""
+"""The kinds of events, and which notification is about each."""
 
 from __future__ import annotations
 
@@ -74,7 +74,12 @@ EVENT_KINDS = frozenset(
         *_NOTIFICATIONS,
         *(f"{kind}_{status}" for kind in CommandKind for status in ("COMPLETED", "FAILED")),
         *(f"{kind}_{what}" for kind in CHANGES for what in ("REQUESTED", "PHASE", "CANCEL_REQUESTED")),
-        *(f"{kind}_{how}" for kind in OperationKind for how in OperationStatus if how is not OperationStatus.IN_PROGRESS),
+        *(
+            f"{kind}_{how}"
+            for kind in OperationKind
+            for how in OperationStatus
+            if how is not OperationStatus.IN_PROGRESS
+        ),
     }
 )
 """All kinds that events have."""

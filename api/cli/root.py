@@ -29,6 +29,7 @@ from .rescale import rescale
 from .revisions import clone, diff, revisions, rollback, update
 from .secret_labels import secrets
 from .session import Session
+from .subscriptions import subscriptions
 from .tokens import tokens, whoami
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ for command in (
     checkpoints,
     events,
     logs,
+    subscriptions,
     tokens,
     secrets,
     recover,

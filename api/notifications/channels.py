@@ -45,7 +45,7 @@ class Post:
 
 
 def problem_of_target(channel: Channel, target: str, *, needs_https: bool) -> str | None:
-    """Returns what is wrong with the form of a target; None if nothing is.
+    """Returns what is wrong with the form of a target, if anything.
 
     Args:
         channel: How messages are sent.
@@ -57,15 +57,18 @@ def problem_of_target(channel: Channel, target: str, *, needs_https: bool) -> st
             return None if _ROUTING_KEY.fullmatch(target) else "it must be a routing key of 32 letters and digits"
         case Channel.MAIL:
             return None if _MAIL_ADDRESS.fullmatch(target) else "it must be one mail address"
-    schemes = {"https"} if needs_https else {"https", "http"}
+    return _problem_of_url(target, ("https",) if needs_https else ("https", "http"))
+
+
+def _problem_of_url(url: str, schemes: tuple[str, ...]) -> str | None:
     try:
-        parts = urlsplit(target)
+        parts = urlsplit(url)
         is_url = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_url = False
-    if not is_url or _NOT_PRINTABLE.search(target):
-        return f"it must be a URL that begins with {' or '.join(f'{scheme}://' for scheme in sorted(schemes))}"
-    if parts.username is not None or parts.password is not None:
+    if not is_url or _NOT_PRINTABLE.search(url):
+        return f"it must be a URL that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}"
+    if "@" in urlsplit(url).netloc:
         return "a URL with a user or password is not allowed"
     return None
 
@@ -140,7 +143,10 @@ def _adaptive_card(text: str) -> dict[str, Any]:
 
 
 def _incident(subscription: Subscription, event: Event, job: Job | None, source: str) -> dict[str, Any]:
-    """Returns an event of PagerDuty's API; the end of an alarm resolves its incident."""
+    """Returns an event of PagerDuty's API.
+
+    The end of an alarm resolves its incident.
+    """
     kind = notification_of(event.kind)
     severity = "critical" if kind in _CRITICAL else "info" if kind == "OPERATION_COMPLETED" else "warning"
     return {

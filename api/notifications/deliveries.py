@@ -1,4 +1,4 @@
-"""The thread that delivers the outbox: at least once, with growing waits between attempts."""
+"""Delivers the outbox at least once, with growing waits between attempts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from keyscale.db.repositories import events, subscriptions
 from keyscale.vocabulary import Channel, DeliveryStatus
 
 from ..database_clock import shared_now_ms
-from ..upkeep.leader_thread import LeaderThread
+from ..maintenance.leader_thread import LeaderThread
 from .channels import mail_of, post_of
-from .sender import NotDeliveredError
+from .http_sender import NotDeliveredError
+from .mail import send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from ..lifecycle.leadership import Leadership
     from ..lifecycle.reconciler import ReconcilerPulse
-    from .mail_server import MailServer
-    from .sender import Sender
+    from ..mail_server import MailServer
+    from .http_sender import Sender
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Deliveries:
                 return NotDeliveredError("this control plane has no mail server: KEYSCALE_SMTP_URL is not set")
             else:
                 mail = mail_of(due, self._source, self._mail_server.sender)
-                await asyncio.to_thread(self._mail_server.send, mail)
+                await asyncio.to_thread(send, self._mail_server, mail)
         except NotDeliveredError as problem:
             return problem
         except Exception as error:  # a message that cannot be written must not keep other messages

@@ -46,6 +46,9 @@ from ..maintenance.verifier import Verifier
 from ..metrics import key_group_routes as key_group_history
 from ..metrics import scrape_routes as scrape
 from ..metrics import series_routes as series
+from ..notifications import routes as notifications
+from ..notifications.deliveries import Deliveries
+from ..notifications.http_sender import Sender
 from ..operations import operations as operations_service
 from ..operations import routes as operations
 from ..recovery import routes as recovered_jobs
@@ -145,6 +148,18 @@ def history_policy(settings: Settings) -> HistoryPolicy:
     )
 
 
+def deliveries_of(context: Context) -> Deliveries:
+    """Returns the thread that delivers a control plane's notifications."""
+    settings = context.settings
+    return Deliveries(
+        context.sessions,
+        context.pulse,
+        sender=Sender(allows_private=settings.allows_private_targets, ca_file=settings.ca_file),
+        mail_server=settings.mail_server,
+        source=settings.control_url,
+    )
+
+
 def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     """Returns the application.
 
@@ -172,6 +187,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         runs = RunRemoval(context.sessions, context.launcher)
         release = SavepointRelease(context.sessions, context.pulse)
         snapshots = SnapshotRemoval(context.sessions, context.pulse)
+        deliveries = deliveries_of(context)
         context.news.start()
         context.calls.start()
         if reconcile:
@@ -182,6 +198,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
             runs.start()
             release.start()
             snapshots.start()
+            deliveries.start()
             context.announcer.start()
         yield
         context.calls.close()
@@ -189,6 +206,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         context.verifier.close()
         if reconcile:
             context.announcer.close()
+            deliveries.close()
             snapshots.close()
             release.close()
             runs.close()
@@ -234,6 +252,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         secret_labels,
         job_settings,
         replicas,
+        notifications,
     ):
         app.include_router(router.router, prefix=API_VERSION)
     for router in (proofs, health, scrape):

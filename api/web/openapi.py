@@ -42,6 +42,7 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
     "revision": (errors.RevisionNotFoundError,),
     "operation_id": (errors.OperationNotFoundError,),
     "token_id": (errors.TokenNotFoundError,),
+    "subscription_id": (errors.SubscriptionNotFoundError,),
     "secret": (),
     "attempt": (errors.AttemptNotFoundError, errors.LogNotHereError),
 }
@@ -91,6 +92,7 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
     "savepoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "tokens": (errors.TokenNameTakenError,),
     "secrets": (),
+    "subscriptions": (errors.SubscriptionRefusedError,),
 }
 _OF_HEALTH = (errors.StoreUnavailableError, errors.ReconcilerDownError, errors.LeaderMissingError)
 

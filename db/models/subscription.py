@@ -35,7 +35,7 @@ class Subscription(Base):
 
 
 class Delivery(Base):
-    """An event on its way to a subscription: a row of the outbox.
+    """A row of the outbox: an event's way to a subscription.
 
     It is written in the transaction of the event. Until it ends, it is sent at `next_at_ms`; the sender first moves
     `next_at_ms` on, so that a delivery whose sender dies is sent again, with the same id.

@@ -88,7 +88,7 @@ def find(session: Session, subscription_id: str, owner_id: str | None) -> Subscr
 
 
 def list_all(session: Session, owner_id: str | None) -> Sequence[Subscription]:
-    """Returns all subscriptions, or those of one owner; the newest first."""
+    """Returns all subscriptions, or one owner's subscriptions; the newest first."""
     statement = select(Subscription).order_by(Subscription.created_at_ms.desc(), Subscription.id)
     if owner_id is not None:
         statement = statement.where(Subscription.owner_id == owner_id)
@@ -98,6 +98,15 @@ def list_all(session: Session, owner_id: str | None) -> Sequence[Subscription]:
 def count(session: Session) -> int:
     """Returns the number of subscriptions."""
     return session.scalar(select(func.count()).select_from(Subscription)) or 0
+
+
+def counts(session: Session) -> dict[str, tuple[int, int]]:
+    """Returns each subscription's pending and failed deliveries."""
+    pending, failed = (
+        func.count().filter(Delivery.status == status) for status in (DeliveryStatus.PENDING, DeliveryStatus.FAILED)
+    )
+    rows = select(Delivery.subscription_id, pending, failed).group_by(Delivery.subscription_id)
+    return {subscription_id: (waiting, lost) for subscription_id, waiting, lost in session.execute(rows)}
 
 
 def list_deliveries(session: Session, subscription_id: str, page: PageRequest) -> Page[Delivery]:
@@ -153,7 +162,7 @@ def claim_due(session: Session, now_ms: int, *, lease_ms: int, each_max: int) ->
     return [Due(*row) for row in rows]
 
 
-def settle(  # noqa: PLR0913 - a delivery's columns
+def settle(
     session: Session,
     delivery_id: str,
     attempts: int,

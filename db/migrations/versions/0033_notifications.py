@@ -60,9 +60,7 @@ def upgrade() -> None:
             ondelete="CASCADE",
             name="fk_deliveries_subscription_id_subscriptions",
         ),
-        sa.ForeignKeyConstraint(
-            ["event_id"], ["events.id"], ondelete="CASCADE", name="fk_deliveries_event_id_events"
-        ),
+        sa.ForeignKeyConstraint(["event_id"], ["events.id"], ondelete="CASCADE", name="fk_deliveries_event_id_events"),
     )
     is_pending = sa.text("status = 'PENDING'")
     op.create_index("ix_deliveries_due", "deliveries", ["subscription_id", "next_at_ms"], postgresql_where=is_pending)

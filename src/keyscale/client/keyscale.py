@@ -20,6 +20,7 @@ from .nouns.revision_calls import Revisions
 from .nouns.savepoint_calls import Savepoints
 from .nouns.secret_calls import Secrets
 from .nouns.setting_calls import Settings
+from .nouns.subscription_calls import Subscriptions
 from .nouns.token_calls import Tokens
 from .sender import AsyncSender, Sender
 
@@ -44,6 +45,7 @@ NOUNS = (
     Savepoints,
     Secrets,
     Settings,
+    Subscriptions,
     Tokens,
 )
 
@@ -67,6 +69,7 @@ class _Nouns(Noun[S]):
         self.savepoints: Savepoints[S] = Savepoints(sender)
         self.secrets: Secrets[S] = Secrets(sender)
         self.settings: Settings[S] = Settings(sender)
+        self.subscriptions: Subscriptions[S] = Subscriptions(sender)
         self.tokens: Tokens[S] = Tokens(sender)
 
     @property

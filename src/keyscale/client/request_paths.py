@@ -21,3 +21,8 @@ def artifact_path(artifact_id: str) -> str:
 def token_path(token_id: str) -> str:
     """Returns the path of a token."""
     return f"/v1/tokens/{quote(token_id, safe='')}"
+
+
+def subscription_path(subscription_id: str, *rest: str) -> str:
+    """Returns the path of a subscription or of a part of it."""
+    return "/".join(["/v1/subscriptions", quote(subscription_id, safe=""), *rest])

@@ -36,6 +36,12 @@ READS: dict[str, Callable[[Keyscale], Any]] = {
     "tokens": lambda client: client.tokens.list(),
     "whoami": lambda client: client.tokens.whoami(),
     "secrets": lambda client: client.secrets.list(),
+    "subscriptions": lambda client: [
+        client.subscriptions.get(each.id) for each in client.subscriptions.list().subscriptions
+    ],
+    "deliveries": lambda client: [
+        *client.subscriptions.deliveries(client.subscriptions.list().subscriptions[0].id, limit=1)
+    ],
     "settings": lambda client: client.settings.list(),
     "replicas": lambda client: client.control_plane.replicas(),
 }
@@ -52,6 +58,7 @@ def client(platform: Platform) -> Keyscale:
     snapshots.take(2, {"shared/b": b"b"}, "nightly")
     platform.api.jobs.start("read")
     platform.context.announcer.announce()
+    platform.api.subscriptions.test(platform.api.subscriptions.create(target="https://alerts.example.com/hook").id)
     return platform.api
 
 

@@ -35,6 +35,7 @@ SAMPLES: dict[str, Any] = {
     "labels": {},
     "kind": "STOP",
     "arguments": OperationRequest(),
+    "target": "https://alerts.example.com/hook",
     "spec": {"artifact_id": ARTIFACT_ID},
 }
 """Values of required arguments; the rest are texts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import TYPE_CHECKING, Any, cast
@@ -111,8 +112,10 @@ class ControlPlane:
         return httpx.Response(204) if answer is None else httpx.Response(200, json=answer)
 
 
+SUBSCRIPTION = {"id": "u", "secret": "whsec_x", "kinds": ["JOB_FAILED"], "selector": None}
+DELIVERY = {"id": "msg_1", "subscription_id": "u", "status": "DELIVERED", "problem": None}
 USUAL: list[tuple[str, Any]] = [
-    (r"DELETE /v1/(jobs|artifacts|tokens)/\w+", None),
+    (r"DELETE /v1/(jobs|artifacts|tokens|subscriptions)/\w+", None),
     (r"PATCH /v1/jobs/\w+", UPDATED),
     (r"POST /v1/jobs/\w+/rollback", UPDATED),
     (
@@ -131,6 +134,10 @@ USUAL: list[tuple[str, Any]] = [
     (r"GET /v1/jobs/\w+/checkpoints", {"history": []}),
     (r"GET /v1/jobs/\w+/logs", {"truncated": False, "text": "a line\n", "size_bytes": 7}),
     (r"GET /v1(/jobs/\w+)?/events", {"events": [{"kind": "JOB_FAILED"}]}),
+    (r"GET /v1/subscriptions", {"subscriptions": [SUBSCRIPTION]}),
+    (r"GET /v1/subscriptions/\w+/deliveries", {"deliveries": [DELIVERY]}),
+    (r"POST /v1/subscriptions/\w+/test", {**DELIVERY, "status": "PENDING"}),
+    (r"\w+ /v1/subscriptions(/\w+)?", SUBSCRIPTION),
     (r"GET /v1/tokens", {"tokens": []}),
     (r"POST /v1/tokens", {"token": "new"}),
     (r"\w+ /v1/secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}, "is_set": True}),
@@ -283,6 +290,32 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ),
         ("artifacts list", [("GET", "/v1/artifacts")]),
         ("artifacts delete a", [("DELETE", "/v1/artifacts/a")]),
+        ("subscriptions list", [("GET", "/v1/subscriptions")]),
+        (
+            "subscriptions create https://a.example/x --kind job_failed --job flights --label team=a",
+            [
+                (
+                    "POST",
+                    "/v1/subscriptions",
+                    {
+                        "channel": "WEBHOOK",
+                        "target": "https://a.example/x",
+                        "kinds": ["JOB_FAILED"],
+                        "selector": {"jobs": ["flights"], "labels": {"team": "a"}},
+                    },
+                )
+            ],
+        ),
+        (
+            "subscriptions create ops@example.com --channel mail",
+            [("POST", "/v1/subscriptions", {"channel": "MAIL", "target": "ops@example.com"})],
+        ),
+        (
+            "subscriptions show u --limit 5",
+            [("GET", "/v1/subscriptions/u"), ("GET", "/v1/subscriptions/u/deliveries?limit=5")],
+        ),
+        ("subscriptions test u", [("POST", "/v1/subscriptions/u/test", {}), ("GET", "/v1/subscriptions/u/deliveries")]),
+        ("subscriptions delete u", [("DELETE", "/v1/subscriptions/u")]),
         ("tokens list", [("GET", "/v1/tokens")]),
         ("tokens revoke t", [("DELETE", "/v1/tokens/t")]),
         ("tokens create ci --role viewer", [("POST", "/v1/tokens", {"name": "ci", "role": "VIEWER"})]),
@@ -589,6 +622,23 @@ def test_a_scope_is_shown_in_words(asked: ControlPlane, scope: Any, shown: str) 
 @pytest.mark.usefixtures("asked")
 def test_a_new_token_is_printed_alone() -> None:
     assert done(keyscale("tokens", "create", "ci", "--role", "viewer")).stdout == "new\n"
+
+
+def test_a_test_message_that_is_not_delivered_fails_with_the_reason(asked: ControlPlane) -> None:
+    waits = {**DELIVERY, "status": "PENDING"}
+    refused = {**waits, "problem": "alerts.example.com answered 404"}
+    asked.answers["GET /v1/subscriptions/u/deliveries"] = [{"deliveries": [waits]}, {"deliveries": [refused]}]
+    assert "alerts.example.com answered 404" in keyscale("subscriptions", "test", "u").stdout
+    assert keyscale("subscriptions", "test", "u").exit_code == 1
+
+
+def test_the_target_of_a_subscription_is_read_from_standard_input(
+    asked: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("https://a.example/hidden\n"))
+    shown = done(keyscale("subscriptions", "create", "-", "--channel", "slack")).stdout
+    assert asked.requests[0][2] == {"channel": "SLACK", "target": "https://a.example/hidden"}
+    assert shown == "subscription u\nsecret whsec_x\n"
 
 
 def test_the_libraries_that_are_files_are_uploaded_and_each_is_named_once(asked: ControlPlane, tmp_path: Path) -> None:

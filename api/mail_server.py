@@ -1,18 +1,9 @@
-"""The server that takes the platform's mails."""
+"""The mail server of the platform."""
 
 from __future__ import annotations
 
-import smtplib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
-
-from keyscale.certificates import trusted_certificates
-
-from .sender import SECONDS_MAX, NotDeliveredError
-
-if TYPE_CHECKING:
-    from email.message import EmailMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +41,3 @@ class MailServer:
         user = None if parts.username is None else unquote(parts.username)
         port = parts.port or (465 if is_tls else 587)
         return cls(parts.hostname, port, sender, user, unquote(parts.password or ""), is_tls)
-
-    def send(self, mail: EmailMessage) -> None:
-        """Sends a mail.
-
-        Raises:
-            NotDeliveredError: The server has not taken it.
-        """
-        certificates = trusted_certificates()
-        try:
-            with (
-                smtplib.SMTP_SSL(self.host, self.port, timeout=SECONDS_MAX, context=certificates)
-                if self.is_tls
-                else smtplib.SMTP(self.host, self.port, timeout=SECONDS_MAX)
-            ) as server:
-                server.ehlo()
-                if not self.is_tls and server.has_extn("starttls"):
-                    server.starttls(context=certificates)
-                if self.user is not None:
-                    server.login(self.user, self.password)
-                server.send_message(mail)
-        except smtplib.SMTPRecipientsRefused:
-            raise NotDeliveredError("the mail server refused the address") from None
-        except (OSError, smtplib.SMTPException) as error:
-            raise NotDeliveredError(f"the mail server failed: {type(error).__name__}") from None

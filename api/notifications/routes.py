@@ -1,0 +1,57 @@
+"""The routes of subscriptions to notifications."""
+
+from fastapi import APIRouter
+
+from ..access.identities import Operator
+from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.guarded_route import GuardedRoute
+from . import subscriptions
+from .schemas import (
+    DeliveryAnswer,
+    DeliveryList,
+    NewSubscriptionAnswer,
+    SubscriptionAnswer,
+    SubscriptionList,
+    SubscriptionRequest,
+)
+
+router = APIRouter(prefix="/subscriptions", tags=["subscriptions"], route_class=GuardedRoute)
+
+
+@router.post("", status_code=201)
+def create_subscription(control: Control, user: Operator, request: SubscriptionRequest) -> NewSubscriptionAnswer:
+    """Creates a subscription within the user's scope.
+
+    Only this answer contains its secret; it cannot be read again.
+    """
+    return subscriptions.create(control, user, request)
+
+
+@router.get("")
+def list_subscriptions(control: Control, user: Operator) -> SubscriptionList:
+    """Lists the user's subscriptions, for administrators all, the newest first."""
+    return subscriptions.list_all(control, user)
+
+
+@router.get("/{subscription_id}")
+def show_subscription(control: Control, user: Operator, subscription_id: str) -> SubscriptionAnswer:
+    """Shows a subscription."""
+    return subscriptions.show(control, user, subscription_id)
+
+
+@router.delete("/{subscription_id}", status_code=204)
+def delete_subscription(control: Control, user: Operator, subscription_id: str) -> None:
+    """Deletes a subscription with its deliveries."""
+    subscriptions.delete(control, user, subscription_id)
+
+
+@router.post("/{subscription_id}/test", status_code=202)
+def test_subscription(control: Control, user: Operator, subscription_id: str) -> DeliveryAnswer:
+    """Sends a test message; the list of deliveries has its result."""
+    return subscriptions.test(control, user, subscription_id)
+
+
+@router.get("/{subscription_id}/deliveries")
+def list_deliveries(control: Control, user: Operator, subscription_id: str, listing: ListingOf) -> DeliveryList:
+    """Lists the deliveries of a subscription, the newest first."""
+    return subscriptions.list_deliveries(control, user, subscription_id, listing)

@@ -1,0 +1,85 @@
+"""Messages go to allowed addresses only, and no answer can hold the sender or lead it elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from keyscale.api.mail_server import MailServer
+from keyscale.api.notifications import http_sender
+from keyscale.api.notifications.channels import Post
+from keyscale.api.notifications.deliveries import WAITS_MS, wait_ms
+from keyscale.api.notifications.http_sender import GuardedNetwork, NotDeliveredError, Sender, is_public
+from tests.support.coroutines import run_coroutine
+from tests.support.servers.webhook_receiver import webhook_receiver
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "224.0.0.1",
+        "255.255.255.255", "::1", "::", "fe80::1%eth0", "fc00::1", "fd00::1", "ff02::1", "::ffff:127.0.0.1",
+        "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "2001:0:7f00:1::",
+    ],
+)  # fmt: skip
+def test_an_address_inside_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["93.184.215.14", "2606:2800:21f:cb07:6820:80da:af6b:8b2c", "::ffff:93.184.215.14"])
+def test_an_address_of_the_internet_is_public(address: str) -> None:
+    assert is_public(address)
+
+
+def test_a_name_with_one_private_address_is_refused_before_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 443)) for each in ("93.184.215.14", "10.0.0.1")]
+
+    async def connect() -> None:
+        async def resolve(*_: Any, **__: Any) -> list[Any]:
+            return found
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        await GuardedNetwork(allows_private=False).connect_tcp("rebound.example.com", 443)
+
+    with pytest.raises(NotDeliveredError, match="private address"):
+        run_coroutine(connect())
+
+
+def test_a_target_that_accepts_and_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_sender, "SECONDS_MAX", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(NotDeliveredError, match="did not answer"):
+            run_coroutine(Sender(allows_private=True).post(Post(url, b"{}")))
+
+
+def test_a_target_that_is_gone_is_not_asked_again() -> None:
+    with webhook_receiver() as receiver:
+        receiver.statuses = [410]
+        with pytest.raises(NotDeliveredError) as refusal:
+            run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
+    assert refusal.value.is_final
+
+
+def test_the_waits_grow_to_a_day_and_then_end() -> None:
+    waits = [wait_ms(attempts, 0.5) for attempts in range(1, len(WAITS_MS) + 2)]
+    assert waits == [*WAITS_MS, None]
+    assert list(WAITS_MS) == sorted(WAITS_MS)
+    assert 85_000_000 < sum(WAITS_MS) < 90_000_000
+    assert (wait_ms(1, 0.0), wait_ms(1, 1.0)) == (4500, 5500)
+
+
+def test_a_mail_server_is_read_from_its_url() -> None:
+    assert MailServer.of_url("smtps://ann%40x:p%2Fw@mail.example.com/?from=keyscale@example.com") == MailServer(
+        "mail.example.com", 465, "keyscale@example.com", "ann@x", "p/w", is_tls=True
+    )
+    assert MailServer.of_url("smtp://127.0.0.1:25/?from=k@example.com").port == 25
+
+
+@pytest.mark.parametrize("url", ["mail.example.com", "http://mail.example.com/?from=k@x.de", "smtp://mail.example.com"])
+def test_another_form_of_a_mail_server_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="mail server"):
+        MailServer.of_url(url)
