@@ -11,10 +11,10 @@ from keyscale.db.models import Subscription
 from keyscale.db.repositories import events, subscriptions
 from keyscale.vocabulary import Channel, NotificationKind, Role
 
-from ..database_clock import shared_now_ms
-from ..errors import RequestInvalidError, SubscriptionNotFoundError, SubscriptionRefusedError
 from ..access_tokens.schemas import ScopeModel
 from ..control_plane.cursors import write_cursor
+from ..database_clock import shared_now_ms
+from ..errors import RequestInvalidError, SubscriptionNotFoundError, SubscriptionRefusedError
 from .channels import problem_of_target, shown_target
 from .cloud_event import new_secret
 from .schemas import (

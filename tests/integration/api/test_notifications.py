@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     import httpx
 
+    from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
-    from keyscale.api.services.context import Context
     from keyscale.api.settings import Settings
     from tests.support.servers.webhook_receiver import Received, WebhookReceiver
 

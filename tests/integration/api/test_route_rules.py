@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.real
 
-NOT_FOUND = {"job_id": "JOB_NOT_FOUND", "operation_id": "OPERATION_NOT_FOUND", "artifact_id": "ARTIFACT_NOT_FOUND"}
+NOT_FOUND = {
+    "job_id": "JOB_NOT_FOUND",
+    "operation_id": "OPERATION_NOT_FOUND",
+    "artifact_id": "ARTIFACT_NOT_FOUND",
+    "subscription_id": "SUBSCRIPTION_NOT_FOUND",
+}
 LOWER = {Role.OPERATOR: Role.VIEWER, Role.ADMIN: Role.OPERATOR}
 EVERYBODY, PAGE, ATTEMPT = "everybody", "page", "attempt"
 
@@ -91,6 +96,8 @@ def world(anonymous: httpx.Client, context: Context) -> World:
     artifact = anonymous.post("/v1/artifacts", files=files, headers=admin).json()
     body = {"name": "payroll", "labels": {"team": "a", "stage": "test"}, "spec": {"artifact_id": artifact["id"]}}
     job = anonymous.post("/v1/jobs", json=body, headers=admin).json()
+    wanted = {"target": "https://alerts.example.com/hook", "selector": {"jobs": ["payroll"]}}
+    subscription = anonymous.post("/v1/subscriptions", json=wanted, headers=admin).json()
     with context.sessions.begin() as session:
         session.add(
             Operation(
@@ -128,6 +135,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "revision": "1",
             "token_id": "none",
             "secret": "NONE",
+            "subscription_id": subscription["id"],
             "job": "payroll",
             "tab": "overview",
             "checkpoint": "7",
