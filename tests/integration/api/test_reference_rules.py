@@ -48,7 +48,8 @@ OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
     "file", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
-    "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "selector.jobs[]", "target", "spec.secrets[]", "spec.spark_conf{}", "?actor",
+    "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
+    "selector.jobs[]", "target",
     "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind", "?limit", "?limit_bytes", "?names",
     "?offset", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip
