@@ -18,7 +18,7 @@ def upgrade() -> None:
     op.add_column("attempts", sa.Column("slots", sa.BigInteger))
     _allow("attempts", "stage", "RESERVED STANDBY ACTIVE ENDED")
     op.add_column("heartbeats", sa.Column("rescale", JSONB))
-    op.add_column("operations", sa.Column("rescale_mode", sa.Text))
+    op.add_column("operations", sa.Column("rescale_mode", sa.String(32)))
     op.create_check_constraint("rescale_mode", "operations", "rescale_mode IN ('LIVE', 'STANDBY')")
     op.add_column("operations", sa.Column("live", JSONB))
     op.add_column("operations", sa.Column("not_live", JSONB))
