@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from keyscale.client.request_paths import job_path
 from keyscale.metrics import BATCH_PARTS
+from keyscale.units import bytes_text
 
+from .errors import InvalidArgumentError
 from .session import Session, json_option, pass_session
 
 BATCH_COLUMNS = (
@@ -33,6 +36,34 @@ def batches(session: Session, job: str) -> None:
         attempt = control_plane.get(job_path(job))["status"]["attempt"] or {}
     found = (attempt.get("metrics") or {}).get("recent_batches") or []
     session.output.table(found, map(_row, reversed(found)), BATCH_COLUMNS)
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file (default: the job's name with .zip, in this directory).",
+)
+@json_option
+@pass_session
+def bundle(session: Session, job: str, output: Path | None) -> None:
+    """Write a support bundle of a job, a zip.
+
+    The zip has the specification, health, metrics, attempts, operations, checkpoints, exceptions, events and versions,
+    and the end of the driver's log. Secrets are masked. Exceptions and the log have the job's own texts: read them
+    before you pass the file on.
+    """
+    with session.control_plane() as control_plane:
+        name = control_plane.get(job_path(job))["name"]
+        content = control_plane.jobs.bundle(job)
+    file = output or Path(f"{name}.zip")
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise InvalidArgumentError(f"{file} cannot be written: {error.strerror}") from error
+    session.output.say(f"wrote {file} ({bytes_text(len(content))})", {"file": str(file), "size_bytes": len(content)})
 
 
 def _row(batch: dict[str, Any]) -> dict[str, Any]:

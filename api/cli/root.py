@@ -19,7 +19,7 @@ from .artifacts import artifacts
 from .change_plan import plan
 from .checkpoints import checkpoints, savepoints
 from .control_plane import events, health, up, where
-from .diagnosis import batches
+from .diagnosis import batches, bundle
 from .errors import CliError
 from .jobs import jobs, logs
 from .operations import operations
@@ -102,7 +102,7 @@ for command in (
     whoami,
 ):
     keyscale.add_command(command)
-for command in (plan, update, rollback, revisions, diff, clone, batches):
+for command in (plan, update, rollback, revisions, diff, clone, batches, bundle):
     jobs.add_command(command)
 
 

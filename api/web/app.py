@@ -19,6 +19,7 @@ from ..access.openid import Issuer
 from ..access.rates import Rates
 from ..access_tokens import routes as access_tokens
 from ..artifacts import routes as artifacts
+from ..bundles import routes as bundles
 from ..control_plane.calls import Calls
 from ..control_plane.context import Context
 from ..control_plane.news import News
@@ -238,6 +239,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     for router in (
         artifacts,
         jobs,
+        bundles,
         logs,
         recovered_jobs,
         checkpoints,

@@ -37,7 +37,7 @@ class Call(Generic[T]):
     Attributes:
         method: The HTTP method.
         template: The path, with names in braces for its places.
-        answer: The model of the answer; `object`: plain JSON; None: no answer.
+        answer: The model of the answer; `object`: plain JSON; `bytes`: a file; None: no answer.
         places: The values of the path's places.
         query: The parameters; a None is left out.
         body: The model or JSON to send.
@@ -99,6 +99,8 @@ class Call(Generic[T]):
             raise refusal(response)
         if self.answer is None or not response.content:
             return None  # type: ignore[return-value]  # the T of a call without an answer
+        if self.answer is bytes:
+            return response.content  # type: ignore[return-value]
         try:
             if issubclass(self.answer, BaseModel):
                 return self.answer.model_validate_json(response.content)

@@ -49,6 +49,11 @@ class Jobs(Noun[S]):
         return Pages(Call("GET", JOBS, JobList, query={"limit": limit}), "jobs")
 
     @Method
+    def bundle(self, job: str) -> Call[bytes]:
+        """Downloads the support bundle of a job, as a zip."""
+        return Call("GET", f"{JOB}/bundle", bytes, {"job_id": job})
+
+    @Method
     def delete(self, job: str, *, keep_objects: bool = False) -> Call[None]:
         """Deletes a job that does not run, and then its stored objects."""
         return Call("DELETE", JOB, None, {"job_id": job}, query={"keep_objects": keep_objects})

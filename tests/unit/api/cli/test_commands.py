@@ -453,6 +453,14 @@ def test_a_job_that_never_ran_has_no_batches(asked: ControlPlane) -> None:
     assert done(keyscale("jobs", "batches", "flights")).stdout.split()[0] == "BATCH"
 
 
+def test_a_bundle_is_written_to_the_file_that_the_option_names(asked: ControlPlane, tmp_path: Path) -> None:
+    asked.answers["GET /v1/jobs/flights/bundle"] = [httpx.Response(200, content=b"zip")]
+    done(keyscale("jobs", "bundle", "flights", "-o", str(tmp_path / "b.zip")))
+    assert (tmp_path / "b.zip").read_bytes() == b"zip"
+    refused = keyscale("jobs", "bundle", "flights", "-o", str(tmp_path / "none" / "b.zip"))
+    assert (refused.exit_code, "cannot be written" in refused.stderr) == (1, True)
+
+
 def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
     asked.answers["GET /v1/jobs"] = [{"jobs": [JOB], "next": "n"}]
     asked.answers["GET /v1/jobs?after=n"] = [{"jobs": [{**JOB, "id": "0b"}], "next": None}]

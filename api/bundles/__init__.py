@@ -1,0 +1,1 @@
+"""Support bundles: what is known of a job, in one file."""
