@@ -31,6 +31,7 @@ from .secret_labels import secrets
 from .session import Session
 from .subscriptions import subscriptions
 from .tokens import tokens, whoami
+from .user_metrics import metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +103,7 @@ for command in (
     whoami,
 ):
     keyscale.add_command(command)
-for command in (plan, update, rollback, revisions, diff, clone, batches, bundle):
+for command in (plan, update, rollback, revisions, diff, clone, batches, bundle, metrics):
     jobs.add_command(command)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from keyscale.jobs.protocol.messages import CheckpointReport, Failure, Heartbeat, TopicPosition
+    from keyscale.jobs.protocol.messages import CheckpointReport, Failure, Heartbeat, ReportedSeries, TopicPosition
 
 
 def masked_heartbeat(message: Heartbeat, mask: Callable[[str], str]) -> Heartbeat:
@@ -39,6 +39,10 @@ def masked_heartbeat(message: Heartbeat, mask: Callable[[str], str]) -> Heartbea
                         )
                         for source in metrics.sources
                     ],
+                    "counters": metrics.counters
+                    and metrics.counters.model_copy(update={"user": _masked_series(metrics.counters.user, mask)}),
+                    "user_gauges": _masked_series(metrics.user_gauges, mask),
+                    "user_help": {name: text and mask(text) for name, text in metrics.user_help.items()},
                     "clean_up": clean_up.model_copy(update={"failure": _masked(clean_up.failure, mask)}),
                 }
             ),
@@ -49,6 +53,13 @@ def masked_heartbeat(message: Heartbeat, mask: Callable[[str], str]) -> Heartbea
 def masked_checkpoint(report: CheckpointReport, mask: Callable[[str], str]) -> CheckpointReport:
     """Returns a checkpoint's report with secrets masked in its failure."""
     return report.model_copy(update={"failure_message": report.failure_message and mask(report.failure_message)})
+
+
+def _masked_series(found: Sequence[ReportedSeries], mask: Callable[[str], str]) -> list[ReportedSeries]:
+    return [
+        series.model_copy(update={"labels": {name: mask(value) for name, value in series.labels.items()}})
+        for series in found
+    ]
 
 
 def _masked_position(position: int | TopicPosition, mask: Callable[[str], str]) -> int | TopicPosition:

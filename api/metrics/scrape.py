@@ -33,8 +33,9 @@ from ..diagnosis.faults import unsettled_failure
 from ..diagnosis.health import health_of
 from ..jobs.figures import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.current_report import SILENT_MS
-from ..lifecycle.job_totals import NUMBER_MAX
+from ..lifecycle.job_totals import NUMBER_MAX, user_counters
 from ..lifecycle.transitions import SETTLED
+from .user_metrics import UserFamilies, escaped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -159,10 +160,14 @@ def _gauges_of_database(session: Session, jobs: Iterable[JobFacts], at_ms: int) 
 
 def of_jobs(jobs: Iterable[JobFacts], at_ms: int) -> str:
     """Returns the metrics of jobs in Prometheus's text format. Pure."""
-    families = Families(_OF_JOBS)
+    families, of_users = Families(_OF_JOBS), UserFamilies()
     for job in jobs:
-        _add_job(families, job, f'job_id="{job.id}",job_name="{_escaped(job.name)}"', at_ms)
-    return families.text()
+        inner, reported = f'job_id="{job.id}",job_name="{escaped(job.name)}"', job.metrics or {}
+        _add_job(families, job, inner, at_ms)
+        gauges = reported.get("user_gauges", ()) if _is_current(job, at_ms) else ()
+        series = [*user_counters(job.totals_before, reported), *gauges]
+        of_users.add(series, reported.get("user_help") or {}, inner)
+    return families.text() + of_users.text()
 
 
 def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
@@ -190,9 +195,9 @@ def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
     add(_WATERMARK, labels, _smallest(operators, "watermark_ms"))
     add(_WAITING, labels, _plausible(reported.get(_WAITING.key)))
     for operator in operators:
-        _add_operator(families, operator, f'{inner},operator="{_escaped(operator["uid"])}"')
+        _add_operator(families, operator, f'{inner},operator="{escaped(operator["uid"])}"')
     for sink in reported.get("sinks", ())[:PARTS_MAX]:
-        of_sink = f'{{{inner},sink="{_escaped(sink["uid"])}"}}'
+        of_sink = f'{{{inner},sink="{escaped(sink["uid"])}"}}'
         for metric in _SINK:
             add(metric, of_sink, _plausible(sink.get(metric.key)))
 
@@ -293,10 +298,6 @@ def _largest(values: Iterable[float | None]) -> float | None:
 def _smallest(parts: Iterable[Mapping[str, Any]], name: str) -> float | None:
     known = [value for part in parts if (value := part.get(name)) is not None and abs(value) < NUMBER_MAX]
     return min(known, default=None)
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def _exposed(*scopes: Scope) -> tuple[Exposed, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from operator import itemgetter, mul
 from typing import TYPE_CHECKING, Any
@@ -9,14 +10,31 @@ from typing import TYPE_CHECKING, Any
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import RINGS, Ring
-from keyscale.metrics import FIGURES, LARGEST, LATEST, MEAN, OBSERVED, RATE, SERIES, SHOWN_SERIES, SMALLEST, SUM
+from keyscale.metrics import (
+    FIGURES,
+    GAUGE,
+    HISTOGRAM,
+    LARGEST,
+    LATEST,
+    MEAN,
+    OBSERVED,
+    RATE,
+    SERIES,
+    SHOWN_SERIES,
+    SMALLEST,
+    SUM,
+    Kind,
+)
+from keyscale.user_series import USER_SERIES_MAX
 from keyscale.vocabulary import MarkKind, OperationKind
 
 from ..errors import RequestInvalidError
 from ..jobs.figures import figures_of
 from ..jobs.jobs import require_job_id
 from ..lifecycle.job_totals import known_before, waiting_records
+from . import user_metrics
 from .schemas.series import MarkAnswer, SeriesAnswer, SeriesName
+from .schemas.user_metric import UserSeriesAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -104,6 +122,8 @@ def sample(
     figures = figures_of(metrics, before, None, is_current=is_current, at_ms=at_ms)
     kept = figures.model_dump(include=set(_SAMPLED))
     kept["lag_records"] = waiting_records(None, metrics, at_ms).get("lag_records")
+    if user := user_metrics.sampled(metrics, is_current=is_current):
+        kept["user_metrics"] = user
     series.store(session, job_id, at_ms, kept)
 
 
@@ -191,6 +211,7 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
         step_ms=step_ms,
         at_ms=times,
         series={name: _values(steps, times, step_ms, counted, name) for name in chosen},
+        user=_user_series(rows, steps, times, step_ms, counted) if not names else [],
         marks=sorted(marks, key=lambda mark: mark.at_ms)[-MARKS_MAX:],
     )
 
@@ -213,8 +234,49 @@ def merged(rows: Sequence[SeriesPoint], step_ms: int) -> dict[int, dict[str, Any
     for row in rows:
         steps.setdefault(row.at_ms - row.at_ms % step_ms, []).append(row)
     return {
-        at_ms: {metric.name: _merged_value(metric, members) for metric in SERIES} for at_ms, members in steps.items()
+        at_ms: {metric.name: _merged_value(metric, members) for metric in SERIES} | _user_values(members)
+        for at_ms, members in steps.items()
     }
+
+
+def _user_values(members: Sequence[SeriesPoint]) -> dict[str, float]:
+    """Returns the latest values of users' metrics, by key.
+
+    The count of a histogram has a key of its own.
+    """
+    latest = next((row.user_metrics for row in reversed(members) if row.user_metrics), {})
+    counts = {_count_key(key): values[1] for key, values in latest.items() if len(values) > 1}
+    return {**{key: values[0] for key, values in latest.items()}, **counts}
+
+
+def _count_key(key: str) -> str:
+    return f"{key} count"
+
+
+def _user_series(
+    rows: Sequence[SeriesPoint],
+    steps: dict[int, dict[str, Any]],
+    times: Sequence[int],
+    step_ms: int,
+    counted: dict[int, int],
+) -> list[UserSeriesAnswer]:
+    found = []
+    for key in sorted({key for row in rows for key in row.user_metrics or ()})[:USER_SERIES_MAX]:
+        operator, name, kind, labels = json.loads(key)
+        values: list[float | None]
+        if kind == GAUGE:
+            values = [steps.get(at_ms, {}).get(key) for at_ms in times]
+        else:
+            values = [_rate(steps, counted, at_ms - step_ms, at_ms, key) for at_ms in times]
+        if kind == HISTOGRAM:
+            counts = [_rate(steps, counted, at_ms - step_ms, at_ms, _count_key(key)) for at_ms in times]
+            values = [
+                grown / count if grown is not None and count else None
+                for grown, count in zip(values, counts, strict=True)
+            ]
+        given = {"operator": operator, "name": name, "kind": Kind(kind).name, "labels": labels, "values": values}
+        found.append(UserSeriesAnswer.model_validate(given))
+    return found
 
 
 def _merged_value(metric: Metric, members: Sequence[SeriesPoint]) -> float | None:
@@ -260,8 +322,8 @@ def _rate(
     """
     if before_ms not in counted or at_ms not in counted:
         return None
-    before: float | None = steps[before_ms][counter]
-    here: float | None = steps[at_ms][counter]
+    before: float | None = steps[before_ms].get(counter)
+    here: float | None = steps[at_ms].get(counter)
     passed_ms = counted[at_ms] - counted[before_ms]
     if before is None or here is None or passed_ms <= 0:
         return None

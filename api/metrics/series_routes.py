@@ -1,4 +1,4 @@
-"""The routes of a job's series and days."""
+"""The routes of a job's series, days and own metrics."""
 
 from typing import Annotated
 
@@ -8,9 +8,10 @@ from ..access.identities import User
 from ..control_plane.dependencies import Control
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
-from . import days, series
+from . import days, series, user_metrics
 from .schemas.day import DayList
 from .schemas.series import SeriesAnswer, SeriesName
+from .schemas.user_metric import UserMetricList
 from .series import Span
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["jobs"], route_class=GuardedRoute)
@@ -39,6 +40,12 @@ def show_series(
     two years in days.
     """
     return series.show(control, job_id, span, names or ())
+
+
+@router.get("/user-metrics")
+def list_user_metrics(control: Control, _: User, job_id: str) -> UserMetricList:
+    """Lists the metrics that a job's functions declare, with their values."""
+    return user_metrics.list_of(control, job_id)
 
 
 @router.get("/days")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import BigInteger, Float, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from keyscale.metrics import SERIES
@@ -18,7 +19,7 @@ class SeriesPoint(Base):
     Each metric with a series has a column, by its declaration in `keyscale.metrics`; `migrate` adds the columns.
 
     `samples` is the weight of the means of batches, `busy_samples` the weight of `busy_ratio`, which is known even
-    before the first batch.
+    before the first batch. `user_metrics` has the values of the metrics of users' functions, by series.
 
     The rows of one job and step width are a ring: the slot of a time is its number modulo the length of the ring, so
     that new points replace the oldest points, and the number of rows is bounded. The table has no foreign key, because
@@ -33,6 +34,7 @@ class SeriesPoint(Base):
     at_ms: Mapped[int]
     samples: Mapped[int]
     busy_samples: Mapped[int] = mapped_column(default=0, server_default=text("0"))
+    user_metrics: Mapped[dict[str, list[float]] | None] = mapped_column(JSONB)
 
     if TYPE_CHECKING:
 

@@ -51,7 +51,8 @@ RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881), DAYS)
 
 SUM_MAX = 2**61
 """The limit of sums, so that two can be added."""
-COLUMNS = tuple(metric.name for metric in SERIES)
+_USER_METRICS = "user_metrics"
+COLUMNS = (*(metric.name for metric in SERIES), _USER_METRICS)
 _WEIGHTS = tuple(sorted({metric.weighed_by for metric in SERIES if metric.time_fold is MEAN}, reverse=True))
 _FOLDS: dict[Fold | None, str] = {
     LATEST: "coalesce(excluded.{0}, old.{0})",
@@ -64,6 +65,7 @@ _FOLDS: dict[Fold | None, str] = {
 }
 """How the values of one step are merged; {1} is the column of samples."""
 _MERGED = {metric.name: _FOLDS[metric.time_fold].format(metric.name, metric.weighed_by) for metric in SERIES}
+_MERGED[_USER_METRICS] = _FOLDS[LATEST].format(_USER_METRICS)
 
 
 @cache

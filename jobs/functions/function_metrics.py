@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from keyscale.metrics import COUNTER, GAUGE, HISTOGRAM, Fold, Kind
 from keyscale.user_series import OTHER, USER_SERIES_MAX, UserSeries
 
 from ..errors import MetricInvalidError
+from ..secret import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -132,7 +134,7 @@ class FunctionMetrics:
         known = self._declared.setdefault(metric.name, metric)
         if known.declaration != metric.declaration:
             raise MetricInvalidError(f"the metric {metric.name!r} is declared twice, in different ways")
-        self.help[metric.name] = " ".join(described.split())[:HELP_CHARACTERS_MAX]
+        self.help[metric.name] = _storable(" ".join(described.split()))[:HELP_CHARACTERS_MAX]
         assert isinstance(known, type(metric))  # noqa: S101 - the declarations are the same
         return known
 
@@ -200,7 +202,7 @@ class _Metric:
         if given != other and not self._metrics.takes_series():
             return self._children.get(other) or self._child(other)
         child = type(self)(self._metrics, self.name, self._names, bounds=self._bounds, fold=self._fold)
-        child._given = tuple(text.encode("utf-8", "replace").decode().replace("\0", "�") for text in given)
+        child._given = tuple(map(_shown, given))
         return self._children.setdefault(given, child)
 
     def _check_labels(self, labels: Iterable[str]) -> None:
@@ -284,6 +286,15 @@ class Histogram(_Metric):
         changed[0] += _number(array.sum(), self.name)
         for bucket, count in enumerate(counts.tolist()):
             changed[1 + bucket] += count
+
+
+@lru_cache(maxsize=2048)  # a function is opened for each batch
+def _shown(text: str) -> str:
+    return without_secrets(_storable(text))
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\0", "�")
 
 
 def _number(value: Any, name: str) -> int | float:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from keyscale.api.metrics import series
+from keyscale.api.metrics import series, user_metrics
 from keyscale.clock import now_ms
 from keyscale.db.repositories import series as series_points
 from tests.pages.opening import NONE, open_page
@@ -28,6 +28,7 @@ def test_rates_are_drawn_over_time_values_that_hold_are_joined_across_gaps_and_a
     page: Page, platform: Platform
 ) -> None:
     platform.create_job("sparse")
+    user_key = user_metrics.key_of({"operator": "shop", "name": "age", "kind": "gauge", "labels": {"currency": "EUR"}})
     with platform.sessions.begin() as session:
         for steps_ago, values in (
             (20, {"state_size": 4096}),
@@ -37,8 +38,11 @@ def test_rates_are_drawn_over_time_values_that_hold_are_joined_across_gaps_and_a
             (0, {"processed_rate": 930.0}),
         ):
             at_ms = now_ms() - steps_ago * series.SAMPLE_MS
-            series_points.store(session, platform.jobs["sparse"], at_ms, {"busy_ratio": 0.5, **values})
+            user = {"user_metrics": {user_key: [steps_ago / 8]}} if steps_ago < 9 else {}
+            series_points.store(session, platform.jobs["sparse"], at_ms, {"busy_ratio": 0.5, **values, **user})
     open_page(page, platform, "/ui/jobs/sparse/overview")
+    of_function = page.get_by_role("figure").filter(has_text="shop: age")
+    expect(of_function.get_by_role("img", name="EUR: from 0 to 0.5, last 0")).to_be_visible()
     state = page.get_by_role("figure").filter(has_text="State")
     expect(state.locator("figcaption")).to_have_text("State8 KiB")
     expect(state.locator(".lines path")).to_have_attribute("d", re.compile(r"^M[^M]+[LHV][^M]+$"))

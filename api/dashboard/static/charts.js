@@ -1,9 +1,9 @@
 // Draws charts with Plotly, which is fetched when the first chart is drawn, and kept by the browser.
 
 import { byId, element, setText } from "./dom.js";
-import { bytes, duration, NONE, number, rate } from "./format.js";
+import { bytes, decimal, duration, NONE, number, rate } from "./format.js";
 
-const FORMATS = { bytes, duration, number, rate };
+const FORMATS = { bytes, decimal, duration, number, rate };
 /** The units of a chart's axis, by its largest value: [least, divisor, suffix]. */
 const SCALES = {
   bytes: [[2 ** 40, 2 ** 40, " TiB"], [2 ** 30, 2 ** 30, " GiB"], [2 ** 20, 2 ** 20, " MiB"], [1024, 1024, " KiB"],
@@ -11,6 +11,7 @@ const SCALES = {
   duration: [[7_200_000, 3_600_000, " h"], [120_000, 60_000, " min"], [1000, 1000, " s"], [0, 1, " ms"]],
   rate: [[0, 1, "/s"]],
   number: [[0, 1, ""]],
+  decimal: [[0, 1, ""]],
 };
 let library = null;
 const scheme = matchMedia("(prefers-color-scheme: dark)");
@@ -53,7 +54,7 @@ export function arrangeCharts(titles) {
 /**
  * Draws a chart, or draws it again with other values.
  * @param {string} title
- * @param {{kind: "bytes"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], now?: number|null, mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
+ * @param {{kind: "bytes"|"decimal"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], now?: number|null, mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
  *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap, unless the line is `joined`. A line's value
  *   is `now`, or its last value; a line that is `over` has no value.
  */

@@ -5,10 +5,14 @@ export const NONE = "–";
 const missing = (value) => value === null || value === undefined;
 const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
+const significant = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 const clock = new Intl.DateTimeFormat("en-GB", { timeStyle: "medium" });
 const day = new Intl.DateTimeFormat("en-CA", { dateStyle: "short" });
 
 export const number = (value) => (missing(value) ? NONE : count.format(value));
+
+/** A number that may be small: 0.0213 stays 0.0213. */
+export const decimal = (value) => (missing(value) ? NONE : Math.abs(value) < 1000 ? significant.format(value) : number(value));
 
 /** 1536 becomes 1.5 KiB. */
 export function bytes(value) {

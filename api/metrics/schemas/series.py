@@ -11,6 +11,7 @@ from keyscale.metrics import SHOWN_SERIES
 from keyscale.vocabulary import MarkKind
 
 from ...shapes import Answer
+from .user_metric import UserSeriesAnswer
 
 if TYPE_CHECKING:
 
@@ -44,5 +45,8 @@ class SeriesAnswer(Answer):
             " size of a checkpoint counts, the latest watermark, state size and counter, and the mean of other values."
             " Names are as in a job's `figures`."
         )
+    )
+    user: list[UserSeriesAnswer] = Field(
+        description="The metrics of the job's functions, 50 series at most; empty if the request names series."
     )
     marks: list[MarkAnswer] = Field(description="Restarts, changes and failures in this time, the newest 500 at most.")

@@ -92,7 +92,8 @@ def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt
     beat(client, third, **METRICS)
     shown = client.get("/v1/jobs/flights").json()
     assert (shown["metrics"]["input_records"], shown["metrics"]["dead_letters"]) == (205, 10)
-    assert shown["status"]["attempt"]["metrics"]["sinks"] == [{"uid": "orders", "dead_letters": 3}]
+    [sink] = shown["status"]["attempt"]["metrics"]["sinks"]
+    assert (sink["uid"], sink["dead_letters"]) == ("orders", 3)
     names = ["input_records", "late_records", "dead_letters"]
     answer = client.get("/v1/jobs/flights/series", params={"names": names}).json()
     assert answer["series"].keys() == set(names)
@@ -100,6 +101,32 @@ def test_counters_and_series_go_on_after_a_restart(client: httpx.Client, attempt
     assert newest == [205, 8, 10]
     assert len(answer["at_ms"]) == len(answer["series"]["late_records"]) <= 362
     assert answer["step_ms"] == 10_000
+
+
+def test_the_metrics_of_functions_go_on_after_a_restart(client: httpx.Client, attempt: Callable[[], int]) -> None:
+    def counted(value: float, kind: str = "counter", name: str = "orders") -> dict[str, Any]:
+        return {"operator": "shop", "name": name, "kind": kind, "labels": {"currency": "EUR"}, "values": [value]}
+
+    def shown() -> list[Any]:
+        found = client.get("/v1/jobs/flights/user-metrics").json()["user_metrics"]
+        return [(each["name"], each["kind"], each["help"], each["value"]) for each in found]
+
+    assert shown() == []
+    counters = {"user": [counted(3)]}
+    beat(
+        client, attempt(), counters=counters, user_gauges=[counted(7, "gauge", "age")], user_help={"orders": "Orders."}
+    )
+    assert shown() == [("orders", "COUNTER", "Orders.", 3), ("age", "GAUGE", "", 7)]
+    second = attempt()
+    request = {"pid": 1, "host": "here"}
+    answer = client.post("/driver/attach", json=request, headers={"Authorization": f"Bearer driver-{second}"})
+    assert answer.json()["assignment"]["counters"]["user"][0]["values"] == [3]
+    beat(client, second, batches=0)
+    assert shown() == [("orders", "COUNTER", "", 3)], "before the driver has restored its counters"
+    beat(client, second, counters={"user": [counted(5)]})
+    assert shown() == [("orders", "COUNTER", "", 5)]
+    [series] = client.get("/v1/jobs/flights/series").json()["user"][1:]
+    assert (series["name"], series["labels"]) == ("orders", {"currency": "EUR"})
 
 
 def test_a_driver_is_told_what_its_job_has_counted_and_its_commit_log_may_know_more(

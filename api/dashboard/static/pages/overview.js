@@ -101,6 +101,25 @@ const nowOf = ({ metrics, status: { latest_checkpoint: checkpoint } }) =>
  */
 const CHARTS = JSON.parse(byId("charts").dataset.charts);
 
+/** How the metrics of functions are drawn, by their kind, and what follows their name in a title. */
+const USER_KINDS = { COUNTER: ["rate", " per second"], GAUGE: ["decimal", ""], HISTOGRAM: ["decimal", ", mean"] };
+const USER_LINES_MAX = 4;
+
+/** The charts of the metrics that the job's functions declare: one per metric, with the first of its series. */
+function userCharts(times, user) {
+  const charts = new Map();
+  for (const { operator, name, kind, labels, values } of user) {
+    if (values.every((value) => value === null)) continue;
+    const title = `${operator}: ${name}${USER_KINDS[kind][1]}`;
+    const chart = charts.get(title) ?? { title, kind: USER_KINDS[kind][0], lines: [] };
+    charts.set(title, chart);
+    if (chart.lines.length === USER_LINES_MAX) continue;
+    const label = Object.values(labels).join(", ") || name;
+    chart.lines.push({ name: label, points: times.map((at, index) => [at, values[index]]) });
+  }
+  return [...charts.values()];
+}
+
 function showCharts(job) {
   const { at_ms: times, series: known, marks, step_ms: stepMs, to_ms: toMs } = series;
   const isNow = job.metrics.input_rate !== null;
@@ -116,10 +135,12 @@ function showCharts(job) {
     return [[at, name === "watermark_ms" && value !== null ? Math.max(0, Math.min(at + stepMs, toMs) - value) : value]];
   });
   const drawable = CHARTS.filter(({ lines }) => lines.some(({ name }) => known[name]?.some((value) => value !== null)));
-  byId("no-series").hidden = drawable.length > 0;
-  byId("charts").hidden = drawable.length === 0;
+  const ofFunctions = userCharts(times, series.user);
+  const isEmpty = drawable.length + ofFunctions.length === 0;
+  byId("no-series").hidden = !isEmpty;
+  byId("charts").hidden = isEmpty;
   const shown = marks.map((mark) => ({ ...mark, tone: TONES[mark.kind] ?? "second" }));
-  arrangeCharts(drawable.map(({ title }) => title));
+  arrangeCharts([...drawable, ...ofFunctions].map(({ title }) => title));
   for (const { title, kind, lines } of drawable) {
     drawChart(title, {
       kind,
@@ -128,6 +149,10 @@ function showCharts(job) {
       span: [series.from_ms, series.to_ms],
       marks: shown,
     });
+  }
+  for (const { title, kind, lines } of ofFunctions) {
+    const drawn = lines.map((line) => ({ ...line, over: !isNow }));
+    drawChart(title, { kind, lines: drawn, span: [series.from_ms, series.to_ms], marks: shown });
   }
   showMarks(shown);
 }

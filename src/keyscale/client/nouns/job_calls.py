@@ -17,6 +17,7 @@ from keyscale.api.jobs.schemas.job_exception import JobExceptionAnswer, JobExcep
 from keyscale.api.metrics.schemas.day import DayList
 from keyscale.api.metrics.schemas.key_group_history import KeyGroupsAnswer
 from keyscale.api.metrics.schemas.series import SeriesAnswer, SeriesName
+from keyscale.api.metrics.schemas.user_metric import UserMetricList
 from keyscale.api.operations.schemas.change import RollbackRequest, UpdateRequest
 from keyscale.api.operations.schemas.operation import OperationAnswer, OperationRequest, RescaleRequest, StartRequest
 from keyscale.api.recovery.schemas import RecoveredJobList, RecoverRequest
@@ -124,6 +125,11 @@ class Jobs(Noun[S]):
         """Shows a job's metrics over time, with events."""
         query = {"names": names, "from_ms": from_ms, "to_ms": to_ms, "points": points}
         return Call("GET", f"{JOB}/series", SeriesAnswer, {"job_id": job}, query)
+
+    @Method
+    def user_metrics(self, job: str) -> Call[UserMetricList]:
+        """Lists the metrics that a job's functions declare, with their values."""
+        return Call("GET", f"{JOB}/user-metrics", UserMetricList, {"job_id": job})
 
     @Method
     def days(self, job: str, *, limit: int | None = None) -> Call[DayList]:

@@ -170,6 +170,52 @@ def test_a_job_with_very_many_operators_does_not_fill_prometheus() -> None:
     assert len(found) == scrape.PARTS_MAX
 
 
+def counted(value: float, kind: str = "counter", name: str = "orders", **labels: str) -> dict[str, Any]:
+    return {"operator": "shop", "name": name, "kind": kind, "labels": labels, "values": [value]}
+
+
+def test_the_metrics_of_users_functions_have_their_labels_and_the_jobs() -> None:
+    histogram = {**counted(12.5, "histogram", "amount"), "values": [12.5, 1, 0, 2], "bounds": [1.0, 10.0]}
+    reported = {
+        **REPORT,
+        "counters": {"user": [counted(3, currency='E"U'), histogram]},
+        "user_gauges": [counted(7, "gauge", "age")],
+        "user_help": {"orders": "Orders\nby currency."},
+    }
+    text = scrape.of_jobs([job(metrics=reported)], NOW_MS)
+    labels = 'job_id="1f",job_name="orders",operator="shop"'
+    assert f'keyscale_user_orders_total{{{labels},currency="E\\"U"}} 3\n' in text
+    assert (
+        "# HELP keyscale_user_orders_total Orders\\nby currency.\n# TYPE keyscale_user_orders_total counter\n" in text
+    )
+    found = samples(job(metrics=reported))
+    assert [found[f"keyscale_user_amount_bucket shop {bound}"] for bound in ("1.0", "10.0", "+Inf")] == [1, 1, 3]
+    assert (found["keyscale_user_amount_sum shop"], found["keyscale_user_amount_count shop"]) == (12.5, 3)
+    assert found["keyscale_user_age shop"] == 7
+
+
+def test_a_silent_drivers_counters_stay_and_its_gauges_go() -> None:
+    reported = {**REPORT, "counters": {"user": [counted(3)]}, "user_gauges": [counted(7, "gauge", "age")]}
+    found = samples(job(metrics=reported, heartbeat_at_ms=NOW_MS - 60_000))
+    assert found["keyscale_user_orders_total shop"] == 3
+    assert "keyscale_user_age shop" not in found
+
+
+def test_a_new_driver_continues_with_the_counters_before_it() -> None:
+    before = {"user": [counted(3)]}
+    assert samples(job(metrics=None, totals_before=before))["keyscale_user_orders_total shop"] == 3
+    reported = {**REPORT, "counters": {"user": [counted(4)]}}
+    assert samples(job(metrics=reported, totals_before=before))["keyscale_user_orders_total shop"] == 4
+
+
+def test_a_name_that_jobs_give_to_two_kinds_of_metrics_has_no_type() -> None:
+    reports = [{**REPORT, "user_gauges": [counted(1, "gauge", "age")]}]
+    reports.append({**REPORT, "counters": {"user": [{**counted(1, "histogram", "age"), "values": [1, 1]}]}})
+    text = scrape.of_jobs([job(id=str(number), metrics=each) for number, each in enumerate(reports)], NOW_MS)
+    assert "# TYPE keyscale_user_age" not in text
+    assert (text.count("keyscale_user_age{"), text.count("keyscale_user_age_count{")) == (1, 1)
+
+
 def test_requests_are_counted_by_route_and_paths_that_no_route_has_together() -> None:
     metrics = OwnMetrics()
     shown = {"method": "GET", "path": "/v1/jobs/1f", "route": SimpleNamespace(path="/jobs/{job_id}")}

@@ -16,6 +16,7 @@ from keyscale.api.errors import RequestInvalidError
 from keyscale.api.metrics import series
 from keyscale.api.metrics.schemas.series import SeriesName
 from keyscale.api.metrics.series import SAMPLE_MS, choose_step, is_sample_due, merged
+from keyscale.api.metrics.user_metrics import key_of
 from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
 from keyscale.db.repositories.series import COLUMNS, RINGS, _upsert
 from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
@@ -183,6 +184,48 @@ def test_a_sample_has_the_jobs_counters_and_the_gauges_of_a_running_driver(
     assert set(values) <= set(COLUMNS), "the size of the state comes from checkpoints, and rates from counters"
     series.sample(session, "job", DriverMetrics(pending_records=9), before, is_current=is_current, at_ms=78)
     assert stored[1][2]["lag_records"] == 9
+
+
+def test_a_sample_has_the_values_of_functions_metrics_and_gauges_of_a_running_driver_only(stored: list[Any]) -> None:
+    session: Any = None
+    given = {"operator": "shop", "labels": {}}
+    histogram = {**given, "name": "amount", "kind": "histogram", "values": [12.5, 1, 2], "bounds": [10.0]}
+    metrics = DriverMetrics.model_validate(
+        {
+            "counters": {"user": [histogram]},
+            "user_gauges": [{**given, "name": "age", "kind": "gauge", "values": [7]}],
+        }
+    )
+    for is_current in (True, False):
+        series.sample(session, "job", metrics, None, is_current=is_current, at_ms=77)
+    amount, age = (
+        key_of({**given, "name": name, "kind": kind}) for name, kind in (("amount", "histogram"), ("age", "gauge"))
+    )
+    assert stored[0][2]["user_metrics"] == {amount: [12.5, 3], age: [7]}
+    assert stored[1][2]["user_metrics"] == {amount: [12.5, 3]}
+
+
+def test_functions_counters_are_shown_as_rates_gauges_as_values_and_histograms_as_means(shown: Shown) -> None:
+    keys = {
+        kind: key_of({"operator": "shop", "name": kind, "kind": kind, "labels": {}})
+        for kind in ("counter", "gauge", "histogram")
+    }
+    shown.rows = [
+        point(
+            NOW_MS - steps_ago * SAMPLE_MS,
+            input_records=1,
+            step_ms=SAMPLE_MS,
+            user_metrics={keys["counter"]: [total], keys["gauge"]: [total], keys["histogram"]: [total, total / 4]},
+        )
+        for steps_ago, total in ((3, 100), (2, 150), (1, 150))
+    ]
+    found = shown.show(from_ms=NOW_MS - 2 * SAMPLE_MS, to_ms=NOW_MS - SAMPLE_MS).user
+    assert {each.kind: each.values for each in found} == {
+        "COUNTER": [5.0, 0.0],
+        "GAUGE": [150, 150],
+        "HISTOGRAM": [4.0, None],
+    }
+    assert shown.show([SeriesName.INPUT_RATE]).user == []
 
 
 def test_a_job_counts_on_from_what_was_known_before_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
