@@ -24,6 +24,7 @@ READS: dict[str, Callable[[Keyscale], Any]] = {
     "key groups": lambda client: client.jobs.key_groups("read"),
     "series": lambda client: client.jobs.series("read"),
     "days": lambda client: client.jobs.days("read"),
+    "user metrics": lambda client: client.jobs.user_metrics("read"),
     "operations": lambda client: [client.operations.get(str(each.id)) for each in client.operations.list("read")],
     "checkpoints": lambda client: [client.checkpoints.get("read", each.id) for each in client.checkpoints.list("read")],
     "statistics": lambda client: client.checkpoints.statistics("read"),
