@@ -17,8 +17,6 @@ from .documents.manifest import read_manifest as read_manifest
 from .documents.manifest import write_manifest as write_manifest
 from .engine.rocksdb_settings import RocksDbSettings as RocksDbSettings
 from .errors import StateError as StateError
-from .inspection.checkpoint_reader import CheckpointReader as CheckpointReader
-from .inspection.summary import summarize as summarize
 from .keyed.aggregating import AggregateFunction as AggregateFunction
 from .keyed.aggregating import ReduceFunction as ReduceFunction
 from .keyed.batch_clock import BatchClock as BatchClock

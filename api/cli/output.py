@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from keyscale.units import bytes_text, duration_text
 
@@ -116,7 +117,7 @@ def make_table(rows: Iterable[dict[str, Any]], columns: Sequence[tuple[str, str]
     for heading, _ in columns:
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(*[cell(field, row.get(field)) for _, field in columns])
+        table.add_row(*[Text(cell(field, row.get(field))) for _, field in columns])  # text may have brackets
     return table
 
 

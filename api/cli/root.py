@@ -6,12 +6,13 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from keyscale.client.connection import default_home
 from keyscale.client.errors import ClientError, JobFileError, WaitTimeoutError
+from keyscale.errors import KeyscaleError
 from keyscale.installation import VERSION
 
 from .apply import apply, export
@@ -29,6 +30,7 @@ from .rescale import rescale
 from .revisions import clone, diff, revisions, rollback, update
 from .secret_labels import secrets
 from .session import Session
+from .state import state
 from .subscriptions import subscriptions
 from .tokens import tokens, whoami
 from .user_metrics import metrics
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 _OF_REQUESTS = re.compile(r"\bOver HTTP:|\b(GET|POST|PUT|PATCH|DELETE) /")
 
-_EXIT_CODES: dict[type[ClientError], int] = {WaitTimeoutError: 3, JobFileError: 2}
+_EXIT_CODES: dict[type[KeyscaleError], int] = {WaitTimeoutError: 3, JobFileError: 2}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,6 +102,7 @@ for command in (
     tokens,
     secrets,
     recover,
+    state,
     whoami,
 ):
     keyscale.add_command(command)
@@ -117,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         result = keyscale.main(args=list(arguments), prog_name="keyscale", standalone_mode=False)
-    except (CliError, ClientError) as error:
+    except KeyscaleError as error:
         show_problem(error, as_json="--json" in arguments)
         return exit_code_of(error)
     except click.UsageError as error:
@@ -130,28 +133,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def exit_code_of(error: CliError | ClientError) -> int:
+def exit_code_of(error: KeyscaleError) -> int:
     """Returns the exit code of a command that an error ended."""
     if isinstance(error, CliError):
         return error.exit_code
     return _EXIT_CODES.get(type(error), 1)
 
 
-def show_problem(error: CliError | ClientError, *, as_json: bool) -> None:
+def show_problem(error: KeyscaleError, *, as_json: bool) -> None:
     """Prints an error with its code and advice on standard error."""
-    problem = error.as_problem()
+    problem = _problem_of(error)
     if as_json:
         sys.stderr.write(json.dumps(problem, indent=2, ensure_ascii=False) + "\n")
         return
     console = console_for(sys.stderr)
     console.print(f"[bold red]error[/] [bold]{problem.get('code', 'UNKNOWN')}[/]: ", end="")
-    console.print(error.message, markup=False)
+    console.print(problem["detail"], markup=False)
     for wrong in problem.get("errors") or []:
         console.print(f"  {wrong['field']}: {wrong['message']}", markup=False)
     if failure := problem.get("failure"):
         console.print(describe_failure(failure), markup=False, highlight=False, soft_wrap=True)
     if advice := advice_of_command_line(problem.get("advice") or ""):
         console.print(f"  {advice}", markup=False)
+
+
+def _problem_of(error: KeyscaleError) -> dict[str, Any]:
+    if isinstance(error, (CliError, ClientError)):
+        return error.as_problem()
+    return {"code": error.code, "detail": str(error), "advice": error.advice, "retryable": error.retryable}
 
 
 def advice_of_command_line(advice: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads all entries of a checkpoint or savepoint without its job."""
+"""Opens the subtasks of a checkpoint or savepoint without its job."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import shutil
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from ..documents.manifest import read_manifest
-from ..engine.rocksdb import RocksDbEngine
 from ..engine.sharded import ShardedEngine
-from ..errors import StateError
-from ..keyed.formats import ValueFormats
 from ..keyed.schema import merge_schemas
-from ..keys.stored_key import parse_stored_key
 from ..layout import split_location
 from ..objects.opening import open_store
-from ..restore.plan import assign_to_range
-from ..restore.rebuild import clip, fetch_shards
-from ..serializers.key_codecs import key_codec_for
-from ..serializers.key_serializer import KeySerializer
-from ..serializers.type_names import type_from_json
+from .fetched_shards import close_all, open_fetched
+from .state_point import UnknownStateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,36 +25,6 @@ if TYPE_CHECKING:
     from ..keyed.schema import KeyedSchema, StateSchema
     from ..keys.key_groups import KeyGroupRange
     from ..objects.object_store import ObjectStore
-    from ..serializers.key_codecs import KeyCodec
-    from ..serializers.type_names import TypeJson
-
-
-class UnknownStateError(StateError):
-    """A checkpoint lacks the operator, or the operator lacks the state."""
-
-    code = "STATE_UNKNOWN"
-    domain = "user"
-    advice = "Use one of the names in the message; `python -m keyscale.state inspect <location>` lists them."
-
-
-class Entry(NamedTuple):
-    """One stored entry of a state.
-
-    Attributes:
-        key_group: The key's group.
-        key: The key's columns.
-        namespace: The scope under the key; None for the void namespace.
-        user_key: A map's key, or a list's index; None for other kinds.
-        value: In the type of the state's last declaration.
-        stamp_ms: When its TTL began; None for a state without a TTL. The entry may have expired since.
-    """
-
-    key_group: int
-    key: tuple[Any, ...]
-    namespace: Any
-    user_key: Any
-    value: Any
-    stamp_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +38,6 @@ class SubtaskState:
     engine: Engine
     schema: KeyedSchema | None
     shards: tuple[Engine, ...] = ()
-
-    def entries(self, state: StateSchema) -> Iterator[Entry]:
-        """Yields all entries of a state, by stored key."""
-        assert self.schema is not None  # noqa: S101 - the state's schema came from it
-        keys = KeySerializer(self.schema.key_schema())
-        formats = ValueFormats(state, len(state.formats) - 1)
-        namespace, map_key = _codec(state.namespace), _codec(state.map_key)
-        for raw_key, raw in self.engine.scan(state.name, b"", None):
-            key = parse_stored_key(raw_key, keys, namespace, map_key, indexed=state.kind.is_indexed)
-            value, stamp_ms = formats.unpack(raw)
-            yield Entry(key.key_group, key.key, key.namespace, key.user_key, value, stamp_ms)
 
 
 class CheckpointReader:
@@ -161,21 +113,11 @@ class CheckpointReader:
 
     @contextmanager
     def _opened(self, snapshot: SnapshotHandle) -> Iterator[list[tuple[KeyGroupRange, Engine]]]:
-        assignments = assign_to_range([snapshot], snapshot.key_groups)
         folder = self.scratch / uuid.uuid4().hex
-        directories = [folder / str(number) for number in range(len(assignments))]
-        fetch_shards(self.store, assignments, directories, ())
-        engines: list[RocksDbEngine] = []
+        engines: list[tuple[KeyGroupRange, Engine]] = []
         try:
-            for assignment, directory in zip(assignments, directories, strict=True):
-                engines.append(RocksDbEngine(directory))
-                clip(engines[-1], assignment)
-            yield [(assignment.key_groups, engine) for assignment, engine in zip(assignments, engines, strict=True)]
+            engines += open_fetched(self.store, [snapshot], snapshot.key_groups, folder)
+            yield engines
         finally:
-            for engine in engines:
-                engine.close()
+            close_all(engines)
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _codec(of_type: TypeJson | None) -> KeyCodec | None:
-    return None if of_type is None else key_codec_for(type_from_json(of_type))

@@ -60,8 +60,7 @@ class MigrationRefusedError(StateError):
     code = "STATE_MIGRATION_REFUSED"
     domain = "user"
     advice = (
-        "See the message for what does not fit; `python -m keyscale.state inspect <location>` shows the states and "
-        "their types."
+        "See the message for what does not fit; `./keyscale state tables LOCATION` shows the states and their types."
     )
 
 

@@ -108,6 +108,11 @@ class ValueFormats:
             return self._plain.unpack(raw)[1]
         return self._decode(raw, self._start)
 
+    def payload(self, raw: bytes) -> bytes | None:
+        """Returns a stored value's payload, undecoded; None for null."""
+        start = self._reader(raw).start
+        return None if raw[0] & NULL_FLAG else raw[start:]
+
     def stamped_from(self, at_ms: int) -> tuple[bytes, bytes]:
         """Returns the range of stored values stamped `at_ms` or later.
 

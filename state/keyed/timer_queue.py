@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..engine.engine import Engine
     from ..serializers.key_codecs import KeyCodec
+    from ..serializers.key_serializer import KeySerializer
     from .batch_memory import BatchMemory
     from .keyed_state import KeyContext
 
@@ -167,7 +168,7 @@ class TimerQueue:
                 if timestamp_ms > until_ms:
                     return timestamp_ms
                 entries[key] = None
-                yield self._timer(key, timestamp_ms)
+                yield parse_stored_timer(key, self._context.serializer, self.namespace)
         finally:
             self._firing = None
         return min((_time_of(key) for key in later if entries.get(key) is not None), default=None)
@@ -191,14 +192,20 @@ class TimerQueue:
         time = (timestamp_ms + _SIGN).to_bytes(_TIME_BYTES, "big")
         return prefix[:KEY_GROUP_BYTES] + time + prefix[KEY_GROUP_BYTES:] + scope
 
-    def _timer(self, raw: bytes, timestamp_ms: int) -> Timer:
-        key, at = self._context.serializer.decode(raw, _KEY_AT)
-        namespace = None
-        if self.namespace is not None:
-            namespace, at = self.namespace.decode(raw, at)
-        if at != len(raw):
-            raise CorruptValueError("a stored timer has bytes after its last part")
-        return Timer(timestamp_ms, int.from_bytes(raw[:KEY_GROUP_BYTES], "big"), key, namespace)
+
+def parse_stored_timer(raw: bytes, keys: KeySerializer, namespace: KeyCodec | None) -> Timer:
+    """Returns the timer in a stored key.
+
+    Raises:
+        CorruptValueError: The bytes are not a timer with such a key and namespace.
+    """
+    key, at = keys.decode(raw, _KEY_AT)
+    scope = None
+    if namespace is not None:
+        scope, at = namespace.decode(raw, at)
+    if at != len(raw):
+        raise CorruptValueError("a stored timer has bytes after its last part")
+    return Timer(_time_of(raw), int.from_bytes(raw[:KEY_GROUP_BYTES], "big"), key, scope)
 
 
 def _whole(timestamp_ms: Any) -> int:

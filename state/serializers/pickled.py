@@ -20,7 +20,7 @@ class Pickled(pa.ExtensionType):  # type: ignore[misc]  # pyarrow has no types h
     """The type of pickled values, as in `ValueStateDescriptor("model", Pickled())`.
 
     Prefer `Structured` or an Arrow type: pickles are large and slow, have neither batch methods nor schema evolution,
-    `state dump` cannot read them, and anyone who can write to the object store can run code in the job.
+    readers of state as data see bytes, and anyone who can write to the object store can run code in the job.
     """
 
     def __init__(self) -> None:

@@ -77,9 +77,9 @@ def check_output(rows: list[dict[str, Any]], files: list[list[View]]) -> None:
 
 def check_state(savepoint: str, files: list[list[View]], scratch: Path) -> None:
     """The ids and the counts say the same: none of the two is ahead of the other, nor of the input."""
-    views = {row["key.page"]: row["value"] for row in dump(savepoint, "views", "views", scratch)}
+    views = {row["key"]["page"]: row["value"] for row in dump(savepoint, "views", "views", scratch)}
     ids: dict[str, set[str]] = {}
     for row in dump(savepoint, "views", "view_ids", scratch):
-        ids.setdefault(row["key.page"], set()).add(row["user_key"])
+        ids.setdefault(row["key"]["page"], set()).add(row["map_key"])
     assert ids == ids_by_page(files)
     assert views == counts(files) == {page: len(found) for page, found in ids.items()}

@@ -112,8 +112,8 @@ def check(job: Rehearsal, directory: Path) -> None:
         assert [row["views"] for row in rows if row["page"] == page] == list(range(1, len(ids) + 1))
     savepoint = job.checkpoint("end")
     entries = dump(savepoint, "views", "view_ids", directory / "dump")
-    assert Counter((row["key.page"], row["user_key"]) for row in entries) == Counter(
+    assert Counter((row["key"]["page"], row["map_key"]) for row in entries) == Counter(
         (page, view_id) for page, ids in right.items() for view_id in ids
     )
     views = dump(savepoint, "views", "views", directory / "dump")
-    assert {row["key.page"]: row["value"] for row in views} == counts(FILES)
+    assert {row["key"]["page"]: row["value"] for row in views} == counts(FILES)

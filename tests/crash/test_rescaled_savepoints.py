@@ -8,6 +8,7 @@ import pytest
 
 from keyscale.installation import EXAMPLES
 from keyscale.jobs.protocol.messages import Command
+from keyscale.state_io import StateReader
 from keyscale.vocabulary import CommandKind
 from tests.support.drivers.driven_job import DrivenJob, sink_batches, write_files
 from tests.support.examples.page_views import View, counts, deliveries, ids_by_page
@@ -68,26 +69,26 @@ def deliver(job: DrivenJob, files: list[list[View]]) -> None:
 
 
 def state_of(savepoint: str, home: Path) -> tuple[Dump, Dump]:
-    """Both states of the job, as the command line dumps them; which subtask had an entry is no part of it."""
+    """Both states of the job, as the command line dumps them."""
     return by_key(dump(savepoint, "views", "views", home / "dump")), by_key(
         dump(savepoint, "views", "view_ids", home / "dump")
     )
 
 
 def by_key(entries: Dump) -> Dump:
-    wanted = [{name: value for name, value in entry.items() if name != "subtask"} for entry in entries]
-    return sorted(wanted, key=lambda entry: (entry["key_group"], entry["key.page"], str(entry.get("user_key"))))
+    return sorted(entries, key=lambda entry: (entry["key_group"], entry["key"]["page"], str(entry.get("map_key"))))
 
 
-def subtasks_of(savepoint: str, home: Path) -> int:
-    """How many subtasks the entries are spread over."""
-    return len({entry["subtask"] for entry in dump(savepoint, "views", "view_ids", home / "dump")})
+def subtasks_of(savepoint: str) -> int:
+    """How many subtasks the snapshot of the operator has."""
+    with StateReader.open(savepoint) as reader:
+        return len(reader.point.operator("views").snapshots)
 
 
 def check(state: tuple[Dump, Dump], files: list[list[View]]) -> None:
     views, ids = state
-    assert {entry["key.page"]: entry["value"] for entry in views} == counts(files)
+    assert {entry["key"]["page"]: entry["value"] for entry in views} == counts(files)
     found: dict[str, set[str]] = {}
     for entry in ids:
-        found.setdefault(entry["key.page"], set()).add(entry["user_key"])
+        found.setdefault(entry["key"]["page"], set()).add(entry["map_key"])
     assert found == ids_by_page(files)

@@ -97,12 +97,12 @@ class FlightsUnderFaults:
 
     def check_state(self, savepoint: str, scratch: Path) -> None:
         reports = self._job.delivered_reports()
-        seen = [row["key.report_id"] for row in dump(savepoint, "unique-reports", "seen", scratch)]
+        seen = [row["key"]["report_id"] for row in dump(savepoint, "unique-reports", "seen", scratch)]
         assert sorted(seen) == sorted(report["report_id"] for report in reports)
 
         def totals(state: str) -> list[tuple[Any, ...]]:
             entries = dump(savepoint, "aircraft-totals", state, scratch)
-            return sorted(((row["key.tailnum"], row.get("user_key"), row["value"]) for row in entries), key=repr)
+            return sorted(((row["key"]["tailnum"], row.get("map_key"), row["value"]) for row in entries), key=repr)
 
         def expected(found: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
             return sorted(found, key=repr)
@@ -201,7 +201,7 @@ class ViewsUnderFaults:
         assert all(counts == sorted(counts) for counts in in_order.values()), "views out of order in the topic"
 
     def check_state(self, savepoint: str, scratch: Path) -> None:
-        seen = [row["key.id"] for row in dump(savepoint, "unique", "seen", scratch)]
+        seen = [row["key"]["id"] for row in dump(savepoint, "unique", "seen", scratch)]
         assert sorted(seen) == sorted(json.loads(view)["id"] for view in self._sent)
         counts: dict[str, int] = {}
         chains: dict[str, str | None] = {}
@@ -209,7 +209,7 @@ class ViewsUnderFaults:
             counts[page] = count
             chains[page] = hashlib.sha256(f"{chains.get(page)} {view}".encode()).hexdigest()
         for state, right in (("count", counts), ("chain", chains)):
-            found = {row["key.page"]: row["value"] for row in dump(savepoint, "count", state, scratch)}
+            found = {row["key"]["page"]: row["value"] for row in dump(savepoint, "count", state, scratch)}
             assert found == right, state
 
     def _table(self) -> list[tuple[Any, ...]]:

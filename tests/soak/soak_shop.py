@@ -288,10 +288,10 @@ class ShopUnderFaults:
         return bool(status == "FINISHED")
 
     def check_state(self, savepoint: str, scratch: Path) -> None:
-        seen = [row["key.id"] for row in dump(savepoint, "unique", "seen", scratch)]
+        seen = [row["key"]["id"] for row in dump(savepoint, "unique", "seen", scratch)]
         assert sorted(seen) == sorted(self.unique)
         numbers = Counter(shop for shop, _, _, _ in self._table())
-        state = {row["key.shop"]: row["value"] for row in dump(savepoint, "numbers", "number", scratch)}
+        state = {row["key"]["shop"]: row["value"] for row in dump(savepoint, "numbers", "number", scratch)}
         assert state == numbers
 
     def _table(self) -> list[tuple[Any, ...]]:

@@ -1,25 +1,18 @@
-"""The output of `python -m keyscale.state dump` for a checkpoint or savepoint."""
+"""The rows of a state in a checkpoint or savepoint, as `keyscale state dump` writes them."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
-from pyarrow import parquet
-
-from tests.support.repository import ROOT
+from keyscale.state_io import StateReader
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def dump(location: str, operator: str, state: str, scratch: Path) -> list[dict[str, Any]]:
-    """All entries of a state, as the command writes them."""
+    """All rows of a state."""
     scratch.mkdir(parents=True, exist_ok=True)
-    file = scratch / f"{operator}-{state}.parquet"
-    command = [sys.executable, "-m", "keyscale.state", "dump", location]
-    command += ["--operator", operator, "--state", state, "--output", str(file), "--scratch", str(scratch)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return [dict(row) for row in parquet.read_table(file).to_pylist()]
+    with StateReader.open(location, scratch=scratch) as reader:
+        rows: list[dict[str, Any]] = reader.table(operator, state).reader().read_all().to_pylist()
+    return rows

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from keyscale.state.__main__ import main
+from keyscale.api.cli.root import main
 from tests.support.repository import DOCS, ROOT
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def test_the_pages_code_leads_from_opening_a_store_to_a_restore(
     for number, block in enumerate(blocks()):
         exec(compile(block, f"{PAGE.name}, block {number}", "exec"), names)  # noqa: S102 - the page is ours
     assert capsys.readouterr().out == "clicks: 2 entries\nlast-seen: 3 entries\n"
-    assert main(["inspect", names["location"]]) == 0
-    assert "operator count-per-user, parallelism 2, key: user string" in capsys.readouterr().out
+    assert main(["state", "tables", names["location"]]) == 0
+    assert "key struct<user: string>, value int64, key_group int32" in capsys.readouterr().out
 
 
-def test_every_name_on_the_page_comes_from_the_facade() -> None:
+def test_every_name_on_the_page_comes_from_a_facade() -> None:
     imported = re.findall(r"from (keyscale\S*) import", "\n".join(blocks()))
-    assert set(imported) == {"keyscale.state"}
+    assert set(imported) == {"keyscale.state", "keyscale.state_io"}
 
 
 def test_importing_the_facade_loads_no_other_package_before_a_name_is_used() -> None:

@@ -18,8 +18,9 @@ from keyscale.state.__main__ import main
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.documents.manifest import Manifest, read_manifest
 from keyscale.state.errors import DescriptorError
-from keyscale.state.inspection.checkpoint_reader import CheckpointReader, UnknownStateError
+from keyscale.state.inspection.checkpoint_reader import CheckpointReader
 from keyscale.state.inspection.map_migration import MapMigration, MigrationRefusedError, migrate_map
+from keyscale.state.inspection.state_point import UnknownStateError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.layout import location_of

@@ -1,0 +1,313 @@
+"""The commands on the state in checkpoints and savepoints.
+
+They read the object store themselves, without a control plane. Each imports the reading of state, which takes half a
+second, when it runs.
+"""
+# ruff: noqa: PLC0415 (as above)
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from .errors import CliError, InvalidArgumentError
+from .output import console_for, make_fields, make_table
+from .session import Session, json_option, pass_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+TABLE_COLUMNS = (("OPERATOR", "operator"), ("STATE", "state"), ("KIND", "kind"), ("COLUMNS", "columns"))
+SUBTASK_COLUMNS = (
+    ("OPERATOR", "operator"),
+    ("SUBTASK", "subtask"),
+    ("FROM GROUP", "key_group_start"),
+    ("TO GROUP", "key_group_end"),
+    ("SHARDS", "shards"),
+    ("FILES", "files"),
+    ("SIZE", "state_size_bytes"),
+)
+ENTRIES_COLUMNS = (("OPERATOR", "operator"), ("STATE", "state"), ("ENTRIES", "entries"), ("SIZE", "size_bytes"))
+GROUP_COLUMNS = (
+    ("OPERATOR", "operator"),
+    ("LARGEST KEY GROUP", "key_group"),
+    ("ENTRIES", "entries"),
+    ("SIZE", "size_bytes"),
+)
+DIFFERENCE_COLUMNS = (
+    ("OPERATOR", "operator"),
+    ("STATE", "state"),
+    ("ADDED", "added"),
+    ("REMOVED", "removed"),
+    ("CHANGED", "changed"),
+)
+CHANGE_COLUMNS = (
+    ("OPERATOR", "operator"),
+    ("STATE", "state"),
+    ("CHANGE", "change"),
+    ("ROW", "row"),
+    ("BEFORE", "before"),
+    ("AFTER", "after"),
+)
+FORMATS = ("table", "csv", "json", "parquet")
+
+scratch_option = click.option(
+    "--scratch",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory for temporary files, with room for an operator's state (default: the system's).",
+)
+operator_option = click.option("--operator", required=True, help="The operator's uid.")
+
+
+class StateDamagedError(CliError):
+    """A verification has found problems in a snapshot."""
+
+    code = "CLI_STATE_DAMAGED"
+    title = "The snapshot is damaged"
+    domain = "external"
+    advice = (
+        "Start from another checkpoint or savepoint, or restore the named objects from a backup of the object store."
+    )
+
+
+@click.group()
+def state() -> None:
+    """Read the state in checkpoints and savepoints as data.
+
+    A LOCATION is the URL of a manifest, as `savepoints list` shows it, or of the directory with the manifest. It is
+    read with this process's own access to the object store.
+    """
+
+
+@state.command()
+@click.argument("location")
+@json_option
+@pass_session
+def tables(session: Session, location: str) -> None:
+    """List the tables of a snapshot: each state with its columns."""
+    from keyscale.state_io import StateReader
+    from keyscale.state_io.snapshot_facts import table_facts
+
+    with StateReader.open(location) as reader:
+        found = [table_facts(table) for table in reader.tables()]
+    session.output.table(found, [_with_columns(each) for each in found], TABLE_COLUMNS)
+
+
+@state.command()
+@click.argument("location")
+@click.option("--entries", is_flag=True, help="Read all state, and count the entries and the largest key groups.")
+@scratch_option
+@json_option
+@pass_session
+def show(session: Session, location: str, entries: bool, scratch: Path | None) -> None:
+    """Show a snapshot: operators, states, subtasks, positions and times."""
+    from keyscale.state_io import StateReader
+    from keyscale.state_io.snapshot_facts import counts_of, facts_of
+
+    with StateReader.open(location, scratch=scratch) as reader:
+        facts = facts_of(reader)
+        if entries:
+            facts["counts"] = counts_of(reader)
+    operators = facts["operators"]
+    subtasks = [{"operator": each["uid"], **subtask} for each in operators for subtask in each["subtasks"]]
+    found = [_with_columns(table) for each in operators for table in each["tables"]]
+
+    def render(console: Any) -> None:
+        console.print(make_fields({name: each for name, each in facts.items() if name not in {"operators", "counts"}}))
+        for rows, columns in ((found, TABLE_COLUMNS), (subtasks, SUBTASK_COLUMNS)):
+            console.print()
+            console.print(make_table(rows, columns))
+        if entries:
+            for name, columns in (("states", ENTRIES_COLUMNS), ("largest_key_groups", GROUP_COLUMNS)):
+                console.print()
+                console.print(make_table(facts["counts"][name], columns))
+
+    session.output.show(facts, render)
+
+
+@state.command()
+@click.argument("location")
+@click.argument("statement")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="The form of the rows; json is an object per line.",
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the rows to this file.")
+@click.option("--rows", "rows_max", type=click.IntRange(min=1), default=10_000, show_default=True, help="Rows at most.")
+@click.option(
+    "--timeout",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds at most.",
+)
+@click.option(
+    "--memory-mib", type=click.IntRange(min=64), default=1024, show_default=True, help="Memory of the query at most."
+)
+@scratch_option
+@json_option
+@pass_session
+def sql(
+    session: Session,
+    /,
+    *,
+    location: str,
+    statement: str,
+    form: str,
+    output: Path | None,
+    rows_max: int,
+    seconds: float,
+    memory_mib: int,
+    scratch: Path | None,
+) -> None:
+    """Run a SELECT over the state in a snapshot, in DuckDB's SQL.
+
+    Each state is a table "operator"."state"; a key's columns are fields of the column `key`. For example:
+
+        keyscale state sql LOCATION 'select key.user, value from "count-per-user".clicks order by value desc limit 10'
+    """
+    from keyscale.state_io.sql import SqlLimits, query
+
+    with query(location, statement, SqlLimits(rows_max, seconds, memory_mib << 20), scratch=scratch) as result:
+        _print_rows(result.batches(), result.schema, "json" if session.as_json else form, output)
+        if result.is_truncated:
+            click.echo(f"only the first {rows_max:,} rows; --rows raises the limit", err=True)
+
+
+@state.command()
+@click.argument("location")
+@operator_option
+@click.option("--state", "name", required=True, help="The state's name.")
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file: .parquet, .csv or .json.",
+)
+@click.option("--nested", is_flag=True, help="Write a whole map or list as one row.")
+@scratch_option
+def dump(*, location: str, operator: str, name: str, output: Path, nested: bool, scratch: Path | None) -> None:
+    """Write all rows of a state to a file."""
+    from keyscale.state_io import StateReader
+
+    if output.suffix.removeprefix(".") not in FORMATS[1:]:
+        raise InvalidArgumentError("the name of the file ends in .parquet, .csv or .json")
+    with StateReader.open(location, scratch=scratch) as reader:
+        table = reader.table(operator, name, nested=nested)
+        _print_rows(table.batches(), table.schema, output.suffix.removeprefix("."), output)
+
+
+@state.command()
+@click.argument("before")
+@click.argument("after")
+@click.option("--operator", help="Compare only the states of this operator.")
+@click.option("--changes", "shown", type=click.IntRange(min=0), default=20, show_default=True, help="Rows to show.")
+@scratch_option
+@json_option
+@pass_session
+def diff(session: Session, before: str, after: str, operator: str | None, shown: int, scratch: Path | None) -> int:  # noqa: PLR0917 - click passes them by name
+    """Compare two snapshots of a job: rows added, removed and changed.
+
+    BEFORE and AFTER are locations. The exit code is 4 if there is a difference.
+    """
+    from keyscale.state_io import StateReader
+    from keyscale.state_io.difference import differences
+    from keyscale.state_io.row_files import plain_value
+
+    changes: list[dict[str, Any]] = []
+    counts: list[dict[str, Any]] = []
+    old = StateReader.open(before, scratch=scratch, shards_open=16)
+    new = StateReader.open(after, scratch=scratch, shards_open=16)
+    with old, new:
+        for difference in differences(old, new, operator):
+            place = {"operator": difference.operator, "state": difference.state}
+            for change in difference.changes():
+                if len(changes) < shown:
+                    values = {"row": change.row, "before": change.before, "after": change.after}
+                    plain = {name: plain_value(value) for name, value in values.items()}
+                    changes.append({**place, "change": change.kind, **plain})
+            numbers = {kind: difference.counts[kind] for kind in ("added", "removed", "changed")}
+            counts.append({**place, **numbers})
+    total = sum(each["added"] + each["removed"] + each["changed"] for each in counts)
+
+    def render(console: Any) -> None:
+        console.print(make_table(counts, DIFFERENCE_COLUMNS))
+        if changes:
+            console.print()
+            rows = [{**each, **{name: _shown(each[name]) for name in ("row", "before", "after")}} for each in changes]
+            console.print(make_table(rows, CHANGE_COLUMNS))
+        if total > len(changes):
+            console.print(f"{total - len(changes):,} more; --changes shows more")
+
+    session.output.show({"states": counts, "changes": changes, "total": total}, render)
+    return 4 if total else 0
+
+
+@state.command()
+@click.argument("location")
+@scratch_option
+@json_option
+@pass_session
+def verify(session: Session, location: str, scratch: Path | None) -> None:
+    """Read every file and every entry of a snapshot, and check them."""
+    from keyscale.state_io.verified_state import verify_state
+
+    found = verify_state(location, scratch=scratch)
+    session.output.fields(asdict(found))
+    if found.problems:
+        raise StateDamagedError("; ".join(found.problems))
+
+
+def _with_columns(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {**table, "columns": ", ".join(f"{each['name']} {each['type']}" for each in table["columns"])}
+
+
+def _print_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: str, output: Path | None) -> None:
+    from keyscale.state_io.row_files import RowFormat, lines_of, plain_value, write_rows
+
+    if output is not None:
+        if form == "table":
+            form = output.suffix.removeprefix(".")
+        if form not in FORMATS[1:]:
+            raise InvalidArgumentError(
+                "the name of the file ends in .parquet, .csv or .json, or --format says its form"
+            )
+        try:
+            rows = write_rows(batches, schema, output, RowFormat(form))
+        except OSError as error:
+            raise InvalidArgumentError(f"{output} cannot be written: {error.strerror}") from None
+        click.echo(f"{rows:,} rows written to {output}", err=True)
+        return
+    if form == "parquet":
+        raise InvalidArgumentError("Parquet needs the name of a file: --output FILE")
+    if form != "table":
+        sys.stdout.writelines(lines_of(batches, schema, RowFormat(form)))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in schema.names:
+        table.add_column(name, overflow="fold")
+    for batch in batches:
+        for row in batch.to_pylist():
+            table.add_row(*(Text(_shown(plain_value(value))) for value in row.values()))
+    console_for(sys.stdout).print(table)
+
+
+def _shown(value: Any) -> str:
+    """Returns a plain value as the text of a cell."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,32 @@
+"""Stored state as data: points in a job's history, and tables.
+
+Like the door of subtasks, it leads to RocksDB.
+"""
+
+from __future__ import annotations
+
+from ..inspection.checkpoint_reader import CheckpointReader
+from ..inspection.shard_reader import ShardReader
+from ..inspection.source_ends import source_ends
+from ..inspection.state_point import StatePoint, UnknownStateError
+from ..inspection.state_table import KeyedTable, OperatorTable, RawEntry, keyed_tables
+from ..inspection.summary import summarize
+from ..keys.key_groups import assign_to_key_group
+from ..operator_state.backend import StoredOperatorState
+from ..operator_state.operator_files import read_operator_state
+
+__all__ = [
+    "CheckpointReader",
+    "KeyedTable",
+    "OperatorTable",
+    "RawEntry",
+    "ShardReader",
+    "StatePoint",
+    "StoredOperatorState",
+    "UnknownStateError",
+    "assign_to_key_group",
+    "keyed_tables",
+    "read_operator_state",
+    "source_ends",
+    "summarize",
+]

@@ -1,0 +1,127 @@
+"""SQL over state: what it answers, and where hostile statements end."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.state_io import StateReader
+from keyscale.state_io.sql import SqlLimitError, SqlLimits, SqlReadError, SqlStatementError, query
+from keyscale.state_io.sql_process import StateDatabase
+from tests.support.repository import GOLDEN
+from tests.support.state.every_kind import KEYS, KINDS, SAVEPOINT, VALUES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SAVEPOINT_V1 = GOLDEN / "savepoint-v1"
+LOCATION = f"{SAVEPOINT_V1.as_uri()}/every-kind/savepoints/{SAVEPOINT}/manifest.json"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[StateDatabase]:
+    with (
+        StateReader.open(LOCATION, shards_open=8) as state,
+        StateDatabase(state.tables(), 128 << 20) as opened,
+    ):
+        yield opened
+
+
+def rows(database: StateDatabase, statement: str) -> list[dict[str, Any]]:
+    with database.rows(statement) as found:
+        result: list[dict[str, Any]] = found.read_all().to_pylist()
+    return result
+
+
+def test_states_are_tables_whose_keys_have_fields(database: StateDatabase) -> None:
+    found = rows(database, "select key.name, map_key, value from totals.map where key.number = 5 order by map_key")
+    assert [(row["name"], row["map_key"], row["value"]) for row in found] == [
+        ("a\0b", name, count) for name, count in KINDS["map"]
+    ]
+
+
+def test_a_statement_can_read_a_state_twice_and_join_states(database: StateDatabase) -> None:
+    statement = (
+        "select count(*) n from totals.map a join totals.map b using (key, map_key) join totals.list using (key)"
+    )
+    assert rows(database, statement) == [{"n": len(KEYS) * len(KINDS["map"]) * len(KINDS["list"])}]
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_of_each_type_keep_their_value(database: StateDatabase, name: str) -> None:
+    assert [row["value"] for row in rows(database, f"select value from totals.{name}")] == [VALUES[name][1]] * len(KEYS)  # noqa: S608
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from read_text('/etc/hostname')",
+        "select * from glob('/*')",
+        "select * from '/etc/passwd'",
+        "copy (select 1) to '{folder}/x.csv'",
+        "export database '{folder}/x'",
+        "attach '{folder}/x.db'",
+        "install httpfs",
+        "load httpfs",
+        "select * from read_parquet('https://example.com/x.parquet')",
+        "select * from read_parquet('s3://bucket/x.parquet')",
+        "create secret (type s3)",
+        "set enable_external_access = true",
+        "reset lock_configuration",
+        "set memory_limit = '100GB'",
+        "select 1; set threads = 9",
+        "create table t as select 1",
+        "drop view totals.map",
+        "select list(i) from range(1000000000) t(i)",
+        "select repeat('x', 1000000000000)",
+        "select getenv('HOME')",
+        "call pragma_version()",
+        "",
+    ],
+)
+def test_a_hostile_statement_is_refused_and_touches_nothing(
+    database: StateDatabase, statement: str, tmp_path: Path
+) -> None:
+    with pytest.raises((SqlStatementError, SqlLimitError)):
+        rows(database, statement.replace("{folder}", str(tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+    assert rows(database, "select count(*) n from totals.map") == [{"n": len(KEYS) * 2}], "the database goes on"
+
+
+def test_rows_come_from_a_process_of_their_own_and_are_cut_at_their_limit() -> None:
+    with query(LOCATION, "select key.number n from totals.map order by n", SqlLimits(rows_max=3)) as result:
+        assert result.schema.names == ["n"]
+        assert result.read_all().num_rows == 3
+        assert result.is_truncated
+
+
+def test_a_statement_ends_at_its_limit_of_time() -> None:
+    with pytest.raises(SqlLimitError, match="longer than its limit"):
+        query(LOCATION, "select 1", SqlLimits(seconds=0.2))
+
+
+@pytest.mark.exhaustive
+def test_an_endless_statement_ends_at_its_limit_of_time() -> None:
+    with (
+        pytest.raises(SqlLimitError, match="limit of 5 seconds"),
+        query(LOCATION, "select count(*) from range(1000000000000) a, range(1000000)", SqlLimits(seconds=5)) as result,
+    ):
+        result.read_all()
+
+
+def test_damaged_state_is_an_error_with_the_code_of_its_cause(tmp_path: Path) -> None:
+    shutil.copytree(SAVEPOINT_V1, tmp_path / "store")
+    victim = next(path for path in sorted((tmp_path / "store").rglob("files/*")) if path.is_file())
+    victim.unlink()
+    location = LOCATION.replace(SAVEPOINT_V1.as_uri(), (tmp_path / "store").as_uri())
+    with (
+        StateReader.open(location) as state,
+        StateDatabase(state.tables(), 128 << 20) as database,
+        pytest.raises(SqlReadError, match="STATE_OBJECT_NOT_FOUND"),
+        database.rows("select * from totals.map") as found,
+    ):
+        found.read_all()

@@ -1,0 +1,145 @@
+"""The commands `keyscale state`, which need no control plane."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from pyarrow import parquet
+
+from keyscale.api.cli.root import main
+from keyscale.identifiers import BatchId
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.layout import location_of
+from keyscale.state.objects.errors import ObjectCorruptError
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.serializers.pickled import Pickled
+from keyscale.state_io import KeyedStateTable
+from tests.support.repository import GOLDEN
+from tests.support.state.every_kind import KEYS, KINDS, SAVEPOINT, UID, VALUES, group_of
+from tests.support.state.state_job import StateJob
+from tests.support.state.state_job import group_of as key_group_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LOCATION = f"{(GOLDEN / 'savepoint-v1').as_uri()}/every-kind/savepoints/{SAVEPOINT}/manifest.json"
+
+
+def test_show_has_the_facts_of_the_manifest_and_counts_every_entry(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", "show", "--json", "--entries", LOCATION]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["job_id"], facts["savepoint_id"], facts["max_parallelism"]) == ("every-kind", SAVEPOINT, 8)
+    (operator,) = facts["operators"]
+    assert [(each["key_group_start"], each["key_group_end"]) for each in operator["subtasks"]] == [(0, 3), (4, 7)]
+    expected = {**dict.fromkeys(VALUES, 1), **{name: len(parts) for name, parts in KINDS.items()}}
+    counts = facts["counts"]
+    assert {each["state"]: each["entries"] for each in counts["states"]} == {
+        name: count * len(KEYS) for name, count in expected.items()
+    }
+    sizes = [each["size_bytes"] for each in counts["largest_key_groups"]]
+    assert len(sizes) == len({group_of(key) for key in KEYS})
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) == sum(each["size_bytes"] for each in counts["states"])
+
+
+def test_tables_lists_each_state_with_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["state", "tables", LOCATION]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (of_map,) = [line for line in lines if line.split()[:3] == [UID, "map", "map"]]
+    assert "key struct<name: string, number: int32>, map_key string, value int64, key_group int32" in of_map
+    assert "timestamp[us, tz=UTC]" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "json"])
+def test_dump_writes_all_rows(tmp_path: Path, suffix: str) -> None:
+    file = tmp_path / f"map.{suffix}"
+    assert main(["state", "dump", "--operator", UID, "--state", "map", "--output", str(file), LOCATION]) == 0
+    if suffix == "parquet":
+        found = [(row["key"]["number"], row["map_key"], row["value"]) for row in parquet.read_table(file).to_pylist()]
+        assert sorted(found) == sorted((number, name, count) for _, number in KEYS for name, count in KINDS["map"])
+    else:
+        lines = file.read_text().splitlines()
+        assert len(lines) == len(KEYS) * 2 + (suffix == "csv")
+        assert suffix == "csv" or json.loads(lines[0])["key"] == {"name": "a\0b", "number": 5}
+
+
+def test_a_failed_dump_leaves_an_earlier_one_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "map.parquet"
+    command = ["state", "dump", "--operator", UID, "--state", "map", "--output", str(file), LOCATION]
+    assert main(command) == 0
+    before = file.read_bytes()
+
+    def cut_short(*_: object) -> Iterator[object]:
+        yield from ()
+        raise ObjectCorruptError("a file is damaged")
+
+    monkeypatch.setattr(KeyedStateTable, "batches", cut_short)
+    assert main(command) == 1
+    assert file.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["map.parquet"]
+
+
+def test_pickles_are_dumped_as_bytes(tmp_path: Path) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    with job.open(0) as store:
+        state = store.keyed.state(ValueStateDescriptor("any", Pickled()))
+        store.keyed.set_current_key(key_group_of(1), (1,))
+        state.update({1, 2})
+        handle = store.finish_batch(BatchId(0), "unique")
+    job.commit(BatchId(0), [handle])
+    location = location_of(job.store.url, job.checkpoint("s")[0].path)
+    file = tmp_path / "any.parquet"
+    assert main(["state", "dump", "--operator", "count", "--state", "any", "--output", str(file), location]) == 0
+    assert isinstance(parquet.read_table(file)["value"][0].as_py(), bytes)
+
+
+def test_diff_shows_changes_and_says_so_by_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch({1: 1})
+    before = location_of(job.store.url, job.checkpoint()[0].path)
+    job.run_batch({1: 1, 2: 2})
+    after = location_of(job.store.url, job.checkpoint()[0].path)
+    assert main(["state", "diff", "--json", before, after]) == 4
+    found = json.loads(capsys.readouterr().out)
+    assert found["states"] == [{"operator": "count", "state": "count", "added": 1, "removed": 0, "changed": 1}]
+    assert {(each["row"]["key"]["id"], each["before"], each["after"]) for each in found["changes"]} == {
+        (1, 1, 2),
+        (2, None, 2),
+    }
+    assert main(["state", "diff", before, before]) == 0
+
+
+def test_verify_fails_for_a_damaged_snapshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch({1: 1})
+    location = location_of(job.store.url, job.checkpoint()[0].path)
+    assert main(["state", "verify", location]) == 0
+    next((tmp_path / "store").rglob("shared/*")).unlink()
+    assert main(["state", "verify", location]) == 1
+    assert "CLI_STATE_DAMAGED" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["show", "nonsense"], "STATE_LOCATION_INVALID"),
+        (["show", "file:///nowhere/job/chk-1/manifest.json"], "STATE_OBJECT_NOT_FOUND"),
+        (["dump", LOCATION, "--operator", "x", "--state", "map", "--output", "o.csv"], "STATE_UNKNOWN"),
+        (["dump", LOCATION, "--operator", UID, "--state", "x", "--output", "o.csv"], "STATE_UNKNOWN"),
+        (["dump", LOCATION, "--operator", UID, "--state", "map", "--output", "o.txt"], "CLI_INVALID_ARGUMENT"),
+        (["sql", LOCATION, "selec 1"], "STATE_SQL_INVALID"),
+    ],
+)
+def test_wrong_input_is_refused_with_advice(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: str
+) -> None:
+    assert main(["state", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error {code}: ")
+    assert error.splitlines()[-1].startswith("  ")
