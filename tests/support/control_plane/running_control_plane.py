@@ -72,8 +72,10 @@ def running_control_plane(settings: Mapping[str, str] | None = None) -> Iterator
         try:
             process.start()
             running = RunningControlPlane(process)
-            yield running
-            running.api.close()
+            try:
+                yield running
+            finally:
+                running.api.close()
         finally:
             process.stop()
             end_processes(processes_of(home))

@@ -6,6 +6,7 @@ import random
 import uuid
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -299,6 +300,7 @@ def random_batch(seed: int, keys: int = 200, size: int = 50) -> dict[int, int]:
     return {rng.randrange(keys): rng.randrange(1, 100) for _ in range(size)}
 
 
+@cache
 def group_of(key: int) -> int:
     return assign_to_key_group(key, MAX_PARALLELISM, hash_id=HashId.SPARK)
 
