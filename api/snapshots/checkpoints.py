@@ -23,6 +23,7 @@ from .schemas.checkpoint import (
     CheckpointsAnswer,
     CountsAnswer,
     ExternalizationAnswer,
+    LargeKeyGroup,
     LatestAnswer,
     OperatorAnswer,
     RangeAnswer,
@@ -260,4 +261,5 @@ def _subtask(member: CheckpointSubtask) -> SubtaskAnswer:
         entries=member.entries,
         key_group_entries=member.key_group_entries,
         key_group_bytes=member.key_group_bytes,
+        largest_key_groups=[LargeKeyGroup.model_validate(each) for each in member.largest_key_groups],
     )

@@ -115,3 +115,4 @@ class CheckpointSubtask(Base):
     entries: Mapped[int] = mapped_column(default=0, server_default="0")
     key_group_entries: Mapped[list[int]] = mapped_column(default=list, server_default="[]")
     key_group_bytes: Mapped[list[int]] = mapped_column(default=list, server_default="[]")
+    largest_key_groups: Mapped[list[dict[str, Any]]] = mapped_column(default=list, server_default="[]")

@@ -576,6 +576,14 @@ class Call(Message):
     is_called: bool = Field(description="Whether to send a heartbeat now; otherwise the time to wait is over.")
 
 
+class LargeKeyGroupReport(Message):
+    """One of the largest key groups of a subtask."""
+
+    key_group: Whole
+    size_bytes: Size = Field(description="bytes; without entries, what files of this key group alone have at least")
+    entries: Size | None = Field(default=None, description="entries; null if they are not counted")
+
+
 class SubtaskCheckpointReport(Message):
     """One subtask's part of a checkpoint.
 
@@ -610,6 +618,11 @@ class SubtaskCheckpointReport(Message):
     )
     key_group_bytes: Items[Whole] = Field(
         default_factory=list, max_length=KEY_GROUPS_MAX, description="estimated bytes per key group, likewise"
+    )
+    largest_key_groups: Items[LargeKeyGroupReport] = Field(
+        default_factory=list,
+        max_length=REPORTED_KEY_GROUPS_MAX,
+        description="the key groups that are surely the largest, the largest first",
     )
 
 

@@ -13,8 +13,9 @@ let on = null;
  * Draws the history of one operator.
  * @param {{at_ms: number[], bytes: number[][], entries: number[][]}} operator of the API, the oldest first
  * @param {"bytes"|"entries"} measure @param {number} width of a group of key groups, which have one value together
+ * @param {{key_group: number}[]} known the key groups that are surely the largest, the largest first
  */
-export function drawHistory(operator, measure, width) {
+export function drawHistory(operator, measure, width, known) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const content = JSON.stringify([operator.uid, operator.at_ms.at(-1), operator.at_ms.length, measure, dark]);
   if (drawn === content) return;
@@ -37,17 +38,17 @@ export function drawHistory(operator, measure, width) {
     paint.fillRect(x, y, 1, 1);
   }));
   const shown = measure === "bytes" ? bytes : number;
-  const largest = largestRows(values).slice(0, LINES);
-  canvas.setAttribute("aria-label", `Key groups over time, ${number(values.length)} checkpoints. Largest now: `
-    + largest.map((row) => `${nameOf(row, width)} with ${shown(values.at(-1)[row])}`).join(", "));
+  const largest = [...new Set(known.map((one) => Math.floor(one.key_group / width)))].slice(0, LINES);
+  canvas.setAttribute("aria-label", `Key groups over time, ${number(values.length)} checkpoints.`
+    + (largest.length ? ` Largest now: ${largest.map((row) => `${nameOf(row, width)} with ${shown(values.at(-1)[row])}`).join(", ")}` : ""));
   setText(byId("history-note"), "Point at a place to see its key group and size.");
+  byId("charts").hidden = largest.length === 0;
+  if (!largest.length) return;
   drawChart("Largest key groups", {
     kind: measure === "bytes" ? "bytes" : "number",
     lines: largest.map((row) => ({ name: nameOf(row, width), points: operator.at_ms.map((at, index) => [at, values[index][row] ?? null]) })),
   });
 }
-
-const largestRows = (values) => values.at(-1).map((_, row) => row).toSorted((one, other) => values.at(-1)[other] - values.at(-1)[one]);
 
 const nameOf = (row, width) => (width === 1 ? `Group ${row}` : `Groups ${row * width}–${row * width + width - 1}`);
 

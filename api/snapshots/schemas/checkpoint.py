@@ -121,6 +121,14 @@ class SubtaskDurations(Answer):
     async_: int = Field(serialization_alias="async", validation_alias=AliasChoices("async_", "async"))
 
 
+class LargeKeyGroup(Answer):
+    """One of the largest key groups of a subtask."""
+
+    key_group: int
+    size_bytes: int = Field(description="Bytes; if entries is null, at least so many.")
+    entries: int | None = Field(description="Entries; null if they are not counted.")
+
+
 class SubtaskAnswer(Answer):
     """One subtask's part of a checkpoint."""
 
@@ -146,6 +154,10 @@ class SubtaskAnswer(Answer):
     )
     key_group_bytes: list[int] = Field(
         description="Bytes of each key group, in order; empty if there are very many key groups."
+    )
+    largest_key_groups: list[LargeKeyGroup] = Field(
+        description="Up to 10 key groups that are surely the largest, the largest first. A large subtask lists only key"
+        " groups whose own files have at least twice the average of its key groups."
     )
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 import uuid
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,7 @@ from keyscale.syncpoint import reach
 from keyscale.vocabulary import CheckpointStatus
 
 from ...operators.failures import shown_message, typed_failure
-from ...protocol.messages import CheckpointReport, SubtaskCheckpointReport
+from ...protocol.messages import CheckpointReport, LargeKeyGroupReport, SubtaskCheckpointReport
 from ...spark_internals.parcels import Parcel
 from ..batch.source_order import stored_positions
 from ..errors import CheckpointTimeoutError
@@ -429,6 +429,7 @@ def subtask_report(
         entries=sum(part.sizes.entries),
         key_group_entries=list(part.sizes.entries) if with_key_groups else [],
         key_group_bytes=list(part.sizes.size_bytes) if with_key_groups else [],
+        largest_key_groups=[LargeKeyGroupReport(**asdict(each)) for each in part.sizes.largest],
     )
 
 

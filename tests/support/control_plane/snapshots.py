@@ -23,7 +23,7 @@ from keyscale.state.objects.opening import open_store
 from keyscale.vocabulary import CheckpointStatus, CommandStatus, OperationKind, OperationStatus, SnapshotOwner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy.orm import Session, sessionmaker
 
@@ -58,11 +58,13 @@ class Snapshots:
         attempt: int = 1,
         operator_uid: str = "totals",
         key_group_bytes: Sequence[int] = (),
+        largest: Mapping[int, int] | None = None,
         positions: bytes | None = None,
     ) -> str:
         """Writes a snapshot with files by path and positions as given, and its row; returns the manifest's path.
 
-        A savepoint is a user's, or of a change of this kind with the savepoint's id.
+        A savepoint is a user's, or of a change of this kind with the savepoint's id. The sizes of key groups are
+        counted, or else estimates of which these largest ones are known.
         """
         of_sources = None
         if positions is not None:
@@ -126,6 +128,10 @@ class Snapshots:
                     key_group_end=self.max_parallelism - 1, start_delay=0, sync_duration=0, async_duration=0,
                     files=len(files), entries=number,
                     key_group_bytes=list(key_group_bytes), key_group_entries=list(key_group_bytes),
+                    largest_key_groups=[
+                        {"key_group": group, "size_bytes": size, "entries": size if largest is None else None}
+                        for group, size in (dict(enumerate(key_group_bytes)) if largest is None else largest).items()
+                    ],
                 )
             )  # fmt: skip
         return path

@@ -7,7 +7,6 @@ import { bytes, number, percent } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { drawHistory } from "../key_group_history.js";
 import { keyGroupRanges, ownerOf } from "../key_group_ranges.js";
-import { runsOf } from "../key_group_runs.js";
 
 const MEASURES = { bytes: ["Bytes", "key_group_bytes", bytes], entries: ["Entries", "key_group_entries", number] };
 const HOTTEST = 10, LEVELS = 8;
@@ -69,13 +68,13 @@ function show(job, checkpoint, past) {
   }
   const measure = MEASURES[query.get("measure")] ? query.get("measure") : "bytes";
   for (const button of byId("measures").children) button.setAttribute("aria-pressed", button.dataset.name === measure);
-  const groups = groupsOf(operator);
+  const groups = groupsOf(operator), largest = largestOf(operator);
   const parallelism = Math.min(Math.max(Number(query.get("parallelism")) || job.spec.parallelism, 1), job.spec.max_parallelism);
   showHeat(groups, job.spec.max_parallelism, parallelism, measure);
-  showHottest(groups, job.spec.max_parallelism, parallelism);
+  showHottest(largest, groups, job.spec.max_parallelism, parallelism);
   const series = past?.operators.find((one) => one.uid === operator.uid);
   byId("over-time").hidden = !series || series.at_ms.length < 2;
-  if (!byId("over-time").hidden) drawHistory(series, measure, past.group_width);
+  if (!byId("over-time").hidden) drawHistory(series, measure, past.group_width, largest);
 }
 
 function showChoices(job, operators) {
@@ -92,7 +91,6 @@ function showChoices(job, operators) {
 function groupsOf(operator) {
   return operator.subtasks.flatMap((part) => part.key_group_bytes.map((size, index) => ({
     keyGroup: part.key_group_start + index, bytes: size, entries: part.key_group_entries[index] ?? 0,
-    subtask: part.index, files: part.files,
   })));
 }
 
@@ -115,19 +113,25 @@ function showHeat(groups, total, parallelism, measure) {
   }));
   const skew = mean ? Math.max(...sums) / mean : 1;
   setChildren(byId("legend"),
-    `The stronger the colour, the more. The largest key group has about ${shown(most)}; the largest subtask has ${percent(skew)} of the average.`);
+    `The stronger the colour, the more. The largest subtask has ${percent(skew)} of the average.`);
 }
 
-const span = (first, last) => first === last ? number(first) : `${number(first)}–${number(last)}`;
+/** The key groups that are surely the largest, the largest first. A size without entries is the least that it may be. */
+function largestOf(operator) {
+  return operator.subtasks.flatMap((part) => part.largest_key_groups)
+    .toSorted((one, other) => other.size_bytes - one.size_bytes).slice(0, HOTTEST);
+}
 
-function showHottest(groups, total, parallelism) {
+function showHottest(largest, groups, total, parallelism) {
   setText(byId("owner"), `Subtask at ${number(parallelism)}`);
+  byId("hottest-scroll").hidden = largest.length === 0;
+  byId("no-hottest").hidden = largest.length > 0;
   const whole = groups.reduce((sum, group) => sum + group.bytes, 0) || 1;
-  setChildren(byId("hottest"), ...runsOf(groups).slice(0, HOTTEST).map((run) => {
-    const each = run.start === run.end ? "" : " each";
+  setChildren(byId("hottest"), ...largest.map(({ key_group: keyGroup, size_bytes: size, entries }) => {
+    const least = entries === null ? "at least " : "";
     return row([
-      span(run.start, run.end), [span(ownerOf(run.start, total, parallelism), ownerOf(run.end, total, parallelism)), "number"],
-      [bytes(run.bytes) + each, "number"], [number(run.entries) + each, "number"], [percent(run.bytes / whole) + each, "number"],
+      number(keyGroup), [number(ownerOf(keyGroup, total, parallelism)), "number"],
+      [least + bytes(size), "number"], [number(entries), "number"], [least + percent(size / whole), "number"],
     ]);
   }));
 }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from keyscale.api.snapshots import checkpoints as service
 from keyscale.api.snapshots.checkpoints import _operator, answer_of, quantile, spread, summarize
+from keyscale.api.snapshots.schemas.checkpoint import LargeKeyGroup
 from keyscale.db.models import Checkpoint, CheckpointSubtask
 from keyscale.db.repositories.attempts import Restores
 from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
@@ -59,6 +60,7 @@ def part(number: int, status: CheckpointStatus = COMPLETED, **columns: Any) -> C
         "key_group_end": number + 1,
         "files": 8,
         "key_group_entries": [9],
+        "largest_key_groups": [{"key_group": 2, "size_bytes": 6, "entries": None}],
         "key_group_bytes": [6],
     }
     return CheckpointSubtask(operator_uid="count", subtask=number, status=status, **{**given, **columns})
@@ -71,6 +73,7 @@ def test_each_value_of_a_subtask_is_shown_as_itself() -> None:
     assert (shown.checkpointed_size, shown.state_size, shown.entries, shown.files) == (5, 30, 7, 8)
     assert (shown.key_group_start, shown.key_group_end) == (3, 4)
     assert (shown.key_group_entries, shown.key_group_bytes) == ([9], [6])
+    assert shown.largest_key_groups == [LargeKeyGroup(key_group=2, size_bytes=6, entries=None)]
 
 
 def test_an_operator_is_the_sum_of_its_subtasks_and_its_summary_is_of_those_that_have_answered() -> None:

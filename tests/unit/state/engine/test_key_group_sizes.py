@@ -11,6 +11,7 @@ from keyscale.state.engine.engine import SortedRun
 from keyscale.state.engine.key_group_sizes import (
     FileFacts,
     KeyGroupSizes,
+    LargeKeyGroup,
     counted_sizes,
     estimated_sizes,
 )
@@ -29,6 +30,21 @@ def test_a_file_of_one_key_group_counts_there_and_one_of_several_is_split_evenly
     files = [FileFacts(key(4), key(4), 10, 100), FileFacts(key(4), key(6), 7, 300)]
     sizes = estimated_sizes([(KeyGroupRange(4, 7), files)], KeyGroupRange(4, 7))
     assert sizes == KeyGroupSizes((13, 2, 2, 0), (200, 100, 100, 0))
+
+
+def test_an_estimate_names_key_groups_whose_own_files_have_twice_the_average() -> None:
+    spread, mean = FileFacts(key(0), key(7), 10, 800), 200
+    hot = [FileFacts(key(5), key(5), 9, 2 * mean), FileFacts(key(5), key(5), 9, 1), FileFacts(key(2), key(2), 9, 399)]
+    sizes = estimated_sizes([(KeyGroupRange(0, 7), [spread, *hot])], KeyGroupRange(0, 7))
+    assert sum(sizes.size_bytes) == 8 * mean
+    assert sizes.largest == (LargeKeyGroup(5, 2 * mean + 1, None),)
+
+
+def test_an_estimate_of_files_that_share_key_groups_names_no_key_group() -> None:
+    files = [FileFacts(key(0), key(3), 10, 400), FileFacts(key(3), key(7), 10, 400)]
+    sizes = estimated_sizes([(KeyGroupRange(0, 7), files)], KeyGroupRange(0, 7))
+    assert sizes.size_bytes[3] == max(sizes.size_bytes), "key group 3 looks the largest, as two files end there"
+    assert sizes.largest == ()
 
 
 def test_key_groups_outside_a_shards_range_do_not_count() -> None:
@@ -64,4 +80,9 @@ def test_a_store_knows_how_many_entries_its_files_have(tmp_path: Path) -> None:
 
 def test_each_entry_is_counted_in_its_own_key_group() -> None:
     sizes = counted_sizes([(key(4), b"a"), (key(6), b"bc"), (key(6), b"")], KeyGroupRange(4, 7))
-    assert sizes == KeyGroupSizes((1, 0, 2, 0), (6, 0, 12, 0))
+    assert sizes == KeyGroupSizes((1, 0, 2, 0), (6, 0, 12, 0), (LargeKeyGroup(6, 12, 2), LargeKeyGroup(4, 6, 1)))
+
+
+def test_only_the_ten_largest_key_groups_are_named() -> None:
+    sizes = counted_sizes([(key(group), b"x" * group) for group in range(20)], KeyGroupRange(0, 31))
+    assert [each.key_group for each in sizes.largest] == list(range(19, 9, -1))
