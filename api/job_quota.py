@@ -17,6 +17,7 @@ PROCESSES_OF_USER = 8192
 _PROCESSES_MIN = 256  # an idle driver has about 100 threads
 _MEMORY_MIN = 512 << 20
 _FILE_MIN = 256 << 20  # a driver's log, which has the same limit, may have half of it
+_DISK_MIN = 1 << 30  # a driver's log and temporary files, and a little state
 _CORES = re.compile(r"[0-9]{1,5}(\.[0-9]{1,2})?")
 _CORES_MIN = 0.1
 
@@ -33,16 +34,18 @@ class JobQuota:
         memory_bytes_max: Memory.
         cores_max: Processor time, in cores.
         file_bytes_max: Size of each file that it writes.
+        disk_bytes_max: Space of all files in the directory of the job.
     """
 
     processes_max: int | None = None
     memory_bytes_max: int | None = None
     cores_max: float | None = None
     file_bytes_max: int | None = None
+    disk_bytes_max: int | None = None
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> JobQuota:
-        """Reads KEYSCALE_JOB_QUOTA_PROCESSES, _MEMORY, _CORES and _FILE.
+        """Reads KEYSCALE_JOB_QUOTA_PROCESSES, _MEMORY, _CORES, _FILE and _DISK.
 
         Raises:
             SettingInvalidError: A value is not a quota with which a job can run.
@@ -52,6 +55,7 @@ class JobQuota:
             memory_bytes_max=_size(variables, "KEYSCALE_JOB_QUOTA_MEMORY", _MEMORY_MIN),
             cores_max=_cores(variables.get("KEYSCALE_JOB_QUOTA_CORES")),
             file_bytes_max=_size(variables, "KEYSCALE_JOB_QUOTA_FILE", _FILE_MIN),
+            disk_bytes_max=_size(variables, "KEYSCALE_JOB_QUOTA_DISK", _DISK_MIN),
         )
 
 

@@ -72,6 +72,7 @@ class Enclosures:
         told: dict[str, int | str | None] = {
             "processes": quota.processes_max or PROCESSES_OF_USER,
             "file_bytes": quota.file_bytes_max,
+            "disk_bytes": quota.disk_bytes_max,
         }
         if self._cgroup is not None:
             group = self._cgroup / run

@@ -65,11 +65,16 @@ class QuotaMeans:
         processes = f"{quota.processes_max or PROCESSES_OF_USER} per job, by the job's user" if self.has_users else ""
         if quota.processes_max is not None and self.enclosure is not Means.NONE:
             processes = f"{quota.processes_max}{by}"
+        disk = [
+            f"{most >> 20} MiB per {what}"
+            for most, what in ((quota.disk_bytes_max, "job"), (quota.file_bytes_max, "file"))
+            if most is not None
+        ]
         return {
             "processes": processes or UNLIMITED,
             "memory": UNLIMITED if quota.memory_bytes_max is None else f"{quota.memory_bytes_max >> 20} MiB{by}",
             "processor": UNLIMITED if quota.cores_max is None else f"{quota.cores_max:g} cores{by}",
-            "disk": UNLIMITED if quota.file_bytes_max is None else f"{quota.file_bytes_max >> 20} MiB per file",
+            "disk": ", ".join(disk) or UNLIMITED,
         }
 
 

@@ -11,7 +11,7 @@ afterwards. It writes into the run directory:
 
 The driver may run as another user, who can neither read nor change these files.
 
-It imports only the log and the mask of Keyscale, so that it starts fast.
+It imports only the log, the mask and the use of the disk of Keyscale, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[3]))  # it is started by its path, apart from the package
+from keyscale.api.launching.disk_use import disk_use_bytes
 from keyscale.api.launching.driver_log import LogWriter
 from keyscale.jobs.protocol.redaction import Mask
 
@@ -41,10 +42,13 @@ if TYPE_CHECKING:
 
 EXIT_SUPERVISED_ALREADY = 0
 EXIT_CANNOT_RUN = 127
+EXIT_DISK_FULL = 122
+"""The files of the job take more than its quota: the supervisor has ended the driver."""
+DISK_LOOK_S = 10.0
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
 DRIVER_QUOTA_VARIABLE = "KEYSCALE_DRIVER_QUOTA"
-"""The driver's quota as JSON: `processes` of the job's own user, `file_bytes`, and `cgroup`, the directory to join."""
+"""The driver's quota as JSON: `processes` of the job's own user, `file_bytes`, `disk_bytes`, and `cgroup`, to join."""
 OOM_SCORE_MORE = 500
 """When memory ends, the kernel ends a job's process before a control plane or a database with twice the memory."""
 OOM_SCORE_MAX = 1000
@@ -121,9 +125,26 @@ def run(directory: Path, command: list[str]) -> int:
     # A process that the driver has left behind may hold the pipe forever, and must not keep the exit code back.
     copying = threading.Thread(target=copy_masked, args=(output, log, mask), daemon=True)
     copying.start()
-    code = driver.wait()
+    code = waited(driver, directory.parent, quota.get("disk_bytes"), log)
     copying.join(_LAST_WORDS_S)
     return code if code >= 0 else 128 - code
+
+
+def waited(driver: subprocess.Popen[bytes], directory: Path, disk_bytes: int | None, log: LogWriter) -> int:
+    """Waits until the driver ends; returns its exit code.
+
+    A driver is ended if the files of its job take too much space.
+    """
+    while True:
+        try:
+            return driver.wait(None if disk_bytes is None else DISK_LOOK_S)
+        except subprocess.TimeoutExpired:
+            used = disk_use_bytes(directory)
+        if disk_bytes is not None and used > disk_bytes:
+            driver.kill()
+            driver.wait()
+            log.write(f"the files of the job take {used >> 20} MiB, more than {disk_bytes >> 20} MiB\n".encode())
+            return EXIT_DISK_FULL
 
 
 def give_up_privileges() -> None:

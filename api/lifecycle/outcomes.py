@@ -12,6 +12,7 @@ from keyscale.jobs.protocol.restart import FATAL_CODES, PASSING_FAULTS, GiveUp, 
 from keyscale.vocabulary import DriverState
 
 from ..launching.processes import ProcessState
+from ..launching.supervisor import EXIT_DISK_FULL
 from .repeated_faults import REPETITIONS_MAX, is_repeated
 from .steps import FailJob, ReplaceAttempt
 
@@ -74,6 +75,9 @@ def failure_of(attempt: AttemptFacts, outcome: Outcome) -> Mapping[str, Any]:
         return attempt.failure
     if outcome is Outcome.FENCED:
         return failure("DRIVER_FENCED", f"attempt {attempt.number} was fenced by another attempt")
+    if outcome is Outcome.LOST and attempt.exit_code == EXIT_DISK_FULL:
+        why = "the files of the job on its host take more space than KEYSCALE_JOB_QUOTA_DISK allows"
+        return failure("JOB_DISK_FULL", f"{why}: expire state with a TTL, or have an administrator raise the quota")
     if outcome is Outcome.LOST:
         code = "" if attempt.exit_code is None else f" with exit code {attempt.exit_code}"
         ended = f"died{code}" if attempt.is_attached else f"died{code} before it asked for work, or did not ask in time"

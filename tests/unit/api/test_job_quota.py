@@ -10,9 +10,15 @@ from keyscale.api.job_quota import JobQuota
 
 def test_quotas_are_read_from_the_environment() -> None:
     assert JobQuota.from_environment({}) == JobQuota()
-    given = {"PROCESSES": "2000", "MEMORY": "4g", "CORES": "1.5", "FILE": "256m"}
+    given = {"PROCESSES": "2000", "MEMORY": "4g", "CORES": "1.5", "FILE": "256m", "DISK": "1g"}
     read = JobQuota.from_environment({f"KEYSCALE_JOB_QUOTA_{name}": text for name, text in given.items()})
-    assert read == JobQuota(processes_max=2000, memory_bytes_max=4 << 30, cores_max=1.5, file_bytes_max=256 << 20)
+    assert read == JobQuota(
+        processes_max=2000,
+        memory_bytes_max=4 << 30,
+        cores_max=1.5,
+        file_bytes_max=256 << 20,
+        disk_bytes_max=1 << 30,
+    )
 
 
 @pytest.mark.parametrize(
@@ -26,6 +32,7 @@ def test_quotas_are_read_from_the_environment() -> None:
         ("CORES", "-1"),
         ("CORES", "1e3"),
         ("FILE", "255m"),
+        ("DISK", "1023m"),
     ],
 )
 def test_a_quota_with_which_no_job_can_run_is_refused(name: str, text: str) -> None:

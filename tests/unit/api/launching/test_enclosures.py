@@ -15,7 +15,7 @@ import pytest
 from keyscale.api.errors import SettingInvalidError
 from keyscale.api.job_quota import JobQuota
 from keyscale.api.launching import enclosures, launcher, supervisor
-from keyscale.api.launching.driver_log import LOG_FILE
+from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
 from keyscale.api.launching.enclosures import NO_ENCLOSURES, Enclosures, cgroup_of_jobs, enclosures_here, own_cgroup
 from keyscale.api.launching.isolation import Isolation
 from keyscale.api.launching.quota_means import Means, QuotaMeans
@@ -60,7 +60,7 @@ def test_a_driver_has_a_cgroup_with_its_quota_until_it_is_cleaned_up(group: Path
     variables = made.variables("job-1")
     limits = {file.name: file.read_text() for file in (jobs / "job-1").iterdir()}
     assert limits == {"pids.max": "1000", "memory.max": str(4 << 30), "cpu.max": "150000 100000"}
-    given = {"processes": 1000, "file_bytes": 1 << 30, "cgroup": str(jobs / "job-1")}
+    given = {"processes": 1000, "file_bytes": 1 << 30, "disk_bytes": None, "cgroup": str(jobs / "job-1")}
     assert variables == told(given)
     assert made.command("job-1") == []
     for name in limits:
@@ -117,7 +117,7 @@ def test_systemd_starts_a_driver_in_a_scope_with_its_quota() -> None:
 
 def test_without_quotas_nothing_is_made_and_a_user_still_has_a_limit_of_processes() -> None:
     assert NO_ENCLOSURES.command("job-1") == []
-    assert NO_ENCLOSURES.variables("job-1") == told({"processes": 8192, "file_bytes": None})
+    assert NO_ENCLOSURES.variables("job-1") == told({"processes": 8192, "file_bytes": None, "disk_bytes": None})
 
 
 class BusyUntilMoved:
@@ -211,6 +211,19 @@ def test_a_driver_starts_in_its_cgroup_and_cannot_write_larger_files(tmp_path: P
     assert log.split()[0] == (group / "cgroup.procs").read_text(), "the supervisor joins, and so all below it"
     assert (tmp_path / "large").stat().st_size == 512
     assert supervisor.DRIVER_QUOTA_VARIABLE not in log
+
+
+def test_a_driver_whose_job_takes_too_much_space_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "DISK_LOOK_S", 0.02)
+    log, script = LogWriter(tmp_path), f"head -c 5000000 /dev/zero > {tmp_path}/state; exec sleep 60"
+
+    def started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["sh", "-c", script])
+
+    assert supervisor.waited(started(), tmp_path, 2 << 20, log) == supervisor.EXIT_DISK_FULL
+    assert "the files of the job take 4 MiB, more than 2 MiB" in (tmp_path / "driver.log").read_text()
+    script = "exit 3"
+    assert supervisor.waited(started(), tmp_path, 9 << 20, log) == 3
 
 
 def test_a_driver_does_not_start_without_its_cgroup(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ quotas = st.builds(
     memory_bytes_max=st.none() | st.integers(1 << 30, 1 << 40),
     cores_max=st.none() | st.sampled_from([0.5, 2.0]),
     file_bytes_max=st.none() | st.integers(1 << 28, 1 << 40),
+    disk_bytes_max=st.none() | st.integers(1 << 30, 1 << 40),
 )
 hosts = st.builds(
     QuotaHost,
@@ -48,7 +49,7 @@ def test_every_quota_that_is_set_is_held_or_refused(quota: JobQuota, host: Quota
         "processes": quota.processes_max is not None or host.has_users,
         "memory": quota.memory_bytes_max is not None,
         "processor": quota.cores_max is not None,
-        "disk": quota.file_bytes_max is not None,
+        "disk": quota.file_bytes_max is not None or quota.disk_bytes_max is not None,
     }
     assert held == {name for name, is_set in are_set.items() if is_set}
     if means.enclosure is Means.CGROUP:
@@ -99,6 +100,8 @@ def test_the_statement_says_how_much_a_job_may_take_and_what_holds_it() -> None:
         "processor": "1.5 cores per driver, by cgroup",
         "disk": "1024 MiB per file",
     }
+    disk = JobQuota(file_bytes_max=1 << 30, disk_bytes_max=50 << 30)
+    assert quota_means_of(disk, BARE).statement["disk"] == "51200 MiB per job, 1024 MiB per file"
     unset = {"memory": UNLIMITED, "processor": UNLIMITED, "disk": UNLIMITED}
     assert quota_means_of(JobQuota(), BARE).statement == {"processes": UNLIMITED, **unset}
     users = replace(BARE, has_users=True)

@@ -96,6 +96,15 @@ def test_without_a_process_on_this_host_nothing_hangs(process: ProcessState) -> 
             "DRIVER_LOST",
             "the driver of attempt 3 died with exit code 137; `./keyscale logs JOB --attempt 3` may say why",
         ),
+        (
+            lost(3, exit_code=122),
+            Outcome.LOST,
+            "JOB_DISK_FULL",
+            (
+                "the files of the job on its host take more space than KEYSCALE_JOB_QUOTA_DISK allows: expire state"
+                " with a TTL, or have an administrator raise the quota"
+            ),
+        ),
         (attempt(3), Outcome.FENCED, "DRIVER_FENCED", "attempt 3 was fenced by another attempt"),
         (attempt(3), Outcome.STOPPED, "DRIVER_ENDED", "the driver of attempt 3 ended by itself: STOPPED"),
     ],

@@ -1,0 +1,27 @@
+"""The space of a job's files is counted once, and not through links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.api.launching.disk_use import disk_use_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIB = 1 << 20
+
+
+def test_files_with_several_names_count_once_and_links_lead_nowhere(tmp_path: Path) -> None:
+    job, elsewhere = tmp_path / "job", tmp_path / "elsewhere"
+    (job / "state" / "0").mkdir(parents=True)
+    elsewhere.mkdir()
+    (elsewhere / "large").write_bytes(b"x" * 9 * MIB)
+    (job / "state" / "0" / "a.sst").write_bytes(b"x" * 3 * MIB)
+    (job / "state" / "a-snapshot.sst").hardlink_to(job / "state" / "0" / "a.sst")
+    (job / "linked").symlink_to(elsewhere)
+    (job / "linked.sst").symlink_to(elsewhere / "large")
+    with (job / "sparse").open("wb") as file:
+        file.truncate(50 * MIB)
+    assert 3 * MIB <= disk_use_bytes(job) < 4 * MIB
+    assert disk_use_bytes(tmp_path / "missing") == 0
