@@ -39,6 +39,8 @@ HOT_SUBTASKS = 1.5
 """A key group with the records of as many average subtasks is hot."""
 RECORDS_MIN = 100
 """Of fewer records in a batch, the spread over subtasks is chance."""
+COLLECTING = 0.2
+"""The share of the tasks' time from which garbage collection is a cause of slowness."""
 OVERLOADED = 0.3
 """The share of its time for which a task on an overloaded host waits for a processor."""
 OVERLOADED_MIN_MS = 200.0
@@ -50,7 +52,7 @@ def slowness_of(facts: HealthFacts) -> list[HealthReasonAnswer]:
         return []
     uneven = [reason for operator in facts.operators for reason in _uneven(operator, facts.busy_ms)]
     dominant = [*(uneven or _slow_function(facts)), *_slow_sink(facts), *_slow_store(facts)]
-    causes = [*(dominant or _small_batches(facts)), *_overloaded_host(facts)]
+    causes = [*(dominant or _small_batches(facts)), *_garbage_collection(facts), *_overloaded_host(facts)]
     helps = bool(causes) and max(causes, key=lambda cause: cause.severity).more_subtasks_help
     return [*causes, _behind(facts, more_subtasks_help=helps)]
 
@@ -200,6 +202,18 @@ def _small_batches(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
         advice="Let a batch take more records: raise max_records_per_batch of env.read, or the limit of Spark's source"
         " (maxFilesPerTrigger, maxOffsetsPerTrigger).",
         severity=30 + round(25 * share),
+    )
+
+
+def _garbage_collection(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
+    share = float(facts.report.get("garbage_collection_ratio") or 0)
+    if share < COLLECTING:
+        return
+    yield HealthReasonAnswer(
+        code="GARBAGE_COLLECTION",
+        message=f"the JVMs collect garbage for {share:.0%} of the tasks' time",
+        advice="Give the JVMs more memory: spark.driver.memory, or spark.executor.memory on a cluster.",
+        severity=20 + round(40 * share),
     )
 
 

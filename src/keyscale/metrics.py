@@ -359,6 +359,15 @@ METRICS = (
         "Growth of the number of waiting records over the last minute; negative while the job catches up.",
         is_optional=True,
     ),
+    Metric(
+        "garbage_collection_ratio",
+        GAUGE,
+        DRIVER,
+        Unit.RATIO,
+        "Share of the tasks' time in which their JVMs collected garbage, over the last ten seconds with tasks; unknown"
+        " before.",
+        is_optional=True,
+    ),
     Metric("subtask_runs", COUNTER, DRIVER, Unit.COUNT, "Number of tasks with state."),
     Metric(
         "subtask_runs_moved",

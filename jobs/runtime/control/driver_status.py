@@ -227,6 +227,11 @@ class DriverStatus:
                 update = {"user_gauges": _reported_series(gauges), "user_help": dict(described)}
                 self._metrics = self._metrics.model_copy(update=update)
 
+    def garbage_collected(self, ratio: float) -> None:
+        """Sets the share of the tasks' time in which garbage was collected."""
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update={"garbage_collection_ratio": ratio})
+
     def locality_measured(self, locality: Locality) -> None:
         """Sets how often subtasks have run where their state was.
 

@@ -10,6 +10,7 @@ import logging
 import pickle
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ from keyscale.vocabulary import DriverState
 
 from ...errors import SinkUnavailableError
 from ...spark_internals.affinity import Anchor
+from ...spark_internals.executor_times import executor_times
 from ...spark_internals.idle_queries import IdleQueries
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
@@ -41,6 +43,7 @@ from .backlog import Backlog, Reached
 from .batch_loop import BatchLoop
 from .checkpoints import Checkpoints, SnapshotContext
 from .coordinator import Coordinator
+from .garbage_watch import GarbageWatch
 from .job_query import JobQuery
 from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
@@ -210,8 +213,9 @@ class Execution:
             if any(node.logic.uses_timers for node in self._topology.operators):
                 timekeeper.start()
             progress = ProgressWatch(query, idle, [node.uid for node in sources.nodes], context.status)
+            garbage = GarbageWatch(partial(executor_times, context.spark), context.status)
             try:
-                self._wait_for_end(query, progress)
+                self._wait_for_end(query, progress, garbage)
             finally:
                 timekeeper.end()
                 watch.end()
@@ -396,11 +400,12 @@ class Execution:
         given_ms = self._context.settings.newest.spec.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
-    def _wait_for_end(self, query: JobQuery, progress: ProgressWatch) -> None:
+    def _wait_for_end(self, query: JobQuery, progress: ProgressWatch, garbage: GarbageWatch) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
         # Polling takes a busy driver some milliseconds; only the first commit must be noticed at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             progress.look()
+            garbage.look()
             if query.ended_by_itself:
                 failure = query.current.exception()
                 # A failed batch has set its own, better reason before the query ends.

@@ -105,6 +105,12 @@ def test_an_overloaded_host_is_named_beside_the_cause() -> None:
     assert codes(report([operator(*waiting)], function=4000)) == ["FUNCTION_SLOW", "FALLING_BEHIND", "HOST_OVERLOADED"]
 
 
+def test_garbage_collection_is_named_beside_the_cause() -> None:
+    found = codes(report(sink=4000, garbage_collection_ratio=0.5))
+    assert found == ["SINK_SLOW", "GARBAGE_COLLECTION", "FALLING_BEHIND"]
+    assert codes(report(garbage_collection_ratio=0.19)) == ["FALLING_BEHIND"]
+
+
 def test_a_job_whose_lag_stays_is_behind_and_one_whose_sources_cannot_count_may_be() -> None:
     assert codes(report(sink=4000, lag_growth=0.0)) == ["SINK_SLOW", "BEHIND"]
     uncounted = {"pending_records": None, "lag_growth": None}

@@ -29,6 +29,7 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
         "busy_ratio": 0.5,
         "pending_records": 7,
         "lag_growth": -1.5,
+        "garbage_collection_ratio": 0.25,
         "lost_records": 2,
         "operators": [
             {

@@ -482,12 +482,15 @@ def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_
     driver.status.committed(
         Commit(batch_id=0, at_ms=1), counters=JobCounters(), input_records=1, output_records=0, duration_ms=1
     )
+    garbage: Any = SimpleNamespace(looks=0)
+    garbage.look = lambda: setattr(garbage, "looks", garbage.looks + 1)
     waits: list[float] = []
     wait = driver.box.wait
     box = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or wait(0), give=driver.box.give, outcome=None)
     driver.execution._context = replace(driver.context, outcome_box=cast("Any", box))
-    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()))
+    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), garbage)
     assert notes == ["look", "look", "look a last time"]
+    assert garbage.looks == 2
     assert waits == [1.0] * 3
     outcome = driver.box.outcome
     assert outcome is not None
