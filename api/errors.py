@@ -738,6 +738,41 @@ class OperationNotCancellableError(ApiError):
     )
 
 
+class ApprovalRequiredError(ApiError):
+    """A start changes a job whose changes need an approval."""
+
+    code = "APPROVAL_REQUIRED"
+    title = "Changes of the job need an approval"
+    status = 409
+    domain = "user"
+    advice = (
+        "Change the parallelism with `./keyscale jobs update JOB --parallelism N`; another user approves the change."
+    )
+
+
+class OwnApprovalError(ApiError):
+    """A user approves a change that the same user has requested."""
+
+    code = "OWN_APPROVAL"
+    title = "Another user has to approve the change"
+    status = 403
+    domain = "user"
+    advice = "Another user with the role operator approves it: `./keyscale operations approve ID`."
+
+
+class ApprovalRefusedError(ApiError):
+    """An operation cannot be approved, or not any more."""
+
+    code = "APPROVAL_REFUSED"
+    title = "The operation cannot be approved"
+    status = 409
+    domain = "user"
+    advice = (
+        "`./keyscale operations cancel ID` ends a change that waits; if the job has changed since, request the change"
+        " again. `detail` says why."
+    )
+
+
 class ParallelismUnchangedError(ApiError):
     """A rescale requests the parallelism that the job already has."""
 

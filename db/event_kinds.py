@@ -32,10 +32,12 @@ def notification_of(event_kind: str) -> NotificationKind | None:
 EVENT_KINDS = frozenset(
     {
         "ACCESS_DENIED",
+        "APPROVAL_REQUESTED",
         "ARTIFACT_DELETED",
         "ARTIFACT_UPLOADED",
         "ATTEMPT_CREATED",
         "ATTEMPT_REPLACED",
+        "CHANGE_APPROVED",
         "CHECKPOINT_VERIFIED",
         "HISTORY_REMOVED",
         "JOB_CANCELLED",
@@ -74,12 +76,7 @@ EVENT_KINDS = frozenset(
         *_NOTIFICATIONS,
         *(f"{kind}_{status}" for kind in CommandKind for status in ("COMPLETED", "FAILED")),
         *(f"{kind}_{what}" for kind in CHANGES for what in ("REQUESTED", "PHASE", "CANCEL_REQUESTED")),
-        *(
-            f"{kind}_{how}"
-            for kind in OperationKind
-            for how in OperationStatus
-            if how is not OperationStatus.IN_PROGRESS
-        ),
+        *(f"{kind}_{how}" for kind in OperationKind for how in OperationStatus if how.has_ended),
     }
 )
 """All kinds that events have."""

@@ -14,7 +14,9 @@ from keyscale.client.declarations.job_file import Content, read_declarations
 from keyscale.client.declarations.job_plan import Facts, JobPlan, Step, plan_jobs
 from keyscale.client.declarations.job_text import job_text
 from keyscale.client.errors import ClientError, WaitTimeoutError
+from keyscale.vocabulary import OperationStatus
 
+from .operations import approval_line
 from .session import Session, json_option, pass_session, timeout_option, wait_option
 from .setting_options import Pair
 
@@ -158,7 +160,10 @@ def _carry_out(client: Keyscale, plan: JobPlan, manner: _Manner) -> None:
             _create(client, plan)
         elif step is Step.UPDATE and plan.present is not None and plan.spec is not None:
             patch = plan.patch(plan.spec)
-            operation_id = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=manner.message).id
+            update = client.jobs.update(plan.name, plan.present.revision, spec=patch, message=manner.message)
+            operation_id = update.id
+            if update.status is OperationStatus.PENDING_APPROVAL:
+                click.echo(f"{plan.name}: {approval_line(update.id or '')}", err=True)
         elif step is Step.START:
             operation_id = client.jobs.start(plan.name).id
         elif step is Step.STOP:

@@ -11,9 +11,10 @@ import click
 from keyscale.client.errors import OperationFailedError, WaitTimeoutError
 from keyscale.client.request_paths import job_path
 from keyscale.units import duration_text
+from keyscale.vocabulary import OperationKind, OperationStatus
 
 from .output import describe_failure
-from .session import Session, json_option, pass_session, timeout_option
+from .session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,21 +22,6 @@ if TYPE_CHECKING:
     from keyscale.client.keyscale import Keyscale
 
 POLL_S = 0.2
-IN_PROGRESS = "IN_PROGRESS"
-COMPLETED = "COMPLETED"
-KINDS = (
-    "START",
-    "STOP",
-    "DRAIN",
-    "CANCEL",
-    "RESTART",
-    "CHECKPOINT",
-    "SAVEPOINT",
-    "RESCALE",
-    "UPGRADE",
-    "ROLLBACK",
-)
-STATUSES = (IN_PROGRESS, COMPLETED, "CANCELLED", "ROLLED_BACK", "FAILED")
 COLUMNS = (
     ("ID", "id"),
     ("KIND", "kind"),
@@ -83,10 +69,10 @@ def follow(
         for phase in ended[shown:]:
             on_phase(phase)
         shown = max(shown, len(ended))
-        if answer["status"] != IN_PROGRESS:
+        if has_ended(answer):
             return answer
         if deadline is not None and time.monotonic() >= deadline:
-            raise WaitTimeoutError(f"after {timeout_s:g} s {answer['kind']} is still {IN_PROGRESS}")
+            raise WaitTimeoutError(f"after {timeout_s:g} s {answer['kind']} is still {answer['status']}")
         on_look()
         time.sleep(POLL_S)
 
@@ -106,7 +92,9 @@ def show_end(
         WaitTimeoutError: The time is over; the operation continues.
     """
     output = session.output
-    if not wait and accepted["status"] == IN_PROGRESS:
+    if accepted["status"] == OperationStatus.PENDING_APPROVAL and not output.as_json:
+        output.console.print(approval_line(accepted["id"]), markup=False)
+    if not wait and not has_ended(accepted):
         output.show(accepted, lambda console: console.print(accepted["id"], markup=False))
         return
 
@@ -132,9 +120,19 @@ def require_completed(answer: dict[str, Any]) -> None:
     Raises:
         OperationFailedError: The operation did not complete.
     """
-    if answer["status"] != COMPLETED:
+    if answer["status"] != OperationStatus.COMPLETED:
         why = describe_failure(answer["failure"]) if answer["failure"] else "no reason was given"
         raise OperationFailedError(f"the {answer['kind'].lower()} ended as {answer['status']}: {why}")
+
+
+def has_ended(answer: dict[str, Any]) -> bool:
+    """Returns whether an operation keeps its status."""
+    return OperationStatus(answer["status"]).has_ended
+
+
+def approval_line(operation_id: str) -> str:
+    """Returns the line that asks for the approval of a change."""
+    return f"The change waits for another user: keyscale operations approve {operation_id}"
 
 
 def phase_line(phase: dict[str, Any]) -> str:
@@ -163,14 +161,24 @@ def verdict_line(answer: dict[str, Any]) -> str:
 
 @click.group()
 def operations() -> None:
-    """List, show, follow and cancel operations: the long actions on jobs."""
+    """List, show, follow, approve and cancel operations: the long actions on jobs."""
 
 
 @operations.command(name="list")
 @click.argument("job")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS, case_sensitive=False), help="Only this kind.")
 @click.option(
-    "--status", "statuses", multiple=True, type=click.Choice(STATUSES, case_sensitive=False), help="Only this status."
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(OperationKind), case_sensitive=False),
+    help="Only this kind.",
+)
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(list(OperationStatus), case_sensitive=False),
+    help="Only this status.",
 )
 @json_option
 @pass_session
@@ -215,3 +223,16 @@ def cancel(session: Session, operation_id: str) -> None:
     with session.control_plane() as control_plane:
         answer = control_plane.post(operation_path(operation_id, "cancel"))
     session.output.say(f"the cancel is stored; `operations watch {operation_id}` returns at its end", answer)
+
+
+@operations.command()
+@click.argument("operation_id", metavar="ID")
+@wait_option("the change has ended")
+@timeout_option
+@json_option
+@pass_session
+def approve(session: Session, operation_id: str, *, wait: bool, timeout_s: float | None) -> None:
+    """Approve a change that another user has requested, and follow it."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.post(operation_path(operation_id, "approve"))
+        show_end(session, control_plane, answer, wait=wait, timeout_s=timeout_s)

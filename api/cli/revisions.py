@@ -15,7 +15,7 @@ from .errors import InvalidArgumentError
 from .job_wait import SETTLED, wait_until_started
 from .jobs import COLUMNS as JOB_COLUMNS
 from .jobs import job_rows
-from .operations import IN_PROGRESS, show_end
+from .operations import has_ended, show_end
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
 from .session import Session, json_option, pass_session, timeout_option, wait_option
 from .setting_options import specification_of, specification_options
@@ -190,7 +190,7 @@ def diff(session: Session, job: str, before: int, after: int) -> None:
 
 
 def _show_update(session: Session, control_plane: Keyscale, job: str, answer: dict[str, Any], *, wait: bool) -> None:
-    if answer["status"] == IN_PROGRESS or answer["phases"]:
+    if not has_ended(answer) or answer["phases"]:
         show_end(session, control_plane, answer, wait=wait)
         return
     is_settled = control_plane.get(job_path(job))["status"]["state"] in SETTLED

@@ -255,7 +255,7 @@ class News:
 
 
 def _has_ended(operation: Mapping[str, Any]) -> bool:
-    return bool(operation["status"] != OperationStatus.IN_PROGRESS)
+    return OperationStatus(operation["status"]).has_ended
 
 
 def _changed(before: JobMarks | None, now: JobMarks | None) -> list[Topic]:

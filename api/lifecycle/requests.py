@@ -23,9 +23,11 @@ from keyscale.vocabulary import (
 )
 
 from ..errors import (
+    ApprovalRefusedError,
     JobStatusConflictError,
     OperationInProgressError,
     OperationNotCancellableError,
+    OwnApprovalError,
     TooManyInFlightError,
 )
 from ..job_spec import spec_of
@@ -235,10 +237,11 @@ def change(
     mode: UpgradeMode = UpgradeMode.SAVEPOINT,
     allow_non_restored_state: bool = False,
     rewind_to: str | None = None,
+    approved: Operation | None = None,
 ) -> Operation:
     """Requests the change of a running job to another revision.
 
-    Call `require_changeable` first.
+    Call `require_changeable` first. `approved` is the change's operation if it has waited for an approval.
     """
     _end_start(session, job)
     active = attempts.latest(session, job.id)
@@ -260,6 +263,10 @@ def change(
         "metrics_before": metrics_of_change(active.metrics) if active else None,
     }
     enter(job, JobStatus.RESCALING if kind is OperationKind.RESCALE else JobStatus.UPGRADING)
+    if approved is not None:
+        for name, value in (columns | {"status": OperationStatus.IN_PROGRESS}).items():
+            setattr(approved, name, value)
+        return approved
     return _request(session, job, user, operation_id, kind, f"{kind}_REQUESTED", None, **columns)
 
 
@@ -277,6 +284,73 @@ def rescale_way(session: Session, job: Job, to: Revision) -> tuple[RescaleMode, 
     return (RescaleMode.LIVE if not_live is None else RescaleMode.STANDBY), not_live
 
 
+def await_approval(
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    to: Revision,
+    *,
+    kind: OperationKind,
+    mode: UpgradeMode = UpgradeMode.SAVEPOINT,
+    allow_non_restored_state: bool = False,
+    rewind_to: str | None = None,
+) -> Operation:
+    """Stores a change that waits for the approval of another user.
+
+    Raises:
+        OperationInProgressError: Another change of the job waits.
+    """
+    other = operations.waiting(session, job.id)
+    if other is not None:
+        helps = f"approve it or cancel it first: `./keyscale operations cancel {other.id}`"
+        raise OperationInProgressError(f"the {described(other)} waits for an approval; {helps}", other.id)
+    before = revisions.current(session, job)
+    operation = _request(
+        session,
+        job,
+        user,
+        operation_id,
+        kind,
+        "APPROVAL_REQUESTED",
+        f"a change to revision {to.number} waits for an approval",
+        from_revision=before.number,
+        to_revision=to.number,
+        from_parallelism=before.spec["parallelism"],
+        to_parallelism=to.spec["parallelism"],
+        upgrade_mode=mode,
+        allow_non_restored_state=allow_non_restored_state,
+        rewind_to=rewind_to,
+    )
+    operation.status = OperationStatus.PENDING_APPROVAL
+    return operation
+
+
+def approve(session: Session, job: Job, user: Principal, operation: Operation) -> None:
+    """Stores who approves a change that waits.
+
+    Raises:
+        ApprovalRefusedError: The change does not wait, or the job has another revision now.
+        OwnApprovalError: The user has requested the change.
+    """
+    if operation.status is not OperationStatus.PENDING_APPROVAL:
+        raise ApprovalRefusedError(f"the operation is {operation.status}")
+    if operation.requested_by == user.name:
+        raise OwnApprovalError(f"{user.name} has requested the change")
+    if operation.from_revision != job.revision:
+        raise ApprovalRefusedError(f"the job has revision {job.revision} now, not {operation.from_revision}")
+    operation.approved_by, operation.approved_at_ms = user.name, now_ms()
+    events.record(
+        session,
+        job_id=job.id,
+        at_ms=operation.approved_at_ms,
+        kind="CHANGE_APPROVED",
+        actor=user.name,
+        message=f"{described(operation)} was approved",
+        operation_id=operation.id,
+    )
+
+
 def record_done(
     session: Session,
     job: Job,
@@ -286,8 +360,12 @@ def record_done(
     kind: OperationKind,
     before: Revision,
     to: Revision,
+    approved: Operation | None = None,
 ) -> Operation:
     """Stores an operation that no driver has to be replaced for."""
+    if approved is not None:
+        approved.status, approved.ended_at_ms = OperationStatus.COMPLETED, now_ms()
+        return approved
     operation = Operation(
         id=operation_id,
         job_id=job.id,
@@ -315,6 +393,9 @@ def cancel_operation(session: Session, operation: Operation, user: Principal) ->
         return
     if not operation.kind.is_change:
         raise OperationNotCancellableError(f"a {operation.kind} cannot be cancelled")
+    if operation.status is OperationStatus.PENDING_APPROVAL:
+        end(session, operation, OperationStatus.CANCELLED)
+        return
     if not is_cancellable(operation):
         goes_back = operation.status is OperationStatus.IN_PROGRESS
         raise OperationNotCancellableError(
@@ -335,8 +416,10 @@ def cancel_operation(session: Session, operation: Operation, user: Principal) ->
 def is_cancellable(operation: Operation) -> bool:
     """Returns whether an operation may still be cancelled.
 
-    It must be a change in progress that does not roll back.
+    It must be a change that waits for an approval, or that is in progress and does not roll back.
     """
+    if operation.status is OperationStatus.PENDING_APPROVAL:
+        return True
     is_on = operation.status is OperationStatus.IN_PROGRESS and operation.phase is not ChangePhase.ROLL_BACK
     return is_on and operation.kind.is_change
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -12,7 +12,7 @@ from keyscale.db.repositories import attempts, operations, revisions
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import differences
 from keyscale.units import duration_text
-from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
+from keyscale.vocabulary import Approval, AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
 from ..diagnosis.faults import unsettled_failure
 from ..errors import LastStateTooOldError, RevisionConflictError, RevisionRequiredError, RevisionWithoutSavepointError
@@ -90,24 +90,11 @@ def update(
         if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
             require_program(context, session, user, wanted)
         require_covered(session, user, present, wanted)
-        if job.status in SETTLED:
-            revision = requests.revise(session, job, wanted, user, request.message)
-            _change_settled(session, job, revision, request)
-            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
-        if mode is UpgradeMode.SAVEPOINT and _is_followed(present, wanted):
-            revision = requests.revise(session, job, wanted, user, request.message)
-            requests.adjust(session, job, revision, user)
-            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
-        if mode is UpgradeMode.SAVEPOINT and kind is OperationKind.UPGRADE and is_failing(session, job):
-            mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
-        requests.require_changeable(session, job, kind, mode)
-        if mode is UpgradeMode.LAST_STATE:
+        if mode is UpgradeMode.LAST_STATE and job.status not in SETTLED:
             _require_young(session, job, request.last_state_age_ms_max)
         revision = requests.revise(session, job, wanted, user, request.message)
-        allows = request.allow_non_restored_state
-        return requests.change(
-            session, job, user, operation_id, revision, kind=kind, mode=mode, allow_non_restored_state=allows
-        )
+        change = Change(kind, revision, mode, allow_non_restored_state=request.allow_non_restored_state)
+        return request_change(session, job, user, operation_id, change)
 
     return carry_out(context, reference, OperationKind.UPGRADE, request, begin)
 
@@ -149,42 +136,117 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         _plan_first(context, user, reference, request, lambda _: wanted)
 
     def begin(session: Session, job: Job, operation_id: str) -> Operation:
-        revision, before = require_revision(session, job, request.revision), revisions.current(session, job)
-        returned, present = spec_of(revision), spec_of(before)
+        revision = require_revision(session, job, request.revision)
+        returned = spec_of(revision)
         check_specification(context, returned)
-        require_covered(session, user, present, returned)
+        require_covered(session, user, spec_of(revisions.current(session, job)), returned)
         rewind_to = None
         if request.state == "SAVEPOINT":
             rewind_to = operations.last_savepoint_of(session, job.id, revision.number)
             if rewind_to is None:
                 raise RevisionWithoutSavepointError(f"revision {revision.number} has no savepoint")
-        if job.status in SETTLED:
-            requests.select_revision(session, job, revision)
-            transaction = JobTransaction(session, job)
-            restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
-            if rewind_to is not None:
-                restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, rewind_to)
-            if rewind_to is not None or request.allow_non_restored_state:
-                transaction.wish(replace(restore, allow_non_restored_state=request.allow_non_restored_state))
-            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
-        if rewind_to is None and _is_followed(present, returned):
-            requests.adjust(session, job, revision, user)
-            return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=revision)
-        mode = UpgradeMode.LAST_STATE if is_failing(session, job) else UpgradeMode.SAVEPOINT
+        allows = request.allow_non_restored_state
+        change = Change(kind, revision, allow_non_restored_state=allows, rewind_to=rewind_to)
+        return request_change(session, job, user, operation_id, change)
+
+    return carry_out(context, reference, kind, request, begin)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a job to a revision.
+
+    Attributes:
+        kind: RESCALE, UPGRADE or ROLLBACK.
+        to: The revision.
+        mode: How state is taken along.
+        allow_non_restored_state: Whether state may be dropped that the revision's program does not have.
+        rewind_to: Location of the earlier savepoint that the revision starts from; None: the present state.
+    """
+
+    kind: OperationKind
+    to: Revision
+    mode: UpgradeMode = UpgradeMode.SAVEPOINT
+    allow_non_restored_state: bool = False
+    rewind_to: str | None = None
+
+
+def request_change(session: Session, job: Job, user: Principal, operation_id: str, change: Change) -> Operation:
+    """Begins a change, or stores that the change waits for an approval."""
+    if spec_of(revisions.current(session, job)).approval is Approval.NONE:
+        return _begin(session, job, user, operation_id, change)
+    return requests.await_approval(
+        session,
+        job,
+        user,
+        operation_id,
+        change.to,
+        kind=change.kind,
+        mode=change.mode,
+        allow_non_restored_state=change.allow_non_restored_state,
+        rewind_to=change.rewind_to,
+    )
+
+
+def approve(session: Session, job: Job, user: Principal, operation: Operation) -> None:
+    """Approves a change that waits, and begins it.
+
+    A second approval by the same user changes nothing.
+
+    Raises:
+        ApprovalRefusedError: The change does not wait, or the job has another revision now.
+        OwnApprovalError: The user has requested the change.
+        ApiError: As when the change is requested.
+    """
+    if operation.approved_by == user.name:
+        return
+    requests.approve(session, job, user, operation)
+    change = Change(
+        operation.kind,
+        require_revision(session, job, operation.to_revision or 0),
+        operation.upgrade_mode or UpgradeMode.SAVEPOINT,
+        operation.allow_non_restored_state,
+        operation.rewind_to,
+    )
+    _begin(session, job, user, operation.id, change, approved=operation)
+
+
+def _begin(  # noqa: PLR0917 - the parts of a change
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    change: Change,
+    approved: Operation | None = None,
+) -> Operation:
+    """Begins a change.
+
+    A change of a settled job, or of settings that the driver follows, is complete at once.
+    """
+    kind, to, mode = change.kind, change.to, change.mode
+    before = revisions.current(session, job)
+    is_plain = mode is UpgradeMode.SAVEPOINT and change.rewind_to is None
+    if job.status in SETTLED:
+        _change_settled(session, job, change)
+    elif is_plain and _is_followed(spec_of(before), spec_of(to)):
+        requests.adjust(session, job, to, user)
+    else:
+        if mode is UpgradeMode.SAVEPOINT and kind is not OperationKind.RESCALE and is_failing(session, job):
+            mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
         requests.require_changeable(session, job, kind, mode)
         return requests.change(
             session,
             job,
             user,
             operation_id,
-            revision,
+            to,
             kind=kind,
             mode=mode,
-            allow_non_restored_state=request.allow_non_restored_state,
-            rewind_to=rewind_to,
+            allow_non_restored_state=change.allow_non_restored_state,
+            rewind_to=change.rewind_to,
+            approved=approved,
         )
-
-    return carry_out(context, reference, kind, request, begin)
+    return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=to, approved=approved)
 
 
 def _plan_first(  # noqa: PLR0917 - the parts of a change
@@ -253,11 +315,14 @@ def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
         raise LastStateTooOldError(f"checkpoint {latest.checkpoint_id} is {duration_text(age_ms)} old")
 
 
-def _change_settled(session: Session, job: Job, revision: Revision, request: UpdateRequest) -> None:
-    requests.select_revision(session, job, revision)
-    transaction = JobTransaction(session, job)
-    if request.upgrade_mode is UpgradeMode.STATELESS:
+def _change_settled(session: Session, job: Job, change: Change) -> None:
+    requests.select_revision(session, job, change.to)
+    transaction, allows = JobTransaction(session, job), change.allow_non_restored_state
+    if change.mode is UpgradeMode.STATELESS:
         transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
-    elif request.allow_non_restored_state:
+    elif change.rewind_to is not None:
+        restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, change.rewind_to)
+        transaction.wish(replace(restore, allow_non_restored_state=allows))
+    elif allows:
         restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
         transaction.wish(replace(restore, allow_non_restored_state=True))

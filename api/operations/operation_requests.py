@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions as stored_revisions
-from keyscale.vocabulary import OperationKind, UpgradeMode
+from keyscale.vocabulary import Approval, OperationKind, UpgradeMode
 
-from ..errors import ParallelismUnchangedError
+from ..errors import ApprovalRequiredError, ParallelismUnchangedError
 from ..job_spec import changed, spec_of
 from ..jobs.jobs import check_parallelism, require_job, store_restore
 from ..jobs.restore_sources import Restorer, find_source
 from ..jobs.schemas.job_spec import SpecificationChange
 from ..lifecycle import requests
 from . import changes, plans
-from .operations import carry_out, is_known, planned
+from .operations import act_on, carry_out, is_known, planned
 from .schemas.change import RollbackRequest, UpdateRequest
 from .schemas.operation import RescaleRequest, StartRequest
 
@@ -77,11 +77,24 @@ def request(  # noqa: PLR0917 - the parts of a request
     return carry_out(context, reference, kind, wanted, begin)
 
 
+def approve(context: Context, user: Principal, operation_id: str) -> OperationAnswer:
+    """Approves a change that waits, and begins it.
+
+    Raises:
+        OperationNotFoundError: No operation has this id.
+        ApprovalRefusedError: The change does not wait, or the job has another revision now.
+        OwnApprovalError: The user has requested the change.
+        KeyscaleError: As the kind of the operation.
+    """
+    return act_on(context, operation_id, lambda session, job, found: changes.approve(session, job, user, found))
+
+
 def _start(context: Context, user: Principal, reference: str, wanted: StartRequest) -> OperationAnswer:
     """Starts a job.
 
     Raises:
         ParallelismInvalidError: The job cannot have this parallelism.
+        ApprovalRequiredError: Another parallelism needs an approval.
         JobLimitError: The job would ask for more than the limits allow.
         RestoreSourceError: The job could not start from the snapshot in restore_from.
         StoreUnavailableError: The object store cannot be used; the job is unchanged.
@@ -116,6 +129,8 @@ def _start_at(context: Context, session: Session, user: Principal, job: Job, par
     wanted = changed(present, {"parallelism": parallelism})
     if wanted == present:
         return
+    if present.approval is Approval.REQUIRED:
+        raise ApprovalRequiredError("a start at another parallelism changes the job")
     check_parallelism(parallelism, job.max_parallelism)
     context.settings.job_limits.check(parallelism, wanted.spark_conf)
     requests.select_revision(session, job, requests.revise(session, job, wanted, user))
@@ -140,7 +155,8 @@ def _rescale(context: Context, user: Principal, reference: str, wanted: RescaleR
         if wanted.parallelism == present.parallelism:
             raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
         revision = requests.revise(session, job, changed(present, {"parallelism": wanted.parallelism}), user)
-        return requests.change(session, job, user, operation_id, revision, kind=OperationKind.RESCALE)
+        change = changes.Change(OperationKind.RESCALE, revision)
+        return changes.request_change(session, job, user, operation_id, change)
 
     return carry_out(context, reference, OperationKind.RESCALE, wanted, begin)
 

@@ -144,13 +144,23 @@ def cancel(context: Context, user: Principal, operation_id: str) -> OperationAns
         OperationNotFoundError: No operation has this id.
         OperationNotCancellableError: It is over, the job already goes back, or its kind cannot be cancelled.
     """
+    return act_on(context, operation_id, lambda session, _, found: requests.cancel_operation(session, found, user))
+
+
+def act_on(context: Context, operation_id: str, act: Callable[[Session, Job, Operation], None]) -> OperationAnswer:
+    """Changes a stored operation, with its job locked.
+
+    Raises:
+        OperationNotFoundError: No operation has this id.
+        ApiError: As `act` raises it.
+    """
     with context.sessions.begin() as session:
         found = operations.find(session, operation_id)
         job = None if found is None else jobs.lock(session, found.job_id)
         found = operations.find(session, operation_id)  # as it is with the job locked
         if found is None or job is None:
             raise OperationNotFoundError("no operation has this id")
-        requests.cancel_operation(session, found, user)
+        act(session, job, found)
         session.flush()
         [answer] = _answers(session, [found])
     context.wakeup.ring()
@@ -190,7 +200,7 @@ def operation_answer(operation: Operation, *, discarded: bool = False) -> Operat
             **{name: getattr(operation, name) for name in _SHOWN},
             "allow_non_restored_state": bool(operation.allow_non_restored_state),
             "phases": phases,
-            "duration_ms": _between(operation.requested_at_ms, operation.ended_at_ms),
+            "duration_ms": _between(operation.approved_at_ms or operation.requested_at_ms, operation.ended_at_ms),
             "downtime_ms": _between(operation.stopped_at_ms, operation.resumed_at_ms),
             "steps": steps,
             "prepared_ms": prepared_ms(operation),

@@ -81,6 +81,15 @@ def cancel_operation(control: Control, user: Operator, operation_id: str) -> Ope
     return operations.cancel(control, user, operation_id)
 
 
+@router.post("/operations/{operation_id}/approve", **_ACCEPTED)
+def approve_operation(control: Control, user: Operator, operation_id: str, response: Response) -> OperationAnswer:
+    """Approves a change that waits, and begins it.
+
+    Another user than the one who requested the change has to approve it. A cancel refuses the change.
+    """
+    return _told(response, operation_requests.approve(control, user, operation_id))
+
+
 @router.post("/jobs/{job_id}/start", **_ACCEPTED)
 def start_job(
     control: Control, user: Operator, job_id: str, response: Response, request: StartRequest | None = None
@@ -214,7 +223,7 @@ def _ask(  # noqa: PLR0917 - the parts of a request
 
 
 def _told(response: Response, answer: OperationAnswer) -> OperationAnswer:
-    response.status_code = 202 if answer.status is OperationStatus.IN_PROGRESS else 200
+    response.status_code = 200 if answer.status is None or answer.status.has_ended else 202
     if answer.to_revision is not None:
         response.headers["ETag"] = f'"{answer.to_revision}"'
     return answer

@@ -24,7 +24,8 @@ from ..base import Base, closed_set
 class Operation(Base):
     """A long action on a job, which survives the control plane.
 
-    A job has at most one operation in progress that moves it, beside checkpoints, savepoints and a cancel. The command
+    A job has at most one operation in progress that moves it, beside checkpoints, savepoints and a cancel, and at most
+    one change that waits for an approval. The command
     that an operation sends to a driver is in the operation's row, as an operation has at most one. `old_attempt` has
     got the command last: a command to stop moves on to the attempt that replaces a dead one; other commands fail with
     their attempt. A savepoint has the id of the operation that takes it.
@@ -51,6 +52,7 @@ class Operation(Base):
             unique=True,
             postgresql_where=text("status = 'IN_PROGRESS' AND kind NOT IN ('CANCEL', 'CHECKPOINT', 'SAVEPOINT')"),
         ),
+        Index("uq_operations_one_pending", "job_id", unique=True, postgresql_where=text("status = 'PENDING_APPROVAL'")),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -60,6 +62,8 @@ class Operation(Base):
     requested_at_ms: Mapped[int]
     requested_by: Mapped[str | None]
     request_sha256: Mapped[str | None]  # of its arguments: the same id again must be the same request
+    approved_by: Mapped[str | None]
+    approved_at_ms: Mapped[int | None]
     ended_at_ms: Mapped[int | None]
     failure: Mapped[dict[str, Any] | None]
 

@@ -85,7 +85,7 @@ _OPERATIONS = """
 WITH gone AS (
     DELETE FROM operations WHERE id IN (
         SELECT id FROM operations o
-        WHERE job_id = :job_id AND status <> 'IN_PROGRESS' AND (requested_at_ms, id) <= (
+        WHERE job_id = :job_id AND status NOT IN ('PENDING_APPROVAL', 'IN_PROGRESS') AND (requested_at_ms, id) <= (
             SELECT requested_at_ms, id FROM operations WHERE job_id = :job_id
             ORDER BY requested_at_ms DESC, id DESC OFFSET :keep LIMIT 1
         ) AND (kind IN ('CHECKPOINT', 'SAVEPOINT') OR NOT EXISTS (

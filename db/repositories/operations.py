@@ -84,6 +84,13 @@ def running(session: Session, job_id: str) -> Operation | None:
     ).first()
 
 
+def waiting(session: Session, job_id: str) -> Operation | None:
+    """Returns the change of a job that waits for an approval."""
+    return session.scalars(
+        select(Operation).where(Operation.job_id == job_id, Operation.status == OperationStatus.PENDING_APPROVAL)
+    ).first()
+
+
 def in_progress(session: Session, job_id: str) -> Sequence[Operation]:
     """Returns all operations of a job in progress."""
     return session.scalars(

@@ -44,7 +44,7 @@ ORDER BY j.name LIMIT 10
 """
 _CHANGES = """
 SELECT id FROM operations
-WHERE status = 'IN_PROGRESS' AND kind IN ('RESTART', 'RESCALE', 'UPGRADE', 'ROLLBACK')
+WHERE status IN ('PENDING_APPROVAL', 'IN_PROGRESS') AND kind IN ('RESTART', 'RESCALE', 'UPGRADE', 'ROLLBACK')
   AND job_id = :job_id AND (location = :location OR rewind_to = :location)
 """
 _REVISIONS = """

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from keyscale.state.doors.bounds import default_max_parallelism
-from keyscale.vocabulary import RescaleMode
+from keyscale.vocabulary import Approval, RescaleMode
 
 from .chosen import Chosen
 
@@ -295,6 +295,13 @@ class JobSpec(Settings):
             "Whether and when the job is started again after a failure. Default: the strategy of its script; else"
             " immediately the first time, then after growing pauses of up to a minute, until 8 attempts in a row have"
             " made no progress, or the same exception of the job's code has come 3 times in a row on the same batch."
+        ),
+    )
+    approval: Annotated[Approval, Strict(False), ChangeClass.AT_ONCE] = Field(
+        default=Approval.NONE,
+        description=(
+            "REQUIRED: an update, a rescale or a rollback of the job waits until another user approves it. A change of"
+            " this setting waits, too."
         ),
     )
     batch_interval_ms: Annotated[int | None, ChangeClass.NEXT_BATCH] = Field(

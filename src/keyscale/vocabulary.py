@@ -116,14 +116,27 @@ SNAPSHOTS = frozenset({OperationKind.CHECKPOINT, OperationKind.SAVEPOINT})
 STOPS = frozenset({OperationKind.STOP, OperationKind.DRAIN})
 
 
+class Approval(StrEnum):
+    """Whether a change of a job waits until another user approves it."""
+
+    NONE = "NONE"
+    REQUIRED = "REQUIRED"
+
+
 class OperationStatus(StrEnum):
     """The status of an operation."""
 
+    PENDING_APPROVAL = "PENDING_APPROVAL"  # nothing has happened yet
     IN_PROGRESS = "IN_PROGRESS"
     COMPLETED = "COMPLETED"
     CANCELLED = "CANCELLED"  # at a user's request; the job is as before
     ROLLED_BACK = "ROLLED_BACK"  # the job runs its old revision
     FAILED = "FAILED"
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the operation keeps its status for ever."""
+        return self not in {OperationStatus.PENDING_APPROVAL, OperationStatus.IN_PROGRESS}
 
 
 class ChangePhase(StrEnum):

@@ -3,7 +3,7 @@
 import { ApiError, post } from "./api.js";
 import { ask } from "./ask.js";
 import { actionButton, byId, definitions, element, keyed, pill, setChildren, setRefused, setText, tell, untell, when, words } from "./dom.js";
-import { duration, number, percent, rate } from "./format.js";
+import { duration, NONE, number, percent, rate } from "./format.js";
 
 /** The step of the control plane in each phase, from the click on. */
 export const PHASES = {
@@ -29,6 +29,7 @@ export const STEPS = {
   CAUGHT_UP: "catching up",
 };
 const BEING_CANCELLED = "The change is being cancelled.";
+const WAITS = "The change waits for the approval of another user.";
 const OUTCOMES = {
   COMPLETED: "completed",
   CANCELLED: "was cancelled; the job runs as before",
@@ -43,6 +44,9 @@ export function changeTitle(change) {
     ? `Rescale ${number(change.from_parallelism)} → ${number(change.to_parallelism)}`
     : `${words(change.kind)} from revision ${number(change.from_revision)} to ${number(change.to_revision)}`;
 }
+
+/** Whether a change keeps its status. */
+export const hasEnded = (change) => !["PENDING_APPROVAL", "IN_PROGRESS"].includes(change.status);
 
 /** The state or the end of a change. */
 export const changePill = (change) => pill(change.status);
@@ -75,17 +79,19 @@ export function phaseRows(change, nowMs) {
 /** Shows a change in the panel of the template `change_timeline.html`. */
 export function showChange(change) {
   const inProgress = change.status === "IN_PROGRESS";
+  const waits = change.status === "PENDING_APPROVAL";
   const rows = phaseRows(change, Date.now());
   setChildren(byId("change-title"), `${changeTitle(change)} `, changePill(change));
   const summary = byId("change-summary");
-  summary.classList.toggle("soft", inProgress);
-  setChildren(summary, ...(inProgress
-    ? ["Requested at ", when(change.requested_at_ms), change.rescale_mode === "LIVE" ? ". The job continues." : ". The job continues until the savepoint.",
+  summary.classList.toggle("soft", inProgress || waits);
+  setChildren(summary, ...(waits
+    ? [`Requested by ${change.requested_by ?? NONE} at `, when(change.requested_at_ms), `. ${WAITS}`]
+    : inProgress ? ["Requested at ", when(change.requested_at_ms), change.rescale_mode === "LIVE" ? ". The job continues." : ". The job continues until the savepoint.",
       " Each bar is as long as its phase.", ...(change.not_live ? [` A new driver takes over: ${change.not_live.message}.`] : [])]
     : [element("dl", { class: "definitions" }, ...definitions([
       ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job continues" : ""],
       ...(change.held_ms == null ? [] : [["Batches held", duration(change.held_ms), "during the switch"]]),
-      ["Total time", duration(change.duration_ms), "from the click to the end"],
+      ["Total time", duration(change.duration_ms), change.approved_by ? `from the approval by ${change.approved_by} to the end` : "from the click to the end"],
       ...(change.not_live ? [["New driver", change.not_live.message]] : []),
       ...(change.metrics_before ? [["Could process, before", rate(change.metrics_before.processed_rate), busyOf(change.metrics_before)]] : []),
       ...(change.metrics_after ? [["and after", rate(change.metrics_after.processed_rate), busyOf(change.metrics_after)]] : []),
@@ -103,31 +109,50 @@ export const downtime = (change) => (hasStopped(change) ? duration(change.downti
 
 const busyOf = (metrics) => (metrics?.busy_ratio == null ? "" : `${percent(metrics.busy_ratio)} busy`);
 
-/** Shows the button that cancels a change, while that is possible. */
-export function showCancel(change, mayOperate, page) {
+/** Shows the buttons that approve and cancel a change, while that is possible. */
+export function showChoices(change, mayOperate, page) {
   if (change && change.status !== "IN_PROGRESS") untell(BEING_CANCELLED);
+  const waits = mayOperate && change?.status === "PENDING_APPROVAL";
   const inProgress = mayOperate && change?.status === "IN_PROGRESS";
-  setChildren(byId("change-actions"), ...(inProgress ? [cancelButton(change, page)] : []));
+  setChildren(byId("change-actions"), ...(waits ? [approveButton(change, page)] : []),
+    ...(waits || inProgress ? [cancelButton(change, page)] : []));
+}
+
+function approveButton(change, page) {
+  return actionButton("Approve…", async () => {
+    const agreed = await ask({
+      title: `Approve: ${changeTitle(change)}?`,
+      text: "The change begins now. If the job does not run with it, the job goes back automatically.",
+      action: "Approve the change",
+      keep: "Not now",
+      danger: false,
+    });
+    if (agreed) await act(change, "approve", "Approve", page);
+  });
+}
+
+async function act(change, action, label, page) {
+  try {
+    await post(`/v1/operations/${encodeURIComponent(change.id)}/${action}`);
+    if (action === "cancel" && change.status === "IN_PROGRESS") tell(BEING_CANCELLED);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    tell(`${label}: ${error.text}`, "bad");
+  }
+  page.now();
 }
 
 function cancelButton(change, page) {
   const button = actionButton("Cancel it…", async () => {
     const agreed = await ask({
       title: `Cancel: ${changeTitle(change)}?`,
-      text: "The job continues as before the change: without a stop, if it has not stopped yet, else from the savepoint that "
+      text: change.status === "PENDING_APPROVAL" ? "Nothing has happened yet. The change can be requested again."
+        : "The job continues as before the change: without a stop, if it has not stopped yet, else from the savepoint that "
         + "the change has taken. No record is lost. The change can be requested again.",
       action: "Cancel the change",
       keep: "Continue the change",
     });
-    if (!agreed) return;
-    try {
-      await post(`/v1/operations/${encodeURIComponent(change.id)}/cancel`);
-      tell(BEING_CANCELLED);
-    } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
-      tell(`Cancel: ${error.text}`, "bad");
-    }
-    page.now();
+    if (agreed) await act(change, "cancel", "Cancel", page);
   }, { class: "danger" });
   setRefused(button, change.cancel_requested_at_ms ? "It is being cancelled."
     : change.can_cancel ? "" : "It is too late: the change is nearly over, or already rolls back.");
@@ -136,7 +161,7 @@ function cancelButton(change, page) {
 
 /** The bars of the phases on one axis of time, from the request to the end or to now. */
 function showTimeline(change, rows) {
-  const began = change.requested_at_ms;
+  const began = change.approved_at_ms ?? change.requested_at_ms;
   const lasted = Math.max(1, ...rows.map((one) => (one.startMs === null ? 0 : one.startMs - began + (one.ms ?? 0))));
   keyed(byId("phases"), rows, (one) => one.phase,
     (one) => element("li", {},
@@ -156,7 +181,7 @@ function showTimeline(change, rows) {
 
 /** One short sentence per phase, for screen readers. */
 function announce(change, rows) {
-  const text = change.status === "IN_PROGRESS"
+  const text = change.status === "PENDING_APPROVAL" ? `${changeTitle(change)}. ${WAITS}` : change.status === "IN_PROGRESS"
     ? `${changeTitle(change)}: ${PHASES[change.phase] ?? change.phase}`
     : `${changeTitle(change)} ${OUTCOMES[change.status]}. Downtime ${downtime(change)}.`;
   const spoken = byId("change-live");

@@ -120,7 +120,7 @@ const TONES = {
   RUNNING: "good", COMPLETED: "good", FINISHED: "good",
   FAILED: "bad", ROLLED_BACK: "bad",
   SUBMITTING: "busy", SAVEPOINTING: "busy", STOPPING: "busy", RESCALING: "busy", UPGRADING: "busy", RESTARTING: "busy",
-  IN_PROGRESS: "busy",
+  IN_PROGRESS: "busy", PENDING_APPROVAL: "busy",
 };
 
 /** A status as a word with a colour; the word alone is enough. */

@@ -148,16 +148,18 @@ class OperationAnswer(Answer):
     kind: OperationKind
     status: OperationStatus | None = Field(
         description=(
-            "CANCELLED: at a user's request, and the job is as before. ROLLED_BACK: the job runs its old revision."
-            " null: a dry run."
+            "PENDING_APPROVAL: another user has to approve it. CANCELLED: at a user's request, and the job is as"
+            " before. ROLLED_BACK: the job runs its old revision. null: a dry run."
         )
     )
     phase: ChangePhase | None = Field(default=None, description="The current phase, or the last phase.")
     phases: list[PhaseAnswer] = Field(default_factory=list, description="All phases so far, in order.")
     requested_at_ms: int
     requested_by: str | None = None
+    approved_at_ms: int | None = Field(default=None, description="null: it waits for an approval, or needs none.")
+    approved_by: str | None = None
     ended_at_ms: int | None = None
-    duration_ms: int | None = None
+    duration_ms: int | None = Field(default=None, description="From the request, or from the approval, to the end.")
     downtime_ms: int | None = Field(
         default=None,
         description=(

@@ -3,7 +3,7 @@
 import { ApiError, get, plan as planOf, post } from "../api.js";
 import { ask } from "../ask.js";
 import { planBySubtask, planFigures } from "../change_plan.js";
-import { changePill, downtime, shareBar, showCancel, showChange } from "../change_timeline.js";
+import { changePill, downtime, hasEnded, shareBar, showChoices, showChange } from "../change_timeline.js";
 import { byId, definitions, element, keyed, row, setChildren, setRefused, setText, when } from "../dom.js";
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
@@ -35,11 +35,11 @@ const page = jobPage(() => get(`${path}/operations?kind=RESCALE&limit=${LEDGER_M
     slider.value = positionOf(input.valueAsNumber);
   }
   // A number that the user has chosen is kept; otherwise the field follows the job.
-  if (!edited && !sending) setWanted(chosen ?? (latest?.status === "IN_PROGRESS" ? latest.to_parallelism : job.spec.parallelism));
+  if (!edited && !sending) setWanted(chosen ?? (latest && !hasEnded(latest) ? latest.to_parallelism : job.spec.parallelism));
   showForm();
   if (latest) showChange(latest);
-  showCancel(latest, may, page);
-  showLedger(rescales.filter((one) => one.status !== "IN_PROGRESS"));
+  showChoices(latest, may, page);
+  showLedger(rescales.filter(hasEnded));
 });
 
 // --- the form and the plan -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import { ApiError, changeJob, get, plan as planOf, rollBack, upload } from "../api.js";
 import { ask, choice } from "../ask.js";
 import { droppedBy, planParts } from "../change_plan.js";
-import { changePill, showCancel, showChange } from "../change_timeline.js";
+import { changePill, showChoices, showChange } from "../change_timeline.js";
 import { actionButton, byId, element, row, setChildren, setRefused, setText, tell, when } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { duration, NONE, number } from "../format.js";
@@ -44,7 +44,7 @@ const page = jobPage(
       : isChanging(job) ? "Another change of this job is in progress." : "");
     byId("change-panel").hidden = changes.length === 0;
     if (changes.length) showChange(changes[0]);
-    showCancel(changes[0], mayOperate, page);
+    showChoices(changes[0], mayOperate, page);
     showRevisions(mayOperate);
     showPages(listed.next);
     showDifferences();
@@ -248,7 +248,8 @@ byId("apply").addEventListener("submit", async (event) => {
       ...(runs ? { upgrade_mode: mode } : {}),
       allow_non_restored_state: !byId("allow-line").hidden && byId("allow").checked,
     }, revision);
-    tell(answer.status === "IN_PROGRESS" ? `Revision ${answer.to_revision}: the change has begun.` : `Revision ${answer.to_revision} is created.`, "good");
+    tell(answer.status === "PENDING_APPROVAL" ? `Revision ${answer.to_revision} waits for the approval of another user.`
+      : answer.status === "IN_PROGRESS" ? `Revision ${answer.to_revision}: the change has begun.` : `Revision ${answer.to_revision} is created.`, "good");
     closeEdit();
   });
   sending = false;
@@ -318,7 +319,8 @@ async function askToRollBack(one) {
   if (!given) return;
   try {
     const answer = await rollBack(path, { revision: one.number, state: given.get("state") });
-    tell(answer.status === "IN_PROGRESS" ? `Roll back to revision ${one.number}: it has begun.`
+    tell(answer.status === "PENDING_APPROVAL" ? `Roll back to revision ${one.number}: it waits for the approval of another user.`
+      : answer.status === "IN_PROGRESS" ? `Roll back to revision ${one.number}: it has begun.`
       : `The job is back at revision ${one.number}.${ENDED.has(job.status.state) ? " Start it to run it." : ""}`, "good");
     filled = false;
     forgetPlan();

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from keyscale.api.operations.schemas.operation import OperationAnswer, OperationList
+from keyscale.vocabulary import OperationStatus
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages, Pause, Steps, Stream
 from ..errors import OperationFailedError, WaitTimeoutError
@@ -15,13 +16,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from keyscale.api.operations.schemas.operation import OperationRequest
-    from keyscale.vocabulary import OperationKind, OperationStatus
+    from keyscale.vocabulary import OperationKind
 
 OPERATION = "/v1/operations/{operation_id}"
 OPERATIONS = "/v1/jobs/{job_id}/operations"
 POLL_S = 0.2
-IN_PROGRESS = "IN_PROGRESS"
-COMPLETED = "COMPLETED"
 
 
 class Operations(Noun[S]):
@@ -70,6 +69,11 @@ class Operations(Noun[S]):
         return Call("POST", f"{OPERATION}/cancel", OperationAnswer, {"operation_id": operation}, is_repeatable=True)
 
     @Method
+    def approve(self, operation: str) -> Call[OperationAnswer]:
+        """Approves a change that another user has requested, and begins it."""
+        return Call("POST", f"{OPERATION}/approve", OperationAnswer, {"operation_id": operation}, is_repeatable=True)
+
+    @Method
     def wait(self, operation: str, timeout_s: float | None = None) -> Steps[OperationAnswer]:
         """Waits until an operation is COMPLETED, and returns it.
 
@@ -80,12 +84,12 @@ class Operations(Noun[S]):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             answer: OperationAnswer = yield show(operation)
-            if answer.status == COMPLETED:
+            if answer.status is OperationStatus.COMPLETED:
                 return answer
-            if answer.status != IN_PROGRESS:
+            if _has_ended(answer):
                 raise OperationFailedError(_why(answer))
             if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeoutError(f"after {timeout_s:g} s {answer.kind} is still {IN_PROGRESS}")
+                raise WaitTimeoutError(f"after {timeout_s:g} s {answer.kind} is still {answer.status}")
             yield Pause(POLL_S)
 
     @StreamMethod
@@ -105,7 +109,7 @@ def _operation(_: str, data: Any) -> OperationAnswer:
 
 
 def _has_ended(operation: OperationAnswer) -> bool:
-    return operation.status != IN_PROGRESS
+    return operation.status is None or operation.status.has_ended
 
 
 def _why(operation: OperationAnswer) -> str:

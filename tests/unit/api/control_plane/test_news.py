@@ -216,7 +216,13 @@ def test_a_user_and_all_users_have_so_many_streams_and_a_closed_one_makes_room(d
 
 
 @pytest.mark.parametrize(
-    ("status", "is_ending"), [(OperationStatus.IN_PROGRESS, False), (OperationStatus.COMPLETED, True), (None, False)]
+    ("status", "is_ending"),
+    [
+        (OperationStatus.PENDING_APPROVAL, False),
+        (OperationStatus.IN_PROGRESS, False),
+        (OperationStatus.COMPLETED, True),
+        (None, False),
+    ],
 )
 def test_a_stream_of_an_operation_that_has_ended_tells_its_state_and_ends(
     database: Database, status: OperationStatus | None, is_ending: bool

@@ -1,0 +1,106 @@
+"""A change of a job that requires approvals waits until another user approves or cancels it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.db.models import Attempt, Job
+from keyscale.vocabulary import AttemptStage, JobStatus, Role
+from tests.integration.api.conftest import add_token
+
+if TYPE_CHECKING:
+    import httpx
+
+    from keyscale.api.control_plane.context import Context
+
+pytestmark = pytest.mark.real
+
+BEN = {"Authorization": "Bearer the-ben-token"}
+RESCALE = "/v1/operations/more"
+
+
+@pytest.fixture
+def guarded(client: httpx.Client, context: Context, job: dict[str, Any]) -> dict[str, Any]:
+    """A running job whose changes need the approval of another user, such as the operator Ben."""
+    required = client.patch("/v1/jobs/flights", json={"spec": {"approval": "REQUIRED"}}, headers={"If-Match": "*"})
+    assert (required.status_code, required.json()["status"]) == (200, "COMPLETED")
+    with context.sessions.begin() as session:
+        add_token(session, "the-ben-token", Role.OPERATOR)
+        session.get_one(Job, job["id"]).status = JobStatus.RUNNING
+        session.add(
+            Attempt(
+                job_id=job["id"],
+                number=1,
+                stage=AttemptStage.ACTIVE,
+                cause="start",
+                revision=2,
+                parallelism=2,
+                created_at_ms=1,
+            )
+        )
+    return job
+
+
+def request_rescale(client: httpx.Client) -> dict[str, Any]:
+    answer = client.post("/v1/jobs/flights/rescale", json={"parallelism": 4, "id": "more"})
+    assert answer.status_code == 202, answer.text
+    return answer.json()
+
+
+@pytest.mark.usefixtures("guarded")
+def test_a_change_waits_until_another_user_approves_it(client: httpx.Client) -> None:
+    waiting = request_rescale(client)
+    assert (waiting["status"], waiting["phases"], waiting["can_cancel"]) == ("PENDING_APPROVAL", [], True)
+    assert (waiting["from_revision"], waiting["to_revision"], waiting["to_parallelism"]) == (2, 3, 4)
+    job = client.get("/v1/jobs/flights").json()
+    assert (job["status"]["state"], job["revision"], job["spec"]["parallelism"]) == ("RUNNING", 2, 2)
+    assert request_rescale(client) == waiting, "the same request again is the same operation"
+
+    own = client.post(f"{RESCALE}/approve")
+    assert (own.status_code, own.json()["code"]) == (403, "OWN_APPROVAL")
+    approved = client.post(f"{RESCALE}/approve", headers=BEN)
+    assert approved.status_code == 202, approved.text
+    begun = approved.json()
+    assert (begun["status"], begun["phase"], begun["requested_by"]) == ("IN_PROGRESS", "REQUESTED", "admin")
+    assert (begun["approved_by"], begun["old_attempt"]) == ("ben", 1)
+    assert client.get("/v1/jobs/flights").json()["status"]["state"] == "RESCALING"
+    assert client.post(f"{RESCALE}/approve", headers=BEN).json() == begun, "a repeated approval changes nothing"
+    kinds = [event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]]
+    assert kinds[:3] == ["CHANGE_APPROVED", "APPROVAL_REQUESTED", "REVISION_CREATED"]
+
+
+@pytest.mark.usefixtures("guarded")
+def test_a_change_that_waits_is_cancelled_at_once_and_keeps_other_changes_off_until_then(client: httpx.Client) -> None:
+    request_rescale(client)
+    unguarded = {"json": {"spec": {"approval": "NONE"}}, "headers": {"If-Match": "*"}}
+    refused = client.patch("/v1/jobs/flights", **unguarded)
+    assert (refused.status_code, refused.json()["operation_id"]) == (409, "more")
+    cancelled = client.post(f"{RESCALE}/cancel").json()
+    assert (cancelled["status"], cancelled["failure"]) == ("CANCELLED", None)
+    late = client.post(f"{RESCALE}/approve", headers=BEN)
+    assert (late.status_code, late.json()["code"]) == (409, "APPROVAL_REFUSED")
+    setting = client.patch("/v1/jobs/flights", **unguarded)
+    assert (setting.status_code, setting.json()["status"]) == (202, "PENDING_APPROVAL"), "the setting is guarded, too"
+    followed = client.post(f"/v1/operations/{setting.json()['id']}/approve", headers=BEN)
+    assert (followed.status_code, followed.json()["status"]) == (200, "COMPLETED")
+    assert client.get("/v1/jobs/flights").json()["spec"]["approval"] == "NONE"
+
+
+def test_a_change_is_approved_for_the_revision_that_it_was_requested_for(
+    client: httpx.Client, context: Context, guarded: dict[str, Any]
+) -> None:
+    request_rescale(client)
+    with context.sessions.begin() as session:
+        job = session.get_one(Job, guarded["id"])
+        job.revision, job.status = 1, JobStatus.STOPPED
+    outdated = client.post(f"{RESCALE}/approve", headers=BEN)
+    assert (outdated.status_code, outdated.json()["code"]) == (409, "APPROVAL_REFUSED")
+    with context.sessions.begin() as session:
+        session.get_one(Job, guarded["id"]).revision = 2
+    start = client.post("/v1/jobs/flights/start", json={"parallelism": 3})
+    assert (start.status_code, start.json()["code"]) == (409, "APPROVAL_REQUIRED")
+    settled = client.post(f"{RESCALE}/approve", headers=BEN)
+    assert (settled.status_code, settled.json()["status"]) == (200, "COMPLETED")
+    assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 4
