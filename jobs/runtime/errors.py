@@ -172,6 +172,30 @@ class CheckpointsFailingError(JobError):
     advice = "Look at the failure of the last checkpoint and at the object store's health."
 
 
+class RescaleNotLiveError(JobError):
+    """The running driver cannot rescale its job."""
+
+    code = "RESCALE_NOT_LIVE"
+    advice = "Nothing to do: a new driver rescales the job."
+
+
+class RescaleTimeoutError(JobError):
+    """The new subtasks of a live rescale were not ready in time."""
+
+    code = "RESCALE_TIMEOUT"
+    domain = "external"
+    retryable = True
+    advice = "Nothing to do: a new driver rescales the job. Set rescale_mode to STANDBY if this happens each time."
+
+
+class RescaleWithdrawnError(JobError):
+    """The control plane has withdrawn a live rescale in time."""
+
+    code = "RESCALE_WITHDRAWN"
+    domain = "user"
+    advice = "Nothing to do: the job runs on as before."
+
+
 class SparkLostError(JobError):
     """The streaming query or Spark's JVM ended by itself."""
 

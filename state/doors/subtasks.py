@@ -10,6 +10,7 @@ from ..documents.changelog import ChangelogHandle
 from ..documents.manifest import SnapshotHandle
 from ..documents.state_version import StateVersion
 from ..engine.key_group_sizes import KeyGroupSizes
+from ..keyed.schema import merge_schemas
 from ..local.subtask_spec import SubtaskSpec
 from ..operator_state.operator_files import OperatorStatePlan
 from ..restore.opened_shards import StateSource
@@ -44,6 +45,7 @@ __all__ = [
     "check_cover",
     "followed_in_log",
     "history_of",
+    "merge_schemas",
     "plan_operator",
     "start_consolidator",
     "upload_snapshot",

@@ -18,7 +18,7 @@ from ..restore.plan import DeferredPlan, version_of
 from .store import SubtaskStore, open_subtask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from ..documents.state_version import StateVersion
@@ -139,6 +139,21 @@ class WarmStores:
         for idle in surplus:
             _close(idle.store)
 
+    def abandon_older(self, spec: SubtaskSpec) -> None:
+        """Abandons the idle stores of the job's earlier attempts.
+
+        Batches do not use them again. Does not wait.
+        """
+        with self._lock:
+            older = [
+                path
+                for path, idle in self._idle.items()
+                if idle.store.spec.job_id == spec.job_id and idle.store.spec.attempt < spec.attempt
+            ]
+            stores = [self._idle.pop(path).store for path in older]
+        if stores:
+            threading.Thread(target=_abandon, args=(stores,), name="older-stores", daemon=True).start()
+
     def close(self) -> None:
         """Closes all idle stores cleanly."""
         with self._lock:
@@ -175,6 +190,11 @@ def _catch_up(
     except KeyscaleError:
         logger.warning("the open state of subtask %d cannot catch up; it is rebuilt", store.spec.index, exc_info=True)
         return False
+
+
+def _abandon(stores: Sequence[SubtaskStore]) -> None:
+    for store in stores:
+        store.abandon()
 
 
 def _close(store: SubtaskStore) -> None:

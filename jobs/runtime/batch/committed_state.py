@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.state.doors.catalogue import NOTHING_COUNTED, JobCounters
 from keyscale.state.doors.commits import JobTime, OperatorHistory
-from keyscale.state.doors.subtasks import plan_operator, version_of
+from keyscale.state.doors.subtasks import history_of, plan_operator, version_of
 
 from ..executor.subtask_starts import SubtaskStart
 
@@ -90,6 +90,11 @@ class CommittedState:
         """Whether no operator has any state."""
         return all(start.plan.is_empty for starts in self.starts.values() for start in starts)
 
+    @property
+    def changelogs_max(self) -> int:
+        """The largest number of changelogs in a subtask's plan."""
+        return max((len(start.plan.changelogs) for starts in self.starts.values() for start in starts), default=0)
+
     @classmethod
     def resumed(
         cls,
@@ -103,14 +108,10 @@ class CommittedState:
         Raises:
             CoverError: A key group is missing in a checkpoint's snapshots, or in several of them.
         """
-        starts = {}
-        for uid, subtasks in specs.items():
-            history = resume.operators.get(uid, OperatorHistory())
-            plans = plan_operator(history, subtasks[0].max_parallelism, len(subtasks))
-            starts[uid] = tuple(
-                SubtaskStart(version_of(plan, spec.key_group_range, resume.batch_id), plan)
-                for spec, plan in zip(subtasks, plans, strict=True)
-            )
+        starts = {
+            uid: _starts(resume.operators.get(uid, OperatorHistory()), subtasks, resume.batch_id)
+            for uid, subtasks in specs.items()
+        }
         base = PlanBase(log_position, starts)
         return cls(
             resume.batch_id,
@@ -123,6 +124,24 @@ class CommittedState:
             rewinds=resume.rewinds,
             base=base,
         )
+
+    def divided(self, specs: Mapping[OperatorUid, Sequence[SubtaskSpec]], log_position: int) -> CommittedState:
+        """Divides the same state among the subtasks of another attempt.
+
+        Args:
+            specs: The subtasks, at any parallelism.
+            log_position: The position of the last entry of the commit log.
+
+        Raises:
+            CoverError: A key group is missing in the plans of the present subtasks, or in several of them.
+        """
+        starts = {uid: _starts(history, specs[uid], self.batch_id) for uid, history in self.histories().items()}
+        base = PlanBase(log_position, starts)
+        return replace(self, starts=starts, log_position=log_position, timers={}, base=base)
+
+    def histories(self) -> dict[OperatorUid, OperatorHistory]:
+        """Returns what the plans of each operator's subtasks divide."""
+        return {uid: history_of([start.plan for start in starts]) for uid, starts in self.starts.items()}
 
     def after(
         self,
@@ -175,11 +194,22 @@ class CommittedState:
         """Returns the same state, based on a newer checkpoint of this attempt.
 
         Fewer changelogs then rebuild it.
+
+        Raises:
+            ValueError: The checkpoint is of an attempt with another parallelism.
         """
         starts = {}
         for operator in manifest.operators:
             starts[operator.uid] = tuple(
                 SubtaskStart(start.version, start.plan.rebased(operator.subtasks, index, manifest.batch_id))
-                for index, start in enumerate(self.starts[operator.uid])
+                for index, (start, _) in enumerate(zip(self.starts[operator.uid], operator.subtasks, strict=True))
             )
         return replace(self, starts=starts, base=PlanBase(self.log_position, starts))
+
+
+def _starts(history: OperatorHistory, subtasks: Sequence[SubtaskSpec], batch_id: BatchId) -> tuple[SubtaskStart, ...]:
+    plans = plan_operator(history, subtasks[0].max_parallelism, len(subtasks))
+    return tuple(
+        SubtaskStart(version_of(plan, spec.key_group_range, batch_id), plan)
+        for spec, plan in zip(subtasks, plans, strict=True)
+    )

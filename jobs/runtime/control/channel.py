@@ -77,6 +77,10 @@ class ControlChannel(Protocol):
 
     def report_checkpoint(self, report: CheckpointReport) -> None: ...
 
+    def speak_as(self, job_id: str, attempt: int, token: str) -> None:
+        """Sends later messages for another attempt of the job."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -106,6 +110,7 @@ class HttpControl:
         self._search = search
         self._trusted = trusted_certificates(ca_file)
         self._lock = threading.Lock()
+        self._left: list[httpx.Client] = []
         self._client = self._connect(url.rstrip("/"))
 
     def attach(self, request: AttachRequest) -> AttachResponse:
@@ -134,8 +139,17 @@ class HttpControl:
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._post("/driver/checkpoints", report)
 
+    def speak_as(self, job_id: str, attempt: int, token: str) -> None:
+        with self._lock:
+            self._attempt, self._token = f"{job_id}:{attempt}", token
+            if self._search is not None:
+                self._search.speak_as(self._attempt, token)
+            self._left.append(self._client)  # closed at the end: another thread may be waiting for its answer
+            self._client = self._connect(str(self._client.base_url).rstrip("/"))
+
     def close(self) -> None:
-        self._client.close()
+        for client in (*self._left, self._client):
+            client.close()
 
     def _connect(self, url: str) -> httpx.Client:
         return httpx.Client(
@@ -279,6 +293,9 @@ class FileControl:
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
+
+    def speak_as(self, job_id: str, attempt: int, token: str) -> None:
+        """Does nothing: the files are of all attempts."""
 
     def close(self) -> None:
         """Does nothing: a file has no connection."""

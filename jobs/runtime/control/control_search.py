@@ -53,6 +53,10 @@ class ControlSearch:
         self._known: list[str] = []
         self._next_at_s = float("-inf")
 
+    def speak_as(self, attempt: str, token: str) -> None:
+        """Looks for control planes that know another attempt."""
+        self._attempt, self._token = attempt, token
+
     def remember(self, urls: Iterable[str]) -> None:
         """Keeps the addresses that the control plane has just named."""
         self._known = list(urls)

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 
 from keyscale.clock import now_ms
 from keyscale.metrics import BATCH_PARTS, LOG_COUNTERS
-from keyscale.vocabulary import DriverState
+from keyscale.vocabulary import DriverState, RescalePhase
 
 from ...protocol.messages import (
     RECENT_BATCHES_MAX,
@@ -23,6 +23,7 @@ from ...protocol.messages import (
     DriverMetrics,
     Failure,
     Heartbeat,
+    LiveRescale,
     ReportedSeries,
 )
 from ..batch.batch_metrics import (
@@ -63,6 +64,21 @@ IDLE_MS = 5000  # a job is idle that has run no batch and found no input for thi
 TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
 
 
+_OF_THE_DRIVER = (
+    "clean_up",
+    "counters",
+    "failures",
+    "graph",
+    "last_failure",
+    "pending_records",
+    "restart",
+    "sink_outage",
+    "sources",
+    "store_away_since_ms",
+)
+"""The metrics that the next attempt of the same driver keeps."""
+
+
 class DriverStatus:
     """The driver's state, progress and command results.
 
@@ -83,6 +99,10 @@ class DriverStatus:
         self._read_time, self._written_time = CoveredTime(), CoveredTime()
         self._lock = threading.Lock()
         self._state = DriverState.STANDBY
+        self._attempt: int | None = None
+        self._slots: int | None = None
+        self._rescale: LiveRescale | None = None
+        self._committed_before: Commit | None = None  # of the attempt before
         self._warms_up = False
         self._revision: int | None = None
         self._failure: Failure | None = None
@@ -112,6 +132,63 @@ class DriverStatus:
         """Number of records in all batches that this attempt has committed."""
         with self._lock:
             return int(self._metrics.input_records)
+
+    def begins(self, attempt: int) -> bool:
+        """Sets the attempt that is open in the log.
+
+        All counts start anew with another attempt.
+
+        Returns:
+            Whether it is another attempt than before.
+        """
+        with self._lock:
+            before, self._attempt = self._attempt, attempt
+            if before in {None, attempt}:
+                return before is None
+            kept = {name: getattr(self._metrics, name) for name in _OF_THE_DRIVER}
+            self._metrics = DriverMetrics().model_copy(update=kept)
+            self._committed_before, self._first_commit, self._last_commit = self._last_commit, None, None
+            self._committed_at = self._restored_at = self._rated_until = self._restored_at_ms = None
+            self._read_time, self._written_time, self._lag_trend = CoveredTime(), CoveredTime(), LagTrend()
+            self._has_found_no_input = self._are_counted = False
+            self._losing_query, self._lost_before = "", 0
+            return True
+
+    @property
+    def slots(self) -> int | None:
+        """The largest parallelism that Spark can run at once; None if unknown."""
+        with self._lock:
+            return self._slots
+
+    def has_slots(self, slots: int | None) -> None:
+        """Sets the largest parallelism that Spark can run at once."""
+        with self._lock:
+            self._slots = slots
+
+    def rescales(self, rescale: LiveRescale) -> None:
+        """Sets the live rescale that is in progress."""
+        with self._lock:
+            self._rescale = rescale
+
+    def rescale_reaches(self, phase: RescalePhase, **times: int) -> None:
+        """Sets the phase and the times of the live rescale."""
+        with self._lock:
+            if self._rescale is not None:
+                self._rescale = self._rescale.model_copy(update={"phase": phase, **times})
+
+    def rescale_verified(self) -> None:
+        """Sets the pause of a live rescale, from commit to commit."""
+        with self._lock:
+            first, before = self._first_commit, self._committed_before
+            if self._rescale is not None and first is not None:
+                pause = {} if before is None else {"pause_ms": first.at_ms - before.at_ms}
+                self._rescale = self._rescale.model_copy(update={"committed_at_ms": first.at_ms, **pause})
+
+    def rescale_failed(self, failure: Failure) -> None:
+        """Sets why the driver goes back to the old parallelism."""
+        with self._lock:
+            if self._rescale is not None:
+                self._rescale = self._rescale.model_copy(update={"failure": failure})
 
     def enter(self, state: DriverState, failure: Failure | None = None) -> None:
         with self._lock:
@@ -394,6 +471,9 @@ class DriverStatus:
             metrics = self._metrics_now()
             return Heartbeat(
                 state=self._state,
+                attempt=self._attempt,
+                slots=self._slots,
+                rescale=self._rescale,
                 warms_up=self._warms_up and self._state is DriverState.STANDBY,
                 revision=self._revision,
                 first_commit=self._first_commit,

@@ -6,16 +6,18 @@ import collections
 import logging
 import threading
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from keyscale.vocabulary import DriverState
 
+from ...protocol.messages import CheckpointReport
 from ..errors import AttemptOverError, AttemptUnknownError, ControlError, ControlRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ...protocol.messages import CheckpointReport, Command, Heartbeat, LiveSettings
+    from ...protocol.messages import Command, Heartbeat, LiveSettings
     from .channel import ControlChannel
     from .driver_status import DriverStatus
 
@@ -34,6 +36,15 @@ REPORTS_MAX = 5000
 REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a minute is replaced
 
 
+@dataclass(frozen=True, slots=True)
+class Following:
+    """The next attempt of a driver, and its token."""
+
+    job_id: str
+    attempt: int
+    token: str = field(repr=False)
+
+
 class Reporter:
     """A thread that sends heartbeats and checkpoint reports.
 
@@ -49,6 +60,7 @@ class Reporter:
         on_command: Called on this thread, once per command, in the order of arrival; must not block.
         on_attempt_over: Called when the control plane says that this attempt is no longer wanted.
         on_settings: Called when the control plane has new settings for the job; must not block.
+        on_withdrawal: Called with the id of a command that the control plane withdraws.
     """
 
     def __init__(
@@ -58,14 +70,19 @@ class Reporter:
         on_command: Callable[[Command], None],
         on_attempt_over: Callable[[AttemptOverError], None],
         on_settings: Callable[[LiveSettings], None] = lambda _: None,
+        *,
+        on_withdrawal: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._status = status
         self._on_command = on_command
         self._on_attempt_over = on_attempt_over
         self._on_settings = on_settings
-        self._reports: collections.deque[CheckpointReport] = collections.deque()  # the first report may be in transit
+        self._on_withdrawal = on_withdrawal
+        # The first report may be in transit. Reports after the next attempt are of that attempt.
+        self._reports: collections.deque[CheckpointReport | Following] = collections.deque()
         self._lock = threading.Lock()
+        self._speaks_as: int | None = None
         self._seen: set[str] = set()
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -90,12 +107,22 @@ class Reporter:
         savepoints are kept.
         """
         with self._lock:
-            if len(self._reports) > 1 and self._reports[-1].checkpoint_id == report.checkpoint_id:
+            last = self._reports[-1] if len(self._reports) > 1 else None
+            if isinstance(last, CheckpointReport) and last.checkpoint_id == report.checkpoint_id:
                 self._reports[-1] = report
             else:
                 self._reports.append(report)
             if len(self._reports) > REPORTS_MAX:
                 self._forget_oldest()
+        self._wake.set()
+
+    def follow(self, following: Following) -> None:
+        """Sends later messages for the next attempt.
+
+        Reports that wait are sent before, for the attempt before. The status already has the next attempt's number.
+        """
+        with self._lock:
+            self._reports.append(following)
         self._wake.set()
 
     @property
@@ -166,6 +193,8 @@ class Reporter:
         try:
             all_sent = self._send_reports()
             heartbeat = self._status.heartbeat()
+            if not self._speaks_for(heartbeat):
+                return False
             if not all_sent:  # a command's result comes after the report of its savepoint
                 heartbeat = heartbeat.model_copy(update={"results": []})
             response = self._channel.heartbeat(heartbeat)
@@ -182,10 +211,20 @@ class Reporter:
         if response.settings is not None:
             self._on_settings(response.settings)
         for command in response.commands:
+            if command.is_withdrawn:
+                self._on_withdrawal(command.id)
             if command.id not in self._seen:
                 self._seen.add(command.id)
                 self._on_command(command)
         return all_sent and not self._status.heartbeat().results
+
+    def _speaks_for(self, heartbeat: Heartbeat) -> bool:
+        """Returns whether the channel speaks for the heartbeat's attempt.
+
+        Reports of the attempt before are sent first.
+        """
+        self._speaks_as = self._speaks_as or heartbeat.attempt
+        return heartbeat.attempt in {None, self._speaks_as}
 
     def _send_reports(self) -> bool:
         """Sends waiting reports for a limited time; returns whether all are sent.
@@ -194,20 +233,30 @@ class Reporter:
         """
         until = time.monotonic() + REPORTS_SECONDS
         while self._reports and time.monotonic() < until:
-            self._send_first_report()
+            self._send_first()
         if self._reports:
             self._wake.set()
         return not self._reports
 
     def _forget_oldest(self) -> None:
         for place in range(1, len(self._reports)):
-            if not self._reports[place].is_savepoint:
-                logger.warning("the report of checkpoint %d is dropped", self._reports[place].checkpoint_id)
+            report = self._reports[place]
+            if isinstance(report, CheckpointReport) and not report.is_savepoint:
+                logger.warning("the report of checkpoint %d is dropped", report.checkpoint_id)
                 del self._reports[place]
                 return
 
-    def _send_first_report(self) -> None:
-        report = self._reports[0]
+    def _send_first(self) -> None:
+        first = self._reports[0]
+        if isinstance(first, Following):
+            self._channel.speak_as(first.job_id, first.attempt, first.token)
+            self._speaks_as = first.attempt
+        else:
+            self._send_report(first)
+        with self._lock:
+            self._reports.popleft()
+
+    def _send_report(self, report: CheckpointReport) -> None:
         try:
             self._channel.report_checkpoint(report)
         except AttemptUnknownError:  # the job's own control plane may answer later
@@ -215,8 +264,6 @@ class Reporter:
         except ControlRefusedError:
             # The control plane would refuse the report again, and the reports after it would wait.
             logger.exception("the report of checkpoint %d was refused", report.checkpoint_id)
-        with self._lock:
-            self._reports.popleft()
 
     def _log_sparsely(self, error: ControlError) -> None:
         now = time.monotonic()

@@ -20,6 +20,7 @@ from keyscale.state.doors.commits import (
     ClaimMode,
     CommitLog,
     FencedError,
+    ResumePoint,
     check_claim,
     own_copy,
     take_claim,
@@ -39,10 +40,11 @@ if TYPE_CHECKING:
 
     from keyscale.identifiers import OperatorUid
     from keyscale.state.doors.catalogue import Manifest
-    from keyscale.state.doors.commits import OperatorDeclaration, ResumePoint
+    from keyscale.state.doors.commits import OperatorDeclaration
     from keyscale.state.doors.objects import ObjectStore
 
     from ...protocol.messages import Assignment
+    from ..batch.committed_state import CommittedState
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +134,58 @@ def open_attempt(
         claims and again.manifest == manifest,
         log.opened_at_ms,
     )
+
+
+def open_next_attempt(
+    before: OpenAttempt,
+    assignment: Assignment,
+    operators: Mapping[OperatorUid, OperatorDeclaration],
+    committed: CommittedState,
+    manifest: Manifest | None,
+) -> OpenAttempt:
+    """Opens the attempt that follows in the same process, between two batches.
+
+    Its state is the state in memory, so that it reads neither log nor manifests.
+
+    Args:
+        before: The running attempt.
+        assignment: The next attempt, which differs in the parallelism.
+        operators: The declarations of the job's operators.
+        committed: The state after the last batch, which is published.
+        manifest: The newest checkpoint of the running attempt, or the checkpoint that it was restored from.
+
+    Raises:
+        FencedError: Another attempt has been opened.
+        StoreUnavailableError: The store did not answer in time. The attempt may be open, so the run must end.
+    """
+    attempt, hash_id = Attempt(assignment.attempt), HashId(assignment.spec.hash_id)
+    before.journal.append(
+        AttemptOpened(
+            attempt=attempt,
+            parallelism=assignment.spec.parallelism,
+            max_parallelism=assignment.spec.max_parallelism,
+            hash_id=hash_id,
+            restored_from=manifest.path if manifest else None,
+            opened_at_ms=now_ms(),
+            operators=dict(operators),
+            counters=committed.counters,
+        )
+    )
+    resume = ResumePoint(
+        batch_id=committed.batch_id,
+        planned=None,
+        positions={},
+        operators={},
+        next_position=before.journal.last_position + 1,
+        attempt=attempt,
+        sinks=committed.sinks,
+        max_parallelism=assignment.spec.max_parallelism,
+        hash_id=hash_id,
+        time=committed.time,
+        counters=committed.counters,
+        rewinds=committed.rewinds,
+    )
+    return replace(before, attempt=attempt, resume=resume, manifest=manifest, positions=committed.positions)
 
 
 def _tell(opened: AttemptOpened) -> None:

@@ -144,6 +144,14 @@ class BatchLoop:
         files = self._positions  # first: later files may lack the offsets of an earlier batch
         return Reached(files, self._committed.spark_batch_id)
 
+    @property
+    def committed(self) -> CommittedState:
+        """The state after the last batch.
+
+        The next batch replaces it at any moment.
+        """
+        return self._committed
+
     def refuse(self) -> None:
         """Prevents further batches.
 

@@ -96,6 +96,7 @@ class Coordinator:
             checkpoint needs.
         nudge: Sends the status to the control plane at once.
         follow_settings: Called periodically, between checkpoints, to apply changed settings.
+        rescale: Carries out a live rescale.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Coordinator:
         run_retention: Callable[[], None],
         nudge: Callable[[], None],
         follow_settings: Callable[[], None] = lambda: None,
+        rescale: Callable[[Command], None] = lambda _: None,
     ) -> None:
         self._checkpoints = checkpoints
         self._loop = loop
@@ -123,6 +125,7 @@ class Coordinator:
         self._run_retention = run_retention
         self._nudge = nudge
         self._follow_settings = follow_settings
+        self._rescale = rescale
         self._commands = commands
         self._schedule = CheckpointSchedule(started_at=time.monotonic())
         self._fence_checked_at = time.monotonic()
@@ -209,8 +212,13 @@ class Coordinator:
 
     def _execute_command(self, command: Command) -> None:
         try:
+            if command.kind is CommandKind.RESCALE:
+                self._rescale(command)  # the next attempt answers
+                return
             result = self._result_of(command)
         except Exception as failure:
+            if self._outcome_box.outcome is not None and command.kind is CommandKind.RESCALE:
+                return  # the run has ended; an answer would say that nothing was appended
             error = typed_failure(failure)
             logger.warning("command %s failed: %s: %s", command.kind, error.code, error, exc_info=True)
             if self._status.state is DriverState.STOPPING:
@@ -241,8 +249,8 @@ class Coordinator:
                 return self._savepoint(command)
             case CommandKind.STOP_WITH_SAVEPOINT:
                 return self._stop_with_savepoint(command)
-            case CommandKind.CANCEL:
-                raise AssertionError("JobRun executes cancellations, which do not wait here")
+            case CommandKind.CANCEL | CommandKind.RESCALE:
+                raise AssertionError("a cancellation does not wait here, and a rescale takes no snapshot")
 
     def _checkpoint(self) -> CompletedSnapshot:
         self._schedule = self._schedule.triggered(time.monotonic())

@@ -9,7 +9,8 @@ import contextlib
 import logging
 import pickle
 import re
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -21,30 +22,35 @@ from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.doors.commits import OperatorDeclaration, RetentionPolicy
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
+from keyscale.state.doors.subtasks import merge_schemas
 from keyscale.state.doors.values import HashId, KeyGroupRange
 from keyscale.syncpoint import reach
-from keyscale.vocabulary import DriverState
+from keyscale.vocabulary import DriverState, RescalePhase
 
 from ...errors import SinkUnavailableError
+from ...protocol.messages import CommandResult
 from ...spark_internals.affinity import Anchor
 from ...spark_internals.executor_times import executor_times
 from ...spark_internals.idle_queries import IdleQueries
+from ...spark_internals.task_slots import parallelism_of_slots, split_sources_for
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
 from ..batch.processing_clock import ProcessingClock, beginning_ms
 from ..batch.runner import BatchRunner, RunInfo, subtask_specs
 from ..batch.shipment import Shipment
 from ..batch.source_order import DeclaredSource, order_of, recorded_order
+from ..control.reporter import Following
 from ..errors import SparkLostError
 from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
 from ..retries import Retries
-from .attempt import fall_back, open_attempt, reopen_attempt
+from .attempt import fall_back, open_attempt, open_next_attempt, reopen_attempt
 from .backlog import Backlog, Reached
 from .batch_loop import BatchLoop
 from .checkpoints import Checkpoints, SnapshotContext
 from .coordinator import Coordinator
 from .garbage_watch import GarbageWatch
 from .job_query import JobQuery
+from .live_rescale import LiveRescale
 from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
 from .run_outcome import RunOutcome
@@ -53,17 +59,17 @@ from .timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from keyscale.state.doors.catalogue import Manifest
     from keyscale.state.doors.commits import ResumePoint
     from keyscale.state.doors.objects import ObjectStore
 
     from ...graph.topology import Topology
-    from ...protocol.messages import Assignment, Command
+    from ...protocol.messages import Assignment, Command, Failure
     from ...protocol.specification import CheckpointSettings
     from ..control.driver_status import DriverStatus
     from ..control.followed_settings import FollowedSettings
@@ -94,6 +100,10 @@ class RunContext:
         reporter: Sends checkpoint reports.
         work_dir: A directory for this process alone.
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
+        token: The attempt's token, if the driver has to speak with another one than at its start.
+        rescaled_by: The command of the live rescale that the attempt comes from, if any.
+        failure: Why the driver goes back to the parallelism before that live rescale, if it does.
+        withdrawn: Ids of commands that the control plane has withdrawn.
     """
 
     spark: SparkSession
@@ -106,23 +116,56 @@ class RunContext:
     reporter: Reporter
     work_dir: Path
     local_root: Path
+    token: str | None = None
+    rescaled_by: Command | None = None
+    failure: Failure | None = None
+    withdrawn: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """What an execution has before its attempt is opened.
+
+    Attributes:
+        anchor: The subtasks' rows.
+        shipment: The parts of the run that are shipped once.
+        sources: The job's sources.
+        runner: Runs the batches.
+        frame: The frame of the query.
+    """
+
+    anchor: Anchor
+    shipment: Shipment
+    sources: JobSources
+    runner: BatchRunner
+    frame: DataFrame
 
 
 class Execution:
-    """One topology in one attempt.
+    """One topology in one attempt: everything of an attempt in the driver.
+
+    A live rescale replaces it as a whole.
 
     Args:
         context: The driver's objects.
         topology: The job.
-        after: A failed execution in this process of the same attempt, if any.
+        after: The execution before in this process, of the same attempt or of the attempt before, if any.
+
+    Attributes:
+        successor: The execution of the next attempt, once a live rescale has opened it.
     """
 
     def __init__(self, context: RunContext, topology: Topology, after: Execution | None = None) -> None:
         self._context = context
+        self.successor: Execution | None = None
         self._topology = topology
         self._after = after
         self._number: int = 0 if after is None else after._number + 1
         self._opened: OpenAttempt | None = None
+        self._prepared: Preparation | None = None
+        self._taken_over: CommittedState | None = None
+        self._held_since: float | None = None
+        self._is_verified = self._is_uncertain = False
         self._clock: ProcessingClock | None = None if after is None else after._clock
         self._anchor: Anchor | None = None
         self._checkpoints: Checkpoints | None = None
@@ -147,9 +190,108 @@ class Execution:
         self._places = SubtaskPlaces(specs, assignment.store_url, str(context.local_root))
 
     @property
+    def context(self) -> RunContext:
+        return self._context
+
+    @property
     def has_opened(self) -> bool:
         """Whether the attempt's fence stands, so that another execution can continue it."""
-        return self._opened is not None
+        return self._opened is not None and not self._is_uncertain
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether a live rescale still waits for the attempt's first batch."""
+        return self._taken_over is not None and not self._is_verified
+
+    def ends_uncertain(self) -> None:
+        """Prevents another execution of the attempt in this process.
+
+        The attempt may not know its last entry in the commit log.
+        """
+        self._is_uncertain = True
+
+    def following(self, context: RunContext) -> Execution:
+        """Returns the execution of the next attempt.
+
+        It can be prepared beside the batches of this attempt.
+        """
+        return Execution(context, self._topology, self)
+
+    def prepare(self, committed: CommittedState) -> None:
+        """Builds the stores of all subtasks.
+
+        Batches of the attempt before may run. A repeated call brings the stores forward.
+
+        Args:
+            committed: A committed state of the attempt before.
+        """
+        prepared = self._preparation(committed)
+        ahead = committed.divided(self._places.specs, committed.log_position)
+        if not ahead.is_empty:
+            self._restore_stores(prepared.anchor, prepared.shipment, ahead, is_ahead=True)
+
+    def rehearse(self) -> None:
+        """Rehearses Spark's part of a batch."""
+        if self._prepared is not None:
+            self._prepared.runner.rehearse()
+
+    def take_over(self, committed: CommittedState, manifest: Manifest | None, held_since: float) -> None:
+        """Opens this attempt in the commit log, between two batches.
+
+        Args:
+            committed: The state after the last batch of the attempt before.
+            manifest: The newest checkpoint of the attempt before.
+            held_since: When batches began to wait, by `time.monotonic`.
+
+        Raises:
+            FencedError: Another attempt has been opened.
+            StoreUnavailableError: The store did not answer; the attempt may be open.
+        """
+        before = self._after
+        assert before is not None  # noqa: S101 - as `following` has made it
+        assert before._opened is not None  # noqa: S101 - it runs batches
+        divided = committed.divided(self._places.specs, before._opened.journal.last_position + 1)
+        opened = open_next_attempt(before._opened, self._context.assignment, self._operators, committed, manifest)
+        self._taken_over = divided
+        self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
+        self._held_since = held_since
+        self._announce()
+
+    def release(self) -> None:
+        """Releases what was prepared for an attempt that is not opened."""
+        if self._prepared is not None and self._opened is None:
+            self._prepared.anchor.release()
+            self._prepared.shipment.release()
+            self._prepared = None
+
+    def _preparation(self, committed: CommittedState) -> Preparation:
+        if self._prepared is None:
+            context = self._context
+            before = self._after
+            assert before is not None  # noqa: S101 - as `following` has made it
+            self._places = with_histories(self._places, before._places, committed)
+            sources = self._sources_of(committed.positions)
+            anchor = self._anchor = Anchor.create(context.spark, self._info.parallelism)
+            shipment = Shipment(context.spark.sparkContext, self._topology)
+            runner = self._runner(anchor, shipment, sources)
+            self._prepared = Preparation(anchor, shipment, sources, runner, runner.of_query(sources.stream()))
+        return self._prepared
+
+    def _announce(self) -> None:
+        """Makes the driver speak for this attempt."""
+        context = self._context
+        assignment = context.assignment
+        if not context.status.begins(assignment.attempt):
+            return
+        if context.token is not None:
+            context.settings.assigned(assignment)
+            context.reporter.follow(Following(assignment.job_id, assignment.attempt, context.token))
+        if context.failure is not None and context.rescaled_by is not None:
+            context.status.rescale_failed(context.failure)
+            context.status.answer(
+                CommandResult(command_id=context.rescaled_by.id, status="FAILED", failure=context.failure)
+            )
+        context.reporter.nudge()
 
     def run(self) -> None:
         """Runs until a thread sets the run's outcome.
@@ -159,7 +301,8 @@ class Execution:
         Raises:
             KeyscaleError: The attempt could not begin.
         """
-        shipment = Shipment(self._context.spark.sparkContext, self._topology)
+        prepared = self._prepared
+        shipment = Shipment(self._context.spark.sparkContext, self._topology) if prepared is None else prepared.shipment
         try:
             self._run(shipment)
         finally:
@@ -175,7 +318,10 @@ class Execution:
             opened.resume.batch_id,
             opened.manifest.path if opened.manifest else "nothing",
         )
-        anchor = self._anchor = Anchor.create(context.spark, self._info.parallelism)
+        prepared = self._prepared
+        anchor = self._anchor = (
+            Anchor.create(context.spark, self._info.parallelism) if prepared is None else prepared.anchor
+        )
         backlog = self._backlog(opened)
         backlog.start()
         try:
@@ -185,24 +331,19 @@ class Execution:
 
     def _run_batches(self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, backlog: Backlog) -> None:
         context = self._context
-        opened, committed, runner = self._resumed(opened, anchor, shipment)
-        sources = self._sources_of(opened)
-        loop = BatchLoop(
-            runner.of_query(sources.stream()),
-            runner,
-            opened,
-            committed,
-            directory=context.work_dir / positions_name(opened.attempt, self._number),
-            status=context.status,
-            on_failure=lambda failure: context.outcome_box.give(RunOutcome.by(failure)),
-            positions=sources.positions(opened.positions),
-            batch_interval_ms=self._batch_interval_ms(),
-        )
+        opened, loop = self._begun(opened, anchor, shipment)
         backlog.follow(loop.reached)
         with contextlib.closing(
             IdleQueries(context.spark)
         ) as idle:  # before the query, which may find no input at its first poll
+            split_sources_for(context.spark, self._info.parallelism)
             query = JobQuery(loop.start)
+            context.status.has_slots(parallelism_of_slots(context.spark))
+            if self._held_since is not None:
+                if self._after is not None and self._after._anchor is not None:
+                    self._after._anchor.release()
+                held_ms = round(1000 * (time.monotonic() - self._held_since))
+                context.status.rescale_reaches(RescalePhase.VERIFY, switched_at_ms=now_ms(), held_ms=held_ms)
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
             coordinator = self._coordinator(opened, anchor, shipment, loop, query)
@@ -212,7 +353,8 @@ class Execution:
             timekeeper = Timekeeper(loop, lambda: context.status.has_looked_for_input)
             if any(node.logic.uses_timers for node in self._topology.operators):
                 timekeeper.start()
-            progress = ProgressWatch(query, idle, [node.uid for node in sources.nodes], context.status)
+            source_uids = [node.uid for node in self._sources_of(opened.positions).nodes]
+            progress = ProgressWatch(query, idle, source_uids, context.status)
             garbage = GarbageWatch(partial(executor_times, context.spark), context.status)
             try:
                 self._wait_for_end(query, progress, garbage)
@@ -221,14 +363,42 @@ class Execution:
                 watch.end()
                 self._go_down(loop, query, coordinator)
 
+    def _begun(self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment) -> tuple[OpenAttempt, BatchLoop]:
+        """Returns the loop of the batches, which begins with its query.
+
+        The state is restored, unless a live rescale has prepared it.
+        """
+        context, prepared, taken_over = self._context, self._prepared, self._taken_over
+        if prepared is not None and taken_over is not None:
+            committed, runner, frame = taken_over, prepared.runner, prepared.frame
+            self._take_sinks_over(runner, committed, opened.manifest)
+            context.status.restored(now_ms(), committed.counters)
+        else:
+            opened, committed, runner = self._resumed(opened, anchor, shipment)
+            frame = runner.of_query(self._sources_of(opened.positions).stream())
+        loop = BatchLoop(
+            frame,
+            runner,
+            opened,
+            committed,
+            directory=context.work_dir / positions_name(opened.attempt, self._number),
+            status=context.status,
+            on_failure=lambda failure: context.outcome_box.give(RunOutcome.by(failure)),
+            positions=self._sources_of(opened.positions).positions(opened.positions),
+            batch_interval_ms=self._batch_interval_ms(),
+        )
+        return opened, loop
+
     def _backlog(self, opened: OpenAttempt) -> Backlog:
         """Returns the count of waiting records, from the restored positions on."""
         resume = opened.resume
         reached = Reached(opened.positions, resume.batch_id - resume.time.time_batches)
-        return Backlog(self._sources_of(opened).counting(), reached, self._context.status)
+        return Backlog(self._sources_of(opened.positions).counting(), reached, self._context.status)
 
     def _open(self) -> OpenAttempt:
         context, after = self._context, self._after
+        if self._opened is not None:  # a live rescale has opened it
+            return self._opened
         if after is None or after._opened is None:
             sinks = [node.uid for node in self._topology.sinks]
             opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources, sinks)
@@ -241,6 +411,7 @@ class Execution:
             opened = self._retries.run(lambda: reopen_attempt(context.store, context.assignment, before))
             reach("run.reopened")
         self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
+        self._announce()
         return self._opened
 
     def _resumed(
@@ -256,22 +427,8 @@ class Execution:
             committed = CommittedState.resumed(
                 opened.resume, self._places.specs, opened.positions, opened.journal.last_position
             )
-            sources = self._sources_of(opened)
-            runner = BatchRunner(
-                context.spark,
-                self._topology,
-                self._info,
-                anchor,
-                self._places.specs,
-                sources=sources,
-                shipment=shipment,
-                sink_retries=self._sink_retries,
-                on_outage=context.status.sink_waited_for,
-                clock=self._clock,
-            )
-            runner.take_over(committed.batch_id, committed.rewinds)
-            runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
-            runner.recover(committed.batch_id, committed.rewinds, self._forked_from(opened.manifest))
+            runner = self._runner(anchor, shipment, self._sources_of(opened.positions))
+            self._take_sinks_over(runner, committed, opened.manifest)
             try:
                 self._restore(anchor, shipment, committed)
             except (ObjectCorruptError, ObjectNotFoundError):
@@ -281,6 +438,27 @@ class Execution:
                 opened = fall_back(context.store, context.assignment, opened)
             else:
                 return opened, committed, runner
+
+    def _runner(self, anchor: Anchor, shipment: Shipment, sources: JobSources) -> BatchRunner:
+        context = self._context
+        return BatchRunner(
+            context.spark,
+            self._topology,
+            self._info,
+            anchor,
+            self._places.specs,
+            sources=sources,
+            shipment=shipment,
+            sink_retries=self._sink_retries,
+            on_outage=context.status.sink_waited_for,
+            clock=self._clock,
+        )
+
+    def _take_sinks_over(self, runner: BatchRunner, committed: CommittedState, manifest: Manifest | None) -> None:
+        """Fences earlier attempts in the sinks, and publishes what is committed."""
+        runner.take_over(committed.batch_id, committed.rewinds)
+        runner.publish({OperatorUid(uid): token for uid, token in committed.sinks.items()})
+        runner.recover(committed.batch_id, committed.rewinds, self._forked_from(manifest))
 
     def _forked_from(self, manifest: Manifest | None) -> JobId | None:
         if manifest is None:
@@ -296,9 +474,9 @@ class Execution:
     def _source_uids(self) -> list[OperatorUid]:
         return [node.uid for node in self._topology.sources]
 
-    def _sources_of(self, opened: OpenAttempt) -> JobSources:
+    def _sources_of(self, positions: Mapping[str, str]) -> JobSources:
         """Returns the sources in the order of the recorded positions."""
-        order = order_of(self._source_uids, recorded_order(opened.positions))
+        order = order_of(self._source_uids, recorded_order(positions))
         return JobSources.ordered(self._topology.sources, order)
 
     def _restore(self, anchor: Anchor, shipment: Shipment, committed: CommittedState) -> None:
@@ -307,13 +485,18 @@ class Execution:
         A job without state starts immediately: its first batch creates the stores, as on a new executor.
         """
         if not committed.is_empty:
-            task = RestoreSubtasks(self._places, shipment.starts(committed))
-            results = run_per_subtask(self._context.spark, anchor, "restore", task)
-            restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
-            check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
+            self._restore_stores(anchor, shipment, committed)
         self._context.status.restored(now_ms(), committed.counters)
         logger.info("all state is restored")
         reach("run.restored")
+
+    def _restore_stores(
+        self, anchor: Anchor, shipment: Shipment, committed: CommittedState, *, is_ahead: bool = False
+    ) -> None:
+        task = RestoreSubtasks(self._places, shipment.starts(committed), is_ahead)
+        results = run_per_subtask(self._context.spark, anchor, "prepare" if is_ahead else "restore", task)
+        restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
+        check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
 
     def _coordinator(
         self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, loop: BatchLoop, query: JobQuery
@@ -393,6 +576,7 @@ class Execution:
             run_retention=run_retention,
             nudge=context.reporter.nudge,
             follow_settings=follow_settings,
+            rescale=lambda command: LiveRescale(self, loop, checkpoints, command).run(),
         )
 
     def _batch_interval_ms(self) -> int:
@@ -406,12 +590,27 @@ class Execution:
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             progress.look()
             garbage.look()
+            self._verify()
             if query.ended_by_itself:
                 failure = query.current.exception()
                 # A failed batch has set its own, better reason before the query ends.
                 outcome_box.give(RunOutcome.by(failure or SparkLostError("the streaming query ended by itself")))
         with contextlib.suppress(Exception):  # Spark may be gone
             progress.look_a_last_time()
+
+    def _verify(self) -> None:
+        """Answers a live rescale once the attempt works.
+
+        It has committed a batch, or has found no input.
+        """
+        command, status = self._context.rescaled_by, self._context.status
+        if not self.is_unverified or command is None or not (status.commits or status.has_looked_for_input):
+            return
+        self._is_verified = True
+        status.rescale_verified()
+        status.answer(CommandResult(command_id=command.id, status="COMPLETED"))
+        self._context.reporter.nudge()
+        logger.info("the job runs at parallelism %d", self._info.parallelism)
 
     def _go_down(self, loop: BatchLoop, query: JobQuery, coordinator: Coordinator) -> None:
         """Ends between two batches, never in a commit.
@@ -473,6 +672,18 @@ def with_schemas(places: SubtaskPlaces, resume: ResumePoint) -> SubtaskPlaces:
         if uid in resume.operators
         else subtasks
         for uid, subtasks in places.specs.items()
+    }
+    return replace(places, specs=specs)
+
+
+def with_histories(places: SubtaskPlaces, before: SubtaskPlaces, committed: CommittedState) -> SubtaskPlaces:
+    """Gives every subtask the schema of its operator's state."""
+    schemas = {
+        uid: merge_schemas([before.specs[uid][0].schema, history.schema])
+        for uid, history in committed.histories().items()
+    }
+    specs = {
+        uid: tuple(replace(spec, schema=schemas[uid]) for spec in subtasks) for uid, subtasks in places.specs.items()
     }
     return replace(places, specs=specs)
 

@@ -24,6 +24,7 @@ from ..preparation.artifact import Artifact, require_libraries
 from ..preparation.warm_up import start_workers
 from ..retries import Retries
 from .execution import Execution, RunContext
+from .live_rescale import return_context
 from .restarts import Restarts, is_session_good
 from .run_outcome import RunOutcome, RunOutcomeBox, log_failure
 from .target_check import TargetCheck
@@ -96,7 +97,15 @@ class JobRun:
         self._outcome_box = RunOutcomeBox()
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._settings = FollowedSettings(assignment, self._status)
-        self._reporter = Reporter(channel, self._status, self._on_command, self._on_attempt_over, self._settings.follow)
+        self._withdrawn: set[str] = set()
+        self._reporter = Reporter(
+            channel,
+            self._status,
+            self._on_command,
+            self._on_attempt_over,
+            self._settings.follow,
+            on_withdrawal=self._withdrawn.add,
+        )
         self._topology_given = False
 
     def run(self) -> DriverState:
@@ -201,6 +210,7 @@ class JobRun:
             reporter=self._reporter,
             work_dir=self._work_dir,
             local_root=self._local_root,
+            withdrawn=self._withdrawn,
         )
         settings = self._settings
         restarts = Restarts(
@@ -210,22 +220,35 @@ class JobRun:
         self._execute(context, topology, restarts)
 
     def _execute(self, context: RunContext, topology: Topology, restarts: Restarts) -> None:
-        """Executes the job, with restarts, until it ends.
+        """Executes the job, with restarts and live rescales, until it ends.
 
         The restart strategy limits the restarts.
         """
-        execution: Execution | None = None
-        while True:
-            execution = Execution(context, topology, execution)
+        execution: Execution | None = Execution(context, topology)
+        while execution is not None:
             try:
                 execution.run()
             except Exception as failure:  # noqa: BLE001 - any exception fails the run
                 self._outcome_box.give(RunOutcome.by(failure))
-            failed = self._outcome_box.outcome is not None and self._outcome_box.outcome.state is DriverState.FAILED
-            good = failed and execution.has_opened and is_session_good(self._spark)
-            if not good or not restarts.wait_to_restart(self._outcome_box):
-                return
+            execution = self._next_execution(execution, topology, restarts)
             forget_ends(self._commands)
+
+    def _next_execution(self, execution: Execution, topology: Topology, restarts: Restarts) -> Execution | None:
+        """Returns the execution that continues the job, if any."""
+        if execution.successor is not None:
+            return execution.successor if self._outcome_box.reopen() is None else None
+        outcome = self._outcome_box.outcome
+        failed = outcome is not None and outcome.state is DriverState.FAILED
+        if not failed or not execution.has_opened or not is_session_good(self._spark):
+            return None
+        back = return_context(execution.context) if execution.is_unverified else None
+        if back is not None and outcome is not None and outcome.error is not None:
+            log_failure("the first batch of a live rescale failed; the job goes back", outcome.error)
+            back = replace(back, failure=outcome.failure)
+            return Execution(back, topology) if self._outcome_box.reopen() is None else None
+        if not restarts.wait_to_restart(self._outcome_box):
+            return None
+        return Execution(execution.context, topology, execution)
 
     def _on_command(self, command: Command) -> None:
         if command.kind is CommandKind.CANCEL:

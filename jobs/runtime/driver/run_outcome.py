@@ -72,6 +72,10 @@ def log_failure(happened: str, error: KeyscaleError) -> None:
     logger.error("%s: %s", happened, described(error), exc_info=None if origin_of(error).user_traceback else error)
 
 
+HANDED_OVER = RunOutcome(DriverState.RUNNING)
+"""The run of an attempt ends, and the same driver runs the next attempt."""
+
+
 class RunOutcomeBox:
     """Takes the run's outcome from any thread.
 

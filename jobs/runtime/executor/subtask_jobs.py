@@ -24,7 +24,7 @@ from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
 from ...spark_internals.worker_processes import parent_of_workers
 from .background_work import BackgroundWork
-from .worker import object_store, warm_stores_for
+from .worker import object_store, warm_stores_ahead, warm_stores_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -52,16 +52,18 @@ class SubtaskPlaces:
     local_root: str
 
     def held(
-        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts
+        self, uid: OperatorUid, subtask: SubtaskIndex, starts: ShippedStarts, *, is_ahead: bool = False
     ) -> AbstractContextManager[SubtaskStore]:
         """Opens a subtask's state at a version.
 
-        This worker keeps it open for the next batch, which sets the clock.
+        This worker keeps it open for the next batch, which sets the clock. `is_ahead` says that the subtask's attempt
+        has not begun.
         """
         store, clock = object_store(self.store_url), BatchClock()
         spec, version = self.specs[uid][subtask], starts.versions[subtask]
         plan = starts.plan(subtask, store, spec.layout)
-        return warm_stores_for(subtask).held(spec, version, plan, Path(self.local_root), store, clock=clock)
+        warm = (warm_stores_ahead if is_ahead else warm_stores_for)(subtask)
+        return warm.held(spec, version, plan, Path(self.local_root), store, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,15 +107,22 @@ class StoredSubtask:
 
 @dataclass(frozen=True, slots=True)
 class RestoreSubtasks:
-    """Restores a subtask's state for all operators, before the first batch."""
+    """Restores a subtask's state for all operators, before the first batch.
+
+    Attributes:
+        places: The subtasks and their state.
+        starts: Their versions.
+        is_ahead: Whether the attempt before still runs its batches.
+    """
 
     places: SubtaskPlaces
     starts: Mapping[OperatorUid, ShippedStarts]
+    is_ahead: bool = False
 
     def __call__(self, subtask: SubtaskIndex) -> bytes:
         restored = []
         for uid, specs in self.places.specs.items():
-            with self.places.held(uid, subtask, self.starts[uid]):
+            with self.places.held(uid, subtask, self.starts[uid], is_ahead=self.is_ahead):
                 restored.append(RestoredSubtask(uid, specs[subtask].key_group_range))
         return pickle.dumps(restored)
 

@@ -165,6 +165,7 @@ class OperatorTask:
             store.abandon()
             raise
         warm.give_back(store)
+        warm.abandon_older(spec)
         report = TaskReport(
             run=self.run,
             uid=self.info.operator_uid,

@@ -35,6 +35,15 @@ def warm_stores_for(subtask: SubtaskIndex) -> WarmStores:
     return warm_stores()
 
 
+def warm_stores_ahead(subtask: SubtaskIndex) -> WarmStores:
+    """Returns the open stores for a subtask of the next attempt.
+
+    The home of the running attempt's subtask of the same index stays where it is.
+    """
+    socket_exchange().claim_free(subtask)
+    return warm_stores()
+
+
 def object_store(url: str) -> ObjectStore:
     """Returns this process's client of an object store.
 

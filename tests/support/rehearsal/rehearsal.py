@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import queue
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
@@ -29,32 +29,35 @@ from keyscale.jobs.graph.nodes import (
     UnionNode,
 )
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.jobs.protocol.messages import Command, ReservedAttempt
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.batch import runner
 from keyscale.jobs.runtime.batch.runner import BatchRunner
 from keyscale.jobs.runtime.batch.shipment import Shipment
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
-from keyscale.jobs.runtime.driver import execution
-from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
+from keyscale.jobs.runtime.driver import execution, live_rescale
 from keyscale.jobs.runtime.driver.execution import Execution, RunContext
+from keyscale.jobs.runtime.driver.live_rescale import LiveRescale
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
 from keyscale.jobs.runtime.executor.worker import warm_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.keys.hashing import hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_groups, subtask_for_key_group
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.vocabulary import CommandKind
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.rehearsal.rehearsed_sink import RehearsedSink
 from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedQuery, RehearsedSession, RehearsedSources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from keyscale.identifiers import OperatorUid
     from keyscale.jobs.graph.nodes import NodeId
     from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
     from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
     from keyscale.jobs.runtime.executor.task import OperatorTask
     from keyscale.state.documents.job_counters import JobCounters
@@ -140,6 +143,19 @@ def _of_output(wire: Sequence[pa.RecordBatch], place: int, schema: pa.Schema) ->
     ]
 
 
+class _Reporter:
+    """Reports to nobody."""
+
+    def report_checkpoint(self, _: object) -> None:
+        return
+
+    def follow(self, _: object) -> None:
+        return
+
+    def nudge(self) -> None:
+        return
+
+
 @dataclass(slots=True)
 class Rehearsal:
     """A job that is run, killed, restored and rescaled.
@@ -160,6 +176,7 @@ class Rehearsal:
     _query: RehearsedQuery = field(init=False)
     _loop: BatchLoop = field(init=False)
     _checkpoints: Checkpoints = field(init=False)
+    _execution: Execution = field(init=False)
 
     def __post_init__(self) -> None:
         nodes = [
@@ -167,6 +184,14 @@ class Rehearsal:
             for node in self.topology.nodes
         ]
         self.topology = replace(self.topology, nodes=tuple(nodes))
+
+    def _read(self, query: RehearsedQuery) -> Topology:
+        """Returns the job's graph, whose sources a query reads."""
+        nodes = [
+            replace(node, frame=cast("Any", query)) if isinstance(node, SourceNode) else node
+            for node in self.topology.nodes
+        ]
+        return replace(self.topology, nodes=tuple(nodes))
 
     def start(
         self,
@@ -208,34 +233,78 @@ class Rehearsal:
             settings=FollowedSettings(assignment, status),
             outcome_box=RunOutcomeBox(),
             commands=queue.SimpleQueue(),
-            reporter=cast("Any", SimpleNamespace(report_checkpoint=lambda _: None, nudge=lambda: None)),
+            reporter=cast(
+                "Any", SimpleNamespace(report_checkpoint=lambda _: None, nudge=lambda: None, follow=lambda _: None)
+            ),
             work_dir=self.directory / f"work-{self.attempt}",
             local_root=self.directory / local,
         )
-        with ExitStack() as stack:
-            for owner, name, part in parts_without_spark(self.transform):
-                stack.enter_context(patch.object(owner, name, part))
-            self._run(Execution(context, self.topology), context)
-
-    def _run(self, execution: Execution, context: RunContext) -> None:
-        """Begins an attempt as the execution does, up to its query."""
-        anchor = cast("Any", RehearsedAnchor(context.assignment.spec.parallelism))
-        shipment = Shipment(context.spark.sparkContext, self.topology)
-        opened, committed, runner = execution._resumed(execution._open(), anchor, shipment)
-        warm_stores().close()  # this process also played the dead one, whose files must stay as it left them
         self._query = RehearsedQuery(self.batches)
-        self._loop = BatchLoop(
-            cast("Any", self._query),
-            runner,
-            opened,
-            committed,
-            directory=context.work_dir / "positions",
-            status=context.status,
-            on_failure=lambda _: None,
-        )
+        with self._without_spark():
+            self._run(Execution(context, self._read(self._query)))
+
+    def _run(self, execution: Execution) -> None:
+        """Begins an attempt as the execution does, up to its query."""
+        context, prepared = execution.context, execution._prepared
+        opened = execution._open()
+        if prepared is None:
+            anchor = cast("Any", RehearsedAnchor(context.assignment.spec.parallelism))
+            shipment = Shipment(context.spark.sparkContext, self.topology)
+        else:
+            anchor, shipment = prepared.anchor, prepared.shipment
+        opened, self._loop = execution._begun(opened, anchor, shipment)
+        if prepared is None:
+            warm_stores().close()  # this process also played the dead one, whose files must stay as it left them
         self._loop.start()
         query = cast("Any", SimpleNamespace(read_on=lambda: None))
         self._checkpoints = execution._coordinator(opened, anchor, shipment, self._loop, query)._checkpoints
+        self._execution = execution
+
+    def rescale(
+        self, parallelism: int, *, meanwhile: int = 0, before_switch: Callable[[], None] = lambda: None
+    ) -> None:
+        """Rescales the job without a stop.
+
+        Args:
+            parallelism: Subtasks of the next attempt.
+            meanwhile: Batches that run between the preparation and the switch.
+            before_switch: Called when batches are held.
+        """
+        context = self._execution.context
+        assignment = context.assignment.model_copy(
+            update={
+                "attempt": self.attempt + 1,
+                "spec": context.assignment.spec.model_copy(update={"parallelism": parallelism}),
+            }
+        )
+        command = Command(
+            id="rescale",
+            kind=CommandKind.RESCALE,
+            next_attempt=ReservedAttempt(token="token", assignment=assignment),  # noqa: S106 - nobody asks for it
+        )
+        context.status.has_slots(MAX_PARALLELISM)
+        reach = live_rescale.reach
+
+        def run_meanwhile(moment: str) -> None:
+            if moment == "rescale.prepared":
+                self.run_batches(min(meanwhile, len(self.batches) - self._query.next_batch))
+            if moment == "rescale.held":
+                before_switch()
+            reach(moment)
+
+        with self._without_spark(), patch.object(live_rescale, "reach", run_meanwhile):
+            LiveRescale(self._execution, self._loop, self._checkpoints, command).run()
+            assert context.outcome_box.reopen() is None
+            assert self._execution.successor is not None
+            self.attempt += 1
+            self._run(self._execution.successor)
+
+    @contextmanager
+    def _without_spark(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, part in parts_without_spark(self.transform):
+                stack.enter_context(patch.object(owner, name, part))
+            yield
 
     @property
     def is_at_end(self) -> bool:

@@ -40,6 +40,8 @@ class RehearsedAccumulator:
 class RehearsedContext:
     """A SparkContext's broadcast variables, and its labels and tags, which nobody reads here."""
 
+    master = "rehearsed"
+
     def accumulator(self, value: list[Any], _: object) -> RehearsedAccumulator:
         return RehearsedAccumulator(value)
 

@@ -228,3 +228,14 @@ def test_no_part_of_a_token_without_a_salt_is_told_to_a_program_that_has_proved_
             control.heartbeat(BEAT)
         control.close()
     assert set(stranger.asked) == {"/driver/proof"}
+
+
+def test_later_messages_carry_the_token_of_the_next_attempt(server: StandInServer, control: HttpControl) -> None:
+    control.heartbeat(BEAT)
+    server.key = token_sha256("salt.next")
+    control.speak_as("job", 2, "salt.next")
+    control.heartbeat(BEAT)
+    beats = [request for request in server.requests if request[1] == "/driver/heartbeat"]
+    assert [authorization for _, _, authorization, _ in beats] == ["Bearer salt.secret", "Bearer salt.next"]
+    proofs = [path for _, path, _, _ in server.requests if path.startswith("/driver/proof")]
+    assert len(proofs) == 2, "the control plane proves that it knows the next attempt, too"

@@ -22,7 +22,7 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.runtime.control import reporter
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
-from keyscale.jobs.runtime.control.reporter import Reporter
+from keyscale.jobs.runtime.control.reporter import Following, Reporter
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
     AttemptUnknownError,
@@ -49,6 +49,7 @@ class ScriptedControl:
         self.failure: Exception | None = None
         self.report_failure: Exception | None = None
         self.refusals = 0
+        self.spoken_as: list[tuple[str, int, str]] = []
         self.can_call = False
         self.call_failure: Exception | None = None
         self.waits: list[tuple[int, float]] = []
@@ -76,6 +77,9 @@ class ScriptedControl:
             return False
         self.is_wanted.clear()
         return True
+
+    def speak_as(self, job_id: str, attempt: int, token: str) -> None:
+        self.spoken_as.append((job_id, attempt, token))
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         if self.failure or self.report_failure:
@@ -238,6 +242,49 @@ def test_reports_wait_while_the_control_plane_does_not_answer_and_arrive_in_orde
     wait_until(lambda: len(running.control.reports) == 3, what="the reports")
     wait_until(lambda: not running.reporter.has_unsent_reports, what="the end of the waiting")
     assert [sent.checkpoint_id for sent in running.control.reports] == [0, 1, 2]
+
+
+def test_the_driver_speaks_for_its_next_attempt_after_all_reports_of_the_one_before() -> None:
+    made = Running()
+    control, sender = made.control, made.reporter
+    made.status.begins(1)
+    assert sender._exchange()
+    sender.report_checkpoint(report(1))
+    made.status.begins(2)
+    control.report_failure = ControlUnreachableError("away")
+    sender.follow(Following("job", 2, "token"))
+    sender.report_checkpoint(report(2))
+    assert not sender._exchange()
+    assert ([beat.attempt for beat in control.heartbeats], control.spoken_as) == ([1], [])
+    control.report_failure = None
+    assert sender._exchange()
+    assert [sent.checkpoint_id for sent in control.reports] == [1, 2]
+    assert ([beat.attempt for beat in control.heartbeats], control.spoken_as) == ([1, 2], [("job", 2, "token")])
+
+
+def test_a_heartbeat_of_the_next_attempt_waits_until_the_driver_may_speak_for_it() -> None:
+    made = Running()
+    made.status.begins(1)
+    assert made.reporter._exchange()
+    made.status.begins(2)
+    assert not made.reporter._exchange()
+    made.reporter.follow(Following("job", 2, "token"))
+    assert made.reporter._exchange()
+    assert [beat.attempt for beat in made.control.heartbeats] == [1, 2]
+
+
+def test_a_command_that_is_withdrawn_is_told_each_time_and_executed_once() -> None:
+    made, withdrawn = Running(), list[str]()
+    made.reporter = Reporter(
+        made.control, made.status, made.commands.append, made.over.append, on_withdrawal=withdrawn.append
+    )
+    command = Command(id="c1", kind=CommandKind.RESCALE)
+    made.control.commands = [command]
+    made.reporter._exchange()
+    assert withdrawn == []
+    made.control.commands = [command.model_copy(update={"is_withdrawn": True})]
+    made.reporter._exchange()
+    assert (withdrawn, made.commands) == (["c1"], [command])
 
 
 def test_a_refused_report_does_not_delay_those_after_it(running: Running) -> None:

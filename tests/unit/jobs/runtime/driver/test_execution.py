@@ -585,6 +585,8 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
         "StoreWatch": lambda *_: notes.of("watch", "start", "end"),
         "Timekeeper": lambda *_: notes.of("timekeeper", "start", "end"),
         "ProgressWatch": lambda *_: None,
+        "parallelism_of_slots": lambda _: 7,
+        "split_sources_for": lambda _, parallelism: notes.append(f"split for {parallelism}"),
     }
     for name, part in parts.items():
         monkeypatch.setattr(execution, name, part)
@@ -604,6 +606,7 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
     assert notes == [
         "backlog.start",
         "backlog.follow reached",
+        "split for 2",
         "coordinator.start",
         "watch.start",
         *(["timekeeper.start"] if has_timers else []),

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
 from keyscale.jobs.errors import SinkForbiddenError
-from keyscale.jobs.protocol.messages import Assignment, Command, FailureHistory, LibraryFile, LiveSettings
+from keyscale.jobs.protocol.messages import (
+    Assignment,
+    Command,
+    FailureHistory,
+    LibraryFile,
+    LiveSettings,
+    ReservedAttempt,
+)
 from keyscale.jobs.protocol.specification import FixedDelayRestart, JobSpec, NoRestart, SecretReference
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
-from keyscale.jobs.runtime.driver.run_outcome import RunOutcome
+from keyscale.jobs.runtime.driver.run_outcome import HANDED_OVER, RunOutcome
 from keyscale.jobs.runtime.errors import AttemptOverError, JobNotDeclaredError, LibrariesMissingError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.vocabulary import CommandKind, DriverState
@@ -44,17 +53,26 @@ class Executions:
 
     def __init__(self, run: JobRun, *ends: RunOutcome | Exception, opens: bool = True) -> None:
         self.after: list[Any] = []
+        self.contexts: list[Any] = []
+        self.is_unverified = False
         self._run, self._ends, self._opens = run, list(ends), opens
 
-    def __call__(self, context: Any, topology: Any, after: Any) -> Any:
+    def __call__(self, context: Any, topology: Any, after: Any = None) -> Any:
         assert context.assignment.job_id == "job"
         assert (context.work_dir.name, context.local_root.name) == ("work", "state")
         assert topology == "topology"
         self.after.append(after)
-        return SimpleNamespace(run=self._end, has_opened=self._opens)
+        self.contexts.append(context)
+        made: Any = SimpleNamespace(
+            has_opened=self._opens, context=context, successor=None, is_unverified=self.is_unverified
+        )
+        made.run = lambda: self._end(made)
+        return made
 
-    def _end(self) -> None:
+    def _end(self, execution: Any) -> None:
         end = self._ends.pop(0)
+        if end is HANDED_OVER:
+            execution.successor = self(rescaled(execution.context), "topology", execution)
         if isinstance(end, Exception):
             raise end
         self._run._outcome_box.give(end)
@@ -86,6 +104,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobRun:
     return JobRun(
         cast("Any", Spark()), cast("Any", "channel"), assignment, work_dir, local_root, libraries=frozenset({"1", "2"})
     )
+
+
+def rescaled(context: Any) -> Any:
+    """Returns the context of the attempt after, by a command that has a way back."""
+    numbers = {"next_attempt": 4, "return_attempt": 5}
+    attempts = {
+        name: ReservedAttempt(
+            token=f"token of {number}", assignment=context.assignment.model_copy(update={"attempt": number})
+        )
+        for name, number in numbers.items()
+    }
+    command = Command(id="rescale", kind=CommandKind.RESCALE, **attempts)
+    return replace(context, assignment=attempts["next_attempt"].assignment, rescaled_by=command)
 
 
 class Checks:
@@ -152,6 +183,40 @@ def test_a_failed_run_starts_again_after_its_predecessor_by_the_strategy_of_the_
     assert (beat.metrics.restart, beat.metrics.failures.count) == (strategy, 2), "with the failures of its assignment"
     assert beat.metrics.last_failure is not None
     assert beat.metrics.last_failure.code == AWAY.code
+
+
+def test_the_execution_of_the_next_attempt_runs_after_a_live_rescale(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run._commands.put(None)
+    executions = play(run, monkeypatch, HANDED_OVER, RunOutcome(DriverState.FINISHED))
+    assert [context.assignment.attempt for context in executions.contexts] == [3, 4]
+    assert run._commands.empty(), "the marker of the first end is gone"
+    assert run._status.heartbeat().state is DriverState.FINISHED
+
+
+def test_a_job_that_is_cancelled_during_the_switch_ends(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run._outcome_box, "reopen", lambda: RunOutcome(DriverState.STOPPED))
+    executions = play(run, monkeypatch, HANDED_OVER)
+    assert len(executions.contexts) == 2, "the next attempt was prepared"
+
+
+@pytest.mark.parametrize("is_unverified", [True, False])
+def test_a_job_goes_back_if_the_first_batch_after_a_live_rescale_fails(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch, *, is_unverified: bool
+) -> None:
+    executions = Executions(run, HANDED_OVER, AWAY, RunOutcome(DriverState.STOPPED))
+    executions.is_unverified = is_unverified
+    monkeypatch.setattr(job_run, "Execution", executions)
+    with contextlib.nullcontext() if is_unverified else pytest.raises(StoreUnavailableError):
+        run._run_topology(cast("Any", "topology"), None)
+    numbers = [context.assignment.attempt for context in executions.contexts]
+    if is_unverified:
+        assert numbers == [3, 4, 5]
+        back = executions.contexts[-1]
+        assert (back.token, back.failure.code, executions.after[-1]) == ("token of 5", AWAY.code, None)
+    else:
+        assert numbers == [3, 4], "the failure is one of the new parallelism's own"
 
 
 def test_a_strategy_of_the_specification_outranks_that_of_the_script(
@@ -351,9 +416,10 @@ def play_standby(
     run._reporter = cast("Any", reporter)
     executed: list[Any] = []
 
-    def execution(context: Any, _topology: Any, _after: Any) -> Any:
+    def execution(context: Any, _topology: Any) -> Any:
         executed.append(context.assignment)
-        return SimpleNamespace(run=lambda: run._outcome_box.give(RunOutcome(DriverState.FINISHED)), has_opened=True)
+        finished = RunOutcome(DriverState.FINISHED)
+        return SimpleNamespace(run=lambda: run._outcome_box.give(finished), has_opened=True, successor=None)
 
     monkeypatch.setattr(job_run, "Execution", execution)
     monkeypatch.setattr(run, "_run_script", lambda: run._run_topology(cast("Any", "topology"), None))

@@ -1,0 +1,77 @@
+"""A driver rescales its job itself, on real Spark: each record has its effect once, without a stop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.protocol.messages import Command, Heartbeat, ReservedAttempt
+from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import CommandKind, DriverState
+from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
+
+FILES = 60
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> ChainJob:
+    job = ChainJob(tmp_path, ChainInput.write(tmp_path / "in", seed=1, files=FILES, records=30))
+    job.checkpoints = CheckpointSettings(interval_ms=3000)
+    return job
+
+
+def reserved(job: ChainJob, attempt: int, parallelism: int) -> ReservedAttempt:
+    return ReservedAttempt(token=f"token of {attempt}", assignment=job.assignment(attempt, parallelism=parallelism))
+
+
+def rescale(job: ChainJob, driver: DriverProcess, attempt: int, parallelism: int) -> Heartbeat:
+    """Rescales to the attempt of a number; returns the heartbeat after it."""
+    before = driver.heartbeat()
+    assert before is not None
+    present = before.attempt
+    assert present is not None
+    command = Command(
+        id=f"to-{parallelism}-{attempt}",
+        kind=CommandKind.RESCALE,
+        next_attempt=reserved(job, attempt, parallelism),
+        return_attempt=reserved(job, attempt + 1, job.parallelism),
+    )
+    driver.command(command)
+    result = driver.result(command.id)
+    assert (result.status, result.failure) == ("COMPLETED", None), driver.log[-5000:]
+
+    def after() -> Heartbeat | None:
+        beat = driver.heartbeat()
+        return beat if beat is not None and beat.rescale is not None and beat.rescale.committed_at_ms else None
+
+    beat: Heartbeat = driver.wait_for(after, "the first commit of the next attempt")
+    assert (beat.attempt, beat.state) == (attempt, DriverState.RUNNING)
+    return beat
+
+
+def test_a_job_is_rescaled_from_2_to_4_to_1_to_3_without_a_stop(job: ChainJob, drivers: list[DriverProcess]) -> None:
+    driver = DriverProcess.start(job.home / "first", cores=5)
+    drivers.append(driver)
+    driver.assign(job.assignment(1))
+    done = 0
+    for attempt, parallelism in ((2, 4), (4, 1), (6, 3)):
+        driver.wait_for(lambda: len(list(job.output.glob("batch=*"))) > done + 4, "some batches")  # noqa: B023
+        beat = rescale(job, driver, attempt, parallelism)
+        done = len(list(job.output.glob("batch=*")))
+        assert beat.slots == 4
+        assert beat.rescale is not None
+        assert (beat.rescale.to_attempt, beat.rescale.failure) == (attempt, None)
+        print(parallelism, beat.rescale)  # noqa: T201 - for whoever measures
+    assert len(sink_rows(job.output)) < len(job.input.expected), "all rescales were done before the input's end"
+    driver.wait_for(job.is_complete, "all output")
+    driver.command(Command(id="stop", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s1"))
+    driver.result("stop")
+    driver.wait_for_exit()
+    job.check_output()
+    assert "its state is rebuilt" not in driver.log
