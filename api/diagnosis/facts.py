@@ -14,6 +14,8 @@ from keyscale.metrics import BATCH_PARTS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+BATCHES_MAX = 6
+"""The number of batches that a job's health depends on."""
 FIXED_PARTS = ("plan_ms", "spark_ms", "append_ms", "publish_ms")
 """The parts of a batch that hardly depend on the number of its records."""
 
@@ -62,9 +64,19 @@ class HealthFacts:
     at_ms: int = 0
 
     @cached_property
+    def batches(self) -> Sequence[Mapping[str, Any]]:
+        """The last batches, without the first batch of the driver.
+
+        The first batch starts Spark and Python, which says nothing about later batches.
+        """
+        recent: Sequence[Mapping[str, Any]] = self.report.get("recent_batches") or ()
+        return recent[1:][-BATCHES_MAX:]
+
+    @cached_property
     def parts_ms(self) -> Mapping[str, float]:
         """The parts of a batch, on average over the last batches."""
-        return {part.name: self._number(f"batch_{part.name}") for part in BATCH_PARTS}
+        count = max(1, len(self.batches))
+        return {part.name: sum(batch[part.name] for batch in self.batches) / count for part in BATCH_PARTS}
 
     @cached_property
     def busy_ms(self) -> float:
@@ -109,7 +121,7 @@ class HealthFacts:
     @property
     def records_of_batch(self) -> float:
         """The average records of the last batches with input."""
-        counts = [each["input_records"] for each in self.report.get("recent_batches") or () if each["input_records"]]
+        counts = [batch["input_records"] for batch in self.batches if batch["input_records"]]
         return sum(counts) / len(counts) if counts else 0.0
 
     def _number(self, name: str) -> float:

@@ -23,19 +23,28 @@ def operator(*subtasks: dict[str, Any], hot: int = 0) -> dict[str, Any]:
     return {"uid": "counts", "batch_records": 1000, "key_groups": groups, "subtasks": list(subtasks)}
 
 
+def batches(*records: int, **parts_ms: int) -> list[dict[str, Any]]:
+    """The batches of a driver: the first one, which starts Spark, and later ones with the same parts."""
+    later = {f"{part}_ms": parts_ms.get(part, 10) for part in PARTS}
+    return [
+        {"batch_id": 0, "at_ms": 1, "input_records": 5, "spark_ms": 60_000},
+        *({"batch_id": 1 + at, "at_ms": 1, "input_records": count, **later} for at, count in enumerate(records)),
+    ]
+
+
 def report(operators: list[dict[str, Any]] | None = None, **changed: Any) -> dict[str, Any]:
     """A report of a driver that falls behind, for no reason that is known; parts of a batch by their names."""
-    parts = {f"batch_{part}_ms": changed.pop(part, 10) for part in PARTS}
+    parts = {part: changed.pop(part) for part in PARTS if part in changed}
     known = {
         "batches": 20,
         "pending_records": 50_000,
         "lag_growth": 200.0,
         "input_records_per_second": 800.0,
         "operators": operators or [operator(subtask(0, 20), subtask(1, 20))],
-        "recent_batches": [{"batch_id": 1, "at_ms": 1, "input_records": 4000}],
+        "recent_batches": batches(*changed.pop("records", (4000, 4000)), **parts),
         "sinks": [{"uid": "files", "write_ms": 5}, {"uid": "table", "write_ms": 4000}],
     }
-    return DriverMetrics.model_validate({**parts, **known, **changed}).model_dump(mode="json")
+    return DriverMetrics.model_validate({**known, **changed}).model_dump(mode="json")
 
 
 def codes(told: dict[str, Any]) -> list[str]:
@@ -48,9 +57,7 @@ CAUSES = {
     "FUNCTION_SLOW": report([operator(subtask(0, 4000), subtask(1, 3500), hot=200)], function=4000, spark=500),
     "SINK_SLOW": report(sink=3000, publish=1000, spark=1000),
     "STORE_SLOW": report(store=500, plan=1500, append=1500, spark=1000),
-    "BATCHES_TOO_SMALL": report(
-        spark=900, plan=30, recent_batches=[{"batch_id": 1, "at_ms": 1, "input_records": each} for each in (10, 0, 14)]
-    ),
+    "BATCHES_TOO_SMALL": report(spark=900, plan=30, records=(10, 0, 14)),
 }
 
 
@@ -63,7 +70,7 @@ def test_the_cause_comes_first_and_is_the_only_cause(code: str) -> None:
 @pytest.mark.parametrize(
     "keeps_up",
     [
-        {"batch_wait_ms": 60_000},
+        {"recent_batches": batches(4000, 4000, wait=60_000)},
         {"pending_records": 900},
         {"lag_growth": -1000.0},
         {"lag_growth": None},
@@ -73,6 +80,10 @@ def test_the_cause_comes_first_and_is_the_only_cause(code: str) -> None:
 def test_a_job_that_keeps_up_has_no_reason_however_its_time_is_spent(code: str, keeps_up: dict[str, Any]) -> None:
     health = health_of(HealthFacts(report={**CAUSES[code], **keeps_up}, is_current=True))
     assert (health.level, health.score, health.reasons) == (HealthLevel.OK, 100, [])
+
+
+def test_the_first_batch_of_a_driver_is_no_reason() -> None:
+    assert codes(report(recent_batches=batches())) == []
 
 
 @pytest.mark.parametrize("code", CAUSES)
