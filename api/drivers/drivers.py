@@ -256,7 +256,9 @@ def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat)
     if not is_idle or message.results or message.failure is not None:
         return False
     heard_at_ms = shared_now_ms()
-    with context.sessions.begin() as session:
+    with context.sessions() as session:
+        # One statement: a transaction around it would cost two more round trips.
+        session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         repeated = attempts.repeat_heartbeat(
             session,
             driver.job_id,
@@ -267,8 +269,9 @@ def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat)
             restored_at_ms=message.restored_at_ms,
             at_ms=heard_at_ms,
         )
-        if repeated is not None and series.begins_step(repeated.heartbeat_at_ms, heard_at_ms):
-            before = repeated.totals_before
+    if repeated is not None and series.begins_step(repeated.heartbeat_at_ms, heard_at_ms):
+        before = repeated.totals_before
+        with context.sessions.begin() as session:
             series.sample(session, driver.job_id, message.metrics, before, is_current=True, at_ms=now_ms())
     return repeated is not None
 

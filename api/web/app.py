@@ -228,6 +228,8 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        # The control plane has metrics of its own. FastAPI would look for OpenTelemetry's settings in each request.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.context = context
     app.add_middleware(RequestLimits, settings=context.settings)
