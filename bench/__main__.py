@@ -25,6 +25,7 @@ from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
 from bench.timers import TimerSizes, run_timers
 from bench.upgrade import UpgradeSizes, run_upgrade
+from tests.suite.reaper import continue_below_reaper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -277,6 +278,7 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    continue_below_reaper()  # which ends control planes, drivers and databases even if a benchmark is killed
     try:
         main(prog_name="./keyscale bench")
     except (PackageError, ContenderFailedError) as failure:

@@ -28,6 +28,7 @@ from bench.measure import CHECKOUT, ContenderFailedError
 from bench.table import Table, count, decimal
 from keyscale.clock import now_ms
 from keyscale.db.embedded import EmbeddedPostgres
+from keyscale.jobs.protocol.specification import JobSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ _CHECKPOINTS = 20
 
 # What `fill` has written becomes the history of jobs that run.
 _RUN = (
-    "UPDATE revisions SET spec = jsonb_set(spec, '{restart}', 'null')",
+    "UPDATE revisions SET spec = CAST(:spec AS jsonb) || spec",
     """UPDATE attempts SET stage = 'ACTIVE', reaped = false, ended_at_ms = NULL, revision = 3, attached_at_ms = :now,
            assigned_at_ms = :now, running_at_ms = :now, launched_at_ms = :now,
            caught_up_at_ms = :now, settled_at_ms = :now, launched_on = :place, pid = :pid,
@@ -149,7 +150,8 @@ def _begin_jobs(home: Path, number: int, pid: int) -> None:
         directory.mkdir(parents=True)
         (directory / "process.json").write_text(registered)
     host, at_ms = platform.node(), now_ms()
-    values = {"now": at_ms, "host": host, "place": f"{host}:{home}", "pid": pid}
+    spec = JobSpec(artifact_id="artifact-0").model_dump_json()
+    values = {"now": at_ms, "host": host, "place": f"{host}:{home}", "pid": pid, "spec": spec}
     engine = create_engine(make_url(EmbeddedPostgres(home / "postgres").url).set(drivername="postgresql+psycopg"))
     with Session(engine) as session, session.begin():
         fill(session, jobs=number, checkpoints=_CHECKPOINTS, subtasks=2, attempts=ATTEMPT, events=20, now_ms=at_ms)
