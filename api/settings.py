@@ -153,7 +153,7 @@ class Settings:
     keep_operations: int = 1000
     keep_event_days: int = 90
     log_format: str = log_lines.TEXT
-    allows_private_targets: bool = False
+    allows_private_targets: bool = True
     mail_server: MailServer | None = None
 
     @property

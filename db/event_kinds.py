@@ -6,20 +6,21 @@ from keyscale.vocabulary import CHANGES, CommandKind, NotificationKind, Operatio
 
 PLATFORM_NOTIFICATIONS = frozenset({NotificationKind.DATABASE_AWAY, NotificationKind.NO_LEADER})
 """The kinds that are about no job."""
-ALARMS = (
-    NotificationKind.RESTARTING_IN_A_LOOP,
-    NotificationKind.CHECKPOINTS_LATE,
-    NotificationKind.RESTORABLE_SOON_NO_LONGER,
-    NotificationKind.RECORDS_LOST,
-    NotificationKind.STORE_AWAY,
+LASTING = frozenset(
+    {
+        NotificationKind.RESTARTING_IN_A_LOOP,
+        NotificationKind.CHECKPOINTS_LATE,
+        NotificationKind.RESTORABLE_SOON_NO_LONGER,
+        NotificationKind.STORE_AWAY,
+    }
 )
-"""The kinds about a trouble of a job that lasts: one event begins it, and another event ends it."""
+"""The kinds about a trouble that lasts: one event reports its begin, and another event its end."""
 ALARM_ENDED = "_ENDED"
 """The end of the kind of the event that ends an alarm."""
 _ENDINGS = (OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK, OperationStatus.FAILED)
 _NOTIFICATIONS = {
     **{str(kind): kind for kind in NotificationKind if not kind.startswith("OPERATION_")},
-    **{f"{kind}{ALARM_ENDED}": kind for kind in ALARMS},
+    **{f"{kind}{ALARM_ENDED}": kind for kind in LASTING},
     **{f"{kind}_{how}": NotificationKind(f"OPERATION_{how}") for kind in OperationKind for how in _ENDINGS},
 }
 

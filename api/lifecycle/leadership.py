@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from keyscale.db.repositories import job_signs, leaders
+from keyscale.db.repositories import events, job_signs, leaders
+from keyscale.units import duration_text
 
+from ..database_clock import shared_now_ms
 from ..errors import LeadershipLostError
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 _LEADER_LOCK = 0x6C656164
 IDLE_TIMEOUT_S = 15
 """PostgreSQL ends the connection of a leader that has been silent for this long; then another replica can lead."""
+ABSENCE_MS_MIN = 30_000
+"""A shorter time without a leader or database is no event: replicas take over within seconds."""
 
 
 class Candidacy:
@@ -51,17 +55,26 @@ class Candidacy:
         self._connection.execute(text(f"SET idle_session_timeout = '{IDLE_TIMEOUT_S}s'"))
         self._connection.commit()
 
-    def stand(self) -> int | None:
+    def stand(self, database_away_ms: int | None = None) -> int | None:
         """Asks for the lock; with it, begins an epoch and returns it.
 
-        Returns None if another replica leads.
+        Returns None if another replica leads. The new leader records as an event that no replica has led for a while.
 
         Do not call it again once it has returned an epoch.
+
+        Args:
+            database_away_ms: How long the database has not answered, if it did not.
         """
         with Session(self._connection) as session, session.begin():
             if not session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LEADER_LOCK}):
                 return None
-            return leaders.begin_epoch(session, self._url)
+            before = leaders.look(session)
+            epoch = leaders.begin_epoch(session, self._url)
+            if database_away_ms is not None and database_away_ms >= ABSENCE_MS_MIN:
+                _record(session, "DATABASE_AWAY", f"the database did not answer for {duration_text(database_away_ms)}")
+            elif before is not None and before.silent_ms >= ABSENCE_MS_MIN:
+                _record(session, "NO_LEADER", f"no replica led for {duration_text(before.silent_ms)}")
+            return epoch
 
     def beat(self, epoch: int) -> Sequence[JobSign]:
         """Notes that this replica leads; returns the jobs to look after.
@@ -76,6 +89,10 @@ class Candidacy:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def _record(session: Session, kind: str, message: str) -> None:
+    events.record(session, job_id=None, at_ms=shared_now_ms(), kind=kind, message=message)
 
 
 class Leadership:

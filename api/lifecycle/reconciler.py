@@ -121,6 +121,7 @@ class Reconciler:
         self._url = url
         self._timeouts = timeouts
         self._starts_at_once = starts_at_once
+        self._away_since_s: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
 
@@ -141,6 +142,7 @@ class Reconciler:
             except Exception as error:  # the loop survives every error: this replica stands for the next election
                 self._pulse.role, self._pulse.epoch = "down", None
                 if is_database_away(error):
+                    self._away_since_s = self._away_since_s or time.monotonic()
                     logger.warning("the database does not answer; trying again")
                 elif isinstance(error, LeadershipLostError):
                     logger.warning("another replica leads")
@@ -149,10 +151,15 @@ class Reconciler:
                 self._closing.wait(_ELECTION_S)
         self._pulse.role, self._pulse.epoch = "down", None
 
+    def _database_away_ms(self) -> int | None:
+        """Returns how long the database has not answered, if it did not."""
+        return None if self._away_since_s is None else round(1000 * (time.monotonic() - self._away_since_s))
+
     def _stand_and_lead(self) -> None:
         with contextlib.ExitStack() as stack:
             candidacy = stack.enter_context(contextlib.closing(Candidacy(self._engine, self._url)))
-            epoch = candidacy.stand()
+            epoch = candidacy.stand(self._database_away_ms())
+            self._away_since_s = None
             while epoch is None and not self._closing.wait(_ELECTION_S):
                 self._pulse.beat("standby")
                 epoch = candidacy.stand()

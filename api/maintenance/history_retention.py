@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import events, history, jobs
+from keyscale.db.repositories import events, history, jobs, subscriptions
 
 from .leader_thread import LeaderThread
 
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 PASS_S = 600.0
 REFUSALS_KEPT = 10_000
 """How many refused requests stay as events. Any sender can cause refusals, but not push out other events."""
+DELIVERIES_KEPT = 1000
+"""How many deliveries of a subscription stay; of a target that is away for long, the oldest are given up."""
 PAUSE_S = 0.05
 """After each job: with thousands of them a pass would slow requests down for a long time."""
 ROWS_AT_ONCE = 2000
@@ -107,6 +109,8 @@ class HistoryRetention:
         removed["refusals"] += self._repeat(
             leadership, lambda session: history.remove_refusals(session, keep=REFUSALS_KEPT, some=ROWS_AT_ONCE)
         )
+        with leadership.transaction() as session:
+            removed["deliveries"] += subscriptions.remove_deliveries(session, keep=DELIVERIES_KEPT)
         _report(leadership, removed)
         return removed
 

@@ -153,7 +153,7 @@ def _gauges_of_database(session: Session, jobs: Iterable[JobFacts], at_ms: int) 
     return {
         "leader_age": None if leader is None else max(0, at_ms - leader.elected_at_ms) / 1000,
         "leader_silence": None if leader is None else max(0, leader.silent_ms) / 1000,
-        "drivers_silent": sum(_is_wanted(job) and _is_silent(job, at_ms) for job in jobs),
+        "drivers_silent": sum(is_wanted(job) and _is_silent(job, at_ms) for job in jobs),
         "starts_waiting": len(attempts.list_unlaunched(session)),
     }
 
@@ -173,7 +173,7 @@ def of_jobs(jobs: Iterable[JobFacts], at_ms: int) -> str:
 def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
     add, labels = families.add, f"{{{inner}}}"
     reported = job.metrics or {}
-    is_current = _is_current(job, at_ms)
+    is_current = is_reported(job, at_ms)
     values = _observed(job, is_current=is_current, at_ms=at_ms)
     for metric in _OBSERVED:
         value = values[metric.key]
@@ -216,32 +216,41 @@ def _add_operator(families: Families, operator: Mapping[str, Any], inner: str) -
         add(metric, most, max(values))
 
 
+def checkpoint_age_ms(job: JobFacts, at_ms: int) -> int | None:
+    """Returns the age of a job's last checkpoint.
+
+    Without a checkpoint it is the time that the job runs. None if the job is not to run, or has not begun.
+    """
+    began_ms = job.running_at_ms if job.stage is AttemptStage.ACTIVE else None
+    saved_ms = began_ms if job.completed is None or job.completed.ended_at_ms is None else job.completed.ended_at_ms
+    return max(0, at_ms - saved_ms) if is_wanted(job) and saved_ms is not None else None
+
+
 def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
     """Returns what the control plane knows of a job, by metric."""
-    completed, is_wanted = job.completed, _is_wanted(job)
-    began_ms = job.running_at_ms if job.stage is AttemptStage.ACTIVE else None
-    saved_ms = began_ms if completed is None or completed.ended_at_ms is None else completed.ended_at_ms
+    completed = job.completed
     return {
         "state_size": completed and completed.state_size,
         "checkpoint_duration_ms": completed and completed.duration_ms,
         "checkpointed_size": completed and completed.checkpointed_size,
         "restarts": job.restarts,
         "status": job.status,
-        "wanted": int(is_wanted),
+        "wanted": int(is_wanted(job)),
         "up": int(is_current),
-        "health_score": _health_score(job, is_current=is_current, at_ms=at_ms),
+        "health_score": health_of(health_facts(job, is_current=is_current, at_ms=at_ms)).score,
         "heartbeat_age_ms": None if job.heartbeat_at_ms is None else max(0, at_ms - job.heartbeat_at_ms),
-        "last_checkpoint_age_ms": max(0, at_ms - saved_ms) if is_wanted and saved_ms is not None else None,
+        "last_checkpoint_age_ms": checkpoint_age_ms(job, at_ms),
         "last_checkpoint_failed": int(job.failed is not None and (completed is None or job.failed.id > completed.id)),
         "checkpoint_interval_ms": (job.checkpoints or {}).get("interval_ms"),
         "last_change_downtime_ms": None if job.downtime_ms is None else max(0, job.downtime_ms),
     }
 
 
-def _health_score(job: JobFacts, *, is_current: bool, at_ms: int) -> int | None:
+def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
+    """Returns the facts that decide a job's health."""
     report, is_active = job.metrics or {}, job.stage is AttemptStage.ACTIVE
     unsettled = unsettled_failure(report, job.last_commit_at_ms) if is_active else None
-    facts = HealthFacts(
+    return HealthFacts(
         report=report,
         is_active=is_active,
         is_current=is_current,
@@ -251,7 +260,6 @@ def _health_score(job: JobFacts, *, is_current: bool, at_ms: int) -> int | None:
         checkpoint_timeout_ms=(job.checkpoints or {}).get("timeout_ms"),
         at_ms=at_ms,
     )
-    return health_of(facts).score
 
 
 def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:
@@ -272,7 +280,8 @@ def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:
         yield max(0, min(total, NUMBER_MAX))
 
 
-def _is_wanted(job: JobFacts) -> bool:
+def is_wanted(job: JobFacts) -> bool:
+    """Returns whether the platform is to run a job."""
     return job.desired is DesiredState.RUNNING and job.status not in _NOT_WANTED
 
 
@@ -281,7 +290,8 @@ def _is_silent(job: JobFacts, at_ms: int) -> bool:
     return job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms >= SILENT_MS
 
 
-def _is_current(job: JobFacts, at_ms: int) -> bool:
+def is_reported(job: JobFacts, at_ms: int) -> bool:
+    """Returns whether a job's driver runs the job and has reported lately."""
     is_running = job.stage is AttemptStage.ACTIVE and job.driver_state == DriverState.RUNNING
     return is_running and at_ms - (job.heartbeat_at_ms or 0) < SILENT_MS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse
@@ -48,6 +48,7 @@ from ..metrics import key_group_routes as key_group_history
 from ..metrics import scrape_routes as scrape
 from ..metrics import series_routes as series
 from ..notifications import routes as notifications
+from ..notifications.alarm_watch import AlarmWatch
 from ..notifications.deliveries import Deliveries
 from ..notifications.http_sender import Sender
 from ..operations import operations as operations_service
@@ -161,6 +162,38 @@ def deliveries_of(context: Context) -> Deliveries:
     )
 
 
+class _Thread(Protocol):
+    """A thread that works while the control plane runs."""
+
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+
+
+def _threads_of(context: Context) -> tuple[_Thread, ...]:
+    """Returns the threads that pursue jobs and maintain the control plane."""
+    settings, sessions, pulse = context.settings, context.sessions, context.pulse
+    return (
+        Reconciler(
+            engine=context.engine,
+            launcher=context.launcher,
+            store=context.store,
+            wakeup=context.wakeup,
+            pulse=pulse,
+            url=settings.control_url,
+            timeouts=Timeouts(restore_ms=settings.restore_timeout_ms, verify_ms=settings.verify_timeout_ms),
+            starts_at_once=settings.starts_at_once,
+        ),
+        ObjectRemoval(sessions, pulse),
+        HistoryRetention(sessions, pulse, history_policy(settings)),
+        RunRemoval(sessions, context.launcher),
+        SavepointRelease(sessions, pulse),
+        SnapshotRemoval(sessions, pulse),
+        deliveries_of(context),
+        AlarmWatch(sessions, pulse),
+        context.announcer,
+    )
+
+
 def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     """Returns the application.
 
@@ -171,49 +204,19 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        reconciler = Reconciler(
-            engine=context.engine,
-            launcher=context.launcher,
-            store=context.store,
-            wakeup=context.wakeup,
-            pulse=context.pulse,
-            url=context.settings.control_url,
-            timeouts=Timeouts(
-                restore_ms=context.settings.restore_timeout_ms, verify_ms=context.settings.verify_timeout_ms
-            ),
-            starts_at_once=context.settings.starts_at_once,
-        )
-        removal = ObjectRemoval(context.sessions, context.pulse)
-        retention = HistoryRetention(context.sessions, context.pulse, history_policy(context.settings))
-        runs = RunRemoval(context.sessions, context.launcher)
-        release = SavepointRelease(context.sessions, context.pulse)
-        snapshots = SnapshotRemoval(context.sessions, context.pulse)
-        deliveries = deliveries_of(context)
+        threads = _threads_of(context) if reconcile else ()
         context.news.start()
         context.calls.start()
         if reconcile:
             context.programs.sweep()
-            reconciler.start()
-            removal.start()
-            retention.start()
-            runs.start()
-            release.start()
-            snapshots.start()
-            deliveries.start()
-            context.announcer.start()
+        for thread in threads:
+            thread.start()
         yield
         context.calls.close()
         context.news.close()
         context.verifier.close()
-        if reconcile:
-            context.announcer.close()
-            deliveries.close()
-            snapshots.close()
-            release.close()
-            runs.close()
-            retention.close()
-            removal.close()
-            reconciler.close()
+        for thread in reversed(threads):
+            thread.close()
         if context.issuer is not None:
             context.issuer.close()
         context.engine.dispose()

@@ -16,6 +16,7 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
+from keyscale.db.models import Event
 from keyscale.db.repositories import job_signs, jobs, leaders, replicas, revisions
 from tests.support.waiting import wait_until
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import httpx
+    from sqlalchemy.orm import Session
 
     from keyscale.api.control_plane.context import Context
 
@@ -56,6 +58,34 @@ def test_there_is_one_leader_until_its_connection_is_closed(context: Context) ->
             assert first.stand() == 1
             assert second.stand() is None
         assert wait_until(second.stand, what="the server's notice that the connection is gone") == 2
+
+
+@pytest.mark.parametrize(
+    ("silent_ms", "database_away_ms", "kinds"),
+    [
+        (31_000, None, ["NO_LEADER"]),
+        (29_000, None, []),
+        (31_000, 31_000, ["DATABASE_AWAY"]),
+        (1_000, 1_000, []),
+    ],
+)
+def test_a_new_leader_records_what_was_away_for_long(
+    context: Context, silent_ms: int, database_away_ms: int | None, kinds: list[str]
+) -> None:
+    with closing(Candidacy(context.engine, "http://first:1")) as first:
+        first.stand()
+    with context.sessions.begin() as session:
+        assert events_of(session) == []  # no replica had ever led
+        session.execute(text("UPDATE leader SET beat_at_ms = beat_at_ms - :ms"), {"ms": silent_ms})
+    with closing(Candidacy(context.engine, "http://second:1")) as second:
+        wait_until(lambda: second.stand(database_away_ms), what="the second election")
+    with context.sessions() as session:
+        assert events_of(session) == kinds
+
+
+def events_of(session: Session) -> list[str]:
+    """Returns the kinds of the events without a job."""
+    return [each.kind for each in session.query(Event).filter_by(job_id=None)]
 
 
 @pytest.mark.usefixtures("reconciler")

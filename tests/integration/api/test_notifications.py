@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.notifications import deliveries
+from keyscale.api.notifications import alarm_watch, deliveries
+from keyscale.api.notifications.alarm_watch import AlarmWatch
 from keyscale.api.web.app import deliveries_of
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Delivery, Job
 from keyscale.db.repositories import events, subscriptions
-from keyscale.vocabulary import Role
+from keyscale.vocabulary import NotificationKind, Role
 from tests.integration.api.conftest import add_token
 from tests.support.servers.webhook_receiver import webhook_receiver
 
@@ -233,3 +234,41 @@ def test_a_private_target_is_refused_when_it_is_sent_to(
     outbox.context = allowing
     assert outbox.send()
     assert json.loads(receiver.received[0].body)["type"] == "keyscale.subscription_tested"
+
+
+def test_a_trouble_is_reported_once_when_it_begins_and_once_when_it_ends(
+    client: httpx.Client, outbox: Outbox, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = subscribe(client, "https://alerts.example.com/hook", kinds=["STORE_AWAY", "RECORDS_LOST"])
+    away = {NotificationKind.STORE_AWAY: "batches wait", NotificationKind.RECORDS_LOST: "3 records"}
+
+    def look(troubles: dict[NotificationKind, str], *, can_have_ended: bool = True) -> list[str]:
+        monkeypatch.setattr(alarm_watch, "troubles_of", lambda *_: troubles)
+        monkeypatch.setattr(alarm_watch, "can_have_ended", lambda *_: can_have_ended)
+        AlarmWatch(outbox.context.sessions, outbox.context.pulse).look(outbox.leadership)  # another leader each time
+        return sorted(each["kind"] for each in delivered(client, subscription))
+
+    begun = ["RECORDS_LOST", "STORE_AWAY"]
+    assert look({}) == []
+    assert look(away) == begun
+    assert look(away) == begun
+    assert look({}, can_have_ended=False) == begun
+    assert look({}) == [*begun, "STORE_AWAY_ENDED"]
+    assert look({}) == [*begun, "STORE_AWAY_ENDED"]
+    assert look(away) == sorted([*begun, *begun, "STORE_AWAY_ENDED"])
+    assert client.delete(f"/v1/jobs/{job['id']}").status_code < 300
+    assert len(look(away)) == 5
+    assert client.get("/v1/events", params={"kind": "STORE_AWAY"}).json()["events"][0]["job_id"] == job["id"]
+
+
+def test_the_newest_deliveries_of_each_subscription_stay(
+    client: httpx.Client, outbox: Outbox, job: dict[str, Any]
+) -> None:
+    made = [subscribe(client, "https://alerts.example.com/hook") for _ in range(2)]
+    for _ in range(3):
+        outbox.now_ms += 1
+        outbox.record(job["id"])
+    newest = [delivered(client, each)[:2] for each in made]
+    with outbox.context.sessions.begin() as session:
+        assert subscriptions.remove_deliveries(session, keep=2) == 2
+    assert [delivered(client, each) for each in made] == newest

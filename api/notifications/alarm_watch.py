@@ -1,0 +1,87 @@
+"""Records the begin and end of each job's troubles as events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from keyscale.db.event_kinds import ALARM_ENDED, LASTING
+from keyscale.db.job_scope import EVERYTHING
+from keyscale.db.repositories import alarms, events, jobs, scrapes
+from keyscale.vocabulary import NotificationKind
+
+from ..database_clock import shared_now_ms
+from ..maintenance.leader_thread import LeaderThread
+from ..metrics.scrape import JOBS_MAX
+from .troubles import can_have_ended, troubles_of
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
+    from ..lifecycle.leadership import Leadership
+    from ..lifecycle.reconciler import ReconcilerPulse
+
+LOOK_S = 15.0
+
+
+class AlarmWatch:
+    """A thread that looks at all jobs now and then.
+
+    It may be killed between any two lines: an alarm is stored with its event, so that another leader does not record it
+    again.
+
+    Args:
+        sessions: The database.
+        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
+    """
+
+    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
+        self._thread = LeaderThread("alarm-watch", LOOK_S, self._work, sessions=sessions, pulse=pulse)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends the thread after the present look."""
+        self._thread.close()
+
+    def look(self, leadership: Leadership) -> None:
+        """Looks at all jobs once.
+
+        Raises:
+            LeadershipLostError: Another replica leads and continues.
+        """
+        at_ms = shared_now_ms()
+        with leadership.transaction() as session:
+            found = scrapes.of_scope(session, EVERYTHING, limit=JOBS_MAX)
+            known = alarms.of_all_jobs(session)
+        for job in found:
+            troubles = troubles_of(job, at_ms)
+            for kind, message in troubles.items():
+                if (job.id, kind) not in known:
+                    _begin(leadership, job.id, kind, message, at_ms)
+            if can_have_ended(job, at_ms):
+                for kind in NotificationKind:
+                    if (job.id, kind) in known and kind not in troubles:
+                        _end(leadership, job.id, kind, at_ms)
+
+    def _work(self, leadership: Leadership) -> bool:
+        self.look(leadership)
+        return False
+
+
+def _begin(leadership: Leadership, job_id: str, kind: NotificationKind, message: str, at_ms: int) -> None:
+    with leadership.transaction() as session:
+        if jobs.lock(session, job_id) is None:  # deleted meanwhile
+            return
+        alarms.begin(session, job_id, kind, at_ms)
+        events.record(session, job_id=job_id, at_ms=at_ms, kind=kind, message=message)
+
+
+def _end(leadership: Leadership, job_id: str, kind: NotificationKind, at_ms: int) -> None:
+    with leadership.transaction() as session:
+        if jobs.lock(session, job_id) is None:
+            return
+        alarms.end(session, job_id, kind)
+        if kind in LASTING:
+            message = f"over: {kind.replace('_', ' ').lower()}"
+            events.record(session, job_id=job_id, at_ms=at_ms, kind=f"{kind}{ALARM_ENDED}", message=message)

@@ -1,0 +1,78 @@
+"""A trouble is found while it lasts, and not a moment that passes by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.notifications.troubles import can_have_ended, troubles_of
+from keyscale.db.repositories.scrapes import JobFacts, Snapshot
+from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, NotificationKind
+
+NOW_MS = 10_000_000
+MINUTE_MS = 60_000
+
+
+def job(report: dict[str, Any] | None = None, **facts: Any) -> JobFacts:
+    """A job that runs well, but for what is given."""
+    known = JobFacts(
+        id="j1",
+        name="orders",
+        status=JobStatus.RUNNING,
+        desired=DesiredState.RUNNING,
+        restarts=0,
+        checkpoints={"interval_ms": 10_000, "timeout_ms": 600_000},
+        stage=AttemptStage.ACTIVE,
+        driver_state="RUNNING",
+        running_at_ms=NOW_MS - 60 * MINUTE_MS,
+        totals_before=None,
+        heartbeat_at_ms=NOW_MS - 1000,
+        metrics={} if report is None else report,
+        completed=saved(1),
+        failed=None,
+        downtime_ms=None,
+        failure=None,
+        last_commit_at_ms=NOW_MS - 1000,
+    )
+    return known._replace(**facts)
+
+
+def saved(minutes_ago: int) -> Snapshot:
+    return Snapshot(7, NOW_MS - minutes_ago * MINUTE_MS, 100, 10, 10)
+
+
+def failed(*minutes_ago: int) -> dict[str, Any]:
+    return {"failures": {"times_ms": [NOW_MS - each * MINUTE_MS for each in minutes_ago]}}
+
+
+@pytest.mark.parametrize(
+    ("found", "kinds"),
+    [
+        (job(), set()),
+        (job({"store_away_since_ms": 1}), {"STORE_AWAY"}),
+        (job({"store_away_since_ms": 1}, stage=AttemptStage.ENDED), set()),
+        (job({"lost_records_since_ms": 1, "lost_records": 3}), {"RECORDS_LOST"}),
+        (job(failed(9, 5, 1)), {"RESTARTING_IN_A_LOOP"}),
+        (job(failed(90, 5, 1)), set()),
+        (job(failed(9, 5, 1), status=JobStatus.RESTARTING, driver_state="STANDBY"), {"RESTARTING_IN_A_LOOP"}),
+        (job(failed(9, 5, 1), status=JobStatus.FAILED), set()),
+        (job(failed(9, 5, 1), desired=DesiredState.STOPPED), set()),
+        (job(completed=saved(11)), {"CHECKPOINTS_LATE"}),
+        (job(completed=saved(9)), set()),
+        (job(completed=saved(11), checkpoints={"interval_ms": 5 * MINUTE_MS}), set()),
+        (job(completed=saved(26), checkpoints={"interval_ms": 5 * MINUTE_MS}), {"CHECKPOINTS_LATE"}),
+        (job(completed=None), {"CHECKPOINTS_LATE"}),
+        (job(completed=saved(900), running_at_ms=NOW_MS - MINUTE_MS), set()),  # just started after a long stop
+        (job(completed=saved(900), status=JobStatus.STOPPED, desired=DesiredState.STOPPED), set()),
+    ],
+)
+def test_a_trouble_follows_from_the_facts_of_its_job(found: JobFacts, kinds: set[str]) -> None:
+    assert troubles_of(found, NOW_MS).keys() == {NotificationKind(kind) for kind in kinds}
+
+
+def test_a_trouble_can_have_ended_only_if_its_job_reports_or_is_not_to_run() -> None:
+    assert can_have_ended(job(), NOW_MS)
+    assert can_have_ended(job(status=JobStatus.FAILED, driver_state="FAILED"), NOW_MS)
+    assert not can_have_ended(job(driver_state="RESTORING"), NOW_MS)
+    assert not can_have_ended(job(heartbeat_at_ms=NOW_MS - 60 * MINUTE_MS), NOW_MS)
