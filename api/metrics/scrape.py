@@ -164,7 +164,7 @@ def of_jobs(jobs: Iterable[JobFacts], at_ms: int) -> str:
     for job in jobs:
         inner, reported = f'job_id="{job.id}",job_name="{escaped(job.name)}"', job.metrics or {}
         _add_job(families, job, inner, at_ms)
-        gauges = reported.get("user_gauges", ()) if _is_current(job, at_ms) else ()
+        gauges = reported.get("user_gauges", ()) if is_reported(job, at_ms) else ()
         series = [*user_counters(job.totals_before, reported), *gauges]
         of_users.add(series, reported.get("user_help") or {}, inner)
     return families.text() + of_users.text()

@@ -194,6 +194,27 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
     )
 
 
+@asynccontextmanager
+async def _running(context: Context, *, reconcile: bool) -> AsyncIterator[None]:
+    """Runs the threads of a control plane while it serves."""
+    threads = _threads_of(context) if reconcile else ()
+    context.news.start()
+    context.calls.start()
+    if reconcile:
+        context.programs.sweep()
+    for thread in threads:
+        thread.start()
+    yield
+    context.calls.close()
+    context.news.close()
+    context.verifier.close()
+    for thread in reversed(threads):
+        thread.close()
+    if context.issuer is not None:
+        context.issuer.close()
+    context.engine.dispose()
+
+
 def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
     """Returns the application.
 
@@ -201,33 +222,13 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         context: The control plane's parts.
         reconcile: Whether this process runs a reconciler.
     """
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        threads = _threads_of(context) if reconcile else ()
-        context.news.start()
-        context.calls.start()
-        if reconcile:
-            context.programs.sweep()
-        for thread in threads:
-            thread.start()
-        yield
-        context.calls.close()
-        context.news.close()
-        context.verifier.close()
-        for thread in reversed(threads):
-            thread.close()
-        if context.issuer is not None:
-            context.issuer.close()
-        context.engine.dispose()
-
     # FastAPI's documentation pages would load programs from other hosts. The description itself is served to token
     # holders.
     app = FastAPI(
         title="Keyscale",
         version=VERSION,
         description=DESCRIPTION,
-        lifespan=lifespan,
+        lifespan=lambda _: _running(context, reconcile=reconcile),
         openapi_url=None,
         docs_url=None,
         redoc_url=None,
