@@ -112,7 +112,7 @@ def test_a_job_is_restarted_and_rescaled_by_leaders_whose_clocks_differ_by_minut
 
 
 @pytest.mark.exhaustive
-def test_a_driver_finds_a_control_plane_that_was_started_again_on_another_port(
+def test_a_driver_goes_on_without_a_control_plane_and_finds_the_next_one_on_another_port(
     control_plane: RunningControlPlane,
 ) -> None:
     job = FlightsJob(control_plane)
@@ -121,6 +121,7 @@ def test_a_driver_finds_a_control_plane_that_was_started_again_on_another_port(
     job.deliver_and_wait(4)
     driver = psutil.Process(job.show()["status"]["attempt"]["pid"])
     control_plane.kill()
+    job.deliver_and_wait(6)
     control_plane.start_again(free_port())
     wait_for_a_heartbeat(job)
     job.deliver_and_wait(4)
