@@ -13,6 +13,7 @@ from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
+from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.operation_results import settle_command
@@ -147,6 +148,23 @@ def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
     [taken] = client.get("/v1/jobs/flights/checkpoints").json()["history"]
     assert (taken["status"], taken["savepoint_id"], taken["owner"]) == ("COMPLETED", "end", "USER")
     assert (taken["id"], taken["batch_id"], taken["state_size"]) == (9, 4, 70)
+
+
+def test_a_stop_whose_store_stays_away_ends_and_the_job_can_be_started(
+    client: httpx.Client, context: Context, stopping: dict[str, Any]
+) -> None:
+    with closing(Candidacy(context.engine, "")) as candidacy:
+        leadership = Leadership(context.sessions, wait_until(candidacy.stand, what="the election"))
+        store, drivers = cast("Any", Store(StoreUnavailableError("no answer"))), cast("Any", DeadDrivers())
+        timeouts = Timeouts(store_ms=-1)  # the first refusal is one too many
+        Pursuit(leadership=leadership, launcher=drivers, store=store, timeouts=timeouts).pursue(stopping["id"])
+    operation = client.get("/v1/operations/end").json()
+    assert (operation["status"], operation["failure"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
+    assert "did not say" in operation["failure"]["message"]
+    stopped = client.get("/v1/jobs/flights").json()["status"]
+    assert (stopped["state"], stopped["desired"], stopped["failure"]) == ("STOPPED", "STOPPED", None)
+    assert attempts(client) == [1], "no driver has been started"
+    assert client.post("/v1/jobs/flights/start").status_code == 202
 
 
 @pytest.mark.usefixtures("stopping")
