@@ -20,6 +20,7 @@ from bench.machine import describe
 from bench.machine_load import MachineLoad
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.pages import PageSizes, run_pages
+from bench.rescale import RescaleSizes, run_rescale
 from bench.running_jobs import RunningJobSizes, run_running_jobs
 from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
@@ -228,6 +229,15 @@ def scale(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
     """Measure the downtime of a program change, by the size of state."""
     report.show(run_upgrade(report.root, UpgradeSizes(keys, **sizes), _say), sizes["cores"])
+
+
+@main.command()
+@rounds_option
+@cores_option
+@click.pass_obj
+def rescale(report: Report, /, **sizes: int) -> None:
+    """Measure the pause of live rescales beside new drivers."""
+    report.show(run_rescale(report.root, RescaleSizes(**sizes), _say), sizes["cores"])
 
 
 @main.command()

@@ -1,0 +1,117 @@
+"""A job on a real control plane, with records at an even pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.store.keys import key_column
+from keyscale.api.cli.process import ControlPlaneProcess, free_port
+from keyscale.client.keyscale import Keyscale
+from keyscale.client.request_paths import job_path
+from keyscale.deploy.demo.home_processes import end_processes, processes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PROGRAM = Path(__file__).with_name("dedup_job.py")
+NEW_PER_FILE = 500
+OLD_PER_FILE = 100
+FILE_SECONDS = 0.25
+FILES_PER_BATCH = 100
+CHECKPOINT_INTERVAL_MS = 10_000
+START_SECONDS = 300.0
+POLL_SECONDS = 0.2
+
+
+class ChangeFailedError(AssertionError):
+    """A change of the job failed, or its conditions were not met."""
+
+
+class PacedInput:
+    """Files of new ids and savepoint ids, at an even pace."""
+
+    def __init__(self, folder: Path, keys: int) -> None:
+        self._folder = folder
+        self._keys = keys
+        self._files = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write_until_ended, name="input", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> int:
+        """Ends the input; returns the number of files."""
+        self._ended.set()
+        self._thread.join()
+        return self._files
+
+    def _write_until_ended(self) -> None:
+        random = np.random.default_rng(self._keys)
+        while not self._ended.wait(FILE_SECONDS):
+            first = self._keys + self._files * NEW_PER_FILE
+            new = np.arange(first, first + NEW_PER_FILE, dtype=np.uint64)
+            old = random.integers(0, self._keys, OLD_PER_FILE, dtype=np.uint64)
+            ids = key_column(np.concatenate([new, old]), uuids=True).keys
+            now_ms = pa.array(np.full(len(ids), time.time() * 1000, dtype=np.int64))
+            name = f"{self._files:06d}.parquet"
+            staged = self._folder / f".{name}"
+            pq.write_table(pa.table({"id": ids, "ts_ms": now_ms, "payload": ids}), staged)
+            staged.rename(self._folder / name)
+            self._files += 1
+
+
+@contextmanager
+def control_plane(home: Path, store_url: str) -> Iterator[Keyscale]:
+    """Runs a control plane, and ends it with its processes."""
+    settings = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_STORE_URL": store_url}  # the job is trusted
+    process = ControlPlaneProcess(home, free_port(), settings)
+    try:
+        process.start()
+        with Keyscale(connection=process.connection) as api:
+            yield api
+    finally:
+        process.stop()
+        end_processes(processes_of(home))
+
+
+def program(api: Keyscale, version: int) -> str:
+    """Uploads a version of the program; versions differ by a comment."""
+    content = PROGRAM.read_bytes() + f"\n# version {version}\n".encode()
+    return str(api.upload("/v1/artifacts", filename=PROGRAM.name, content=content)["id"])
+
+
+def has_checkpoint(api: Keyscale, job: str, attempt: int) -> bool:
+    """Returns whether the newest checkpoint is of an attempt."""
+    newest = api.get(job_path(job, "checkpoints"))["latest"]["completed"]
+    return newest is not None and newest["attempt"] == attempt
+
+
+def rows(output: Path) -> int:
+    """Returns the number of rows in a job's output."""
+    return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in output.glob("batch=*/part-*.parquet"))
+
+
+def wait_for(what: str, is_there: Callable[[], bool]) -> None:
+    """Waits until a condition holds.
+
+    Raises:
+        ChangeFailedError: The condition did not hold in time.
+    """
+    give_up = time.monotonic() + START_SECONDS
+    while not is_there():
+        if time.monotonic() > give_up:
+            raise ChangeFailedError(f"waited {START_SECONDS:.0f} s for {what}")
+        time.sleep(POLL_SECONDS)
