@@ -297,6 +297,21 @@ class BatchRunner:
             for node in self._topology.sinks:
                 frames[node.input].collect()
 
+    def rehearse_input(self) -> None:
+        """Rehearses Spark's part of a batch with input, on no records.
+
+        Spark then has planned the batch and compiled its code for this parallelism. A job of several sources rehearses
+        a batch of time alone.
+        """
+        if len(self._topology.sources) > 1:
+            self.rehearse()
+            return
+        run_per_subtask(self._spark, self._anchor, "rehearsal", rehearse_conversion)
+        (empty,) = self._without_records().values()
+        with self._frames(self._records.of_query(empty), self._rehearse_on) as frames:
+            for node in self._topology.sinks:
+                frames[node.input].collect()
+
     def publish(self, tokens: Mapping[OperatorUid, str]) -> dict[OperatorUid, float]:
         """Makes a committed batch's output visible.
 

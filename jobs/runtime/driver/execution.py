@@ -153,6 +153,7 @@ class Execution:
 
     Attributes:
         successor: The execution of the next attempt, once a live rescale has opened it.
+        is_followed: Whether the next attempt may be open in the commit log, so that this one no longer appends.
     """
 
     def __init__(self, context: RunContext, topology: Topology, after: Execution | None = None) -> None:
@@ -165,7 +166,8 @@ class Execution:
         self._prepared: Preparation | None = None
         self._taken_over: CommittedState | None = None
         self._held_since: float | None = None
-        self._is_verified = self._is_uncertain = False
+        self._is_verified = False
+        self.is_followed = False
         self._clock: ProcessingClock | None = None if after is None else after._clock
         self._anchor: Anchor | None = None
         self._checkpoints: Checkpoints | None = None
@@ -196,19 +198,12 @@ class Execution:
     @property
     def has_opened(self) -> bool:
         """Whether the attempt's fence stands, so that another execution can continue it."""
-        return self._opened is not None and not self._is_uncertain
+        return self._opened is not None and not self.is_followed
 
     @property
     def is_unverified(self) -> bool:
         """Whether a live rescale still waits for the attempt's first batch."""
         return self._taken_over is not None and not self._is_verified
-
-    def ends_uncertain(self) -> None:
-        """Prevents another execution of the attempt in this process.
-
-        The attempt may not know its last entry in the commit log.
-        """
-        self._is_uncertain = True
 
     def following(self, context: RunContext) -> Execution:
         """Returns the execution of the next attempt.
@@ -233,7 +228,7 @@ class Execution:
     def rehearse(self) -> None:
         """Rehearses Spark's part of a batch."""
         if self._prepared is not None:
-            self._prepared.runner.rehearse()
+            self._prepared.runner.rehearse_input()
 
     def take_over(self, committed: CommittedState, manifest: Manifest | None, held_since: float) -> None:
         """Opens this attempt in the commit log, between two batches.
@@ -251,6 +246,7 @@ class Execution:
         assert before is not None  # noqa: S101 - as `following` has made it
         assert before._opened is not None  # noqa: S101 - it runs batches
         divided = committed.divided(self._places.specs, before._opened.journal.last_position + 1)
+        before.is_followed = True
         opened = open_next_attempt(before._opened, self._context.assignment, self._operators, committed, manifest)
         self._taken_over = divided
         self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
@@ -343,7 +339,7 @@ class Execution:
                 if self._after is not None and self._after._anchor is not None:
                     self._after._anchor.release()
                 held_ms = round(1000 * (time.monotonic() - self._held_since))
-                context.status.rescale_reaches(RescalePhase.VERIFY, switched_at_ms=now_ms(), held_ms=held_ms)
+                context.status.rescale_reaches(RescalePhase.VERIFY, held_ms=held_ms)
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
             coordinator = self._coordinator(opened, anchor, shipment, loop, query)

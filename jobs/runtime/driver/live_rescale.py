@@ -120,11 +120,11 @@ class LiveRescale:
             try:
                 following.take_over(committed, self._checkpoints.base, held_since)
             except Exception as failure:
-                # The next attempt may be open, so that this one can no longer append.
-                self._running.ends_uncertain()
-                self._loop.refuse()
-                self._context.outcome_box.give(RunOutcome.by(failure))
+                if self._running.is_followed:
+                    self._loop.refuse()
+                    self._context.outcome_box.give(RunOutcome.by(failure))
                 raise
+            self._context.status.rescale_reaches(RescalePhase.SWITCH, switched_at_ms=now_ms())
             reach("rescale.opened")
             self._loop.refuse()
             self._running.successor = following

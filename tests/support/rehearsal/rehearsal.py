@@ -91,6 +91,9 @@ class RehearsedRunner(BatchRunner):
     def rehearse(self) -> None:
         return
 
+    def rehearse_input(self) -> None:
+        return
+
     def _stage(self, frame: Any, plan: Any, tokens: dict[OperatorUid, str]) -> None:
         (source,) = self._topology.sources
         tables: dict[NodeId, pa.Table] = {}
@@ -358,5 +361,6 @@ def parts_without_spark(transform: Transform = _unchanged) -> list[tuple[Any, st
         (execution, "Anchor", RehearsedAnchor),
         (execution, "BatchRunner", partial(RehearsedRunner, transform=transform)),
         (execution, "JobSources", RehearsedSources),
+        (execution, "parallelism_of_slots", lambda _: MAX_PARALLELISM),
         (runner, "KeyedRecords", lambda *_, **__: None),
     ]
