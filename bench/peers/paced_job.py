@@ -1,4 +1,4 @@
-"""A job on a real control plane, with records at an even pace."""
+"""A job on a real control plane that reads steady input."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tests.simulation.controlled import play_controlled
 from tests.simulation.crash_points import KINDS, VICTIMS, crashes, steps_of
 from tests.simulation.database import own_database
 from tests.simulation.environment import play
-from tests.simulation.generator import control_plane_history, data_plane_history
+from tests.simulation.generator import control_plane_history, data_plane_history, live_history
 from tests.simulation.guards import DATA_PLANE
 from tests.simulation.history import History
 from tests.simulation.output_guards import OUTPUT
@@ -56,10 +56,11 @@ def main() -> int:
     parser.add_argument("--history", type=Path, help="plays the history in a file, and prints its trace")
     parser.add_argument("--as-they-are", action="store_true", help="shows no shortened histories")
     parser.add_argument("--control-plane", action="store_true", help="with the real control plane, on PostgreSQL")
+    parser.add_argument("--live", action="store_true", help="with live rescales among the events")
     parser.add_argument("--logs", action="store_true", help="prints the product's log, too")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO if options.logs else logging.CRITICAL, format="%(name)s %(message)s")
-    generate = control_plane_history if options.control_plane else data_plane_history
+    generate = control_plane_history if options.control_plane else live_history if options.live else data_plane_history
     with ExitStack() as stack:
         players = Players(stack)
         if options.seed is not None:

@@ -83,7 +83,7 @@ class Driver:
         is_timed: bool = False,
     ) -> None:
         self.world, self.source, self.sink = world, source, sink
-        self.job_id, self.attempt, self.parallelism, self.is_timed = job_id, attempt, parallelism, is_timed
+        self.job_id, self.number, self.parallelism, self.is_timed = job_id, attempt, parallelism, is_timed
         self.process = Process(f"driver-{attempt}", host)
         self._channel = PlayedChannel(network, self.process, job_id, attempt)
         self._disk = disk
@@ -92,6 +92,11 @@ class Driver:
         self.failure = ""
         """The code of the error that it ended with."""
         world.spawn(self.process, "main", self._main)
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that it speaks for, which a live rescale changes."""
+        return self._channel.attempt
 
     @property
     def is_alive(self) -> bool:
@@ -117,7 +122,7 @@ class Driver:
             f"runs at parallelism {assignment.spec.parallelism},"
             f" {assignment.restore_mode} from {assignment.restore_from}",
         )
-        work = self._disk / f"work-{self.job_id}-{self.attempt}"
+        work = self._disk / f"work-{self.job_id}-{self.number}"
         run = PlayedRun(
             cast("Any", PlayedSession()), cast("Any", self._channel), assignment, work, self._disk / "state"
         )
@@ -128,7 +133,7 @@ class Driver:
         self._exit({DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(self.state, EXIT_OK))
 
     def _wait_for_assignment(self) -> Assignment | None:
-        request = AttachRequest(pid=self.attempt, host=self.process.host.name, spark_ui_url=None)
+        request = AttachRequest(pid=self.number, host=self.process.host.name, spark_ui_url=None)
         while True:
             try:
                 answer = self._channel.attach(request)

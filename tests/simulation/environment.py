@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keyscale.jobs.protocol.messages import Command
+from keyscale.jobs.protocol.messages import Command, ReservedAttempt
 from keyscale.jobs.runtime.errors import RestoreRefusedError
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
@@ -243,7 +243,25 @@ class Environment:
         takes = kind in {CommandKind.SAVEPOINT, CommandKind.STOP_WITH_SAVEPOINT}
         name = f"command-{self.commands}"
         command = Command(id=name, kind=kind, savepoint_id=name if takes else None, drain=drain)
-        self.control.commands.setdefault((JOB, self.attempt), []).append(command)
+        newest = self.drivers[-1].attempt if self.drivers else self.attempt
+        self.control.commands.setdefault((JOB, newest), []).append(command)
+
+    def on_live_rescale(self, parallelism: int) -> None:
+        """The newest driver rescales its job itself, with an attempt for it and another one for the way back."""
+        if not self._alive():
+            return
+        driver = self._alive()[-1]
+        self.commands += 1
+        present = self.control.assignments[JOB, driver.attempt].spec.parallelism
+        numbers, self.attempt = (self.attempt + 1, self.attempt + 2), self.attempt + 2
+        following, back = (
+            ReservedAttempt(token="", assignment=self.control.assign(JOB, number, wanted, restart=self._restart))
+            for number, wanted in zip(numbers, (parallelism, present), strict=True)
+        )
+        command = Command(
+            id=f"command-{self.commands}", kind=CommandKind.RESCALE, next_attempt=following, return_attempt=back
+        )
+        self.control.commands.setdefault((JOB, driver.attempt), []).append(command)
 
     def on_command_again(self) -> None:
         """Gives the newest attempt the last command of the job, if no attempt has answered it."""

@@ -71,6 +71,18 @@ START_MOMENTS = (
 )
 COMMITTING_MOMENTS = ("log.appended", "batch.committed")
 GOING_BACK_MOMENTS = ("run.fenced", "sink.recovered", "run.restored", "log.appended", "batch.published")
+RESCALE_MOMENTS = (
+    "rescale.prepared",
+    "rescale.held",
+    "rescale.opened",
+    "log.appending",
+    "log.appended",
+    "batch.planned",
+    "batch.committed",
+    "sink.recovered",
+    "message.heartbeat.delivered",
+)
+LIVE_SHARE, LIVE_FAULT_SHARE = 0.3, 0.4
 MOMENTS = (*BATCH_MOMENTS, *CHECKPOINT_MOMENTS, *START_MOMENTS)
 
 
@@ -157,6 +169,23 @@ def data_plane_scenes(
         return History(seed, tuple(events))
 
     return history
+
+
+def live_history(seed: int) -> History:
+    """Returns a history of the data plane whose drivers rescale their job, too, some with a fault on the way."""
+    history, chance = data_plane_history(seed), random.Random(f"live {seed}")
+    events: list[Event] = []
+    for event in history.events:
+        events.append(event)
+        if event.kind in {"records", "command", "idle"} and chance.random() < LIVE_SHARE:
+            if chance.random() < LIVE_FAULT_SHARE:
+                moment = {"moment": chance.choice(RESCALE_MOMENTS), "nth": chance.choice((1, 1, 2))}
+                events.append(Event(chance.choice(("kill_at", "kill_at", "freeze_at")), 0.1, moment))
+            events += [
+                Event("live_rescale", _pause(chance), {"parallelism": chance.choice(PARALLELISMS)}),
+                _records(chance),
+            ]
+    return history.with_events(events)
 
 
 def control_plane_history(seed: int) -> History:

@@ -97,6 +97,9 @@ class PlayedChannel:
     def store_credentials(self) -> StoreCredentials:
         raise NotImplementedError
 
+    def speak_as(self, job_id: str, attempt: int, token: str) -> None:  # noqa: ARG002
+        self.attempt = attempt
+
     def close(self) -> None:
         return
 

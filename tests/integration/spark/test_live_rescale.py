@@ -30,18 +30,18 @@ def reserved(job: ChainJob, attempt: int, parallelism: int) -> ReservedAttempt:
     return ReservedAttempt(token=f"token of {attempt}", assignment=job.assignment(attempt, parallelism=parallelism))
 
 
-def rescale(job: ChainJob, driver: DriverProcess, attempt: int, parallelism: int) -> Heartbeat:
-    """Rescales to the attempt of a number; returns the heartbeat after it."""
-    before = driver.heartbeat()
-    assert before is not None
-    present = before.attempt
-    assert present is not None
-    command = Command(
+def command_to(job: ChainJob, attempt: int, parallelism: int) -> Command:
+    return Command(
         id=f"to-{parallelism}-{attempt}",
         kind=CommandKind.RESCALE,
         next_attempt=reserved(job, attempt, parallelism),
         return_attempt=reserved(job, attempt + 1, job.parallelism),
     )
+
+
+def rescale(job: ChainJob, driver: DriverProcess, attempt: int, parallelism: int) -> Heartbeat:
+    """Rescales to the attempt of a number; returns the heartbeat after it."""
+    command = command_to(job, attempt, parallelism)
     driver.command(command)
     result = driver.result(command.id)
     assert (result.status, result.failure) == ("COMPLETED", None), driver.log[-5000:]
@@ -75,3 +75,29 @@ def test_a_job_is_rescaled_from_2_to_4_to_1_to_3_without_a_stop(job: ChainJob, d
     driver.wait_for_exit()
     job.check_output()
     assert "its state is rebuilt" not in driver.log
+
+
+def test_a_driver_whose_first_batch_fails_goes_back_to_the_old_parallelism(
+    job: ChainJob, drivers: list[DriverProcess]
+) -> None:
+    driver = DriverProcess.start(job.home / "first", cores=5)
+    drivers.append(driver)
+    driver.assign(job.assignment(1))
+    driver.wait_for(lambda: len(list(job.output.glob("batch=*"))) > 4, "some batches")
+    (job.home / "fault").write_text("4")
+    command = command_to(job, 2, 4)
+    driver.command(command)
+    result = driver.result(command.id)
+    assert result.status == "FAILED"
+    assert result.failure is not None
+    assert "the fault is there" in result.failure.message
+    driver.wait_for(job.is_complete, "all output")
+    beat = driver.heartbeat()
+    assert beat is not None
+    assert beat.rescale is not None
+    assert beat.rescale.failure == result.failure
+    assert (beat.attempt, beat.state) == (3, DriverState.RUNNING)
+    driver.command(Command(id="stop", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s1"))
+    driver.result("stop")
+    driver.wait_for_exit()
+    job.check_output()

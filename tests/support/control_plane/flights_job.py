@@ -58,6 +58,7 @@ class FlightsJob:
         max_parallelism: int | None = None,
         name: str = "flights",
         restart: dict[str, Any] | None = None,
+        **settings: Any,
     ) -> None:
         artifact = upload_file(self.control_plane.api, SCRIPT)
         body: dict[str, Any] = {
@@ -67,6 +68,7 @@ class FlightsJob:
                 "parallelism": parallelism,
                 "parameters": {"input": str(self.input), "output": str(self.output), "files_per_batch": "2"},
                 "checkpoints": {"interval_ms": 1000},
+                **settings,
             },
         }
         if max_parallelism is not None:

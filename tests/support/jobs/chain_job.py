@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Chain(KeyedProcessFunction):
     """Counts a key's records and hashes each into those before it; one that was there before is dropped.
 
-    While there is a file of the name `fault` it fails.
+    While there is a file of the name `fault` it fails; at one parallelism alone, if the file names it.
     """
 
     def __init__(self, fault: str) -> None:
@@ -28,9 +28,10 @@ class Chain(KeyedProcessFunction):
     def open(self, context: RuntimeContext) -> None:
         self.count = context.get_state(ValueStateDescriptor("count", pa.int64()))
         self.link = context.get_state(ValueStateDescriptor("link", pa.string()))
+        self.parallelism = str(context.parallelism)
 
     def process_element(self, record: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
-        if self.fault and Path(self.fault).exists():
+        if self.fault and Path(self.fault).exists() and Path(self.fault).read_text() in {"", self.parallelism}:
             message = "the fault is there"
             raise RuntimeError(message)
         count = (self.count.value() or 0) + 1
