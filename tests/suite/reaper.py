@@ -1,5 +1,7 @@
 """Ends all processes that tests have started when their pytest ends, even when pytest is killed.
 
+Benchmarks run below it, too.
+
     the process that the user started      waits for the reaper, and exits as pytest does
       reaper                               in a session of its own, so that a signal to the group spares it
         pytest                             workers, servers, drivers and Java below it
@@ -55,12 +57,12 @@ def reap(pytest: int) -> int:
     """Waits until pytest has ended, ends all that it has left, and returns its status as a shell does."""
     signal.signal(signal.SIGTERM, lambda *_: _kill(pytest))  # the process that was started has died
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    ended = 0
+    ended, status = os.wait()
     while ended != pytest:
         ended, status = os.wait()
     left = descendants()
     if left:
-        sys.stderr.write(f"keyscale: ends processes that the tests have left: {', '.join(left.values())}\n")
+        sys.stderr.write(f"keyscale: ends processes that are left: {', '.join(left.values())}\n")
     while left:
         for pid in left:
             _kill(pid)

@@ -99,7 +99,7 @@ def test_what_a_test_has_left_ends_with_pytest_and_is_named(
     first = int((project / "started").read_text())
     assert pytest_process.returncode == 0
     assert "1 passed" in said
-    assert "ends processes that the tests have left: python" in said
+    assert "ends processes that are left: python" in said
     assert not psutil.pid_exists(first)
 
 
