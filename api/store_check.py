@@ -132,7 +132,14 @@ def read_within(limit_ms: int, read: Callable[[], T], *, what: str, but: tuple[t
 class StoreCheck:
     """Checks object stores by their URL."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, on_checked: Callable[[float, bool], None] = lambda *_: None) -> None:
+        """Creates a check of the configured store.
+
+        Args:
+            url: The store's URL.
+            on_checked: Called after each check of this store, with its seconds and whether it has failed.
+        """
+        self._on_checked = on_checked
         self._url = url
         self._lock = threading.Lock()
         self._checked_at_s = float("-inf")
@@ -161,6 +168,7 @@ class StoreCheck:
             return self._problem
         try:
             if time.monotonic() - self._checked_at_s > _HEALTH_TTL_S:
+                began_s = time.monotonic()
                 try:
                     self.require_usable(self._url)
                 except StoreUnavailableError as error:
@@ -168,6 +176,7 @@ class StoreCheck:
                 else:
                     self._problem = None
                 self._checked_at_s = time.monotonic()
+                self._on_checked(self._checked_at_s - began_s, self._problem is not None)
             return self._problem
         finally:
             self._lock.release()

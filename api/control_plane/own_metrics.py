@@ -5,7 +5,8 @@ Each follows from its declaration in `keyscale.metrics`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from sqlalchemy import event
@@ -13,12 +14,13 @@ from sqlalchemy import event
 from keyscale.metrics import CONTROL_PLANE, COUNTER, GAUGE, of_scope
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
     from starlette.types import Scope
 
 _BUCKETS_S = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _PUBLIC = "/v1"
+_BEGAN_S = "keyscale_statement_began_s"
 NO_ROUTE = "none"
 """The route of requests that no route answers: clients can invent any number of paths and methods."""
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a series of the time of its creation beside each counter
@@ -60,12 +62,27 @@ class OwnMetrics:
             self._histograms["request_duration"].labels(route).observe(duration_s)
 
     def watch(self, engine: Engine) -> None:
-        """Counts the failures of an engine's statements and connections."""
+        """Counts an engine's failures, and the time of its statements."""
         event.listen(engine, "handle_error", lambda _: self.count("database_errors"))
+        event.listen(engine, "before_cursor_execute", _begin_statement)
+        event.listen(engine, "after_cursor_execute", self._note_statement)
+
+    def note_store_check(self, duration_s: float, has_failed: bool) -> None:
+        """Counts a check of the object store and its time."""
+        self._histograms["store_duration"].observe(duration_s)
+        if has_failed:
+            self.count("store_errors")
+
+    def _note_statement(self, connection: Connection, *_: Any) -> None:
+        self._histograms["database_duration"].observe(time.monotonic() - connection.info[_BEGAN_S])
 
     def text(self) -> str:
         """Returns the metrics in Prometheus's text format."""
         return generate_latest(self._registry).decode()
+
+
+def _begin_statement(connection: Connection, *_: Any) -> None:
+    connection.info[_BEGAN_S] = time.monotonic()
 
 
 def _route_of(scope: Scope) -> str:

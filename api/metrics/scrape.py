@@ -22,6 +22,7 @@ from keyscale.metrics import (
     OBSERVED,
     OPERATOR,
     SINK,
+    SOURCE,
     SUBTASK,
     of_scope,
 )
@@ -196,10 +197,15 @@ def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
     add(_WAITING, labels, _plausible(reported.get(_WAITING.key)))
     for operator in operators:
         _add_operator(families, operator, f'{inner},operator="{escaped(operator["uid"])}"')
-    for sink in reported.get("sinks", ())[:PARTS_MAX]:
-        of_sink = f'{{{inner},sink="{escaped(sink["uid"])}"}}'
-        for metric in _SINK:
-            add(metric, of_sink, _plausible(sink.get(metric.key)))
+    _add_parts(families, _SINK, reported.get("sinks", ()), f"{inner},sink=")
+    _add_parts(families, _SOURCE, reported.get("source_lags", ()), f"{inner},source=")
+
+
+def _add_parts(families: Families, metrics: Iterable[Exposed], parts: Sequence[Mapping[str, Any]], labels: str) -> None:
+    for part in parts[:PARTS_MAX]:
+        of_part = f'{{{labels}"{escaped(part["uid"])}"}}'
+        for metric in metrics:
+            families.add(metric, of_part, _plausible(part.get(metric.key)))
 
 
 def _add_operator(families: Families, operator: Mapping[str, Any], inner: str) -> None:
@@ -318,7 +324,8 @@ def _figure(name: str) -> Exposed:
     return next(exposed(metric) for metric in FIGURES if metric.name == name)
 
 
-_OBSERVED, _DRIVER, _OPERATOR, _SINK, _SUBTASK = map(_exposed, (OBSERVED, DRIVER, OPERATOR, SINK, SUBTASK))
+_OBSERVED, _DRIVER, _OPERATOR = map(_exposed, (OBSERVED, DRIVER, OPERATOR))
+_SINK, _SOURCE, _SUBTASK = map(_exposed, (SINK, SOURCE, SUBTASK))
 _COUNTERS = tuple(exposed(metric, metric.job_prometheus) for metric in JOB_COUNTERS)
 _GAUGES = tuple(map(exposed, REPORTED_GAUGES))
 _IDLE_GAUGES = tuple(exposed(metric) for metric in REPORTED_GAUGES if metric.name in KNOWN_WHILE_IDLE)
@@ -328,7 +335,7 @@ _OF_JOBS = (
     *_COUNTERS,
     *_GAUGES,
     *(_WAITING, _LAG, _WATERMARK),
-    *(*_DRIVER, *_OPERATOR, *_SINK, *_SUBTASK),
+    *(*_DRIVER, *_OPERATOR, *_SINK, *_SOURCE, *_SUBTASK),
 )
 """The metrics of jobs, in their order."""
 _OWN = tuple(exposed(metric) for metric in of_scope(CONTROL_PLANE) if metric.kind is GAUGE)

@@ -127,7 +127,7 @@ def make_context(
         news=News(reads, operations_service.answers, note_look=partial(own_metrics.count, "looks")),
         verifier=Verifier(sessions, why_not_own),
         calls=Calls(reads),
-        store=StoreCheck(settings.store_url),
+        store=StoreCheck(settings.store_url, own_metrics.note_store_check),
         rates=Rates(
             per_user=settings.user_requests_per_second,
             per_address=settings.address_requests_per_second,

@@ -15,6 +15,7 @@ from keyscale.metrics import (
     RATE,
     SHOWN_SERIES,
     SINK,
+    SOURCE,
     SUBTASK,
     of_scope,
 )
@@ -43,6 +44,7 @@ _SECTIONS: tuple[tuple[str, str, tuple[Scope, ...]], ...] = (
     ),
     ("Operators", "Since the driver started. Labels as of jobs, and `operator`.", (OPERATOR,)),
     ("Sinks", "Since the driver started. Labels as of jobs, and `sink`.", (SINK,)),
+    ("Sources", "Labels as of jobs, and `source`; the API has the number by split, too.", (SOURCE,)),
     (
         "Subtasks",
         'In the last batch. Prometheus gets the smallest and the largest value of an operator: `of="min"` and `"max"`.',

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
 
-from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SUBTASK, Fold, Kind, of_scope
+from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SOURCE, SUBTASK, Fold, Kind, of_scope
 from keyscale.user_series import USER_SERIES_MAX
 from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState, RescalePhase
 
@@ -31,6 +31,8 @@ from .storable_text import StorableText
 
 REPORTED_SPLITS_MAX = 200
 """Maximum number of splits per driver in each heartbeat's positions."""
+LAG_SPLITS_MAX = 200
+"""Maximum number of splits per driver with a lag in each heartbeat."""
 _SPLIT_NAME_MAX = 300
 _LABEL_MAX = 100
 
@@ -388,6 +390,18 @@ class BatchMetrics(Metrics):
     input_records: Measured = 0
 
 
+@with_metrics(of_scope(SOURCE))
+class SourceLag(Metrics):
+    """The records of a source that no committed batch has."""
+
+    uid: StorableText
+    splits: dict[Annotated[StorableText, Field(max_length=_SPLIT_NAME_MAX)], Measured] = Field(
+        default_factory=dict,
+        max_length=LAG_SPLITS_MAX,
+        description="The number by split, of the splits with most records.",
+    )
+
+
 class TopicPosition(Message):
     """A position in a partition of a Kafka topic."""
 
@@ -480,6 +494,11 @@ class DriverMetrics(Metrics):
         default_factory=list,
         max_length=RECENT_BATCHES_MAX,
         description="The parts of the last batches, the oldest first.",
+    )
+    source_lags: Items[SourceLag] = Field(
+        default_factory=list,
+        max_length=OPERATORS_MAX,
+        description="The records that wait, by source; empty if a source cannot count them.",
     )
     sources: Items[SourceMetrics] = Field(
         default_factory=list,

@@ -150,8 +150,20 @@ def records_behind(
 
     They lie between the batch's end and the ends of the splits. Returns None if the number is unknown.
     """
-    left = [records_between(planned[split], end) for split, end in ends.items() if split in planned]
-    return None if None in left else sum(max(0, each) for each in left if each is not None)
+    left = behind_by_split(planned, ends, records_between)
+    return None if left is None else sum(left.values())
+
+
+def behind_by_split(
+    planned: Mapping[str, Position], ends: Mapping[str, Position], records_between: RecordsBetween
+) -> dict[str, int] | None:
+    """Returns how many records of each split are left after a batch.
+
+    Returns None if a number is unknown.
+    """
+    left = {split: records_between(planned[split], end) for split, end in ends.items() if split in planned}
+    known = {split: max(0, count) for split, count in left.items() if count is not None}
+    return known if len(known) == len(left) else None
 
 
 def without(ranges: Sequence[SplitRange], losses: Mapping[str, Loss]) -> list[SplitRange]:

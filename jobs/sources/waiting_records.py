@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from .positions import BatchPositions, records_behind, with_discovered
+from .positions import BatchPositions, behind_by_split, with_discovered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,8 +32,8 @@ class WaitingRecords:
         """
         self._ends = self._source.latest(self._reached(committed, planned), None)
 
-    def count(self, committed: str | None, planned: str | None) -> int | None:
-        """Returns how many records wait.
+    def by_split(self, committed: str | None, planned: str | None) -> dict[str, int] | None:
+        """Returns how many records of each split wait.
 
         Returns None if the source has not answered or cannot count.
 
@@ -43,7 +43,7 @@ class WaitingRecords:
         """
         if self._ends is None:
             return None
-        return records_behind(self._reached(committed, planned), self._ends, self._source.records_between)
+        return behind_by_split(self._reached(committed, planned), self._ends, self._source.records_between)
 
     def close(self) -> None:
         """Closes the source."""

@@ -25,6 +25,7 @@ class Scope(StrEnum):
     SUBTASK = "subtask"
     OPERATOR = "operator"
     SINK = "sink"
+    SOURCE = "source"
     DRIVER = "driver"  # a job's part that only its driver reports, since it started
     JOB = "job"
     OBSERVED = "observed"  # a job, as the control plane sees it: checkpoints, restarts and what follows from them
@@ -61,7 +62,7 @@ class Unit(StrEnum):
 
 
 COUNTER, GAUGE, HISTOGRAM = Kind
-BATCH, SUBTASK, OPERATOR, SINK, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
+BATCH, SUBTASK, OPERATOR, SINK, SOURCE, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
 SUM, LARGEST, SMALLEST, LATEST, MEAN, RATE = Fold
 
 
@@ -165,6 +166,7 @@ _PREFIXES = {
     Scope.SUBTASK: "keyscale_subtask_",
     Scope.OPERATOR: "keyscale_operator_",
     Scope.SINK: "keyscale_sink_",
+    Scope.SOURCE: "keyscale_source_",
     Scope.DRIVER: "keyscale_driver_",
     Scope.CONTROL_PLANE: "keyscale_",
 }
@@ -225,7 +227,6 @@ METRICS = (
         Unit.MS,
         "Time waiting for records, and so for the shuffle.",
         is_fractional=True,
-        is_scraped=False,
     ),
     Metric(
         "open_ms", GAUGE, SUBTASK, Unit.MS, "Time to open or rebuild the state.", is_fractional=True, is_scraped=False
@@ -238,7 +239,6 @@ METRICS = (
         Unit.MS,
         "Time waiting for the reader of its rows, or writing them to the sink.",
         is_fractional=True,
-        is_scraped=False,
     ),
     Metric(
         "store_ms",
@@ -337,6 +337,8 @@ METRICS = (
         "How far the latest event was behind the clock when its batch was committed.",
         is_optional=True,
     ),
+    # --- sources
+    Metric("lag_records", GAUGE, SOURCE, Unit.RECORDS, "Records of the source that no committed batch has."),
     # --- drivers, since they started or over their last batches
     Metric("batches", COUNTER, DRIVER, Unit.COUNT, "Batches committed."),
     Metric(
@@ -390,6 +392,31 @@ METRICS = (
         Unit.BYTES,
         "Estimated size of the state on its hosts after the last batch; 0 before the first batch. The files of a"
         " checkpoint have another size, its state_size.",
+    ),
+    Metric("jvm_heap_bytes", GAUGE, DRIVER, Unit.BYTES, "Used heap of the driver's JVM.", is_optional=True),
+    Metric(
+        "process_memory_bytes",
+        GAUGE,
+        DRIVER,
+        Unit.BYTES,
+        "Resident memory of the driver's processes: its JVM, its Python, and the workers on its host.",
+        is_optional=True,
+    ),
+    Metric(
+        "process_ms",
+        COUNTER,
+        DRIVER,
+        Unit.MS,
+        "Processor time of the driver's running processes: its JVM, its Python, and the workers on its host.",
+        is_optional=True,
+    ),
+    Metric(
+        "host_load_ratio",
+        GAUGE,
+        DRIVER,
+        Unit.RATIO,
+        "Load of the driver's host over the last minute, per processor; above 1, processes wait for processors.",
+        is_optional=True,
     ),
     # --- jobs
     Metric(
@@ -713,6 +740,15 @@ METRICS = (
     ),
     Metric(
         "database_errors", COUNTER, CONTROL_PLANE, Unit.COUNT, "Statements and connections of requests that failed."
+    ),
+    Metric("database_duration", HISTOGRAM, CONTROL_PLANE, Unit.SECONDS, "Time of a statement in the database."),
+    Metric("store_errors", COUNTER, CONTROL_PLANE, Unit.COUNT, "Checks of the object store that failed."),
+    Metric(
+        "store_duration",
+        HISTOGRAM,
+        CONTROL_PLANE,
+        Unit.SECONDS,
+        "Time of a check of the object store: it reads and writes.",
     ),
     Metric("database_up", GAUGE, CONTROL_PLANE, Unit.COUNT, "1 if the database answers; else 0."),
     Metric("store_up", GAUGE, CONTROL_PLANE, Unit.COUNT, "1 if the object store answers; else 0."),

@@ -65,7 +65,7 @@ def test_messages_answers_columns_and_the_log_have_what_is_declared() -> None:
         )
     assert JobCounters.__struct_fields__ == (*(metric.name for metric in LOG_COUNTERS), "user")
     assert {metric.name for metric in SERIES} <= set(SeriesPoint.__table__.c.keys())
-    assert set(series.COLUMNS) == {metric.name for metric in SERIES}
+    assert set(series.COLUMNS) == {*(metric.name for metric in SERIES), "user_metrics"}
     assert [name.value for name in SeriesName] == [metric.name for metric in SHOWN_SERIES]
 
 

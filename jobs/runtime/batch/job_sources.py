@@ -94,6 +94,10 @@ class JobSources:
         sources = [source for source in found if source is not None]
         return sources if len(sources) == len(found) else []
 
+    def input_uids(self) -> list[OperatorUid]:
+        """Returns the uid of the source of each input."""
+        return [node.uid for node in self.nodes for _ in streams_of([node.frame])]
+
     def split(self, frame: DataFrame, keep: Callable[[DataFrame], DataFrame]) -> dict[NodeId, DataFrame]:
         """Returns the records of each source in a batch.
 

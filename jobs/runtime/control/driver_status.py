@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         OperatorMetrics,
         SinkMetrics,
         SinkOutage,
+        SourceLag,
         SourceMetrics,
     )
     from ...protocol.specification import RestartStrategy
@@ -336,13 +337,25 @@ class DriverStatus:
                 update = {"lost_records": lost, "lost_records_since_ms": since_ms}
                 self._metrics = self._metrics.model_copy(update=update)
 
-    def records_wait(self, records: int) -> None:
+    def records_wait(self, records: int, by_source: Sequence[SourceLag] = ()) -> None:
         """Sets the number of records that no committed batch has."""
         with self._lock:
             self._are_counted = True
             self._lag_trend.saw(self._clock(), records)
-            update = {"pending_records": records, "lag_growth": self._lag_trend.growth()}
+            update = {
+                "pending_records": records,
+                "lag_growth": self._lag_trend.growth(),
+                "source_lags": list(by_source),
+            }
             self._metrics = self._metrics.model_copy(update=update)
+
+    def host_measured(self, measured: Mapping[str, int | float]) -> None:
+        """Sets the memory and the processor time of the driver's processes.
+
+        Also sets the load of their host.
+        """
+        with self._lock:
+            self._metrics = self._metrics.model_copy(update=dict(measured))
 
     def sources_are_behind(self, records: int | None) -> None:
         """Sets by how many records the last batch was behind its sources.

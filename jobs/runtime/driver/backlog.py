@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...protocol.messages import LAG_SPLITS_MAX, SourceLag
 from ...sources.waiting_records import WaitingRecords
 from ...spark_internals.checkpoint_directory import ends_of
 
@@ -34,6 +36,22 @@ class Reached(NamedTuple):
     batch: int
 
 
+def source_lags(uids: Sequence[str], waiting: Sequence[Mapping[str, int]]) -> list[SourceLag]:
+    """Returns the records that wait by source and split.
+
+    The splits are those with most records. A source may have several inputs.
+    """
+    found: dict[str, Counter[str]] = {uid: Counter() for uid in uids}
+    for uid, splits in zip(uids, waiting, strict=True):
+        found[uid].update(splits)
+    return [
+        SourceLag(
+            uid=uid, lag_records=splits.total(), splits=dict(splits.most_common(LAG_SPLITS_MAX // max(1, len(found))))
+        )
+        for uid, splits in found.items()
+    ]
+
+
 class Backlog:
     """Counts the records between the committed positions and the sources' present ends.
 
@@ -44,6 +62,7 @@ class Backlog:
         reached: How far the job has read.
         status: Takes the number.
         clock: Returns seconds.
+        uids: The uid of the source of each input; by default the uid of a job's only source.
     """
 
     def __init__(
@@ -52,7 +71,10 @@ class Backlog:
         reached: Reached,
         status: DriverStatus,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        uids: Sequence[str] = (),
     ) -> None:
+        self._uids = uids or [""] * len(sources)
         self._waiting = [WaitingRecords(source) for source in sources]
         self._reached: Callable[[], Reached] = lambda: reached
         self._status = status
@@ -88,10 +110,11 @@ class Backlog:
             self._ask()
             self._asked_at = self._clock()
         committed, planned = self._ends()
-        counts = [each.count(*ends) for each, *ends in zip(self._waiting, committed, planned, strict=True)]
+        counts = [each.by_split(*ends) for each, *ends in zip(self._waiting, committed, planned, strict=True)]
         known = [count for count in counts if count is not None]
         if len(known) == len(counts) and not self._ended.is_set():  # the sum of some sources would be too small
-            self._status.records_wait(sum(known))
+            lags = source_lags(self._uids, known)
+            self._status.records_wait(sum(lag.lag_records for lag in lags), lags)
 
     def _ask(self) -> None:
         committed, planned = self._ends()

@@ -66,6 +66,7 @@ class BatchLoop:
         batch_interval_ms: The minimum time between the starts of two batches with input.
         status: Takes every commit.
         on_failure: Called once with the exception of a failed batch, on that batch's thread.
+        measure: Returns new metrics of the driver's processes, if any; called after each batch.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class BatchLoop:
         on_failure: Callable[[BaseException], None],
         positions: Mapping[str, str] | None = None,
         batch_interval_ms: int = 0,
+        measure: Callable[[], Mapping[str, int | float]] = dict,
     ) -> None:
+        self._measure = measure
         self._frame = frame
         self.batch_interval_ms = batch_interval_ms
         self._runner = runner
@@ -351,6 +354,8 @@ class BatchLoop:
             BatchMetrics(batch_id=batch_id, at_ms=commit.at_ms, input_records=outcome.input_records, **parts),
             {uid: outcome.sink_ms.get(uid, 0.0) + publish_ms.get(uid, 0.0) for uid in outcome.sinks},
         )
+        if measured := self._measure():
+            self._status.host_measured(measured)
         reach("batch.published")
 
     def _plan(self, batch_id: BatchId, spark_batch_id: int) -> None:

@@ -32,6 +32,7 @@ from ...protocol.messages import CommandResult
 from ...spark_internals.affinity import Anchor
 from ...spark_internals.executor_times import executor_times
 from ...spark_internals.idle_queries import IdleQueries
+from ...spark_internals.jvm_heap import jvm_heap_bytes
 from ...spark_internals.task_slots import parallelism_of_slots, split_sources_for
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
@@ -49,6 +50,7 @@ from .batch_loop import BatchLoop
 from .checkpoints import Checkpoints, SnapshotContext
 from .coordinator import Coordinator
 from .garbage_watch import GarbageWatch
+from .host_figures import HostFigures
 from .job_query import JobQuery
 from .live_rescale import LiveRescale
 from .progress_watch import ProgressWatch
@@ -382,6 +384,7 @@ class Execution:
             on_failure=lambda failure: context.outcome_box.give(RunOutcome.by(failure)),
             positions=self._sources_of(opened.positions).positions(opened.positions),
             batch_interval_ms=self._batch_interval_ms(),
+            measure=HostFigures(partial(jvm_heap_bytes, context.spark.sparkContext)).measure,
         )
         return opened, loop
 
@@ -389,7 +392,8 @@ class Execution:
         """Returns the count of waiting records, from the restored positions on."""
         resume = opened.resume
         reached = Reached(opened.positions, resume.batch_id - resume.time.time_batches)
-        return Backlog(self._sources_of(opened.positions).counting(), reached, self._context.status)
+        sources = self._sources_of(opened.positions)
+        return Backlog(sources.counting(), reached, self._context.status, uids=sources.input_uids())
 
     def _open(self) -> OpenAttempt:
         context, after = self._context, self._after

@@ -13,7 +13,18 @@ from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.api.metrics import scrape
 from keyscale.db.repositories.scrapes import JobFacts, Snapshot
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.metrics import CONTROL_PLANE, DRIVER, FIGURES, JOB_COUNTERS, OBSERVED, OPERATOR, SINK, SUBTASK, of_scope
+from keyscale.metrics import (
+    CONTROL_PLANE,
+    DRIVER,
+    FIGURES,
+    JOB_COUNTERS,
+    OBSERVED,
+    OPERATOR,
+    SINK,
+    SOURCE,
+    SUBTASK,
+    of_scope,
+)
 from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus
 
 NOW_MS = 1_000_000
@@ -50,6 +61,11 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
             {"uid": "windows", "event_time_lag_ms": -5, "watermark_ms": 2**63 - 1},
         ],
         "sinks": [{"uid": "table", "dead_letters": 4}],
+        "source_lags": [{"uid": "clicks", "lag_records": 7, "splits": {"0": 7}}],
+        "jvm_heap_bytes": 1 << 20,
+        "process_memory_bytes": 1 << 21,
+        "process_ms": 1500,
+        "host_load_ratio": 0.5,
     }
 ).model_dump()
 
@@ -104,7 +120,7 @@ def test_values_have_the_units_of_prometheus() -> None:
 def test_every_declared_metric_of_a_job_is_there_and_said_what_it_is() -> None:
     text = scrape.of_jobs([job()], NOW_MS)
     expected = {
-        metric.prometheus for metric in of_scope(OBSERVED, DRIVER, OPERATOR, SINK, SUBTASK) if metric.is_scraped
+        metric.prometheus for metric in of_scope(OBSERVED, DRIVER, OPERATOR, SINK, SOURCE, SUBTASK) if metric.is_scraped
     }
     expected |= {metric.job_prometheus for metric in JOB_COUNTERS}
     expected |= {metric.prometheus for metric in FIGURES if metric not in JOB_COUNTERS}

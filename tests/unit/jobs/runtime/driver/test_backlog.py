@@ -112,6 +112,16 @@ def test_before_a_driver_has_restored_the_state_the_records_count_from_the_resto
     assert waiting(status) == 415_941 + 18, "a split that only the planned batch knows counts from its start"
 
 
+def test_the_records_that_wait_are_known_by_source_and_split(status: DriverStatus) -> None:
+    first, second, third = Log(a=415_961), Log(b=30), Log(b=5, c=50)
+    record = offsets({"a": (0, 20)}, {"b": (12, 25)}, {"b": (0, 5), "c": (0, 10)})
+    sources = [first, second, third]
+    Backlog(sources, Reached({"offsets/7": record}, 7), status, Clock(), uids=["left", "right", "right"]).look()
+    left, right = status.heartbeat().metrics.source_lags
+    assert (left.uid, left.lag_records, left.splits) == ("left", 415_941, {"a": 415_941})
+    assert (right.uid, right.lag_records, right.splits) == ("right", 45, {"c": 40, "b": 5})
+
+
 def test_before_the_first_batch_the_records_count_from_where_the_job_will_begin(status: DriverStatus) -> None:
     source = Log(a=100)
     backlog = Backlog([source], Reached({}, -1), status, Clock())
