@@ -207,6 +207,11 @@ class Execution:
         """Whether a live rescale still waits for the attempt's first batch."""
         return self._taken_over is not None and not self._is_verified
 
+    @property
+    def next_checkpoint_id(self) -> int:
+        """A number that no checkpoint has; 0 before the attempt takes checkpoints."""
+        return 0 if self._checkpoints is None else self._checkpoints.next_id
+
     def following(self, context: RunContext) -> Execution:
         """Returns the execution of the next attempt.
 

@@ -241,7 +241,7 @@ class JobRun:
         failed = outcome is not None and outcome.state is DriverState.FAILED
         if not failed or not execution.has_opened or not is_session_good(self._spark):
             return None
-        back = return_context(execution.context) if execution.is_unverified else None
+        back = return_context(execution)
         if back is not None and outcome is not None and outcome.error is not None:
             log_failure("the first batch of a live rescale failed; the job goes back", outcome.error)
             back = replace(back, failure=outcome.failure)

@@ -189,14 +189,15 @@ def next_context(context: RunContext, command: Command) -> RunContext:
     return _context_of(context, given, command)
 
 
-def return_context(context: RunContext) -> RunContext | None:
+def return_context(failed: Execution) -> RunContext | None:
     """Returns the context of the attempt to go back to, if any."""
+    context = failed.context
     command = context.rescaled_by
-    if command is None or command.return_attempt is None:
+    if not failed.is_unverified or command is None or command.return_attempt is None:
         return None
-    if context.assignment.attempt >= command.return_attempt.assignment.attempt:
-        return None
-    return _context_of(context, command.return_attempt, command)
+    given = command.return_attempt.assignment
+    unused = given.model_copy(update={"next_checkpoint_id": max(given.next_checkpoint_id, failed.next_checkpoint_id)})
+    return _context_of(context, command.return_attempt.model_copy(update={"assignment": unused}), command)
 
 
 def _context_of(context: RunContext, given: ReservedAttempt, command: Command) -> RunContext:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
-from keyscale.jobs.protocol.messages import Assignment, Command
+from keyscale.jobs.protocol.messages import Assignment, Command, ReservedAttempt
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
 from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
@@ -38,6 +38,7 @@ class Views:
     def __init__(self, kafka: Broker, seed: int) -> None:
         chance = random.Random(seed)
         self._kafka = kafka
+        self.servers = kafka.servers
         self.topic = kafka.create_topic(PARTITIONS)
         views = [json.dumps({"id": f"{seed}-{n}", "page": f"p{chance.randrange(20)}"}) for n in range(VIEWS)]
         self.expected = Counter(json.loads(view)["page"] for view in views)
@@ -51,6 +52,33 @@ class Views:
             self._kafka.send(self.topic, part[partition::PARTITIONS], partition=partition)
 
 
+def assigned(
+    home: Path, views: Views, counts_topic: str, attempt: int, parallelism: int, *, restore_from: str | None = None
+) -> Assignment:
+    return new_assignment(
+        job_id="views",
+        job_name="views",
+        attempt=attempt,
+        parallelism=parallelism,
+        max_parallelism=16,
+        artifact_filename="kafka_job.py",
+        artifact_sha256=hashlib.sha256(JOB.read_bytes()).hexdigest(),
+        parameters={
+            "servers": views.servers,
+            "topic": views.topic,
+            "output": str(home / "out"),
+            "counts_topic": counts_topic,
+            "staging": str(home / "staging"),
+            "max_records_per_batch": "500",
+        },
+        store_url=(home / "store").as_uri(),
+        restore_from=restore_from,
+        checkpoints=CheckpointSettings(interval_ms=1000),
+        # Spark gives a source's planner ten seconds to start, which a busy machine may need.
+        restart=FixedDelayRestart(attempts=3, delay_ms=0),
+    )
+
+
 @pytest.mark.exhaustive
 def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
     kafka: Broker, postgres_url: str, tmp_path: Path, drivers: list[DriverProcess]
@@ -62,28 +90,7 @@ def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
     output = tmp_path / "out"
 
     def assignment(attempt: int, parallelism: int, restore_from: str | None) -> Assignment:
-        return new_assignment(
-            job_id="views",
-            job_name="views",
-            attempt=attempt,
-            parallelism=parallelism,
-            max_parallelism=16,
-            artifact_filename="kafka_job.py",
-            artifact_sha256=hashlib.sha256(JOB.read_bytes()).hexdigest(),
-            parameters={
-                "servers": kafka.servers,
-                "topic": views.topic,
-                "output": str(output),
-                "counts_topic": counts_topic,
-                "staging": str(tmp_path / "staging"),
-                "max_records_per_batch": "500",
-            },
-            store_url=(tmp_path / "store").as_uri(),
-            restore_from=restore_from,
-            checkpoints=CheckpointSettings(interval_ms=1000),
-            # Spark gives a source's planner ten seconds to start, which a busy machine may need.
-            restart=FixedDelayRestart(attempts=3, delay_ms=0),
-        )
+        return assigned(tmp_path, views, counts_topic, attempt, parallelism, restore_from=restore_from)
 
     def start(name: str, **environment: str) -> DriverProcess:
         secrets = {f"{JOB_SECRET_PREFIX}COUNTS": postgres_url}
@@ -126,12 +133,52 @@ def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
     third.wait_for(lambda: len(kafka.messages(counts_topic)) >= VIEWS, "the whole topic")
     third.kill()
 
+    check_sinks(views, output, in_table(), kafka, counts_topic)
+
+
+@pytest.mark.exhaustive
+def test_a_job_that_rescales_itself_counts_every_view_once(
+    kafka: Broker, postgres_url: str, tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    views = Views(kafka, seed=6)
+    counts_topic = kafka.create_topic(2)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE counts (page text, id text, count bigint)")
+    output = tmp_path / "out"
+    secrets = {f"{JOB_SECRET_PREFIX}COUNTS": postgres_url}
+    driver = DriverProcess.start(tmp_path / "only", artifact=JOB, environment=secrets, cores=5)
+    drivers.append(driver)
+    driver.assign(assigned(tmp_path, views, counts_topic, 1, 2))
+    for part, (attempt, parallelism) in enumerate(((2, 4), (3, 1))):
+        views.send(part / 3, (part + 1) / 3)
+        before = len(sink_rows(output))
+        driver.wait_for(lambda: len(sink_rows(output)) > before, "some output")  # noqa: B023
+        given = assigned(tmp_path, views, counts_topic, attempt, parallelism)
+        reserved = ReservedAttempt(token="token", assignment=given)  # noqa: S106 - files ask for none
+        driver.command(Command(id=f"to-{parallelism}", kind=CommandKind.RESCALE, next_attempt=reserved))
+        result = driver.result(f"to-{parallelism}")
+        assert (result.status, result.failure) == ("COMPLETED", None)
+    views.send(2 / 3, 1)
+
+    def in_table() -> list[tuple[Any, ...]]:
+        with psycopg.connect(postgres_url) as connection:
+            return connection.execute("SELECT page, id, count FROM counts").fetchall()
+
+    driver.wait_for(lambda: len(sink_rows(output)) >= VIEWS, "all files")
+    driver.wait_for(lambda: len(in_table()) >= VIEWS, "the whole table")
+    driver.wait_for(lambda: len(kafka.messages(counts_topic)) >= VIEWS, "the whole topic")
+    driver.kill()
+    check_sinks(views, output, in_table(), kafka, counts_topic)
+
+
+def check_sinks(views: Views, output: Path, in_table: list[tuple[Any, ...]], kafka: Broker, counts_topic: str) -> None:
+    """Each sink has each count once, and all sinks have the same rows."""
     rows = sink_rows(output)
     assert len(rows) == VIEWS
     for page, expected in views.expected.items():
         assert sorted(row["count"] for row in rows if row["page"] == page) == list(range(1, expected + 1))
     in_files = sorted((row["page"], row["id"], row["count"]) for row in rows)
-    assert sorted(in_table()) == in_files
+    assert sorted(in_table) == in_files
     in_topic = [json.loads(message.value() or b"") for message in kafka.messages(counts_topic)]
     assert sorted((row["page"], row["id"], row["count"]) for row in in_topic) == in_files
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.api.launching.driver_command import share_of_cluster
 from keyscale.jobs.protocol.messages import Command, Heartbeat, ReservedAttempt
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+from tests.support.servers.spark_cluster import running_spark_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,4 +102,20 @@ def test_a_driver_whose_first_batch_fails_goes_back_to_the_old_parallelism(
     driver.command(Command(id="stop", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s1"))
     driver.result("stop")
     driver.wait_for_exit()
+    job.check_output()
+
+
+def test_a_job_is_rescaled_live_on_two_executors(job: ChainJob, drivers: list[DriverProcess], tmp_path: Path) -> None:
+    with running_spark_cluster(tmp_path / "stack", workers=2, cores=2, memory_mb=1024) as cluster:
+        conf = {"spark.executor.memory": "512m", **share_of_cluster(4)}
+        driver = DriverProcess.start(tmp_path / "driver", master=cluster.master, conf=conf)
+        drivers.append(driver)
+        driver.assign(job.assignment(1))
+        for attempt, parallelism in ((2, 4), (4, 3)):
+            done = len(list(job.output.glob("batch=*")))
+            driver.wait_for(lambda: len(list(job.output.glob("batch=*"))) > done + 2, "some batches")  # noqa: B023
+            beat = rescale(job, driver, attempt, parallelism)
+            assert beat.slots == 4
+        driver.wait_for(job.is_complete, "all output")
+        driver.kill()
     job.check_output()

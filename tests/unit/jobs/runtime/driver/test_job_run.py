@@ -64,7 +64,11 @@ class Executions:
         self.after.append(after)
         self.contexts.append(context)
         made: Any = SimpleNamespace(
-            has_opened=self._opens, context=context, successor=None, is_unverified=self.is_unverified
+            has_opened=self._opens,
+            context=context,
+            successor=None,
+            is_unverified=self.is_unverified and context.rescaled_by is not None,
+            next_checkpoint_id=40,
         )
         made.run = lambda: self._end(made)
         return made
@@ -215,6 +219,7 @@ def test_a_job_goes_back_if_the_first_batch_after_a_live_rescale_fails(
         assert numbers == [3, 4, 5]
         back = executions.contexts[-1]
         assert (back.token, back.failure.code, executions.after[-1]) == ("token of 5", AWAY.code, None)
+        assert back.assignment.next_checkpoint_id == 40, "failed checkpoints have used up their numbers"
     else:
         assert numbers == [3, 4], "the failure is one of the new parallelism's own"
 
