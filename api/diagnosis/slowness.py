@@ -156,7 +156,7 @@ def _slow_function(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
         code="FUNCTION_SLOW",
         message=f"functions and their state take {share:.0%} of a batch, most of it the function{of_operator}",
         advice="Raise the parallelism, if the hosts have processors left. Make the function faster: a thread dump shows"
-        " where it is, and processor_ms of its subtasks whether it computes or waits.",
+        " where it is (kill -USR1 PID), and processor_ms of its subtasks whether it computes or waits.",
         severity=30 + round(25 * share),
         more_subtasks_help=True,
     )

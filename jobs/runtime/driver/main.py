@@ -41,15 +41,19 @@ store and its sinks. It sends heartbeats from then on, and says in them when it 
 that, neither class loading nor the script delays the new run's first commit, and a target without a right or a script
 that fails is found while the old driver works.
 
+SIGUSR1 writes the stacks of all threads of the process, or of a Python worker, into the log.
+
 The process ends when spark-submit's JVM ends, and the JVM when this process ends; Python workers end with the JVM.
 """
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import platform
+import signal
 import sys
 import threading
 from dataclasses import dataclass
@@ -144,6 +148,7 @@ class DriverEnvironment:
 
 def main() -> int:
     """Runs the driver; returns its exit code."""
+    faulthandler.register(signal.SIGUSR1)
     configure_logging(os.environ, "%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -6,7 +6,9 @@ processor time.
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 
 from keyscale.log_lines import configure_worker_logging
 
@@ -15,5 +17,6 @@ from ...spark_internals.python_daemon import run_daemon
 from . import subtask_jobs, task  # noqa: F401 - see above
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # its workers write the stacks of their threads, too
     configure_worker_logging(os.environ)
     run_daemon()
