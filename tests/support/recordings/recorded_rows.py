@@ -42,11 +42,15 @@ GIVEN_BY_DATABASE = {
 SECRET = {("attempts", "token_sha256")}
 _SHOWN = "checkpoint_id IN (SELECT checkpoint_id FROM checkpoints WHERE job_id = t.job_id ORDER BY 1 DESC LIMIT 12)"
 _SAVEPOINT = "checkpoint_id IN (SELECT checkpoint_id FROM checkpoints WHERE job_id = t.job_id AND is_savepoint)"
+_NEWEST = (
+    "at_ms IN (SELECT at_ms FROM series_points WHERE job_id = t.job_id AND step_ms = t.step_ms"
+    " ORDER BY 1 DESC LIMIT 40)"
+)
 RECORDED = {
     "checkpoints": f"{_SHOWN} OR {_SAVEPOINT}",
     "checkpoint_subtasks": f"{_SHOWN} OR {_SAVEPOINT}",
     "events": "job_id IS NOT NULL",
-    "series_points": f"step_ms = {RINGS[0].step_ms}",
+    "series_points": f"step_ms = {RINGS[0].step_ms} AND {_NEWEST}",
 }
 """Which rows of a table are recorded; by default all of them."""
 _NEAR_MS = 24 * 3_600_000
