@@ -7,7 +7,7 @@
     VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
     ROLL_BACK   the new driver could not run: back to the old revision, from the same savepoint
 
-A live rescale begins with PREPARE (`live_rescale.py`) instead of the phases from REQUESTED to RESTORE.
+A live rescale begins with PREPARE (`live_phases.py`) instead of the phases from REQUESTED to RESTORE.
 
 Until the savepoint is published, any failure leaves the job at its old revision. After that, the job continues with
 the new revision: a new driver that dies, or fails for a reason that may pass, is replaced. Only a new driver that
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, OperationKind, UpgradeMode
 
-from .live_rescale import followed, next_prepare_step
+from .live_phases import followed, next_prepare_step
 from .outcomes import Outcome, failure, failure_of, may_pass, outcome_of
 from .steps import (
     AbandonChange,

@@ -107,7 +107,7 @@ class ReportedSeries(Message):
     """A series of a user's metric: see `keyscale.user_series.UserSeries`."""
 
     operator: Annotated[StorableText, Field(max_length=_LABEL_MAX)]
-    name: Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)]
+    name: Annotated[StorableText, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)]
     kind: Kind
     labels: dict[
         Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)],

@@ -31,6 +31,7 @@ SHARED_NAMES = {
     "errors",
     "kafka",
     "schemas",
+    "user_metrics",
 }
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
 PACKAGE_FILES = [path for path in source_files() if path.name == "__init__.py"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.lifecycle.live_rescale import why_not_live
+from keyscale.api.lifecycle.live_phases import why_not_live
 from keyscale.api.lifecycle.steps import (
     AbandonChange,
     CompleteChange,
