@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from keyscale import log_lines
 from keyscale.certificates import trusted_certificates
@@ -96,6 +96,10 @@ class Settings:
         user_requests_per_second: Requests of one user; 0: without limit.
         address_requests_per_second: Requests from one address; 0: without limit.
         failures_per_minute: Requests without a valid token, and failed sign-ins, from one address; 0: without limit.
+        log_format: The form of log lines: `text` or `json`.
+        otlp_endpoint: URL of the collector that gets metrics and traces; None: none.
+        otlp_headers: Headers of requests to the collector.
+        otlp_interval_ms: Time between two pushes of metrics.
         tls_certificate: PEM file with the certificate and its chain; None: plain HTTP.
         tls_key: PEM file with the certificate's private key.
         ca_file: PEM file with further certificate authorities that drivers trust, and the control plane as a client of
@@ -153,6 +157,9 @@ class Settings:
     keep_operations: int = 1000
     keep_event_days: int = 90
     log_format: str = log_lines.TEXT
+    otlp_endpoint: str | None = None
+    otlp_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    otlp_interval_ms: int = 60_000
     allows_private_targets: bool = True
     mail_server: MailServer | None = None
 
@@ -228,6 +235,9 @@ class Settings:
             ),
             spark_conf_allowed=_words(source, "KEYSCALE_SPARK_CONF_ALLOWED"),
             log_format=_log_format(source),
+            otlp_endpoint=_url(source, "OTEL_EXPORTER_OTLP_ENDPOINT") or None,
+            otlp_headers=_otlp_headers(source),
+            otlp_interval_ms=_duration_ms(source, "OTEL_METRIC_EXPORT_INTERVAL", default.otlp_interval_ms),
             spark_secret=source.get("KEYSCALE_SPARK_SECRET") or "",
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
@@ -409,3 +419,15 @@ def _log_format(source: Mapping[str, str]) -> str:
     if given not in log_lines.FORMATS:
         raise SettingInvalidError(f"{log_lines.FORMAT_VARIABLE} must be {' or '.join(log_lines.FORMATS)}")
     return given
+
+
+def _otlp_headers(source: Mapping[str, str]) -> dict[str, str]:
+    """Returns the headers of requests to a collector.
+
+    OpenTelemetry writes them as NAME=VALUE, separated by commas.
+    """
+    given = source.get("OTEL_EXPORTER_OTLP_HEADERS") or ""
+    pairs = [part.partition("=") for part in given.split(",") if part]
+    if any(not name.strip() or not separator for name, separator, _ in pairs):
+        raise SettingInvalidError("OTEL_EXPORTER_OTLP_HEADERS must be NAME=VALUE, separated by commas")
+    return {name.strip(): unquote(value.strip()) for name, _, value in pairs}

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from keyscale.db.job_scope import JobScope
     from keyscale.db.repositories.scrapes import JobFacts
     from keyscale.metrics import Metric, Scope
 
-    from ..access.principal import Principal
     from ..control_plane.context import Context
 
 JOBS_MAX = 5_000
@@ -114,10 +114,10 @@ class Families:
         )
 
 
-def text_of(context: Context, user: Principal) -> str:
-    """Returns the metrics that a user may see, in Prometheus's text format.
+def text_of(context: Context, scope: JobScope) -> str:
+    """Returns the metrics of a scope, in Prometheus's text format.
 
-    They are the metrics of the jobs in the user's scope. Users who may see all jobs get the control plane's own metrics
+    They are the metrics of the jobs in the scope. The scope of all jobs has the control plane's own metrics
     as well, even if the database does not answer.
     """
     began_s = time.monotonic()
@@ -126,15 +126,15 @@ def text_of(context: Context, user: Principal) -> str:
     gauges: dict[str, float | None] = {"database_up": 1}
     try:
         with context.reads() as session:
-            jobs = scrapes.of_scope(session, user.scope, limit=JOBS_MAX)
-            if user.scope.is_everything:
+            jobs = scrapes.of_scope(session, scope, limit=JOBS_MAX)
+            if scope.is_everything:
                 gauges |= _gauges_of_database(session, jobs, at_ms)
     except SQLAlchemyError:
-        if not user.scope.is_everything:
+        if not scope.is_everything:
             raise
         gauges = {"database_up": 0}
     text = of_jobs(jobs, at_ms)
-    if not user.scope.is_everything:
+    if not scope.is_everything:
         return text
     gauges |= {
         "store_up": int(context.store.problem() is None),
@@ -184,6 +184,8 @@ def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
             add(metric, f'{{{inner},{metric.label}="{value}"}}', 1)
     for metric, total in zip(_COUNTERS, _totals(job, reported), strict=True):
         add(metric, labels, total)
+    waiting = _plausible(reported.get(_WAITING.key))
+    add(_WAITING, labels, (job.totals_before or {}).get("lag_records") if waiting is None else waiting)
     if not is_current:
         return
     has_run, is_idle = bool(reported.get("batches")), bool(reported.get("waits_for_input"))
@@ -194,7 +196,6 @@ def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
     operators = reported.get("operators", ())[:PARTS_MAX]
     add(_LAG, labels, _largest(each.get("event_time_lag_ms") for each in operators))
     add(_WATERMARK, labels, _smallest(operators, "watermark_ms"))
-    add(_WAITING, labels, _plausible(reported.get(_WAITING.key)))
     for operator in operators:
         _add_operator(families, operator, f'{inner},operator="{escaped(operator["uid"])}"')
     _add_parts(families, _SINK, reported.get("sinks", ()), f"{inner},sink=")
@@ -244,6 +245,7 @@ def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
         "wanted": int(is_wanted(job)),
         "up": int(is_current),
         "health_score": health_of(health_facts(job, is_current=is_current, at_ms=at_ms)).score,
+        "lag_records_at_ms": _waiting_at_ms(job),
         "heartbeat_age_ms": None if job.heartbeat_at_ms is None else max(0, at_ms - job.heartbeat_at_ms),
         "last_checkpoint_age_ms": checkpoint_age_ms(job, at_ms),
         "last_checkpoint_failed": int(job.failed is not None and (completed is None or job.failed.id > completed.id)),
@@ -266,6 +268,14 @@ def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
         checkpoint_timeout_ms=(job.checkpoints or {}).get("timeout_ms"),
         at_ms=at_ms,
     )
+
+
+def _waiting_at_ms(job: JobFacts) -> int | None:
+    """Returns when the records that wait were counted."""
+    if _plausible((job.metrics or {}).get("pending_records")) is not None:
+        return job.heartbeat_at_ms
+    counted_at_ms: int | None = (job.totals_before or {}).get("lag_records_at_ms")
+    return counted_at_ms
 
 
 def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:

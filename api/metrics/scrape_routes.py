@@ -19,4 +19,4 @@ def show_metrics(control: Control, user: User) -> PlainTextResponse:
 
     They are the metrics of the jobs in the token's scope; a token for all jobs also gets the metrics of this replica.
     """
-    return PlainTextResponse(scrape.text_of(control, user), media_type=CONTENT_TYPE)
+    return PlainTextResponse(scrape.text_of(control, user.scope), media_type=CONTENT_TYPE)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, RedirectResponse
 
+from keyscale.certificates import trusted_certificates
 from keyscale.db.connections import open_engine, reading_session_factory, session_factory
 from keyscale.db.repositories import artifacts as artifact_rows
 from keyscale.db.repositories import replicas as replica_rows
@@ -62,6 +63,7 @@ from ..secret_labels import routes as secret_labels
 from ..snapshots import checkpoint_routes as checkpoints
 from ..snapshots import savepoint_routes as savepoints
 from ..store_check import StoreCheck
+from ..telemetry.collector import Collector
 from .error_handlers import add_handlers
 from .limits import RequestLimits
 from .openapi import describe
@@ -169,6 +171,22 @@ class _Thread(Protocol):
     def close(self) -> None: ...
 
 
+def _collectors_of(context: Context) -> tuple[Collector, ...]:
+    """Returns the thread that pushes to a collector, if any."""
+    settings = context.settings
+    if settings.otlp_endpoint is None:
+        return ()
+    return (
+        Collector(
+            context,
+            endpoint=settings.otlp_endpoint,
+            headers=settings.otlp_headers,
+            every_ms=settings.otlp_interval_ms,
+            certificates=trusted_certificates(settings.ca_file),
+        ),
+    )
+
+
 def _threads_of(context: Context) -> tuple[_Thread, ...]:
     """Returns the threads that pursue jobs and maintain the control plane."""
     settings, sessions, pulse = context.settings, context.sessions, context.pulse
@@ -191,6 +209,7 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
         deliveries_of(context),
         AlarmWatch(sessions, pulse),
         context.announcer,
+        *_collectors_of(context),
     )
 
 

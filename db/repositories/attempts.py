@@ -311,3 +311,9 @@ def latest(session: Session, job_id: str) -> Attempt | None:
 def next_number(session: Session, job_id: str) -> int:
     """Returns a fencing number above all earlier ones of the job."""
     return (session.scalar(select(func.max(Attempt.number)).where(Attempt.job_id == job_id)) or 0) + 1
+
+
+def first_since(session: Session, job_id: str, since_ms: int, until_ms: int) -> Attempt | None:
+    """Returns a job's first attempt of an inclusive interval of time."""
+    of_job = (Attempt.job_id == job_id, Attempt.created_at_ms.between(since_ms, until_ms))
+    return session.scalars(select(Attempt).where(*of_job).order_by(Attempt.number).limit(1)).first()

@@ -243,3 +243,14 @@ def last_warm_ups(session: Session, job_id: str, limit: int) -> list[int]:
     found = select(warm_ms).select_from(Operation).join(Attempt, of_change).where(by_new_driver)
     newest = found.where(Operation.job_id == job_id, warm_ms >= 0).order_by(Operation.requested_at_ms.desc())
     return list(session.scalars(newest.limit(limit)))
+
+
+def ended_between(session: Session, after_ms: int, until_ms: int, *, limit: int) -> Sequence[Operation]:
+    """Returns the operations of all jobs that ended in a time.
+
+    The beginning of the time is excluded.
+    """
+    ended = Operation.ended_at_ms
+    return session.scalars(
+        select(Operation).where(ended > after_ms, ended <= until_ms).order_by(ended).limit(limit)
+    ).all()

@@ -704,6 +704,7 @@ METRICS = (
         Unit.COUNT,
         "1 if the newest checkpoint or savepoint that has ended failed; else 0.",
     ),
+    Metric("lag_records_at_ms", GAUGE, OBSERVED, Unit.AT_MS, "Time at which lag_records was counted."),
     Metric("checkpoint_interval_ms", GAUGE, OBSERVED, Unit.MS, "Time between the starts of two checkpoints, as set."),
     Metric(
         "last_change_downtime_ms",

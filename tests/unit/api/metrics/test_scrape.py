@@ -149,6 +149,16 @@ def test_a_job_that_does_not_run_has_totals_and_no_rate(facts: dict[str, Any]) -
     assert samples(job())["keyscale_job_up"] == 1
 
 
+def test_the_records_that_wait_are_known_with_their_time_while_a_job_does_not_run() -> None:
+    silent = samples(job(heartbeat_at_ms=NOW_MS - 90_000))
+    assert silent["keyscale_job_lag_records"] == 7
+    assert silent["keyscale_job_lag_records_at_timestamp_seconds"] == (NOW_MS - 90_000) / 1000
+    starting = samples(job(metrics=None, totals_before={"lag_records": 9, "lag_records_at_ms": 5000}))
+    assert starting["keyscale_job_lag_records"] == 9
+    assert starting["keyscale_job_lag_records_at_timestamp_seconds"] == 5
+    assert "keyscale_job_lag_records" not in samples(job(metrics=None, totals_before=None))
+
+
 def test_the_last_checkpoint_of_a_job_without_one_is_as_old_as_its_driver_runs() -> None:
     assert samples(job(completed=None))["keyscale_job_last_checkpoint_age_seconds"] == 60
     assert "keyscale_job_last_checkpoint_age_seconds" not in samples(job(completed=None, running_at_ms=None))

@@ -1,0 +1,1 @@
+"""Pushes metrics and traces to a collector, by the protocol OTLP."""

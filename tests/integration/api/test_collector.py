@@ -1,0 +1,99 @@
+"""A collector gets the metrics of a replica, and the traces of the operations that end."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.telemetry.collector import Collector
+from keyscale.clock import now_ms
+from keyscale.db.models import Operation
+from keyscale.vocabulary import OperationKind, OperationStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+    from keyscale.api.control_plane.context import Context
+
+pytestmark = pytest.mark.real
+
+
+@contextmanager
+def receiver() -> Iterator[tuple[str, list[tuple[str, str | None, Any]]]]:
+    """Serves a collector on this host; yields its address, and the path, token and body of each request."""
+    received: list[tuple[str, str | None, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append((self.path, self.headers["X-Token"], json.loads(body)))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", received
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def end_an_operation(context: Context, job: dict[str, Any], id: str) -> None:  # noqa: A002 - usual name
+    with context.sessions.begin() as session:
+        session.add(
+            Operation(
+                id=id,
+                job_id=job["id"],
+                kind=OperationKind.SAVEPOINT,
+                status=OperationStatus.COMPLETED,
+                requested_at_ms=now_ms() - 1000,
+                ended_at_ms=now_ms(),
+            )
+        )
+
+
+def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
+    context: Context, client: httpx.Client, job: dict[str, Any]
+) -> None:
+    client.get("/v1/jobs")
+    with receiver() as (address, received):
+        collector = Collector(context, endpoint=address, headers={"X-Token": "t"}, every_ms=60_000)
+        end_an_operation(context, job, "while another replica leads")
+        collector.look()
+        [(path, token, document)] = received
+        assert (path, token) == ("/v1/metrics", "t")
+        metrics = document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+        wanted = next(metric for metric in metrics if metric["name"] == "keyscale_job_wanted")
+        assert {"key": "job_id", "value": {"stringValue": job["id"]}} in wanted["gauge"]["dataPoints"][0]["attributes"]
+        assert any(metric["name"] == "keyscale_requests_total" for metric in metrics)
+        context.pulse.role = "leader"
+        end_an_operation(context, job, "o1")
+        collector.look()
+        collector.look()
+        [(path, _, document)] = received[1:]
+        assert path == "/v1/traces"
+        spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        assert [span["name"] for span in spans] == ["request SAVEPOINT", "SAVEPOINT flights"]
+
+
+def test_a_collector_that_is_away_is_logged_once(context: Context, caplog: pytest.LogCaptureFixture) -> None:
+    with receiver() as (address, _):
+        pass
+    collector = Collector(context, endpoint=address, headers={}, every_ms=0)
+    collector.look()
+    collector.look()
+    assert [record.message.split(":")[0] for record in caplog.records if record.name.endswith("collector")] == [
+        "the collector does not take /v1/metrics"
+    ]

@@ -1,0 +1,81 @@
+"""The trace of an operation leads from its request to the first batch of its attempt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.telemetry.otlp_traces import EndedOperation, trace_document
+from keyscale.db.models import Attempt, Operation
+from keyscale.vocabulary import OperationKind, OperationStatus
+
+
+def operation(**more: Any) -> Operation:
+    known: dict[str, Any] = {
+        "id": "o1",
+        "job_id": "j1",
+        "kind": OperationKind.RESCALE,
+        "status": OperationStatus.COMPLETED,
+        "requested_at_ms": 1000,
+        "requested_by": "ada",
+        "ended_at_ms": 9000,
+        "phases": [
+            {"phase": "SAVEPOINT", "started_at_ms": 1500, "ended_at_ms": 2000},
+            {"phase": "VERIFY", "started_at_ms": 2000, "ended_at_ms": None},
+        ],
+    }
+    return Operation(**known | more)
+
+
+ATTEMPT = Attempt(number=3, parallelism=4, created_at_ms=1200, restored_at_ms=5000, first_commit_at_ms=8000)
+
+
+def spans(ended: EndedOperation) -> list[dict[str, Any]]:
+    [of_replica] = trace_document([ended], "http://here")["resourceSpans"]
+    found: list[dict[str, Any]] = of_replica["scopeSpans"][0]["spans"]
+    return found
+
+
+def test_a_trace_leads_from_the_request_to_the_first_batch() -> None:
+    found = spans(EndedOperation(operation(), "flights", ATTEMPT, "r1"))
+    names = {span["spanId"]: span["name"] for span in found}
+    tree = [(span["name"], names.get(span.get("parentSpanId", ""))) for span in found]
+    root = "RESCALE flights"
+    assert tree == [
+        ("request RESCALE", None),
+        (root, "request RESCALE"),
+        ("SAVEPOINT", root),
+        ("VERIFY", root),
+        ("attempt 3", root),
+        ("first batch", "attempt 3"),
+    ]
+    assert len({span["traceId"] for span in found}) == 1
+    times = {span["name"]: (int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])) for span in found}
+    assert times["VERIFY"] == (2_000_000_000, 9_000_000_000)
+    assert times["first batch"] == (5_000_000_000, 8_000_000_000)
+    assert {"key": "keyscale.request_id", "value": {"stringValue": "r1"}} in found[0]["attributes"]
+
+
+def test_the_same_operation_has_the_same_ids_whoever_pushes_it_and_another_has_others() -> None:
+    first, again = (spans(EndedOperation(operation(), "flights", None, None)) for _ in range(2))
+    other = spans(EndedOperation(operation(id="o2"), "flights", None, None))
+    assert [span["spanId"] for span in first] == [span["spanId"] for span in again]
+    assert not {span["spanId"] for span in first} & {span["spanId"] for span in other}
+    assert (len(first[0]["traceId"]), len(first[0]["spanId"])) == (32, 16)
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(OperationStatus.COMPLETED, 1), (OperationStatus.FAILED, 2), (OperationStatus.CANCELLED, 0)],
+)
+def test_the_status_of_an_operation_is_its_spans(status: OperationStatus, code: int) -> None:
+    failed = operation(status=status, failure={"code": "X", "message": "why"} if code == 2 else None, phases=[])
+    span = spans(EndedOperation(failed, "flights", None, None))[1]
+    assert span["status"] == {"code": code, "message": "why" if code == 2 else ""}
+
+
+def test_clocks_that_differ_make_no_span_that_ends_before_it_begins() -> None:
+    late = Attempt(number=3, parallelism=4, created_at_ms=6000, restored_at_ms=5000, first_commit_at_ms=4000)
+    for span in spans(EndedOperation(operation(), "flights", late, None)):
+        assert int(span["startTimeUnixNano"]) <= int(span["endTimeUnixNano"])
