@@ -816,6 +816,33 @@ class PlanTimeoutError(ApiError):
     )
 
 
+class KeyStateError(ApiError):
+    """The state of a key cannot be read as requested."""
+
+    code = "KEY_STATE_UNREADABLE"
+    title = "The state cannot be read"
+    status = 422
+    domain = "user"
+    advice = (
+        "`detail` begins with the code of the cause, which docs/errors.md explains. A key of one column is written as"
+        " text, a key of several columns as a JSON list. `./keyscale state tables LOCATION` lists operators and states."
+    )
+
+
+class KeyStateTimeoutError(ApiError):
+    """A read of a key's state takes too long."""
+
+    code = "KEY_STATE_TIMEOUT"
+    title = "The read takes too long"
+    status = 504
+    domain = "user"
+    retryable = True
+    advice = (
+        "Send the request again when the host is less busy. For large state take a savepoint and use `./keyscale state"
+        " sql LOCATION`, which has a limit of your own."
+    )
+
+
 class ProgramUnloadableError(ApiError):
     """The process that loads a plan's program ended without an answer.
 

@@ -1,7 +1,7 @@
-"""The commands on the state in checkpoints and savepoints.
+"""The commands on the state of jobs, checkpoints and savepoints.
 
-They read the object store themselves, without a control plane. Each imports the reading of state, which takes half a
-second, when it runs.
+The commands on a LOCATION read the object store themselves, without a control plane. Each imports the reading of state,
+which takes half a second, when it runs.
 """
 # ruff: noqa: PLC0415 (as above)
 
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 from rich.text import Text
+
+from keyscale.client.request_paths import job_path
 
 from .errors import CliError, InvalidArgumentError
 from .output import console_for, make_fields, make_table
@@ -58,6 +60,13 @@ CHANGE_COLUMNS = (
     ("BEFORE", "before"),
     ("AFTER", "after"),
 )
+HISTORY_COLUMNS = (
+    ("BATCH", "batch_id"),
+    ("COMMITTED", "committed_at_ms"),
+    ("STATE", "state"),
+    ("CHANGE", "change"),
+    ("ROW", "row"),
+)
 FORMATS = ("table", "csv", "json", "parquet")
 
 scratch_option = click.option(
@@ -65,6 +74,7 @@ scratch_option = click.option(
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory for temporary files, with room for an operator's state (default: the system's).",
 )
+key_option = click.option("--key", required=True, help="The key; with several columns, a JSON list.")
 operator_option = click.option("--operator", required=True, help="The operator's uid.")
 
 
@@ -81,10 +91,10 @@ class StateDamagedError(CliError):
 
 @click.group()
 def state() -> None:
-    """Read the state in checkpoints and savepoints as data.
+    """Read the state of jobs, checkpoints and savepoints as data.
 
     A LOCATION is the URL of a manifest, as `savepoints list` shows it, or of the directory with the manifest. It is
-    read with this process's own access to the object store.
+    read with this process's own access to the object store. `get` and `history` ask the control plane.
     """
 
 
@@ -270,6 +280,61 @@ def verify(session: Session, location: str, scratch: Path | None) -> None:
     session.output.fields(asdict(found))
     if found.problems:
         raise StateDamagedError("; ".join(found.problems))
+
+
+@state.command()
+@click.argument("job")
+@operator_option
+@click.option("--state", "name", help="The state's name (default: all states and timers of the operator).")
+@key_option
+@click.option(
+    "--at",
+    default="latest",
+    show_default=True,
+    help="latest: after the last committed batch; checkpoint: in the latest checkpoint; batch-N: after batch N.",
+)
+@click.option("--after", type=click.IntRange(min=0), help="Wait until the job has committed this batch.")
+@json_option
+@pass_session
+def get(
+    session: Session, /, *, job: str, operator: str, name: str | None, key: str, at: str, after: int | None
+) -> None:
+    """Show a key's state, exactly as after one committed batch.
+
+    The job may run or not. A key of several columns is a JSON list, such as '["ada", 17]'. Needs the role OPERATOR.
+    """
+    path = job_path(job, "state", operator, *([] if name is None else [name]))
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(path, key=key, at=at, after=after)
+    facts = {each: answer[each] for each in ("batch_id", "source_positions", "key", "key_group")}
+
+    def render(console: Any) -> None:
+        console.print(make_fields(facts))
+        for each in answer["states"]:
+            console.print(f"\n{each['state']} ({each['kind']})", markup=False)
+            names = list(dict.fromkeys(column for row in each["rows"] for column in row))
+            rows = [{column: _shown(value) for column, value in row.items()} for row in each["rows"]]
+            console.print(make_table(rows, [(column, column) for column in names]) if rows else "  nothing")
+
+    session.output.show(answer, render)
+
+
+@state.command()
+@click.argument("job")
+@operator_option
+@click.option("--state", "name", help="Only the changes of this state.")
+@key_option
+@json_option
+@pass_session
+def history(session: Session, /, *, job: str, operator: str, name: str | None, key: str) -> None:
+    """Show the changes of a key in a job's stored batches.
+
+    Batches are stored until a newer checkpoint replaces them. Needs the role OPERATOR.
+    """
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(job_path(job, "state-history", operator), key=key, state=name)
+    rows = [{**change, "row": _shown(change["row"])} for change in answer["changes"]]
+    session.output.table(answer, rows, HISTORY_COLUMNS)
 
 
 def _with_columns(table: Mapping[str, Any]) -> dict[str, Any]:

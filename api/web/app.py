@@ -32,6 +32,7 @@ from ..events import stream_routes as event_streams
 from ..jobs import routes as jobs
 from ..jobs import setting_routes as job_settings
 from ..jobs.restore_sources import why_not_own
+from ..key_state import routes as key_state
 from ..launching.enclosures import NO_ENCLOSURES, Enclosures
 from ..launching.launcher import Launcher
 from ..launching.program_loading import ProgramLoading
@@ -271,6 +272,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         savepoints,
         series,
         key_group_history,
+        key_state,
         event_streams,
         revisions,
         operations,

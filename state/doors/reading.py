@@ -6,9 +6,10 @@ Like the door of subtasks, it leads to RocksDB.
 from __future__ import annotations
 
 from ..inspection.checkpoint_reader import CheckpointReader
+from ..inspection.key_changes import KeyChange, key_changes
 from ..inspection.shard_reader import ShardReader
 from ..inspection.source_ends import source_ends
-from ..inspection.state_point import StatePoint, UnknownStateError
+from ..inspection.state_point import BatchNotStoredError, StatePoint, UnknownStateError
 from ..inspection.state_table import KeyedTable, OperatorTable, RawEntry, keyed_tables
 from ..inspection.summary import summarize
 from ..keys.key_groups import assign_to_key_group
@@ -16,7 +17,9 @@ from ..operator_state.backend import StoredOperatorState
 from ..operator_state.operator_files import read_operator_state
 
 __all__ = [
+    "BatchNotStoredError",
     "CheckpointReader",
+    "KeyChange",
     "KeyedTable",
     "OperatorTable",
     "RawEntry",
@@ -25,6 +28,7 @@ __all__ = [
     "StoredOperatorState",
     "UnknownStateError",
     "assign_to_key_group",
+    "key_changes",
     "keyed_tables",
     "read_operator_state",
     "source_ends",

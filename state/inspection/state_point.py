@@ -14,10 +14,12 @@ from ..log.commit_log import CommitLog, LogGapError
 from ..log.recovery import NothingUsableError, recover
 from ..log.resolution import BaseDisownedError, last_rewind, resolve
 from ..objects.opening import open_store
+from .foreign_files import foreign_files
 
 if TYPE_CHECKING:
     from keyscale.identifiers import BatchId, JobId
 
+    from ..documents.changelog import ChangelogHandle
     from ..documents.manifest import Manifest
     from ..keys.hashing import HashId
     from ..log.recovery import Recovery
@@ -41,6 +43,17 @@ class BatchNotStoredError(StateError):
     advice = (
         "Ask for the latest batch, or for a batch between the oldest retained checkpoint and the latest commit; "
         "savepoints keep the state of their batch for as long as you want."
+    )
+
+
+class ForeignStateError(StateError):
+    """A job's state includes objects of another job."""
+
+    code = "STATE_FOREIGN"
+    domain = "user"
+    advice = (
+        "Ask again after the job's next checkpoint, which is its own. To read the state now, use `./keyscale state sql"
+        " LOCATION`, which reads with your own access to the object store."
     )
 
 
@@ -74,7 +87,14 @@ class StatePoint:
         if not location.endswith(f"/{MANIFEST_NAME}"):
             location = f"{location.rstrip('/')}/{MANIFEST_NAME}"
         root, path = split_location(location)
-        store = open_store(root)
+        return cls.of_path(open_store(root), path)
+
+    @classmethod
+    def of_path(cls, store: ObjectStore, path: str) -> StatePoint:
+        """Returns the state in the snapshot with a manifest's path.
+
+        Raises the errors of `read_manifest`.
+        """
         return cls.of_manifest(store, read_manifest(store, path))
 
     @classmethod
@@ -164,6 +184,25 @@ class StatePoint:
                 files |= {file.path: file.size_bytes for file in changelog.sorted_files}
         return sum(files.values())
 
+    def check_own(self, job_id: JobId) -> None:
+        """Checks that all state is in objects of a job.
+
+        A job writes its own manifests and log. A reader with more rights than the job must not read other jobs' objects
+        for it.
+
+        Raises:
+            ForeignStateError: An object belongs to another job.
+            StoreUnavailableError: The store is unavailable.
+        """
+        if self.manifest is not None and self.manifest.job_id != job_id:
+            raise ForeignStateError(f"the state begins with a snapshot of job {self.manifest.job_id!r}")
+        foreign = [] if self.manifest is None else foreign_files(self.store, self.manifest)
+        if foreign:
+            raise ForeignStateError(f"{len(foreign)} objects of the state are not the job's, such as {foreign[0]}")
+        for history in self.resume.operators.values():
+            for changelog in history.changelogs:
+                check_own_changelog(changelog, job_id)
+
     def _fixed(self) -> tuple[int, HashId]:
         if self.resume.max_parallelism is None or self.resume.hash_id is None:
             raise BatchNotStoredError("the job has never run, so it has no state")
@@ -183,3 +222,14 @@ def _base_before(store: ObjectStore, job_id: JobId, recovery: Recovery, batch_id
         except NothingUsableError:
             return None
     return base
+
+
+def check_own_changelog(changelog: ChangelogHandle, job_id: JobId) -> None:
+    """Checks that a changelog has only objects of a job.
+
+    Raises:
+        ForeignStateError: An object belongs to another job.
+    """
+    for path in changelog.paths():
+        if not path.startswith(Layout(job_id).job):
+            raise ForeignStateError(f"the log of job {job_id!r} names {path}, which is not the job's")

@@ -85,6 +85,10 @@ class KeyedTable(ABC):
             SerializationError: The key has other columns or types.
         """
 
+    @abstractmethod
+    def identity_of(self, raw: bytes) -> dict[str, Any]:
+        """Returns the columns that identify an entry, without `key`."""
+
     def is_of(self, raw: bytes, key: tuple[Any, ...]) -> bool:  # noqa: ARG002 (for timers)
         """Returns whether an entry in a key's range belongs to it."""
         return True
@@ -149,6 +153,11 @@ class EntriesTable(KeyedTable):
     def range_of(self, key_group: int, key: tuple[Any, ...]) -> tuple[bytes, bytes]:
         prefix = key_group.to_bytes(KEY_GROUP_BYTES, "big") + self._keys.encode(key)
         return prefix, prefix_end(prefix)
+
+    def identity_of(self, raw: bytes) -> dict[str, Any]:
+        parsed = self._parsed(raw)
+        parts = {"namespace": parsed.namespace, "map_key": parsed.user_key, "list_index": parsed.user_key}
+        return {name: parts[name] for name in self.identity if name != "key"}
 
     def _schema(self) -> pa.Schema:
         fields, value = [self._key_field()], self._value_type
@@ -237,6 +246,11 @@ class TimersTable(KeyedTable):
 
     def is_of(self, raw: bytes, key: tuple[Any, ...]) -> bool:
         return parse_stored_timer(raw, self._keys, self._namespace).key == key
+
+    def identity_of(self, raw: bytes) -> dict[str, Any]:
+        timer = parse_stored_timer(raw, self._keys, self._namespace)
+        parts = {"namespace": timer.namespace, "time_ms": timer.timestamp_ms}
+        return {name: parts[name] for name in self.identity if name != "key"}
 
 
 class OperatorTable:

@@ -127,6 +127,16 @@ class CommitLog:
             raise self._gap(after)
         return entries[rewind:]
 
+    def stored(self) -> list[tuple[int, LogEntry]]:
+        """Returns all entries after the last gap that the clean-up left.
+
+        Raises:
+            LogGapError: An entry was deleted meanwhile.
+            DocumentCorruptError: An entry is damaged.
+        """
+        positions = list(self._positions(0))
+        return self._read_all(positions[_complete_from(positions) :])
+
     def first_commit(self, manifest: Manifest, *, newer_than: Attempt) -> BatchCommitted | None:
         """Returns newer attempts' first commit after a manifest, or None.
 

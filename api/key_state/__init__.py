@@ -1,0 +1,1 @@
+"""The state of one key of a job."""

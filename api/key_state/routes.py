@@ -1,0 +1,72 @@
+"""The routes of the state of a key."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ..access.identities import Operator
+from ..control_plane.dependencies import Control
+from ..shapes import NUMBER_MAX
+from . import key_state
+from .schemas import KeyHistoryAnswer, KeyStateAnswer
+
+router = APIRouter(prefix="/jobs/{job_id}", tags=["state"])
+
+Key = Annotated[
+    str, Query(max_length=10_000, description="The key: the text of its only column, or a JSON list of its columns.")
+]
+At = Annotated[
+    str,
+    Query(
+        pattern=r"^(latest|checkpoint|batch-[0-9]{1,18})$",
+        description="`latest`: after the last committed batch. `checkpoint`: in the latest checkpoint. `batch-N`: after"
+        " batch N.",
+    ),
+]
+After = Annotated[
+    int | None,
+    Query(ge=0, le=NUMBER_MAX, description="Wait until the job has committed this batch, for 30 seconds at most."),
+]
+
+
+@router.get("/state-history/{operator}")
+def show_key_history(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control, user: Operator, job_id: str, operator: str, key: Key, state: str | None = None
+) -> KeyHistoryAnswer:
+    """Shows the changes of a key in a job's stored batches.
+
+    A batch is stored until a checkpoint has replaced it.
+    """
+    return key_state.show_history(control, user, job_id, operator, key, state=state)
+
+
+@router.get("/state/{operator}")
+def show_key_of_operator(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control,
+    user: Operator,
+    job_id: str,
+    operator: str,
+    key: Key,
+    at: At = "latest",
+    after: After = None,
+) -> KeyStateAnswer:
+    """Shows all states and timers of a key of an operator."""
+    return key_state.show_key(control, user, job_id, operator, key, at=at, after=after)
+
+
+@router.get("/state/{operator}/{state}")
+def show_key(  # noqa: PLR0917 - FastAPI passes them by name
+    control: Control,
+    user: Operator,
+    job_id: str,
+    operator: str,
+    state: str,
+    key: Key,
+    at: At = "latest",
+    after: After = None,
+) -> KeyStateAnswer:
+    """Shows a key's state, exactly as after one committed batch.
+
+    No driver is needed: the state is read from the latest snapshot and the changelogs after it.
+    """
+    return key_state.show_key(control, user, job_id, operator, key, state=state, at=at, after=after)
