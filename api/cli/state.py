@@ -305,7 +305,7 @@ def get(
     """
     path = job_path(job, "state", operator, *([] if name is None else [name]))
     with session.control_plane() as control_plane:
-        answer = control_plane.get(path, key=key, at=at, after=after)
+        answer = control_plane.get(path, key=key, at=at, after_batch=after)
     facts = {each: answer[each] for each in ("batch_id", "source_positions", "key", "key_group")}
 
     def render(console: Any) -> None:

@@ -37,7 +37,7 @@ def show_key(
     *,
     state: str | None = None,
     at: str = "latest",
-    after: int | None = None,
+    after_batch: int | None = None,
 ) -> KeyStateAnswer:
     """Shows the rows of a key after a committed batch.
 
@@ -49,7 +49,7 @@ def show_key(
         key: The key as text.
         state: The state's name; None: all states and timers of the operator.
         at: `latest`, `checkpoint` or `batch-N`.
-        after: The batch to wait for; None: no wait.
+        after_batch: The batch to wait for; None: no wait.
 
     Raises:
         JobNotFoundError: The job does not exist.
@@ -59,7 +59,7 @@ def show_key(
         StoreUnavailableError: The object store does not answer.
         TooManyInFlightError: Too many reads are in progress.
     """
-    asked: dict[str, Any] = {"operator": operator, "key": key, "state": state, "after": after}
+    asked: dict[str, Any] = {"operator": operator, "key": key, "state": state, "after_batch": after_batch}
     with context.reads() as session:
         job = require_job(session, reference)
         if at == "checkpoint":

@@ -23,7 +23,7 @@ At = Annotated[
         " batch N.",
     ),
 ]
-After = Annotated[
+AfterBatch = Annotated[
     int | None,
     Query(ge=0, le=NUMBER_MAX, description="Wait until the job has committed this batch, for 30 seconds at most."),
 ]
@@ -48,10 +48,10 @@ def show_key_of_operator(  # noqa: PLR0917 - FastAPI passes them by name
     operator: str,
     key: Key,
     at: At = "latest",
-    after: After = None,
+    after_batch: AfterBatch = None,
 ) -> KeyStateAnswer:
     """Shows all states and timers of a key of an operator."""
-    return key_state.show_key(control, user, job_id, operator, key, at=at, after=after)
+    return key_state.show_key(control, user, job_id, operator, key, at=at, after_batch=after_batch)
 
 
 @router.get("/state/{operator}/{state}")
@@ -63,10 +63,10 @@ def show_key(  # noqa: PLR0917 - FastAPI passes them by name
     state: str,
     key: Key,
     at: At = "latest",
-    after: After = None,
+    after_batch: AfterBatch = None,
 ) -> KeyStateAnswer:
     """Shows a key's state, exactly as after one committed batch.
 
     No driver is needed: the state is read from the latest snapshot and the changelogs after it.
     """
-    return key_state.show_key(control, user, job_id, operator, key, state=state, at=at, after=after)
+    return key_state.show_key(control, user, job_id, operator, key, state=state, at=at, after_batch=after_batch)

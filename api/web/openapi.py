@@ -44,6 +44,8 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
     "token_id": (errors.TokenNotFoundError,),
     "subscription_id": (errors.SubscriptionNotFoundError,),
     "secret": (),
+    "operator": (errors.KeyStateError, errors.KeyStateTimeoutError),
+    "state": (),
     "attempt": (errors.AttemptNotFoundError, errors.LogNotHereError),
 }
 _OF_JOB_CHANGES = (

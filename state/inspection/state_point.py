@@ -52,8 +52,8 @@ class ForeignStateError(StateError):
     code = "STATE_FOREIGN"
     domain = "user"
     advice = (
-        "Ask again after the job's next checkpoint, which is its own. To read the state now, use `./keyscale state sql"
-        " LOCATION`, which reads with your own access to the object store."
+        "Ask again after the job's next checkpoint, which is its own. `./keyscale state sql LOCATION` reads with your"
+        " own access to the object store."
     )
 
 

@@ -20,6 +20,7 @@ from .nouns.revision_calls import Revisions
 from .nouns.savepoint_calls import Savepoints
 from .nouns.secret_calls import Secrets
 from .nouns.setting_calls import Settings
+from .nouns.state_calls import States
 from .nouns.subscription_calls import Subscriptions
 from .nouns.token_calls import Tokens
 from .sender import AsyncSender, Sender
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 NOUNS = (
     Artifacts,
     Checkpoints,
+    States,
     ControlPlane,
     Events,
     Jobs,
@@ -60,6 +62,7 @@ class _Nouns(Noun[S]):
         self.sender: S = sender
         self.artifacts: Artifacts[S] = Artifacts(sender)
         self.checkpoints: Checkpoints[S] = Checkpoints(sender)
+        self.states: States[S] = States(sender)
         self.control_plane: ControlPlane[S] = ControlPlane(sender)
         self.events: Events[S] = Events(sender)
         self.jobs: Jobs[S] = Jobs(sender)

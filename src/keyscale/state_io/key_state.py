@@ -29,11 +29,11 @@ _POLL_S = 0.5
 class KeyReadTooLargeError(KeyscaleError):
     """The files with a key take more bytes than a read fetches."""
 
-    code = "STATE_KEY_TOO_LARGE"
+    code = "STATE_KEY_READ_TOO_LARGE"
     domain = "user"
     advice = (
-        "Take a savepoint and read it with your own access to the object store: `./keyscale state sql LOCATION` has no"
-        " such limit. A higher parallelism makes shards smaller."
+        "Take a savepoint. `./keyscale state sql LOCATION` reads it without this limit, with your own access to the"
+        " object store. A higher parallelism makes shards smaller."
     )
 
 
@@ -49,7 +49,7 @@ class KeyRequest:
         state: The state's name; None: all states and timers of the operator.
         batch_id: The state after this committed batch; None: after the latest.
         manifest_path: The path of a manifest of the job, for the state in its snapshot; None: the job's history.
-        after: A batch that the job must have committed; the read waits for it. None: no wait.
+        after_batch: A batch that the job must have committed; the read waits for it. None: no wait.
         fetched_bytes_max: The bytes of files that the read may fetch.
         rows_max: The rows that the answer may have.
     """
@@ -61,7 +61,7 @@ class KeyRequest:
     state: str | None = None
     batch_id: int | None = None
     manifest_path: str | None = None
-    after: int | None = None
+    after_batch: int | None = None
     fetched_bytes_max: int = 4 << 30
     rows_max: int = 1000
 
@@ -137,8 +137,8 @@ def read_history(request: KeyRequest, scratch: Path | None = None) -> dict[str, 
 def _point(request: KeyRequest) -> StatePoint:
     store = open_store(request.store_url, get_bytes_max=READ_BYTES_MAX)
     job_id = JobId(request.job_id)
-    if request.after is not None:
-        _wait(CommitLog(store, Layout(job_id)), request.after)
+    if request.after_batch is not None:
+        _wait(CommitLog(store, Layout(job_id)), request.after_batch)
     if request.manifest_path is not None:
         point = StatePoint.of_path(store, request.manifest_path)
     else:

@@ -42,7 +42,7 @@ REFERENCES = {
     "id",
     "?job",
 }
-WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator", "?to"}
+WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator", "?state", "?to"}
 """They refer to something of the job that the path or `restore_from.job` names."""
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
@@ -50,7 +50,8 @@ VALUES = {
     "file", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
     "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
     "selector.jobs[]", "target",
-    "?after", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?kind", "?limit", "?limit_bytes", "?names",
+    "?after", "?after_batch", "?at", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?key",
+    "?kind", "?limit", "?limit_bytes", "?names",
     "?offset", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip
 NUMBERS = {f"spec.{each.path}" for each in declared_settings() if each.type == "integer"}

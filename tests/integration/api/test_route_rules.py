@@ -140,6 +140,8 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "tab": "overview",
             "checkpoint": "7",
             "path": "login",
+            "operator": "none",
+            "state": "none",
             "name": "style.css",
             "artifact_id": artifact["id"],
         },

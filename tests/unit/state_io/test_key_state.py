@@ -61,11 +61,11 @@ def test_a_read_waits_for_a_batch(job: StateJob, monkeypatch: pytest.MonkeyPatch
         job.run_batch({1: 100})
 
     monkeypatch.setattr(key_state, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
-    assert read_key(request(job, after=3))["states"][0]["rows"] == [{"value": 111}]
+    assert read_key(request(job, after_batch=3))["states"][0]["rows"] == [{"value": 111}]
     assert len(slept) == 1
     monkeypatch.setattr(key_state, "WAIT_S_MAX", 0.0)
     with pytest.raises(BatchNotStoredError, match="within 0 seconds"):
-        read_key(request(job, after=9))
+        read_key(request(job, after_batch=9))
 
 
 def test_what_cannot_be_read_is_refused(job: StateJob) -> None:
