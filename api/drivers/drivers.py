@@ -250,14 +250,14 @@ def _reserved(session: Session, operation: Operation) -> list[ReservedAttempt]:
 def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat) -> bool:
     """Stores a heartbeat of an idle driver that repeats the last one.
 
-    It takes one statement. Returns False for any other heartbeat, without storing it.
+    It takes one statement, and another one for a sample. Returns False for any other heartbeat, without storing it.
     """
     is_idle = message.state is DriverState.RUNNING and message.metrics.waits_for_input
     if not is_idle or message.results or message.failure is not None:
         return False
     heard_at_ms = shared_now_ms()
     with context.sessions() as session:
-        # One statement: a transaction around it would cost two more round trips.
+        # Each statement is complete by itself: a transaction would cost as many round trips again.
         session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
         repeated = attempts.repeat_heartbeat(
             session,
@@ -269,9 +269,8 @@ def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat)
             restored_at_ms=message.restored_at_ms,
             at_ms=heard_at_ms,
         )
-    if repeated is not None and series.begins_step(repeated.heartbeat_at_ms, heard_at_ms):
-        before = repeated.totals_before
-        with context.sessions.begin() as session:
+        if repeated is not None and series.begins_step(repeated.heartbeat_at_ms, heard_at_ms):
+            before = repeated.totals_before
             series.sample(session, driver.job_id, message.metrics, before, is_current=True, at_ms=now_ms())
     return repeated is not None
 
