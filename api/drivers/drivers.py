@@ -250,15 +250,13 @@ def _reserved(session: Session, operation: Operation) -> list[ReservedAttempt]:
 def _is_repetition(context: Context, driver: DriverIdentity, message: Heartbeat) -> bool:
     """Stores a heartbeat of an idle driver that repeats the last one.
 
-    It takes one statement, and another one for a sample. Returns False for any other heartbeat, without storing it.
+    It takes one statement. Returns False for any other heartbeat, without storing it.
     """
     is_idle = message.state is DriverState.RUNNING and message.metrics.waits_for_input
     if not is_idle or message.results or message.failure is not None:
         return False
     heard_at_ms = shared_now_ms()
-    with context.sessions() as session:
-        # Each statement is complete by itself: a transaction would cost as many round trips again.
-        session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
+    with context.sessions.begin() as session:
         repeated = attempts.repeat_heartbeat(
             session,
             driver.job_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import text
 
 from keyscale.address_proof import prove
 from keyscale.api.access.rates import RateLimit
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import httpx
-    from sqlalchemy import Connection
 
     from keyscale.api.control_plane.context import Context
     from keyscale.api.settings import Settings
@@ -945,25 +944,6 @@ class TestRepetitions:
         after = seen(number)
         assert after.heartbeat_at_ms >= before.heartbeat_at_ms
         assert after.metrics == before.metrics
-
-    def test_a_repetition_costs_no_round_trips_for_transactions(
-        self, context: Context, driver: Driver, number: int
-    ) -> None:
-        with context.sessions.begin() as session:
-            session.execute(text("UPDATE heartbeats SET at_ms = at_ms - 20000"))  # so that a sample is due, too
-        begins = dict[str, bool]()
-
-        def note(connection: Connection, _: Any, statement: str, *__: Any) -> None:
-            begins[statement.split(maxsplit=1)[0]] = not connection.connection.driver_connection.autocommit
-
-        event.listen(context.engine, "before_cursor_execute", note)
-        try:
-            driver(number, "heartbeat", **self.IDLE)
-            assert begins == {"SELECT": False, "UPDATE": False, "INSERT": False}
-            driver(number, "heartbeat", **{**self.IDLE, "restored_at_ms": 8})
-            assert begins["UPDATE"], "a heartbeat that is new changes several tables"
-        finally:
-            event.remove(context.engine, "before_cursor_execute", note)
 
     def test_the_first_repetition_of_a_step_is_a_sample(self, context: Context, driver: Driver, number: int) -> None:
         with context.sessions.begin() as session:
