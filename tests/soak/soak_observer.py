@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +14,20 @@ import httpx
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from playwright.sync_api import Error as BrowserError
+from prometheus_client.parser import text_string_to_metric_families
 
 from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError, UnexpectedAnswerError
 from keyscale.client.keyscale import Keyscale
 from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.jobs.kafka_client import offset_of
+from keyscale.metrics import FIGURES, JOB_COUNTERS
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from tests.soak.soak_faults import CALM_SECONDS
 from tests.soak.soak_shop import PARTITIONS
-from tests.soak.soak_truth import COUNTERS, PUBLISHED_MS, RATE_MS, Observation, Truth, judge
+from tests.soak.soak_truth import COUNTERS, PUBLISHED_MS, RATE_MS, USER_COUNTER, Observation, Truth, judge
 from tests.support.servers.browser import Complaints, new_context, running_browser, sign_in
 
 if TYPE_CHECKING:
@@ -40,7 +43,12 @@ OBSERVE_MS, PAGE_MS = 10_000, 60_000
 JUDGED_AFTER_MS = PUBLISHED_MS + 30_000
 ANSWER_SECONDS = 5.0
 THREAD_SECONDS = 300.0
-ROWS = {"output_records": ("numbers", "totals", "late", "dead"), "late_records": ("late",), "dead_letters": ("dead",)}
+ROWS = {
+    "output_records": ("numbers", "totals", "late", "dead"),
+    "late_records": ("late",),
+    "dead_letters": ("dead",),
+    USER_COUNTER: ("numbers",),
+}
 """The sinks whose rows each counter counts."""
 PAGE_NAMES = {
     "Records read": "input_records",
@@ -48,6 +56,11 @@ PAGE_NAMES = {
     "Late": "late_records",
     "Dead letters": "dead_letters",
     "Records waiting": "lag_records",
+}
+SCRAPED = {
+    **{metric.job_prometheus: metric.name for metric in JOB_COUNTERS if metric.name in COUNTERS},
+    **{metric.prometheus: metric.name for metric in FIGURES if metric.name == "lag_records"},
+    f"keyscale_user_{USER_COUNTER}_total": USER_COUNTER,
 }
 READ_PAGE = """() => document.querySelector('#connection')?.checkVisibility() ? null : Object.fromEntries(
   [...document.querySelectorAll('#figures div, #more-figures div')].map(
@@ -168,6 +181,8 @@ class Observer:
                     self.job.orders.received(reached)
                     for name in COUNTERS:
                         self.truth.counted[name].add(written_ms, getattr(entry.counters, name))
+                    by_function = sum(int(series.values[0]) for series in entry.counters.user_series)
+                    self.truth.counted[USER_COUNTER].add(written_ms, by_function)
 
     def _count_rows(self) -> None:
         rows = self.job.visible_rows()
@@ -199,7 +214,8 @@ class Observer:
             names = [*COUNTERS, "lag_records"]
             query = {"names": names, "from_ms": asked_ms - 60_000}
             series = api.request("GET", job_path(self.job.id, "series"), timeout_s=ANSWER_SECONDS, **query)
-        except (RefusedError, ControlPlaneUnreachableError, UnexpectedAnswerError):
+            scraped = self._scrape()
+        except (RefusedError, ControlPlaneUnreachableError, UnexpectedAnswerError, httpx.HTTPError):
             self.silent += 1
             return
         answered_ms = now_ms()
@@ -241,7 +257,19 @@ class Observer:
             "page_input": shown.get("input_records"),
             "page_waiting": shown.get("lag_records"),
         }
-        self._pending.append((Observation(asked_ms, answered_ms, is_calm, figures, steps, shown), row))
+        self._pending.append((Observation(asked_ms, answered_ms, is_calm, figures, steps, shown, scraped), row))
+
+    def _scrape(self) -> dict[str, float]:
+        """Returns what Prometheus gets of the job, by the names of the metrics."""
+        connection = self.rig.control_plane.process.connection
+        token = {"Authorization": f"Bearer {connection.token}"}
+        answer = httpx.get(f"{connection.url}/metrics", headers=token, timeout=ANSWER_SECONDS, trust_env=False)
+        found: Counter[str] = Counter()
+        for family in text_string_to_metric_families(answer.raise_for_status().text):
+            for sample in family.samples:
+                if sample.name in SCRAPED and sample.labels["job_id"] == self.job.id:
+                    found[SCRAPED[sample.name]] += sample.value
+        return dict(found)
 
     def _judge(self, writer: csv.DictWriter[str], until_ms: int) -> None:
         """Judges the observations for which the truth is known, and writes them into the table."""

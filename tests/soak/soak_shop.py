@@ -17,6 +17,7 @@ from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError
 from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from tests.soak.soak_jobs import RESTART, show
+from tests.soak.soak_truth import USER_COUNTER
 from tests.support.drivers.driver_process import rows_of
 from tests.support.repository import ROOT
 from tests.support.state.state_dump import dump
@@ -246,6 +247,8 @@ class ShopUnderFaults:
         rows = self.visible_rows() or {}
         try:
             shown = show(self._control_plane, self.id)["metrics"]
+            of_functions = self._control_plane.api.get(job_path(self.id, "user-metrics"))["user_metrics"]
+            shown[USER_COUNTER] = sum(each["value"] for each in of_functions if each["name"] == USER_COUNTER)
         except (RefusedError, ControlPlaneUnreachableError):
             return {"answers": (1, 0)}
         right = {
@@ -255,6 +258,7 @@ class ShopUnderFaults:
             "dead_letters": rows.get("dead", 0),
             "lost_records": 0,
             "lag_records": 0,
+            USER_COUNTER: rows.get("numbers", 0),
         }
         return {name: (number, shown[name]) for name, number in right.items() if shown[name] != number}
 

@@ -25,6 +25,9 @@ RATE_SPANS_MS = (RATE_MS, 2 * RATE_MS, 4 * RATE_MS)
 RATE_SHARE, RATE_MARGIN = 1.5, 3.0
 
 COUNTERS = ("input_records", "output_records", "late_records", "dead_letters")
+USER_COUNTER = "numbered"
+"""The counter that the job's function counts itself."""
+COUNTED = (*COUNTERS, USER_COUNTER)
 
 
 class Timeline:
@@ -70,8 +73,8 @@ class Truth:
 
     ends: Timeline = field(default_factory=Timeline)
     reached: Timeline = field(default_factory=Timeline)
-    counted: dict[str, Timeline] = field(default_factory=lambda: {name: Timeline() for name in COUNTERS})
-    visible: dict[str, Timeline] = field(default_factory=lambda: {name: Timeline() for name in COUNTERS})
+    counted: dict[str, Timeline] = field(default_factory=lambda: {name: Timeline() for name in COUNTED})
+    visible: dict[str, Timeline] = field(default_factory=lambda: {name: Timeline() for name in COUNTED})
 
     def waiting(self, from_ms: float, to_ms: float) -> tuple[float, float]:
         """Returns the least and the largest number of waiting records that a report of this time may have."""
@@ -102,6 +105,7 @@ class Observation:
         figures: The job's metrics.
         series: Points of its series: the time of a step, its length in ms, and the values by name.
         page: What its page shows, by the names of the metrics.
+        scraped: What Prometheus gets, by the names of the metrics.
     """
 
     asked_ms: int
@@ -110,6 +114,7 @@ class Observation:
     figures: Mapping[str, float | None]
     series: tuple[tuple[int, int, Mapping[str, float | None]], ...] = ()
     page: Mapping[str, int] = field(default_factory=dict)
+    scraped: Mapping[str, float] = field(default_factory=dict)
 
 
 def judge(seen: Observation, truth: Truth) -> list[str]:
@@ -134,12 +139,12 @@ def judge(seen: Observation, truth: Truth) -> list[str]:
         if (waiting := values.get("lag_records")) is not None:
             least, most = truth.waiting(at_ms - ASKED_MS, at_ms + step_ms)
             found += _unless(f"series at {at_ms}: lag_records", waiting, least, most)
-    if seen.page:
-        begin_ms = seen.asked_ms - 2 * age_ms
-        found += _wrong_counters("page", seen.page, (begin_ms, seen.answered_ms), truth)
-        if "lag_records" in seen.page:
+    begin_ms = seen.asked_ms - 2 * age_ms
+    for who, values in (("page", seen.page), ("Prometheus", seen.scraped)):
+        found += _wrong_counters(who, values, (begin_ms, seen.answered_ms), truth)
+        if "lag_records" in values and (seen.is_calm or who == "page"):  # else the last known number is older
             least, most = truth.waiting(begin_ms, seen.answered_ms)
-            found += _unless("page: lag_records", seen.page["lag_records"], least, most)
+            found += _unless(f"{who}: lag_records", values["lag_records"], least, most)
     return found
 
 
@@ -157,7 +162,7 @@ def _wrong_waiting(seen: Observation, truth: Truth) -> list[str]:
 def _wrong_counters(who: str, values: Mapping[str, float | None], span: tuple[float, float], truth: Truth) -> list[str]:
     from_ms, to_ms = span
     found = []
-    for name in COUNTERS:
+    for name in COUNTED:
         if (value := values.get(name)) is not None:
             counted, visible = truth.counted[name], truth.visible[name]
             least = max(counted.before(from_ms), visible.before(from_ms))

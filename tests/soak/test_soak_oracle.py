@@ -15,7 +15,7 @@ from keyscale.state.objects.opening import open_store
 from tests.soak.soak_figures import grown
 from tests.soak.soak_objects import JobObjects
 from tests.soak.soak_shop import folded
-from tests.soak.soak_truth import COUNTERS, Observation, Truth, judge
+from tests.soak.soak_truth import COUNTED, COUNTERS, Observation, Truth, judge
 from tests.support.servers.faulty_s3_server import Fault, FaultyS3Server
 from tests.support.state.state_job import JOB, StateJob
 
@@ -156,7 +156,7 @@ def steady_truth() -> Truth:
         at_ms, reached = 1000 * second, max(0, 10 * (second - 5))
         truth.ends.add(at_ms, 10 * second)
         truth.reached.add(at_ms, reached)
-        for name in COUNTERS:
+        for name in COUNTED:
             truth.counted[name].add(at_ms, reached)
             truth.visible[name].add(at_ms, reached)
     return truth
@@ -187,6 +187,15 @@ def test_a_wrong_number_of_the_api_is_named(name: str, value: float) -> None:
     wrong = judge(observed(**{name: value}), steady_truth())
     assert wrong
     assert all(name.removesuffix("_at_ms") in each for each in wrong)
+
+
+@pytest.mark.parametrize(("name", "value"), [*((name, 4_200) for name in COUNTED), ("lag_records", 2_000)])
+def test_a_wrong_number_that_prometheus_gets_is_named(name: str, value: float) -> None:
+    truth, figures = steady_truth(), observed().figures
+    right = {**dict.fromkeys(COUNTED, 3_940), "lag_records": 50}
+    assert judge(Observation(400_000, 400_100, True, figures, scraped=right), truth) == []
+    wrong = judge(Observation(400_000, 400_100, True, figures, scraped={**right, name: value}), truth)
+    assert [each.partition(" is ")[0] for each in wrong] == [f"Prometheus: {name}"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("input_records", 4_200), ("lag_records", 2_000)])

@@ -38,8 +38,10 @@ class Number(KeyedProcessFunction):
 
     def open(self, context: RuntimeContext) -> None:
         self.number = context.get_state(ValueStateDescriptor("number", pa.int64()))
+        self.numbered = context.metrics.counter("numbered", "Orders with a number.", labels=["shop"])
 
     def process_element(self, order: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:
+        self.numbered.labels(shop=context.current_key).inc()
         if order.cents < 0:
             raise ValueError(f"the order {order.id} has no price")
         number = (self.number.value() or 0) + 1
