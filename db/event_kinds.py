@@ -10,7 +10,6 @@ LASTING = frozenset(
     {
         NotificationKind.RESTARTING_IN_A_LOOP,
         NotificationKind.CHECKPOINTS_LATE,
-        NotificationKind.RESTORABLE_SOON_NO_LONGER,
         NotificationKind.STORE_AWAY,
     }
 )

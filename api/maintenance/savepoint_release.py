@@ -1,4 +1,4 @@
-"""Releases the savepoints of changes that nothing needs.
+"""Releases the savepoints of changes and policies that nothing needs.
 
 Their objects are then deleted like those of savepoints that users delete.
 """
@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, events, jobs, operations, snapshot_needs
+from keyscale.db.repositories import checkpoints, events, jobs, operations, savepoint_policies, snapshot_needs
 from keyscale.errors import KeyscaleError
 from keyscale.state.doors.catalogue import claimant_of
 from keyscale.state.doors.paths import split_location
@@ -19,6 +19,7 @@ from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 from ..lifecycle.snapshot_uses import uses_of
 from ..store_check import open_to_read
 from .leader_thread import LeaderThread
+from .savepoint_policy import outdated
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
@@ -35,7 +36,7 @@ RETRY_S = 60.0
 
 
 class SavepointRelease:
-    """A thread that releases the savepoints of ended changes.
+    """A thread that releases the savepoints that the platform has taken.
 
     It may be killed between any two lines.
 
@@ -66,7 +67,10 @@ class SavepointRelease:
         now_s = time.monotonic()
         self._later_s = {key: until_s for key, until_s in self._later_s.items() if now_s < until_s}
         with leadership.transaction() as session:
-            found = snapshot_needs.releasable_savepoints(session)
+            found = [
+                *snapshot_needs.releasable_savepoints(session),
+                *outdated(savepoint_policies.kept_savepoints(session), now_ms()),
+            ]
         released = 0
         for savepoint in found:
             key = savepoint.job_id, savepoint.checkpoint_id
@@ -110,7 +114,7 @@ def _release(leadership: Leadership, candidate: Checkpoint) -> bool:
             job_id=locked.id,
             at_ms=savepoint.discard_requested_at_ms,
             kind="SAVEPOINT_DISCARDED",
-            message=f"savepoint {savepoint.checkpoint_id} of change {savepoint.savepoint_id} is needed no more",
+            message=f"savepoint {savepoint.checkpoint_id} of operation {savepoint.savepoint_id} is needed no more",
             checkpoint_id=savepoint.checkpoint_id,
             location=location,
         )

@@ -63,6 +63,7 @@ from ..revisions import routes as revisions
 from ..secret_labels import routes as secret_labels
 from ..snapshots import checkpoint_routes as checkpoints
 from ..snapshots import savepoint_routes as savepoints
+from ..snapshots.savepoint_schedule import SavepointSchedule
 from ..store_check import StoreCheck
 from ..telemetry.collector import Collector
 from .error_handlers import add_handlers
@@ -206,6 +207,7 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
         HistoryRetention(sessions, pulse, history_policy(settings)),
         RunRemoval(sessions, context.launcher),
         SavepointRelease(sessions, pulse),
+        SavepointSchedule(context),
         SnapshotRemoval(sessions, pulse),
         deliveries_of(context),
         AlarmWatch(sessions, pulse),

@@ -20,6 +20,9 @@ from keyscale.vocabulary import (
 
 from ..base import Base, closed_set
 
+SAVEPOINT_POLICY = "savepoint policy"
+"""Who requests the savepoints of a job's policy. The name of a token has no space."""
+
 
 class Operation(Base):
     """A long action on a job, which survives the control plane.
@@ -119,6 +122,7 @@ class Operation(Base):
     def savepoint_owner(self) -> SnapshotOwner:
         """The first owner of its savepoint.
 
-        The savepoint of a change belongs to the platform.
+        The savepoints of changes and of the policy belong to the platform.
         """
-        return SnapshotOwner.PLATFORM if self.kind.is_change else SnapshotOwner.USER
+        is_of_platform = self.kind.is_change or self.requested_by == SAVEPOINT_POLICY
+        return SnapshotOwner.PLATFORM if is_of_platform else SnapshotOwner.USER

@@ -58,6 +58,7 @@ ORDER BY a.revision
 _RELEASABLE = """
 SELECT taken.* FROM checkpoints taken JOIN operations o ON o.job_id = taken.job_id AND o.id = taken.savepoint_id
 WHERE taken.is_savepoint AND taken.owner = 'PLATFORM' AND taken.status = 'COMPLETED' AND o.status <> 'IN_PROGRESS'
+  AND o.kind <> 'SAVEPOINT'
   AND EXISTS (
     SELECT 1 FROM checkpoints newer
     WHERE newer.job_id = o.job_id AND newer.status = 'COMPLETED' AND newer.checkpoint_id > taken.checkpoint_id

@@ -119,6 +119,27 @@ class CheckpointSettings(Settings):
     )
 
 
+class SavepointSettings(Settings):
+    """When the platform takes savepoints, and how long it keeps them."""
+
+    interval_ms: Annotated[int | None, ChangeClass.AT_ONCE] = Field(
+        default=None,
+        ge=60_000,
+        le=DURATION_MS_MAX,
+        description="Time between two savepoints that the platform takes by itself. Default: it takes none.",
+    )
+    keep_count: Annotated[int, ChangeClass.AT_ONCE] = Field(
+        default=3, ge=1, le=1000, description="Number of these savepoints that are kept."
+    )
+    keep_age_ms: Annotated[int | None, ChangeClass.AT_ONCE] = Field(
+        default=None,
+        ge=60_000,
+        le=DURATION_MS_MAX,
+        description="Age above which one of these savepoints is deleted, unless it is the newest that is known to be"
+        " intact. Default: no limit.",
+    )
+
+
 class NoRestart(Settings):
     """A failed job is not restarted."""
 
@@ -288,6 +309,10 @@ class JobSpec(Settings):
     )
     checkpoints: Annotated[CheckpointSettings, ChangeClass.AT_ONCE] = Field(
         default=CheckpointSettings(), description="How often checkpoints are taken and how many are kept."
+    )
+    savepoints: Annotated[SavepointSettings, ChangeClass.AT_ONCE] = Field(
+        default=SavepointSettings(),
+        description="When the platform takes savepoints by itself, and how long it keeps them.",
     )
     restart: Annotated[RestartStrategy | None, ChangeClass.AT_ONCE] = Field(
         default=None,

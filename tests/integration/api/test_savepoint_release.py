@@ -12,12 +12,14 @@ from keyscale.api.maintenance import savepoint_release
 from keyscale.api.maintenance.object_removal import ObjectRemoval
 from keyscale.api.maintenance.savepoint_release import SavepointRelease
 from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
-from keyscale.db.models import Attempt, Job, Operation
+from keyscale.api.snapshots import savepoint_schedule
+from keyscale.api.snapshots.savepoint_schedule import SavepointSchedule
+from keyscale.db.models import Attempt, Job, Operation, Revision
 from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
 from keyscale.state.layout import location_of
-from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, OperationStatus, RestoreMode
+from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, OperationStatus, RestoreMode, SnapshotOwner
 from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -134,6 +136,39 @@ def test_an_upgrades_savepoint_stays_for_a_rollback_until_the_next_upgrade_is_co
     assert changes.left() == ["first", "second"], "the change may roll back"
     changes.end("second", OperationStatus.COMPLETED)
     assert changes.left() == ["second"]
+
+
+def test_a_policy_takes_a_savepoint_has_it_verified_and_keeps_the_newest(
+    changes: Changes, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with changes.context.sessions.begin() as session:
+        spec = session.query(Revision).filter_by(job_id=changes.job_id).one()
+        spec.spec = {**spec.spec, "savepoints": {"interval_ms": 60_000, "keep_count": 2, "keep_age_ms": None}}
+    schedule = SavepointSchedule(changes.context)
+    verified: list[int] = []
+    monkeypatch.setattr(
+        savepoint_schedule.verifications,
+        "begin",
+        lambda *of, **_: verified.append(of[3]),  # by a thread of its own
+    )
+    schedule.look(changes.leadership)
+    schedule.look(changes.leadership)
+    [taken] = client.get(f"/v1/jobs/{changes.job_id}/operations").json()["operations"]
+    assert (taken["kind"], taken["status"], taken["requested_by"]) == ("SAVEPOINT", "IN_PROGRESS", "savepoint policy")
+    changes.end(taken["id"], OperationStatus.COMPLETED)
+    for savepoint_id in ("first", "second", "third"):
+        changes.number += 1
+        files = {f"{changes.made.layout.savepoint(savepoint_id)}files/a": b"a"}
+        changes.made.take(changes.number, files, savepoint_id, change=OperationKind.SAVEPOINT)
+    changes.made.take(changes.number + 1, {f"{changes.made.layout.savepoint('own')}files/a": b"a"}, "own")
+    schedule.look(changes.leadership)
+    assert verified == [changes.number, changes.number - 1, changes.number - 2]
+    assert changes.left() == ["own", "second", "third"]
+
+
+def test_a_savepoint_of_a_policy_belongs_to_the_platform_and_of_a_user_to_the_user() -> None:
+    own, policys = (Operation(kind=OperationKind.SAVEPOINT, requested_by=name) for name in ("ann", "savepoint policy"))
+    assert (own.savepoint_owner, policys.savepoint_owner) == (SnapshotOwner.USER, SnapshotOwner.PLATFORM)
 
 
 def test_a_savepoint_stays_while_another_job_starts_from_it(changes: Changes, client: httpx.Client) -> None:
