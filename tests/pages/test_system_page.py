@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
+from keyscale.api.web.app import deliveries_of
 from keyscale.db.repositories import jobs
 from tests.pages.opening import HOSTILE_NAME, open_page
 from tests.support.servers.browser import faults_of_access
+from tests.support.servers.webhook_receiver import webhook_receiver
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -75,3 +78,24 @@ def test_an_administrator_makes_and_revokes_a_token_on_the_page(page: Page, plat
     row.get_by_role("button", name="Revoke…").click()
     page.get_by_role("button", name="Revoke the token").click()
     expect(row).to_contain_text("revoked")
+
+
+def test_an_operator_subscribes_and_tests_the_subscription_on_the_page(page: Page, platform: Platform) -> None:
+    leadership = platform.lead()
+    open_page(page, platform, "/ui/system")
+    with webhook_receiver() as receiver, ThreadPoolExecutor(1) as outbox:
+        receiver.statuses = [404]
+        page.get_by_label("Target").fill(f"{receiver.url}/hidden")
+        page.get_by_role("button", name="Subscribe").click()
+        shown = page.locator("#subscription-made")
+        expect(shown).to_contain_text("The secret of the webhook is shown this once: whsec_")
+        row = page.get_by_role("region", name="Notifications").get_by_role("row").nth(1)
+        expect(row).to_contain_text(f"{receiver.url}/…")
+        row.get_by_role("button", name="Test").click()
+        expect(shown).to_contain_text("is being sent")
+        outbox.submit(deliveries_of(platform.context).run_due, leadership).result()
+        expect(shown).to_contain_text("was not delivered: 127.0.0.1 answered 404")
+    row.get_by_role("button", name="Delete…").click()
+    page.get_by_role("button", name="Delete the subscription").click()
+    expect(page.locator("#no-subscriptions")).to_be_visible()
+    assert faults_of_access(page) == []

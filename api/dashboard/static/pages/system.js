@@ -11,6 +11,7 @@ import { showEvents } from "../event_list.js";
 import { live } from "../live.js";
 import { pageQuery, showPages } from "../paging.js";
 import { mayActAs, viewer } from "../viewer.js";
+import { showSubscriptions, watchSubscriptionForm } from "../subscriptions.js";
 
 const DAY_MS = 86_400_000;
 /** The packages of every job; they do not change while the control plane runs. */
@@ -20,9 +21,10 @@ const page = live(async () => {
   const user = await viewer();
   const isAdmin = mayActAs(user, "ADMIN");
   platform ??= await get("/v1/artifacts/platform");
-  const [health, known, happened, named, tokens] = await Promise.all([
+  const isOperator = mayActAs(user, "OPERATOR");
+  const [health, known, happened, named, tokens, subscribed] = await Promise.all([
     get("/health").catch(unhealthy), get("/v1/replicas"), get(`/v1/events?${pageQuery(100)}${filterQuery()}`), get("/v1/secrets"),
-    isAdmin ? get("/v1/tokens") : null,
+    isAdmin ? get("/v1/tokens") : null, isOperator ? get("/v1/subscriptions") : null,
   ]);
   byId("loading").hidden = true;
   showParts(health);
@@ -34,6 +36,8 @@ const page = live(async () => {
   byId("tokens-panel").hidden = !isAdmin;
   showSecrets(named.secrets);
   if (tokens) showTokens(tokens.tokens);
+  byId("subscriptions-panel").hidden = !isOperator;
+  if (subscribed) showSubscriptions(subscribed.subscriptions, page);
   await knowJobs(happened.events);
   byId("no-events").hidden = happened.events.length > 0;
   byId("refusals-hint").hidden = !isAdmin;
@@ -117,6 +121,7 @@ async function revoke(token) {
   if (agreed) await attempt(() => remove(`/v1/tokens/${token.id}`));
 }
 
+watchSubscriptionForm(page);
 showFilter();
 showFieldProblems(byId("token-form"));
 byId("token-form").addEventListener("submit", async (event) => {
