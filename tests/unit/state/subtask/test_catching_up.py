@@ -17,6 +17,7 @@ from keyscale.state.restore.opened_shards import StateSource
 from keyscale.state.restore.plan import history_of, plan_operator, version_of
 from keyscale.state.subtask.store import LineageError
 from keyscale.state.subtask.warm_stores import WarmStores
+from tests.support.short_form import short_form
 from tests.support.state.state_job import MAX_PARALLELISM, StateJob, add, entries, random_batch
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def take(job: StateJob, warm: WarmStores, index: int) -> SubtaskStore:
     return warm.take(job.spec(index), job.version(index), job.plans[index], job.local_root, job.store)
 
 
-@pytest.mark.parametrize("parallelism", [1, 3, 4])
+@pytest.mark.parametrize("parallelism", short_form([1, 3, 4], [3]))
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_stores_that_are_prepared_beside_the_batches_catch_up_when_the_job_switches_to_them(
     job: StateJob, warm: WarmStores, parallelism: int, *, has_checkpoint: bool

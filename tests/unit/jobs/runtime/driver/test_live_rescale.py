@@ -69,6 +69,18 @@ class Counts(KeyedProcessFunction):
         self.united.clear()
 
 
+CRASHES = {
+    "rescale.prepared": live_rescale,
+    "rescale.held": live_rescale,
+    "log.appending": commit_log,
+    "log.appended": commit_log,
+    "rescale.opened": live_rescale,
+    "batch.planned": batch_loop,
+    "batch.ran": batch_loop,
+    "batch.committed": batch_loop,
+}
+
+
 class Killed(BaseException):
     """In place of the end of the process."""
 
@@ -113,7 +125,7 @@ def kill_at(patch: pytest.MonkeyPatch, module: Any, moment: str) -> None:
     patch.setattr(module, "reach", reach)
 
 
-@pytest.mark.parametrize("seed", short_form(list(range(12)), [0, 1]))
+@pytest.mark.parametrize("seed", short_form(list(range(12)), [0]))
 def test_every_record_timer_and_element_has_its_effect_once_through_random_rescales(
     job: Rehearsal, undisturbed: Rows, seed: int
 ) -> None:
@@ -134,29 +146,17 @@ def test_every_record_timer_and_element_has_its_effect_once_through_random_resca
     assert job.attempt == 6
 
 
-@pytest.mark.parametrize(
-    ("module", "moment"),
-    [
-        (live_rescale, "rescale.prepared"),
-        (live_rescale, "rescale.held"),
-        (commit_log, "log.appending"),
-        (commit_log, "log.appended"),
-        (live_rescale, "rescale.opened"),
-        (batch_loop, "batch.planned"),
-        (batch_loop, "batch.ran"),
-        (batch_loop, "batch.committed"),
-    ],
-)
+@pytest.mark.parametrize("moment", short_form(list(CRASHES), list(CRASHES)[1::2]))
 @pytest.mark.parametrize("has_checkpoint", short_form([True, False], [True]))
 def test_a_driver_that_dies_at_any_step_leaves_a_job_that_another_driver_continues(
     job: Rehearsal,
     undisturbed: Rows,
     monkeypatch: pytest.MonkeyPatch,
-    module: Any,
     moment: str,
     *,
     has_checkpoint: bool,
 ) -> None:
+    module = CRASHES[moment]
     job.start(2)
     job.run_batches(3)
     if has_checkpoint:
@@ -239,32 +239,26 @@ def test_the_counts_of_the_next_attempt_begin_anew_and_its_pause_is_known(job: R
     assert [(result.command_id, result.status) for result in beat.results] == [("rescale", "COMPLETED")]
 
 
-@pytest.mark.parametrize(
-    ("changes", "settings", "reason"),
-    [
-        ({}, {"parallelism": 9}, "Spark runs 8 subtasks at once"),
-        ({}, {"parameters": {"colour": "blue"}}, "changes other settings, too: parameters.colour"),
-        ({"attempt": 1}, {}, "does not follow attempt 1"),
-        ({"job_id": "other"}, {}, "for another job"),
-    ],
-)
-def test_what_the_running_driver_cannot_do_is_refused(
-    job: Rehearsal, changes: dict[str, Any], settings: dict[str, Any], reason: str
-) -> None:
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({}, {"parallelism": 9}, "Spark runs 8 subtasks at once"),
+    ({}, {"parameters": {"colour": "blue"}}, "changes other settings, too: parameters.colour"),
+    ({"attempt": 1}, {}, "does not follow attempt 1"),
+    ({"job_id": "other"}, {}, "for another job"),
+]
+
+
+def test_what_the_running_driver_cannot_do_is_refused(job: Rehearsal) -> None:
     job.start(2)
     context = job._execution.context
     context.status.has_slots(8)
+    assert next_context(context, command_to(context, 2)).assignment.spec.parallelism == 8
     present = context.assignment
-    spec = present.spec.model_copy(update=settings)
-    given = present.model_copy(update={"attempt": 2, **changes, "spec": spec})
-    command = Command(
-        id="c",
-        kind=CommandKind.RESCALE,
-        next_attempt=ReservedAttempt(token="token", assignment=given),  # noqa: S106
-    )
-    with pytest.raises(RescaleNotLiveError, match=reason):
-        next_context(context, command)
-    assert reason not in str(next_context(context, command_to(context, 2)))
+    for changes, settings, reason in REFUSED:
+        spec = present.spec.model_copy(update=settings)
+        given = present.model_copy(update={"attempt": 2, **changes, "spec": spec})
+        reserved = ReservedAttempt(token="token", assignment=given)  # noqa: S106
+        with pytest.raises(RescaleNotLiveError, match=reason):
+            next_context(context, Command(id="c", kind=CommandKind.RESCALE, next_attempt=reserved))
 
 
 def command_to(context: Any, attempt: int) -> Command:
