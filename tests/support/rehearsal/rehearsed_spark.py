@@ -87,6 +87,9 @@ class RehearsedSources:
     def positions(self, recorded: dict[str, str]) -> dict[str, str]:
         return dict(recorded)
 
+    def input_uids(self) -> list[str]:
+        return [node.uid for node in self.nodes]
+
     def counting(self) -> list[Any]:
         return []  # as of a source that only Spark can ask
 

@@ -558,10 +558,11 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
         positions=lambda positions: {**positions, "more": ""},
         nodes=[SimpleNamespace(uid="source")],
         counting=lambda: "copies",
+        input_uids=lambda: ["source"],
     )
 
-    def backlog_of(counting: str, at: Any, status: Any) -> Any:
-        assert (counting, status) == ("copies", driver.status)
+    def backlog_of(counting: str, at: Any, status: Any, uids: list[str]) -> Any:
+        assert (counting, status, uids) == ("copies", driver.status, ["source"])
         reached.append(at)
         return backlog
 
