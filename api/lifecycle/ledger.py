@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.vocabulary import ChangePhase, LedgerStep, RescaleMode
 
+from .gauges import gauges_of
+from .job_totals import NUMBER_MAX
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 SETTLED_MS = 60_000
 """The metrics after a change are taken when the job has caught up for this long."""
 _BUSY_WITHIN_MS = 10_000  # a job without a batch for this long had no input, which does not count as downtime
-_NUMBER_MAX = 2**53
+_COMPARED = ("input_rate", "processed_rate", "busy_ratio", "batch_duration_ms", "lag_records", "lag_ms")
 _TIMES = ("launched_at_ms", "attached_at_ms", "restored_at_ms", "first_commit_at_ms")
 
 
@@ -122,15 +125,8 @@ def metrics_of_change(reported: Mapping[str, Any] | None) -> dict[str, float | N
     metrics = DriverMetrics.model_validate(reported or {})
     if not metrics.batches:
         return None
-    lags = [operator.event_time_lag_ms for operator in metrics.operators]
-    return {
-        "input_rate": metrics.input_records_per_second,
-        "processed_rate": metrics.processed_records_per_second,
-        "busy_ratio": metrics.busy_ratio,
-        "batch_duration_ms": metrics.batch_duration_ms,
-        "lag_records": metrics.pending_records,
-        "lag_ms": max((lag for lag in lags if lag is not None and 0 <= lag < _NUMBER_MAX), default=None),
-    }
+    known = {**gauges_of(metrics), "lag_records": metrics.pending_records}
+    return {name: known[name] for name in _COMPARED}
 
 
 def usual_waiting(figures: Mapping[str, Any]) -> int | None:
@@ -143,7 +139,7 @@ def usual_waiting(figures: Mapping[str, Any]) -> int | None:
     if waiting is None:
         return None
     arrived = (figures.get("input_rate") or 0.0) * (figures.get("batch_duration_ms") or 0.0) / 1000
-    return int(min(waiting + arrived, _NUMBER_MAX))
+    return int(min(waiting + arrived, NUMBER_MAX))
 
 
 def note_progress(attempt: Attempt, metrics: DriverMetrics, at_ms: int) -> bool:

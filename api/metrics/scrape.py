@@ -32,8 +32,8 @@ from ..database_clock import shared_now_ms
 from ..diagnosis.facts import HealthFacts
 from ..diagnosis.faults import unsettled_failure
 from ..diagnosis.health import health_of
-from ..jobs.figures import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.current_report import SILENT_MS
+from ..lifecycle.gauges import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.job_totals import NUMBER_MAX, user_counters
 from ..lifecycle.transitions import SETTLED
 from .user_metrics import UserFamilies, escaped

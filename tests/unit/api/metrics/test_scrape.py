@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -271,3 +273,18 @@ def test_every_counter_of_the_control_plane_can_be_counted() -> None:
         if metric.kind == "counter":
             metrics.count(metric.name, *("x" for _ in metric.labels))
             assert f"{metric.prometheus}{{" in metrics.text() or f"{metric.prometheus} 1.0" in metrics.text()
+
+
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is in Debian's package prometheus")
+def test_promtool_accepts_what_prometheus_gets() -> None:
+    histogram = {**counted(12.5, "histogram", "amount"), "values": [12.5, 1, 0, 2], "bounds": [1.0, 10.0]}
+    reported = {**REPORT, "counters": {"user": [counted(3, currency="EUR"), histogram]}}
+    metrics = OwnMetrics()
+    metrics.count("errors", "JOB_NOT_FOUND")
+    text = scrape.of_jobs([job(metrics=reported), job(id="2a", name="clicks")], NOW_MS) + metrics.text()
+    for given, is_right in ((text, True), (text.replace('orders",operator', "orders,operator"), False)):
+        checked = subprocess.run(
+            ["promtool", "check", "metrics"], input=given, text=True, capture_output=True, check=False
+        )
+        assert (checked.returncode == 0) is is_right, checked.stderr
