@@ -98,6 +98,7 @@ class PlayedChannel:
         raise NotImplementedError
 
     def speak_as(self, job_id: str, attempt: int, token: str) -> None:  # noqa: ARG002
+        self.network.world.reach("a driver spoke for its next attempt")
         self.attempt = attempt
 
     def close(self) -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from tests.simulation.crash_points import KINDS, crashes, steps_of
 from tests.simulation.environment import play
-from tests.simulation.generator import data_plane_history
+from tests.simulation.generator import data_plane_history, live_history
 from tests.simulation.trace import Trace
 from tests.support.short_form import short_form
 
 SEEDS = (*range(10), 32)  # in 32 the job loses every checkpoint
+LIVE_SEED = 10  # in it a driver opens its next attempt
 FEW_CRASHES, MORE_CRASHES = 3, 6
 """So many steps of each kind are tried; the command tries all."""
 
@@ -18,6 +19,13 @@ FEW_CRASHES, MORE_CRASHES = 3, 6
 @pytest.mark.parametrize("seed", short_form(range(400), SEEDS))
 def test_a_history_of_the_data_plane_leaves_no_finding(seed: int) -> None:
     assert play(data_plane_history(seed)).findings == []
+
+
+@pytest.mark.parametrize("seed", short_form(range(100), [LIVE_SEED]))
+def test_a_history_with_live_rescales_leaves_no_finding(seed: int) -> None:
+    outcome = play(live_history(seed))
+    assert outcome.findings == []
+    assert seed != LIVE_SEED or outcome.reached["a driver spoke for its next attempt"]
 
 
 def test_the_same_seed_gives_the_same_history_and_the_same_trace() -> None:
