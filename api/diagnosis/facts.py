@@ -76,7 +76,7 @@ class HealthFacts:
     def parts_ms(self) -> Mapping[str, float]:
         """The parts of a batch, on average over the last batches."""
         count = max(1, len(self.batches))
-        return {part.name: sum(batch[part.name] for batch in self.batches) / count for part in BATCH_PARTS}
+        return {part.name: sum(batch.get(part.name, 0) for batch in self.batches) / count for part in BATCH_PARTS}
 
     @cached_property
     def busy_ms(self) -> float:

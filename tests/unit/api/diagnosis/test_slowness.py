@@ -137,3 +137,5 @@ def test_a_long_batch_is_no_lag_until_a_minute_of_input_waits() -> None:
 
 def test_a_report_of_an_older_driver_gives_no_reason() -> None:
     assert codes({"batches": 5, "operators": [{"uid": "counts", "subtasks": [{"index": 0}]}]}) == []
+    known_parts = [{"batch_id": at, "at_ms": 1, "input_records": 4000, "sink_ms": 4000} for at in range(3)]
+    assert codes({**report(), "recent_batches": known_parts}) == ["SINK_SLOW", "FALLING_BEHIND"]
