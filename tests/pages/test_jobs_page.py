@@ -157,11 +157,23 @@ def test_a_job_that_runs_and_fails_again_and_again_says_so_among_the_others(page
             job["status"] |= {"state": "RUNNING", "failure": failure}
         route.fulfill(response=answer, json=listed)
 
-    page.route("**/jobs?*", fail)
-    page.reload()
+    def fall_behind(route: Route) -> None:
+        answer = route.fetch()
+        listed = answer.json()
+        for job in listed["jobs"]:
+            reasons = [{"code": "SINK_SLOW", "message": "sink table takes most of 4 s"}]
+            job["status"]["health"] = {"level": "CRITICAL", "score": 12, "reasons": reasons}
+        route.fulfill(response=answer, json=listed)
+
     status = page.get_by_role("row").filter(has_text="failing").get_by_role("cell").first
-    expect(status).to_have_text("RunningKeyError: 'u9'")
-    page.unroute_all(behavior="wait")
+    for play, text in (
+        (fail, "RunningKeyError: 'u9'"),
+        (fall_behind, "CreatedHealth 12: sink table takes most of 4 s"),
+    ):
+        page.route("**/jobs?*", play)
+        page.reload()
+        expect(status).to_have_text(text)
+        page.unroute_all(behavior="wait")
     platform.api.delete("/v1/jobs/failing")
 
 

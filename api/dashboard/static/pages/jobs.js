@@ -17,7 +17,6 @@ const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING
 /** Name, class, the value to sort by, and what is shown. */
 const COLUMNS = [
   ["Status", null, (job) => job.status.state, (job, cell) => showStatus(job, cell)],
-  ["Health", "number", (job) => job.status.health.score, (job) => number(job.status.health.score)],
   ["Parallelism", "number", (job) => job.spec.parallelism, (job) => number(job.spec.parallelism)],
   ["Input", "number", (job) => job.metrics.input_rate, (job, cell) => showRates(job, cell)],
   ["Records waiting", "number", (job) => job.metrics.lag_records, (job, cell) => showWaiting(job, cell)],
@@ -135,11 +134,12 @@ function updateRow(row, job) {
   });
 }
 
-/** A running job may keep failing, or wait for a system that does not answer. */
+/** A running job may keep failing, wait for a system that does not answer, or not keep up. */
 function showStatus({ status: { state, failure, health } }, cell) {
   const [shown, trouble] = cell.children;
   setPill(shown, state);
-  setText(trouble, failure?.message ?? health.reasons[0]?.message ?? "");
+  const [worst] = health.reasons;
+  setText(trouble, failure?.message ?? (worst ? `Health ${number(health.score)}: ${worst.message}` : ""));
   trouble.title = trouble.textContent;
 }
 
