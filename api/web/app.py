@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from functools import cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import FastAPI
@@ -256,6 +257,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         redoc_url=None,
         # The control plane has metrics of its own. FastAPI would look for OpenTelemetry's settings in each request.
         telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
+        generate_unique_id_function=attrgetter("name"),  # it names the functions of generated clients
     )
     app.state.context = context
     app.add_middleware(RequestLimits, settings=context.settings)

@@ -89,6 +89,9 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.PlanTimeoutError,
         errors.ProgramUnloadableError,
         errors.OperationNotCancellableError,
+        errors.ApprovalRequiredError,
+        errors.ApprovalRefusedError,
+        errors.OwnApprovalError,
     ),
     "checkpoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
     "savepoints": (*_OF_JOB_CHANGES, *_OF_DELETIONS),
@@ -112,6 +115,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas.pop(unused, None)
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
+            _leave_out_null_body(operation)
             refused = defaultdict(list)
             for error in _refusals(path, method, operation):
                 refused[error.status].append(error)
@@ -119,6 +123,13 @@ def describe(app: FastAPI) -> dict[str, Any]:
             responses.pop("422", None)
             responses.update({str(status): _response(refused[status]) for status in sorted(refused)})
     return document
+
+
+def _leave_out_null_body(operation: dict[str, Any]) -> None:
+    """Describes an optional body by its model alone, as generated clients send no body rather than a null."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        if "anyOf" in content["schema"]:
+            content["schema"] = content["schema"]["anyOf"][0]
 
 
 def _refusals(path: str, method: str, operation: dict[str, Any]) -> Iterator[type[errors.ApiError]]:

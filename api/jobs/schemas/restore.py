@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from keyscale.vocabulary import ClaimMode
 
 from ...shapes import NUMBER_MAX, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic import GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
 
 _SOURCES = ("checkpoint_id", "savepoint_id", "location", "before_ms", "latest")
 
@@ -34,6 +40,15 @@ class RestoreSource(Request):
     )
     latest: bool = Field(default=False, description="The newest snapshot.")
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        """Describes a form for each field that names the snapshot."""
+        found = handler.resolve_ref_schema(handler(schema))
+        fields = found.pop("properties")
+        del found["additionalProperties"]
+        found["oneOf"] = [_form(name, fields) for name in _SOURCES]
+        return found
+
     @model_validator(mode="after")
     def _names_one(self) -> Self:
         given = [name for name in _SOURCES if getattr(self, name) not in (None, False)]
@@ -42,6 +57,21 @@ class RestoreSource(Request):
         if self.location is not None and self.job is not None:
             raise ValueError("a location names the job already")
         return self
+
+
+def _form(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the JSON schema of a source with one of the fields, and with the job if the field does not name it."""
+    field = dict(fields[name])
+    field.pop("default", None)
+    given = {"const": True} if name == "latest" else field.pop("anyOf")[0]
+    properties = {name: {**field, **given}}
+    return {
+        "type": "object",
+        "title": f"RestoreBy{name.title().replace('_', '')}",
+        "properties": properties if name == "location" else {"job": fields["job"], **properties},
+        "required": [name],
+        "additionalProperties": False,
+    }
 
 
 class RestoreRequest(Request):

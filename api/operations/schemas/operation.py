@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
+from keyscale.jobs.protocol.specification import KEY_GROUPS_MAX
 from keyscale.vocabulary import ChangePhase, LedgerStep, OperationKind, OperationStatus, RescaleMode, UpgradeMode
 
 from ...jobs.schemas.restore import RestoreRequest
 from ...shapes import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
 from .change_plan import PlanAnswer
+
+_Parallelism = Annotated[int, Field(json_schema_extra={"minimum": 1, "maximum": KEY_GROUPS_MAX})]
+"""The job's own bounds are checked, so that a refusal names them."""
 
 
 class OperationRequest(Request):
@@ -31,7 +37,7 @@ class StartRequest(RestoreRequest, OperationRequest):
     The start is COMPLETED when the job has processed its first input, or has found none.
     """
 
-    parallelism: int | None = Field(
+    parallelism: _Parallelism | None = Field(
         default=None, description="Another parallelism, which makes a new revision. Default: the job's."
     )
 
@@ -55,7 +61,7 @@ class StartRequest(RestoreRequest, OperationRequest):
 class RescaleRequest(PlannedRequest):
     """Changes a running job's parallelism."""
 
-    parallelism: int = Field(description="From 1 to the job's max parallelism.", examples=[4])
+    parallelism: _Parallelism = Field(description="From 1 to the job's max parallelism.", examples=[4])
 
 
 class PhaseAnswer(Answer):

@@ -5,23 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
-import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
 
-from keyscale.api.lifecycle.job_transaction import JobTransaction
-from keyscale.api.lifecycle.steps import Cause
-from keyscale.clock import now_ms
-from keyscale.db.models import Job, Operation
-from keyscale.db.repositories import attempts
-from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, OperationStatus
+from tests.support.control_plane.completed_operations import operations_that_complete
 from tests.support.repository import DOCS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.control_plane.driverless_platform import Platform
@@ -30,31 +21,6 @@ pytestmark = pytest.mark.real
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "guide" / "client.md").read_text(encoding="utf-8"), re.DOTALL)
 PROGRAM = "from keyscale import StreamEnvironment\n\nStreamEnvironment.current().execute()\n"
-LOOK_S = 0.02
-
-
-@contextmanager
-def operations_that_complete(platform: Platform) -> Iterator[None]:
-    """Completes each operation soon, as a reconciler with a driver would."""
-    is_over = threading.Event()
-
-    def complete() -> None:
-        while not is_over.wait(LOOK_S):
-            with platform.sessions.begin() as session:
-                for operation in session.scalars(select(Operation).where(Operation.ended_at_ms.is_(None))):
-                    operation.status, operation.ended_at_ms = OperationStatus.COMPLETED, now_ms()
-                    job = session.get_one(Job, operation.job_id)
-                    if attempts.of_stage(session, job.id, AttemptStage.ACTIVE) is None:
-                        JobTransaction(session, job).create_attempt(job.revision, Cause.START)
-                    job.status, job.desired = JobStatus.RUNNING, DesiredState.RUNNING
-
-    thread = threading.Thread(target=complete)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def test_the_code_of_the_page_runs(
@@ -65,7 +31,7 @@ def test_the_code_of_the_page_runs(
     monkeypatch.setenv("KEYSCALE_URL", platform.url)
     monkeypatch.setenv("KEYSCALE_TOKEN", platform.token)
     names: dict[str, Any] = {}
-    with operations_that_complete(platform):
+    with operations_that_complete(platform.sessions):
         for block in BLOCKS:
             if "asyncio.run" in block:
                 block = block.replace("asyncio.run", "run_coroutine").replace(  # noqa: PLW2901

@@ -1,0 +1,35 @@
+"""The OpenAPI document has a form for each way to name the snapshot that a job starts from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from keyscale.api.jobs.schemas.restore import RestoreSource
+
+GIVEN: dict[str, Any] = {
+    "checkpoint_id": 7,
+    "savepoint_id": "nightly",
+    "location": "file:///store/manifest.json",
+    "before_ms": 9,
+    "latest": True,
+}
+SCHEMA = RestoreSource.model_json_schema()
+
+
+def test_each_field_that_names_a_snapshot_has_a_form_of_its_own() -> None:
+    assert [form["required"] for form in SCHEMA["oneOf"]] == [[name] for name in GIVEN]
+    assert [name for form in SCHEMA["oneOf"] for name in form["properties"] if name != "job"] == list(GIVEN)
+    assert not {"properties", "additionalProperties"} & SCHEMA.keys(), "they would forbid every form"
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_form_is_accepted_as_it_is_described_and_together_with_another_form_refused(name: str) -> None:
+    [form] = [each for each in SCHEMA["oneOf"] if each["required"] == [name]]
+    job = {"job": "flights"} if "job" in form["properties"] else {}
+    assert RestoreSource.model_validate({name: GIVEN[name], **job}).model_dump()[name] == GIVEN[name]
+    other = "latest" if name != "latest" else "checkpoint_id"
+    with pytest.raises(ValidationError, match="give exactly one of"):
+        RestoreSource.model_validate({name: GIVEN[name], other: GIVEN[other]})
