@@ -816,10 +816,10 @@ class PlanTimeoutError(ApiError):
     )
 
 
-class KeyStateError(ApiError):
-    """The state of a key cannot be read as requested."""
+class StateReadError(ApiError):
+    """State cannot be read as requested."""
 
-    code = "KEY_STATE_UNREADABLE"
+    code = "STATE_READ_REFUSED"
     title = "The state cannot be read"
     status = 422
     domain = "user"
@@ -829,10 +829,10 @@ class KeyStateError(ApiError):
     )
 
 
-class KeyStateTimeoutError(ApiError):
-    """A read of a key's state takes too long."""
+class StateReadTimeoutError(ApiError):
+    """A read of state takes too long."""
 
-    code = "KEY_STATE_TIMEOUT"
+    code = "STATE_READ_TIMEOUT"
     title = "The read takes too long"
     status = 504
     domain = "user"

@@ -39,9 +39,9 @@ PLANS_OF_USER_MAX = 4
 COMPARISONS_MAX = 2
 """Maximum number of concurrent comparisons of checkpoints: each may take 300 MB of memory."""
 COMPARISONS_OF_USER_MAX = 1
-KEY_READS_MAX = 2
-"""Maximum number of concurrent reads of a key's state: each may take a gigabyte of memory, and of the disk."""
-KEY_READS_OF_USER_MAX = 1
+STATE_READS_MAX = 2
+"""Maximum number of concurrent reads of state: each may take a gigabyte of memory, and of the disk."""
+STATE_READS_OF_USER_MAX = 1
 SEARCHES_MAX = 2  # each takes a whole core for a part of a second
 SEARCHES_OF_USER_MAX = 1
 
@@ -74,8 +74,8 @@ class Context:
     plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))
     recoveries: InFlight = field(default_factory=lambda: InFlight("recoveries of jobs", 1, 1))
     searches: InFlight = field(default_factory=lambda: InFlight("log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX))
-    key_reads: InFlight = field(
-        default_factory=lambda: InFlight("reads of state", KEY_READS_MAX, KEY_READS_OF_USER_MAX)
+    state_reads: InFlight = field(
+        default_factory=lambda: InFlight("reads of state", STATE_READS_MAX, STATE_READS_OF_USER_MAX)
     )
     comparisons: InFlight = field(
         default_factory=lambda: InFlight("comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)

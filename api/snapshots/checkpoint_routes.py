@@ -8,9 +8,10 @@ from ..access.identities import Operator, User
 from ..control_plane.dependencies import CheckpointNumber, Control, DryRun, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
-from . import checkpoints, comparisons, snapshot_deletions, verifications
+from . import checkpoints, comparisons, snapshot_deletions, snapshot_sql, verifications
 from .schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
 from .schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
+from .schemas.snapshot_sql import SqlAnswer, SqlRequest
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
 
@@ -90,6 +91,17 @@ def compare_checkpoints(  # noqa: PLR0917 - FastAPI passes them by name
     The answer has sizes by operator, and shared files.
     """
     return comparisons.compare(control, user, job_id, checkpoint_id, to, listing)
+
+
+@router.post("/{checkpoint_id:int}/sql")
+def run_sql(
+    control: Control, user: Operator, job_id: str, checkpoint_id: CheckpointNumber, request: SqlRequest
+) -> SqlAnswer:
+    """Runs a SELECT over the state in a checkpoint or savepoint.
+
+    The statement can reach neither files nor the network, and ends at limits of rows, time and memory.
+    """
+    return snapshot_sql.run(control, user, job_id, checkpoint_id, request)
 
 
 @router.get("/{checkpoint_id:int}")

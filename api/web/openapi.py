@@ -44,7 +44,7 @@ _OF_PARAMETERS: dict[str, tuple[type[errors.ApiError], ...]] = {
     "token_id": (errors.TokenNotFoundError,),
     "subscription_id": (errors.SubscriptionNotFoundError,),
     "secret": (),
-    "operator": (errors.KeyStateError, errors.KeyStateTimeoutError),
+    "operator": (errors.StateReadError, errors.StateReadTimeoutError),
     "state": (),
     "attempt": (errors.AttemptNotFoundError, errors.LogNotHereError),
 }

@@ -35,6 +35,7 @@ SAMPLES: dict[str, Any] = {
     "labels": {},
     "kind": "STOP",
     "arguments": OperationRequest(),
+    "statement": "select 1",
     "target": "https://alerts.example.com/hook",
     "spec": {"artifact_id": ARTIFACT_ID},
 }

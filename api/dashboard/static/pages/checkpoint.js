@@ -41,6 +41,7 @@ const page = jobPage(
     showVerification(one, verification);
     setChildren(byId("by-operator"), ...one.operators.map(operatorPanel));
     byId("compare-panel").hidden = one.status === "IN_PROGRESS";
+    byId("sql-panel").hidden = !mayOperate || one.status !== "COMPLETED";
     showComparison();
   }, ["checkpoints"]);
 
@@ -218,6 +219,33 @@ byId("start-from-form").addEventListener("submit", async (event) => {
   }
   setRefused(send);
 });
+
+// --- SQL over the state -------------------------------------------------------------------------------------------------
+
+byId("sql").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  setRefused(byId("sql-run"), "The statement runs.");
+  setText(byId("sql-note"), "The state is being read.");
+  try {
+    const found = await post(`${path}/checkpoints/${id}/sql`, { statement: byId("statement").value });
+    drawRows(found);
+  } catch (error) {
+    if (!(error instanceof ApiError)) throw error;
+    byId("sql-scroll").hidden = true;
+    setText(byId("sql-note"), error.text);
+  } finally {
+    setRefused(byId("sql-run"));
+  }
+});
+
+function drawRows({ columns, rows, is_truncated: isTruncated }) {
+  byId("sql-scroll").hidden = false;
+  setText(byId("sql-note"), `${plural(rows.length, "row")}${isTruncated ? "; there are more" : ""}.`);
+  setChildren(byId("sql-columns"), ...columns.map(({ name }) => element("th", { scope: "col" }, name)));
+  setChildren(byId("sql-rows"), ...rows.map((values) => row(values.map((value) => [shownValue(value), "mono"]))));
+}
+
+const shownValue = (value) => (value === null ? NONE : typeof value === "object" ? JSON.stringify(value) : String(value));
 
 // --- compared with another one ------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from keyscale.api.snapshots.schemas.snapshot_care import (
     VerificationAnswer,
     VerifyRequest,
 )
+from keyscale.api.snapshots.schemas.snapshot_sql import SqlAnswer, SqlRequest
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages
 from ..method import ListMethod, Method, Noun, S, part_action
@@ -62,6 +63,9 @@ class Checkpoints(Noun[S]):
 
     verify = part_action(f"{CHECKPOINT}/verify", VerifyRequest, VerificationAnswer)
     """Verifies a checkpoint or savepoint in the background."""
+
+    sql = part_action(f"{CHECKPOINT}/sql", SqlRequest, SqlAnswer)
+    """Runs a SELECT over the state in a checkpoint or savepoint."""
 
     @Method
     def verification(self, job: str, number: int) -> Call[VerificationAnswer]:

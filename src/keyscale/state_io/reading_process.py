@@ -1,0 +1,51 @@
+"""The process that reads state for the control plane: `python -m keyscale.state_io.reading_process`.
+
+It reads a request as JSON from standard input, and writes the answer, or the error, as JSON. `read` in the request says
+what is read: `key`, `history` or `sql`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import sys
+import warnings
+from typing import Any
+
+from keyscale.errors import KeyscaleError
+
+from .key_state import KeyRequest, read_history, read_key
+
+_MEMORY_BYTES_MAX = 3 << 30
+_PROCESSOR_S_MAX = 120
+
+
+def main() -> int:
+    """Carries out the request on standard input; returns the exit code."""
+    logging.disable()
+    warnings.simplefilter("ignore")
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
+    resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_S_MAX, _PROCESSOR_S_MAX))
+    json.dump(_result(json.load(sys.stdin)), sys.stdout)
+    return 0
+
+
+def _result(request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"answer": _answer(request.pop("read"), request)}
+    except KeyscaleError as error:
+        return {"problem": {"code": error.code, "domain": error.domain, "message": str(error)}}
+
+
+def _answer(read: str, request: dict[str, Any]) -> dict[str, Any]:
+    if read == "sql":
+        from .snapshot_sql import SqlRequest, run_statement  # noqa: PLC0415 - DuckDB takes a while to import
+
+        return run_statement(SqlRequest(**request))
+    return (read_history if read == "history" else read_key)(KeyRequest(**request))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
