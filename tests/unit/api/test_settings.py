@@ -25,9 +25,20 @@ def test_settings_have_defaults_for_a_laptop(tmp_path: Path) -> None:
     assert settings.control_url == "http://127.0.0.1:8080"
 
 
+def test_a_collector_is_named_by_opentelemetrys_variables(tmp_path: Path) -> None:
+    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318/", "OTEL_EXPORTER_OTLP_HEADERS": "x-token=a%20b, y=2"}
+    settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path), **given})
+    assert (settings.otlp_endpoint, settings.otlp_interval_ms) == ("http://c:4318", 60_000)
+    assert settings.otlp_headers == {"x-token": "a b", "y": "2"}
+    assert Settings.from_environment({"KEYSCALE_HOME": str(tmp_path)}).otlp_endpoint is None
+
+
 @pytest.mark.parametrize(
     "variables",
     [
+        {"KEYSCALE_LOG_FORMAT": "xml"},
+        {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"},
+        {"OTEL_EXPORTER_OTLP_HEADERS": "token"},
         {"KEYSCALE_PORT": "eighty"},
         {"KEYSCALE_PORT": "70000"},
         {"KEYSCALE_PORT": "-1"},

@@ -57,6 +57,17 @@ def test_a_driver_gets_the_java_options_of_all_drivers(tmp_path: Path) -> None:
     assert environment["SPARK_SUBMIT_OPTS"] == "-Dx=1"
 
 
+def test_a_driver_logs_in_the_form_of_the_control_plane(tmp_path: Path) -> None:
+    key = "spark.log.structuredLogging.enabled"
+    for chosen, structured in (("json", "true"), ("text", None)):
+        host = {"KEYSCALE_HOME": str(tmp_path), "KEYSCALE_LOG_FORMAT": chosen}
+        settings, work = Settings.from_environment(host), tmp_path / "work"
+        assert driver_environment(settings, "own", work, host, {})["KEYSCALE_LOG_FORMAT"] == chosen
+        attempt = Attempt(job_id="job", number=3, parallelism=2)
+        command = driver_command(settings, Job(id="job", name="counts"), PLAIN, attempt, work)
+        assert options_of(command).get(key) == structured
+
+
 def test_a_run_has_a_directory_of_its_own_for_temporary_files(tmp_path: Path) -> None:
     settings = Settings.from_environment({"KEYSCALE_HOME": str(tmp_path)})
     work = tmp_path / 'a "home" \\ with spaces' / "runs" / "job" / "7" / "work"
