@@ -343,10 +343,10 @@ class Execution:
             query = JobQuery(loop.start)
             context.status.has_slots(parallelism_of_slots(context.spark))
             if self._held_since is not None:
-                if self._after is not None and self._after._anchor is not None:
-                    self._after._anchor.release()
                 held_ms = round(1000 * (time.monotonic() - self._held_since))
                 context.status.rescale_reaches(RescalePhase.VERIFY, held_ms=held_ms)
+                if self._after is not None and self._after._anchor is not None:
+                    self._after._anchor.release()
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
             coordinator = self._coordinator(opened, anchor, shipment, loop, query)
