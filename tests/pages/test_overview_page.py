@@ -234,7 +234,9 @@ def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_ove
         expect(term.get_by_role("definition").first).to_have_text(value)
     nodes = page.get_by_role("group", name="Graph of the operators").get_by_role("listitem")
     expect(nodes.filter(has_text="checked")).to_contain_text("since the driver startedLate2,200Dead letters14")
-    expect(nodes.filter(has_text="table")).to_contain_text(f"System{NONE}since the driver startedDead letters1,200")
+    expect(nodes.filter(has_text="table")).to_contain_text(
+        f"System{NONE}Per batch{NONE}since the driver startedDead letters1,200"
+    )
     expect(nodes.filter(has_text="files")).not_to_contain_text("Dead letters")
     chart = page.get_by_role("figure").filter(has_text="Late, dead-letter and lost records")
     expect(chart).to_contain_text("late 2,300, dead letters 1,214, lost by sources 0")
