@@ -112,6 +112,7 @@ class Settings:
         keep_attempts: Ended attempts in the history of a job.
         keep_operations: Ended operations in the history of a job.
         keep_event_days: Age of the oldest events.
+        keep_events: The most events, without refused requests.
         allows_private_targets: Whether notifications may go to private and loopback addresses, and without TLS.
         mail_server: Sends notifications by mail; None: there is none.
     """
@@ -156,6 +157,7 @@ class Settings:
     keep_attempts: int = 100
     keep_operations: int = 1000
     keep_event_days: int = 90
+    keep_events: int = 1_000_000
     log_format: str = log_lines.TEXT
     otlp_endpoint: str | None = None
     otlp_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -266,6 +268,7 @@ class Settings:
             ),
             keep_attempts=_number(source, "KEYSCALE_KEEP_ATTEMPTS", default.keep_attempts, least=1),
             keep_operations=_number(source, "KEYSCALE_KEEP_OPERATIONS", default.keep_operations, least=1),
+            keep_events=_number(source, "KEYSCALE_KEEP_EVENTS", default.keep_events, least=1000, most=100_000_000),
             keep_event_days=_number(source, "KEYSCALE_KEEP_EVENT_DAYS", default.keep_event_days, least=1),
             allows_private_targets=_allows_private_targets(source),
             mail_server=_mail_server(source),

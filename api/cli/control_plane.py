@@ -5,6 +5,8 @@ They start it, find it, and show its health and events.
 
 from __future__ import annotations
 
+import csv
+import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ from .session import Session, json_option, pass_session
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from keyscale.client.keyscale import Keyscale
+
+EXPORTED_AT_ONCE = 1000
 EVENT_COLUMNS = (("AT", "at_ms"), ("JOB", "job_id"), ("KIND", "kind"), ("ACTOR", "actor"), ("MESSAGE", "message"))
 
 
@@ -80,6 +85,12 @@ def health(session: Session) -> None:
 @click.option("--since", "from_ms", type=Moment(), help="Only events since a time: 09:00 or 2026-11-24T09:00, in UTC.")
 @click.option("--until", "to_ms", type=Moment(), help="Only events up to a time.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="The most events to list.")
+@click.option(
+    "--export",
+    "form",
+    type=click.Choice(["csv", "ndjson"]),
+    help="Print all chosen events, however many there are, as CSV or as lines of JSON.",
+)
 @json_option
 @pass_session
 def events(  # noqa: PLR0917 - click passes them by name
@@ -90,6 +101,7 @@ def events(  # noqa: PLR0917 - click passes them by name
     from_ms: int | None,
     to_ms: int | None,
     limit: int,
+    form: str | None,
 ) -> None:
     """List the events of JOB or of everything, the newest first.
 
@@ -99,6 +111,9 @@ def events(  # noqa: PLR0917 - click passes them by name
     query: dict[str, Any] = {name: value for name, value in chosen.items() if value is not None}
     query |= {"limit": limit, "kind": [kind.upper() for kind in kinds]}
     with session.control_plane() as control_plane:
+        if form is not None:
+            _export(control_plane, form, {**query, "job": job, "limit": EXPORTED_AT_ONCE})
+            return
         try:
             answer = control_plane.get(job_path(job, "events") if job else "/v1/events", **query)
         except RefusedError as refusal:
@@ -108,3 +123,20 @@ def events(  # noqa: PLR0917 - click passes them by name
             if not answer["events"]:
                 raise  # the job was not deleted
     session.output.table(answer, answer["events"], EVENT_COLUMNS)
+
+
+def _export(control_plane: Keyscale, form: str, query: dict[str, Any]) -> None:
+    """Prints all chosen events, part by part."""
+    after, lines = None, csv.writer(sys.stdout)
+    while True:
+        answer = control_plane.get("/v1/events", **query, after=after)
+        if form == "ndjson":
+            sys.stdout.writelines(json.dumps(event, ensure_ascii=False) + "\n" for event in answer["events"])
+        elif answer["events"]:
+            if after is None:
+                lines.writerow(answer["events"][0])
+            details = ({**event, "details": json.dumps(event["details"])} for event in answer["events"])
+            lines.writerows(event.values() for event in details)
+        after = answer["next"]
+        if after is None:
+            return

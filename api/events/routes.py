@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
+from fastapi.responses import StreamingResponse
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
@@ -13,7 +14,8 @@ from ..access.identities import User
 from ..control_plane.dependencies import Control, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
-from . import events
+from . import event_export, events
+from .event_export import ExportFormat
 from .schemas import EventList
 
 router = APIRouter(tags=["events"], route_class=GuardedRoute)
@@ -57,6 +59,9 @@ Job = Annotated[
 ]
 
 
+Format = Annotated[ExportFormat, Query(description="The form of a line.")]
+
+
 async def _filter(kind: Kinds = [], actor: Actor = None, from_ms: Since = None, to_ms: Until = None) -> EventFilter:  # noqa: B006 - FastAPI copies it
     return EventFilter(frozenset(kind), actor, from_ms, to_ms, with_refusals=False)
 
@@ -72,6 +77,18 @@ def list_all_events(control: Control, user: User, listing: ListingOf, chosen: Fi
     addresses of requests, and refused requests with `kind=ACCESS_DENIED`.
     """
     return events.list_events(control, user, job, listing, chosen)
+
+
+@router.get("/events/export", response_class=StreamingResponse)
+def export_events(
+    control: Control,
+    user: User,
+    chosen: FilterOf,
+    job: Job = None,
+    format: Format = ExportFormat.NDJSON,  # noqa: A002 - the name in the query
+) -> StreamingResponse:
+    """Exports all chosen events, newest first, as lines of JSON or CSV."""
+    return StreamingResponse(event_export.exported(control, user, job, chosen, format), media_type=format.content_type)
 
 
 @router.get("/jobs/{job_id}/events")

@@ -46,6 +46,7 @@ class HistoryPolicy:
         attempts: Ended attempts per job.
         operations: Ended operations per job; operations of kept attempts stay.
         event_days: Age of the oldest events in days.
+        events: The most events, without refused requests.
     """
 
     checkpoints: int = 1000
@@ -53,6 +54,7 @@ class HistoryPolicy:
     attempts: int = 100
     operations: int = 1000
     event_days: int = 90
+    events: int = 1_000_000
 
 
 class HistoryRetention:
@@ -105,6 +107,9 @@ class HistoryRetention:
         before_ms = now_ms() - policy.event_days * _DAY_MS
         removed["events"] += self._repeat(
             leadership, lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)
+        )
+        removed["events"] += self._repeat(
+            leadership, lambda session: history.remove_most_events(session, keep=policy.events, some=ROWS_AT_ONCE)
         )
         removed["refusals"] += self._repeat(
             leadership, lambda session: history.remove_refusals(session, keep=REFUSALS_KEPT, some=ROWS_AT_ONCE)

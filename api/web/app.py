@@ -152,6 +152,7 @@ def history_policy(settings: Settings) -> HistoryPolicy:
         attempts=settings.keep_attempts,
         operations=settings.keep_operations,
         event_days=settings.keep_event_days,
+        events=settings.keep_events,
     )
 
 

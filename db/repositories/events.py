@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,8 @@ class EventFilter:
         return found
 
 
+DETAILS_CHARACTERS_MAX = 16 << 10
+"""Larger details of an event are left out: with the number of events this bounds their size."""
 ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", default=None)
 """The request that is being answered, for events.
 
@@ -110,9 +113,11 @@ def record(
         message: The text for people. Never a record or a secret, and so not the message of a failure but its code:
             events outlive their job.
         actor: The origin: a user, a driver, or the system itself.
-        details: Further values, stored as JSON.
+        details: Further values, stored as JSON; of very large ones only the names.
     """
     origin = ORIGIN.get()
+    if len(json.dumps(details)) > DETAILS_CHARACTERS_MAX:
+        details = {"omitted": sorted(details)}
     event = Event(job_id=job_id, at_ms=at_ms, kind=kind, actor=actor, message=message, details=details)
     if origin is not None:
         event.actor_id, event.address, event.request_id = origin.actor_id, origin.address, origin.request_id

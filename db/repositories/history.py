@@ -107,6 +107,20 @@ SELECT count(*) FROM gone
 """
 
 
+_MOST_EVENTS = """
+WITH gone AS (
+    DELETE FROM events WHERE id IN (
+        SELECT id FROM events WHERE kind <> 'ACCESS_DENIED' AND id <= (
+            SELECT id FROM events WHERE kind <> 'ACCESS_DENIED' ORDER BY id DESC OFFSET :keep LIMIT 1
+        )
+        ORDER BY id LIMIT :some
+    )
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+"""
+
+
 _REFUSALS = """
 WITH gone AS (
     DELETE FROM events WHERE id IN (
@@ -162,6 +176,11 @@ def remove_operations(session: Session, job_id: str, *, keep: int, some: int) ->
 def remove_events(session: Session, *, before_ms: int, some: int) -> int:
     """Removes events from before a time."""
     return session.scalar(text(_EVENTS), {"before_ms": before_ms, "some": some}) or 0
+
+
+def remove_most_events(session: Session, *, keep: int, some: int) -> int:
+    """Removes events except the newest `keep`; refused requests do not count."""
+    return session.scalar(text(_MOST_EVENTS), {"keep": keep, "some": some}) or 0
 
 
 def remove_refusals(session: Session, *, keep: int, some: int) -> int:

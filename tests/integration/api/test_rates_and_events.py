@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import logging
 import re
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.cli.root import main
+from keyscale.api.events import event_export
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.maintenance import history_retention
 from keyscale.api.maintenance.history_retention import HistoryPolicy, HistoryRetention
@@ -141,9 +144,50 @@ def test_refused_requests_push_no_other_event_out(
         assert client.get("/v1/jobs", headers=bearer("wrong")).status_code == 401
     shown = client.get("/v1/events", params={"limit": 5}).json()["events"]
     assert [event["kind"] for event in shown] == ["TOKEN_CREATED"]
-    policy = HistoryPolicy(checkpoints=1, detailed_checkpoints=1, attempts=1, event_days=1)
+    with context.sessions.begin() as session:
+        for kind in ("JOB_RUNNING", "JOB_STOPPED"):
+            at_ms = 10**15  # far from the age of the oldest event
+            events_of_database.record(session, job_id=None, at_ms=at_ms, kind=kind, message="it happened")
+    policy = HistoryPolicy(checkpoints=1, detailed_checkpoints=1, attempts=1, event_days=1, events=2)
     removed = HistoryRetention(context.sessions, ReconcilerPulse(), policy).run(leadership)
     assert (removed["refusals"], len(events(client, "ACCESS_DENIED"))) == (3, 5)
+    kinds = [each["kind"] for each in client.get("/v1/events").json()["events"]]
+    assert kinds == ["HISTORY_REMOVED", "JOB_STOPPED", "JOB_RUNNING"]  # the newest two before the pass, and its own
+
+
+def test_very_large_details_of_an_event_are_left_out(client: httpx.Client, context: Context) -> None:
+    with context.sessions.begin() as session:
+        for text in ("x" * 20_000, "x"):
+            events_of_database.record(
+                session, job_id=None, at_ms=1, kind="JOB_RUNNING", message="m", code="c", text=text
+            )
+    assert [event["details"] for event in events(client, "JOB_RUNNING")] == [
+        {"code": "c", "text": "x"},
+        {"omitted": ["code", "text"]},
+    ]
+
+
+def test_an_export_has_every_chosen_event_that_the_user_may_see(
+    client: httpx.Client, context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_export, "EVENTS_AT_ONCE", 2)
+    with context.sessions.begin() as session:
+        add_token(session, "scoped", Role.VIEWER, JobScope(frozenset({"flights"})))
+        for at_ms in range(5):
+            message = f'the "{at_ms}", with a comma'
+            for job_id in (job["id"], "other"):
+                events_of_database.record(session, job_id=job_id, at_ms=at_ms, kind="JOB_FAILED", message=message)
+    query: dict[str, Any] = {"kind": "JOB_FAILED", "from_ms": 1}
+    answer = client.get("/v1/events/export", params=query, headers=bearer("scoped"))
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    assert [json.loads(line)["at_ms"] for line in answer.text.splitlines()] == [4, 3, 2, 1]
+    whole = client.get("/v1/events", params=query | {"job": "flights"}).json()["events"]
+    exported = client.get("/v1/events/export", params=query | {"job": "flights", "format": "csv"})
+    rows = list(csv.DictReader(io.StringIO(exported.text)))
+    assert [(int(row["id"]), row["message"], json.loads(row["details"])) for row in rows] == [
+        (each["id"], each["message"], each["details"]) for each in whole
+    ]
+    assert client.get("/v1/events/export", params={"format": "xml"}).json()["code"] == "REQUEST_INVALID"
 
 
 def test_events_are_chosen_by_kind_job_actor_and_time(

@@ -613,6 +613,18 @@ def test_events_of_a_deleted_job_are_found_by_its_id(asked: ControlPlane) -> Non
     assert "ROLE_TOO_LOW" in failed("events old").stderr
 
 
+def test_an_export_prints_all_parts_of_the_list_as_lines(asked: ControlPlane) -> None:
+    first, second = ({"id": number, "message": 'a, "b"', "details": {"n": number}} for number in (2, 1))
+    path = "GET /v1/events?limit=1000"
+    for _ in range(2):
+        asked.answers[path] = [{"events": [first], "next": "n"}]
+        asked.answers[f"{path}&after=n"] = [{"events": [second], "next": None}]
+    lines = done(keyscale("events", "--export", "ndjson")).stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [first, second]
+    lines = done(keyscale("events", "--export", "csv")).stdout.splitlines()
+    assert lines == ["id,message,details", '2,"a, ""b""","{""n"": 2}"', '1,"a, ""b""","{""n"": 1}"']
+
+
 @pytest.mark.parametrize(
     ("scope", "shown"),
     [
