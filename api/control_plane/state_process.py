@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any, Literal
 
 from keyscale.installation import IMPORT_PATH
@@ -17,9 +18,7 @@ if TYPE_CHECKING:
     from .context import Context
 
 SECONDS_MAX = 60.0
-_PASSED_ON = frozenset(
-    {"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "NO_PROXY", "PATH", "SSL_CERT_FILE", "TMPDIR"}
-)
+_PASSED_ON = frozenset({"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "NO_PROXY", "PATH", "SSL_CERT_FILE"})
 """The settings that the process needs, besides those of the S3 client; it gets no secrets of the control plane."""
 
 
@@ -41,7 +40,8 @@ def read_state(
         TooManyInFlightError: Too many reads are in progress.
     """
     environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("AWS_")}
-    with context.state_reads.place(user.id):
+    # The files of a killed process are removed, too.
+    with context.state_reads.place(user.id), tempfile.TemporaryDirectory(prefix="keyscale-state-") as scratch:
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "keyscale.state_io.reading_process"],
@@ -49,7 +49,7 @@ def read_state(
                 capture_output=True,
                 check=False,
                 timeout=SECONDS_MAX,
-                env={**environment, "PYTHONPATH": str(IMPORT_PATH)},
+                env={**environment, "PYTHONPATH": str(IMPORT_PATH), "TMPDIR": scratch},
             )
         except subprocess.TimeoutExpired:
             raise StateReadTimeoutError(f"the read takes longer than {SECONDS_MAX:g} seconds") from None

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -98,6 +99,8 @@ class SqlResult:
         self.is_truncated = False
         self._limits = limits
         self._timed_out = False
+        # Made here, so that the files of a killed process are removed, too.
+        self._scratch = tempfile.TemporaryDirectory(prefix="keyscale-sql-", dir=request["scratch"])
         places = filter(None, [str(IMPORT_PATH), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         self._process = subprocess.Popen(
@@ -111,7 +114,7 @@ class SqlResult:
         self._watch.daemon = True
         self._watch.start()
         try:
-            self._reader = self._started(json.dumps(request).encode())
+            self._reader = self._started(json.dumps({**request, "scratch": self._scratch.name}).encode())
             self.schema = self._reader.schema
         except BaseException:
             self.close()
@@ -153,6 +156,7 @@ class SqlResult:
             if pipe is not None:
                 pipe.close()
         self._process.wait()
+        self._scratch.cleanup()
 
     def _started(self, request: bytes) -> pa.RecordBatchStreamReader:
         assert self._process.stdin is not None  # noqa: S101 - a pipe

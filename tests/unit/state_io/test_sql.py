@@ -93,15 +93,16 @@ def test_a_hostile_statement_is_refused_and_touches_nothing(
 
 
 def test_rows_come_from_a_process_of_their_own_and_are_cut_at_their_limit() -> None:
-    with query(LOCATION, "select key.number n from totals.map order by n", SqlLimits(rows_max=3)) as result:
+    with query(LOCATION, "select key.number n from totals.map order by n", SqlLimits(rows_max=3, seconds=300)) as result:
         assert result.schema.names == ["n"]
         assert result.read_all().num_rows == 3
         assert result.is_truncated
 
 
-def test_a_statement_ends_at_its_limit_of_time() -> None:
+def test_a_statement_ends_at_its_limit_of_time_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(SqlLimitError, match="longer than its limit"):
-        query(LOCATION, "select 1", SqlLimits(seconds=0.2))
+        query(LOCATION, "select 1", SqlLimits(seconds=0.2), scratch=tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.exhaustive
