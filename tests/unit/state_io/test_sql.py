@@ -93,7 +93,8 @@ def test_a_hostile_statement_is_refused_and_touches_nothing(
 
 
 def test_rows_come_from_a_process_of_their_own_and_are_cut_at_their_limit() -> None:
-    with query(LOCATION, "select key.number n from totals.map order by n", SqlLimits(rows_max=3, seconds=300)) as result:
+    limits = SqlLimits(rows_max=3, seconds=300)
+    with query(LOCATION, "select key.number n from totals.map order by n", limits) as result:
         assert result.schema.names == ["n"]
         assert result.read_all().num_rows == 3
         assert result.is_truncated
