@@ -1,0 +1,133 @@
+"""Jobs that are made ill have the right reason named, and a healthy job has none: real drivers."""
+
+from __future__ import annotations
+
+import signal
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from keyscale.api.cli.artifacts import upload_file
+from keyscale.client.request_paths import job_path
+from keyscale.clock import now_ms
+from keyscale.metrics import BATCH_PARTS
+from tests.support.repository import ROOT
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.control_plane.running_control_plane import RunningControlPlane
+
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(3600)]
+
+JOB = ROOT / "tests" / "support" / "jobs" / "ailing_job.py"
+SECONDS = 600.0
+BATCHES = 8
+SYMPTOMS = {"FALLING_BEHIND", "BEHIND", "HOST_OVERLOADED"}
+"""What any job that is too slow may have beside the cause, on a host with other work."""
+
+ILLNESSES: dict[str, dict[str, str]] = {
+    "HOT_KEY_GROUP": {"rate": "3000", "batch": "2000", "hot": "9", "record_s": "0.005"},
+    "FUNCTION_SLOW": {"rate": "3000", "batch": "3000", "record_s": "0.005"},
+    "SINK_SLOW": {"rate": "3000", "batch": "2000", "sink_s": "10"},
+    "BATCHES_TOO_SMALL": {"rate": "1000", "batch": "20"},
+    "FAILS_REPEATEDLY": {"rate": "100", "batch": "2000", "raises": "yes"},
+}
+
+
+class Ward:
+    """A control plane on which one job after the other is ill."""
+
+    def __init__(self, control_plane: RunningControlPlane, directory: Path) -> None:
+        self.api = control_plane.api
+        self.directory = directory
+        self.artifact_id = upload_file(self.api, JOB)["id"]
+
+    def begin(self, name: str, parameters: dict[str, str]) -> None:
+        known = {"since_ms": str(now_ms()), "output": str(self.directory / name)}
+        spec = {
+            "artifact_id": self.artifact_id,
+            "parallelism": 2,
+            "parameters": {**known, **parameters},
+            "restart": {"type": "fixed-delay", "attempts": 100, "delay_ms": 500},
+        }
+        self.api.post("/v1/jobs", {"name": name, "spec": spec})
+        self.api.post(job_path(name, "start"))
+
+    def show(self, name: str) -> Any:
+        return self.api.get(job_path(name))
+
+    def reasons(self, name: str) -> list[str]:
+        return [reason["code"] for reason in self.show(name)["status"]["health"]["reasons"]]
+
+    def has(self, name: str, code: str) -> bool:
+        return code in self.reasons(name)
+
+    def batches(self, name: str) -> list[Any]:
+        metrics = (self.show(name)["status"]["attempt"] or {}).get("metrics") or {}
+        return [batch for batch in metrics.get("recent_batches", ()) if batch["input_records"]]
+
+    def end(self, name: str) -> None:
+        self.api.post(job_path(name, "cancel"))
+        wait_until(lambda: self.show(name)["status"]["state"] == "STOPPED", SECONDS, what="the job to stop")
+
+
+def test_each_cause_that_is_made_on_purpose_is_named_and_a_healthy_job_has_no_reason(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    ward = Ward(control_plane, tmp_path)
+    ward.begin("healthy", {"rate": "50", "batch": "2000"})
+    found: list[list[str]] = []
+
+    def is_well() -> bool:
+        assert ward.show("healthy")["status"]["state"] != "FAILED"
+        found.append(ward.reasons("healthy"))
+        return len(ward.batches("healthy")) >= BATCHES
+
+    wait_until(is_well, SECONDS, what="batches of a healthy job", poll=0.5)
+    assert [reasons for reasons in found if set(reasons) - {"START_WAITS"}] == []
+    assert ward.show("healthy")["status"]["health"]["level"] == "OK"
+    assert_that_the_parts_add_up(ward.batches("healthy"))
+    assert_that_a_signal_writes_the_stacks_of_driver_and_workers(ward, "healthy")
+    ward.end("healthy")
+
+    for code, parameters in ILLNESSES.items():
+        name = code.lower().replace("_", "-")
+        ward.begin(name, parameters)
+        wait_until(partial(ward.has, name, code), SECONDS, what=f"{code} to be named", poll=0.5)
+        causes = [reason for reason in ward.reasons(name) if reason not in SYMPTOMS]
+        assert causes[0] == code or code == "FAILS_REPEATEDLY"
+        assert set(causes) <= {code, "JOB_FUNCTION_FAILED"}
+        condition = next(each for each in ward.show(name)["status"]["conditions"] if each["type"] == "HEALTHY")
+        assert condition["status"] == "FALSE"
+        ward.end(name)
+
+
+def assert_that_a_signal_writes_the_stacks_of_driver_and_workers(ward: Ward, name: str) -> None:
+    driver = psutil.Process(ward.show(name)["status"]["attempt"]["pid"])
+    submit = next(each for each in driver.parents() if "SparkSubmit" in " ".join(each.cmdline()))
+    daemon = "keyscale.jobs.runtime.executor.worker_daemon"
+    workers = [each for each in submit.children(recursive=True) if daemon in each.cmdline()]
+    assert len(workers) > 1, "the daemon and what it has forked"
+    for process in (driver, *workers):
+        process.send_signal(signal.SIGUSR1)
+
+    def dumps() -> bool:
+        text = ward.api.get(job_path(name, "logs"), tail_bytes=1 << 20)["text"]
+        return bool(text.count("most recent call first") > len(workers) and "execution.py" in text)
+
+    wait_until(dumps, SECONDS, what="the stacks in the log", poll=0.5)
+    assert ward.reasons(name) == [], "the job goes on"
+
+
+def assert_that_the_parts_add_up(batches: list[Any]) -> None:
+    """The parts of a batch cover the time from the previous publication to its own, as the commits show."""
+    for before, batch in pairwise(batches):
+        if batch["batch_id"] == before["batch_id"] + 1:
+            covered_ms = sum(batch[part.name] for part in BATCH_PARTS)
+            between_ms = batch["at_ms"] + batch["publish_ms"] - before["at_ms"] - before["publish_ms"]
+            assert covered_ms == pytest.approx(between_ms, abs=250)
