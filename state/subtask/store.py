@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from ..local.subtask_spec import SubtaskSpec
     from ..objects.object_store import ObjectStore
     from ..operator_state.backend import OperatorStateBackend, OperatorStateSnapshot
+    from ..operator_state.operator_files import OperatorStatePlan
     from ..restore.opened_shards import OpenedShards
 
 SORTED_FILE_MUTATIONS_MIN = 10_000
@@ -102,6 +103,7 @@ class SubtaskStore:
         local_root: Path,
         clock: Clock | Callable[[], int],
         operator: OperatorStateBackend,
+        operator_plan: OperatorStatePlan,
     ) -> None:
         self.spec = spec
         self.version = version
@@ -120,6 +122,7 @@ class SubtaskStore:
         self._schema = opened.schema
         self._known_ttls = opened.ttls
         self.operator = operator
+        self._operator_plan = operator_plan
         self._catch_up_log = find_catch_up_log(self.local_directory)
         self._clock = clock
         self.keyed = self._backend()
@@ -235,9 +238,19 @@ class SubtaskStore:
         self._schema = merge_schemas([self._schema, *(changelog.schema for changelog in missing)])
         self.keyed = self._backend()
         self.operator = open_operator_state(store, plan.operator_state, spec.index, spec.parallelism)
+        self._operator_plan = plan.operator_state
         self.version = version
         self._usable = True
         return True
+
+    def refresh_operator_state(self, plan: OperatorStatePlan, store: ObjectStore) -> None:
+        """Reads operator state again that changed before its redistribution.
+
+        Other subtasks may have changed it, so that the version does not show the change.
+        """
+        if plan.needs_redistribution and plan != self._operator_plan:
+            self.operator = open_operator_state(store, plan, self.spec.index, self.spec.parallelism)
+            self._operator_plan = plan
 
     def _backend(self) -> KeyedStateBackend:
         spec = self.spec
@@ -515,6 +528,7 @@ def open_subtask(
                 local_root=local_root,
                 clock=clock,
                 operator=operator,
+                operator_plan=plan.operator_state,
             )
         except BaseException:
             opened.close()

@@ -87,7 +87,7 @@ class WarmStores:
             if idle.store.is_superseded():
                 _close(idle.store)
             elif same and idle.store.resume(version, clock, store):
-                return idle.store
+                return _refreshed(idle.store, plan, store)
             elif idle.store.spec == spec and _catch_up(idle.store, version, plan, store):
                 idle.store.resume(version, clock, store)
                 return idle.store
@@ -180,6 +180,15 @@ class WarmStores:
             # A signal may belong to a store that has been taken in the meantime; this round then finds nothing.
             if (self._wake, select.POLLIN) in poller.poll(_IDLE_POLL_SECONDS * 1000):
                 os.eventfd_read(self._wake)
+
+
+def _refreshed(store: SubtaskStore, plan: RestorePlan | DeferredPlan, objects: ObjectStore) -> SubtaskStore:
+    try:
+        store.refresh_operator_state(plan.operator_state, objects)
+    except BaseException:
+        store.abandon()
+        raise
+    return store
 
 
 def _catch_up(

@@ -126,6 +126,25 @@ def test_operator_state_is_read_again(job: StateJob, warm: WarmStores) -> None:
     prepared.close()
 
 
+def test_operator_state_that_another_subtask_changed_is_read_again(job: StateJob, warm: WarmStores) -> None:
+    """No changelog of the new subtask shows the change: its key groups are those of the unchanged subtask."""
+    job.operate = lambda store: store.operator.union_list_state(PLACES).add(int(store.spec.index))
+    job.run_batch({1: 5})
+    prepared = prepare(job, warm, 4)
+
+    def change_first(store: SubtaskStore) -> None:
+        if store.spec.index == 0:
+            store.operator.union_list_state(PLACES).add(7)
+
+    job.operate = change_first
+    job.run_batch({})
+    job.rescale_live(4)
+    last = take(job, warm, 3)
+    assert last is prepared[3]
+    assert sorted(last.operator.union_list_state(PLACES).get()) == [0, 1, 7]
+    last.close()
+
+
 def test_a_store_with_a_batch_that_was_never_committed_does_not_catch_up(job: StateJob, warm: WarmStores) -> None:
     (prepared,) = prepare(job, warm, 1)
     add(prepared, {1: 1_000})
