@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale import DataStream, ProcessContext, Row, SinkContext
+    from keyscale import DataStream, ProcessContext, Row, RuntimeContext, SinkContext
     from keyscale.jobs.protocol.messages import DriverMetrics
 
 pytestmark = pytest.mark.real
@@ -36,9 +36,13 @@ JOB = ROOT / "tests" / "support" / "jobs" / "dead_letters_job.py"
 
 
 class Checked(KeyedProcessFunction):
-    """Fails on reports without an aircraft."""
+    """Counts reports by aircraft, and fails on reports without one."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.reports = context.metrics.counter("reports", labels=["aircraft"])
 
     def process_element(self, row: Row, context: ProcessContext) -> Iterator[Any]:  # noqa: ARG002 - not needed
+        self.reports.labels(aircraft=row.aircraft).inc()
         if row.aircraft is None:
             raise ValueError(row.id)
         yield row
@@ -57,7 +61,12 @@ def counted(metrics: DriverMetrics) -> dict[str, int]:
     return {each.uid: each.dead_letters for each in (*metrics.operators, *metrics.sinks)}
 
 
-def test_a_batch_that_runs_again_as_a_sink_was_away_counts_its_dead_letters_once(
+def counted_by_function(metrics: DriverMetrics) -> dict[str, float]:
+    assert metrics.counters is not None
+    return {each.labels["aircraft"]: each.values[0] for each in metrics.counters.user}
+
+
+def test_a_batch_that_runs_again_as_a_sink_was_away_counts_its_dead_letters_and_its_functions_metrics_once(
     spark: SparkSession, tmp_path: Path, database: str
 ) -> None:
     away = [True, True, False, False]
@@ -95,8 +104,10 @@ def test_a_batch_that_runs_again_as_a_sink_was_away_counts_its_dead_letters_once
 
     assert run(("a", "N1", 1), ("b", None, 1), ("c", None, 1), ("d", "N1", -1)) == {"checked": 2, "table": 1}
     assert len(away) == 1, "the batch has run three times"
+    assert counted_by_function(status.heartbeat().metrics) == {"N1": 2}
     assert run(("e", "N1", 1), ("f", None, 1), ("g", "N2", -1), ("h", "N2", -1)) == {"checked": 3, "table": 3}
     assert spark.read.json(str(tmp_path / "out" / "refused")).count() == 3
+    assert counted_by_function(status.heartbeat().metrics) == {"N1": 3, "N2": 2}
 
 
 @pytest.mark.exhaustive
