@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import click
 
-from keyscale.errors import Domain, KeyscaleError
+from keyscale.client.errors import ReportedError
 
 
-class CliError(click.ClickException, KeyscaleError):
+class CliError(click.ClickException, ReportedError):
     """Root of the errors of the command line."""
 
     code = "CLI_ERROR"
-    title: ClassVar[str] = "The command cannot be carried out"
-    domain: ClassVar[Domain] = "user"
+    title = "The command cannot be carried out"
+    domain = "user"
     advice = "See `./keyscale COMMAND --help`."
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.message,)
-
-    def as_problem(self) -> dict[str, Any]:
-        """Returns the error in the control plane's form (problem+json)."""
-        return {
-            "code": self.code,
-            "title": self.title,
-            "detail": self.message,
-            "advice": self.advice,
-            "retryable": self.retryable,
-        }
 
 
 class RequirementsError(CliError):

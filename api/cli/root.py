@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyscale.client.connection import default_home
-from keyscale.client.errors import ClientError, JobFileError, WaitTimeoutError
+from keyscale.client.errors import JobFileError, ReportedError, WaitTimeoutError
 from keyscale.errors import KeyscaleError
 from keyscale.installation import VERSION
 
@@ -19,6 +19,7 @@ from .apply import apply, export
 from .artifacts import artifacts
 from .change_plan import plan
 from .checkpoints import checkpoints, savepoints
+from .completion import completion
 from .control_plane import events, health, up, where
 from .diagnosis import batches, bundle
 from .errors import CliError
@@ -104,6 +105,7 @@ for command in (
     recover,
     state,
     whoami,
+    completion,
 ):
     keyscale.add_command(command)
 for command in (plan, update, rollback, revisions, diff, clone, batches, bundle, metrics):
@@ -158,7 +160,7 @@ def show_problem(error: KeyscaleError, *, as_json: bool) -> None:
 
 
 def _problem_of(error: KeyscaleError) -> dict[str, Any]:
-    if isinstance(error, (CliError, ClientError)):
+    if isinstance(error, ReportedError):
         return error.as_problem()
     return {"code": error.code, "detail": str(error), "advice": error.advice, "retryable": error.retryable}
 

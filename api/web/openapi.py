@@ -126,7 +126,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def _leave_out_null_body(operation: dict[str, Any]) -> None:
-    """Describes an optional body by its model alone, as generated clients send no body rather than a null."""
+    """Describes an optional body by its model, without a null.
+
+    Generated clients send no body rather than a null.
+    """
     for content in operation.get("requestBody", {}).get("content", {}).values():
         if "anyOf" in content["schema"]:
             content["schema"] = content["schema"]["anyOf"][0]

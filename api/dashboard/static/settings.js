@@ -26,10 +26,13 @@ export const CHANGES = {
   AT_ONCE: "a change applies at once",
 };
 
-/** checkpoints.interval_ms becomes "Checkpoints: interval (ms)". */
+/** The words of paths that are written in another way. */
+const WORDS = { id: "ID", conf: "configuration" };
+
+/** checkpoints.interval_ms becomes "Checkpoints: interval (ms)", artifact_id "Artifact ID". */
 export function labelOf(path) {
   const [unit] = path.match(/_(ms|bytes)$/) ?? [""];
-  const text = path.slice(0, path.length - unit.length).replaceAll("_", " ").replace(".", ": ");
+  const text = path.slice(0, path.length - unit.length).replaceAll("_", " ").replace(".", ": ").replace(/\w+/g, (word) => WORDS[word] ?? word);
   return text.charAt(0).toUpperCase() + text.slice(1) + (unit && ` (${unit.slice(1)})`);
 }
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from keyscale.jobs.protocol.redaction import redact_named
-from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.jobs.protocol.specification import JobSpec, ReceivedSpec
 
 from ...shapes import Request
 
@@ -41,7 +41,7 @@ SpecPatch = Annotated[
 ]
 
 MaskedSpec = Annotated[
-    JobSpec,
+    ReceivedSpec,
     AfterValidator(_masked),
     Field(description="Every setting, with defaults filled in. Values that look like secrets are masked."),
 ]

@@ -60,7 +60,7 @@ class RestoreSource(Request):
 
 
 def _form(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the JSON schema of a source with one of the fields, and with the job if the field does not name it."""
+    """Returns the JSON schema of a source with a given field."""
     field = dict(fields[name])
     field.pop("default", None)
     given = {"const": True} if name == "latest" else field.pop("anyOf")[0]

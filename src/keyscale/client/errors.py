@@ -7,11 +7,27 @@ from typing import Any, ClassVar
 from keyscale.errors import Domain, KeyscaleError
 
 
-class ClientError(KeyscaleError):
+class ReportedError(KeyscaleError):
+    """Root of the errors that the client and the command line report."""
+
+    title: ClassVar[str]
+
+    def as_problem(self) -> dict[str, Any]:
+        """Returns the error in the control plane's form (problem+json)."""
+        return {
+            "code": self.code,
+            "title": self.title,
+            "detail": str(self),
+            "advice": self.advice,
+            "retryable": self.retryable,
+        }
+
+
+class ClientError(ReportedError):
     """Root of the errors of the client."""
 
     code = "CLIENT_ERROR"
-    title: ClassVar[str] = "The request cannot be carried out"
+    title = "The request cannot be carried out"
     domain: ClassVar[Domain] = "user"
     advice = "Report this with the program that called the client."
 
@@ -19,16 +35,6 @@ class ClientError(KeyscaleError):
     def message(self) -> str:
         """What went wrong, as a sentence."""
         return str(self)
-
-    def as_problem(self) -> dict[str, Any]:
-        """Returns the error in the control plane's form (problem+json)."""
-        return {
-            "code": self.code,
-            "title": self.title,
-            "detail": self.message,
-            "advice": self.advice,
-            "retryable": self.retryable,
-        }
 
 
 class ControlPlaneNotFoundError(ClientError):
