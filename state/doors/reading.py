@@ -6,7 +6,7 @@ Like the door of subtasks, it leads to RocksDB.
 from __future__ import annotations
 
 from ..inspection.checkpoint_reader import CheckpointReader
-from ..inspection.key_changes import KeyChange, key_changes
+from ..inspection.key_changes import key_changes
 from ..inspection.shard_reader import ShardReader
 from ..inspection.source_ends import source_ends
 from ..inspection.state_point import BatchNotStoredError, StatePoint, UnknownStateError
@@ -19,7 +19,6 @@ from ..operator_state.operator_files import read_operator_state
 __all__ = [
     "BatchNotStoredError",
     "CheckpointReader",
-    "KeyChange",
     "KeyedTable",
     "OperatorTable",
     "RawEntry",

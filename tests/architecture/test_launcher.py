@@ -89,7 +89,8 @@ def test_the_tests_environment_serves_every_other_command_too(checkout: Path, tm
 
 @pytest.mark.real
 def test_a_benchmark_runs_in_the_development_environment(checkout: Path, tmp_path: Path) -> None:
-    (checkout / "bench").symlink_to(ROOT / "bench")
+    for package in ("bench", "tests"):
+        (checkout / package).symlink_to(ROOT / package)
     environment = stamped_environment(tmp_path, hash_of(checkout / "requirements-dev.lock"))
     answer = launch(checkout / "keyscale", "bench", "state", "--help", KEYSCALE_VENV=str(environment))
     assert answer.returncode == 0, answer.stderr

@@ -30,7 +30,9 @@ SHARED_NAMES = {
     "deleted_job",
     "errors",
     "kafka",
+    "key_state",
     "schemas",
+    "snapshot_sql",
     "user_metrics",
 }
 EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "manager"}
