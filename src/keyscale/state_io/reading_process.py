@@ -17,8 +17,21 @@ from keyscale.errors import KeyscaleError
 
 from .key_state import KeyRequest, read_history, read_key
 
+ANSWER_BYTES_MAX = 32 << 20
+"""The control plane holds the answer in its memory, several times."""
 _MEMORY_BYTES_MAX = 3 << 30
 _PROCESSOR_S_MAX = 120
+
+
+class StateAnswerTooLargeError(KeyscaleError):
+    """A read of state has a larger answer than the API sends."""
+
+    code = "STATE_ANSWER_TOO_LARGE"
+    domain = "user"
+    advice = (
+        "Ask for less, such as fewer rows or columns. `./keyscale state sql LOCATION` has no such limit, with your own"
+        " access to the object store."
+    )
 
 
 def main() -> int:
@@ -28,15 +41,25 @@ def main() -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES_MAX, _MEMORY_BYTES_MAX))
     resource.setrlimit(resource.RLIMIT_CPU, (_PROCESSOR_S_MAX, _PROCESSOR_S_MAX))
-    json.dump(_result(json.load(sys.stdin)), sys.stdout)
+    sys.stdout.write(answer_text(json.load(sys.stdin)))
     return 0
 
 
-def _result(request: dict[str, Any]) -> dict[str, Any]:
+def answer_text(request: dict[str, Any]) -> str:
+    """Returns the answer to a request, or the error, as JSON."""
     try:
-        return {"answer": _answer(request.pop("read"), request)}
-    except KeyscaleError as error:
-        return {"problem": {"code": error.code, "domain": error.domain, "message": str(error)}}
+        text = json.dumps({"answer": _answer(request.pop("read"), request)})
+        if len(text) > ANSWER_BYTES_MAX:
+            raise StateAnswerTooLargeError(f"the answer takes {len(text):,} bytes, and may take {ANSWER_BYTES_MAX:,}")
+    except MemoryError:
+        error: KeyscaleError = StateAnswerTooLargeError(
+            f"the read takes more than {_MEMORY_BYTES_MAX:,} bytes of memory"
+        )
+    except KeyscaleError as caught:
+        error = caught
+    else:
+        return text
+    return json.dumps({"problem": {"code": error.code, "domain": error.domain, "message": str(error)}})
 
 
 def _answer(read: str, request: dict[str, Any]) -> dict[str, Any]:

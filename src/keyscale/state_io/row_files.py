@@ -7,6 +7,7 @@ import csv
 import datetime as dt
 import io
 import json
+import math
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -72,7 +73,8 @@ def lines_of(batches: Iterable[pa.RecordBatch], schema: pa.Schema, row_format: R
 def plain_value(value: Any) -> Any:  # noqa: PLR0911 (one branch per type)
     """Returns a value of a row as JSON can hold it.
 
-    Bytes are base64, times are ISO 8601, and decimals are text unless they are whole numbers.
+    Bytes are base64, times are ISO 8601, decimals are text unless they are whole numbers, and `NaN`, `Infinity` and
+    `-Infinity` are text.
     """
     match value:
         case dict():
@@ -87,6 +89,8 @@ def plain_value(value: Any) -> Any:  # noqa: PLR0911 (one branch per type)
             return int(value) if value == value.to_integral_value() and value.as_tuple().exponent == 0 else str(value)
         case dt.datetime() | dt.date() | dt.time():
             return value.isoformat()
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         case None | bool() | int() | float() | str():
             return value
         case _:

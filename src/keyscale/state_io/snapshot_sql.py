@@ -18,6 +18,8 @@ from .state_reader import StateReader
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pyarrow as pa
+
 _SHARDS_OPEN = 64
 
 
@@ -70,9 +72,20 @@ def run_statement(request: SqlRequest, scratch: Path | None = None) -> dict[str,
         for batch in rows:
             left = request.rows_max - len(found)
             part = batch.slice(0, left)
-            found += [[plain_value(column[place].as_py()) for column in part.columns] for place in range(part.num_rows)]
+            found += [[_plain(column[place]) for column in part.columns] for place in range(part.num_rows)]
             if batch.num_rows > left:
                 is_truncated = True
                 break
         columns = [{"name": field.name, "type": str(field.type)} for field in rows.schema]
         return {"columns": columns, "rows": found, "is_truncated": is_truncated}
+
+
+def _plain(scalar: pa.Scalar) -> Any:
+    """Returns a value as JSON can hold it.
+
+    A time outside Python's years 1 to 9999 is its number, as text.
+    """
+    try:
+        return plain_value(scalar.as_py())
+    except (OverflowError, ValueError):
+        return str(getattr(scalar, "value", scalar))
