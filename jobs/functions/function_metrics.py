@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 import numpy as np
 
 from keyscale.metrics import COUNTER, GAUGE, HISTOGRAM, Fold, Kind
-from keyscale.user_series import OTHER, USER_SERIES_MAX, UserSeries
+from keyscale.user_series import OTHER, RESERVED_LABELS, USER_SERIES_MAX, UserSeries
 
 from ..errors import MetricInvalidError
 from ..secret import without_secrets
@@ -29,7 +29,6 @@ HELP_CHARACTERS_MAX: Final = 300
 _NUMBER_MAX = 2**53
 _NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
 _OF_PROMETHEUS = re.compile(r"_(total|count|sum|bucket|created|info)$")
-_RESERVED = frozenset({"job_id", "job_name", "operator", "job", "instance", "le", "quantile"})
 
 GaugeFold = Literal["sum", "largest", "smallest"]
 
@@ -322,8 +321,8 @@ def _check(name: str, labels: Sequence[str]) -> None:
     if isinstance(labels, str) or len(labels) > LABELS_MAX or len(set(labels)) < len(labels):
         raise MetricInvalidError(f"the labels of the metric {name!r} are not a list of up to {LABELS_MAX} names")
     for label in labels:
-        if not _NAME.fullmatch(str(label)) or label in _RESERVED:
+        if not _NAME.fullmatch(str(label)) or label in RESERVED_LABELS:
             raise MetricInvalidError(
                 f"the metric {name!r} has the label {label!r}: a name of letters, digits and underscores, other than"
-                f" {', '.join(sorted(_RESERVED))}"
+                f" {', '.join(sorted(RESERVED_LABELS))}"
             )

@@ -19,10 +19,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, SerializerFunctionWrapHandler, Strict, model_serializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    SerializerFunctionWrapHandler,
+    Strict,
+    model_serializer,
+)
 
 from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SOURCE, SUBTASK, Fold, Kind, of_scope
-from keyscale.user_series import USER_SERIES_MAX
+from keyscale.user_series import RESERVED_LABELS, USER_SERIES_MAX
 from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState, RescalePhase
 
 from .measured import Measure, Measured, with_metrics
@@ -103,6 +112,12 @@ class LibraryFile(Message):
     kind: ArtifactKind
 
 
+def _free_label(name: str) -> str:
+    if name in RESERVED_LABELS:
+        raise ValueError(f"{name} is a label of the platform or of Prometheus")
+    return name
+
+
 class ReportedSeries(Message):
     """A series of a user's metric: see `keyscale.user_series.UserSeries`."""
 
@@ -110,7 +125,7 @@ class ReportedSeries(Message):
     name: Annotated[StorableText, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)]
     kind: Kind
     labels: dict[
-        Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)],
+        Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX), AfterValidator(_free_label)],
         Annotated[StorableText, Field(max_length=_LABEL_MAX)],
     ] = Field(default_factory=dict, max_length=10)
     values: Items[Measured | Measure] = Field(min_length=1, max_length=100)

@@ -19,6 +19,8 @@ USER_SERIES_MAX = 200
 """Maximum number of series of a job; further values of labels become `OTHER`."""
 OTHER = "other"
 """The value of each label in the series of all values that are too many."""
+RESERVED_LABELS = frozenset({"job_id", "job_name", "operator", "job", "instance", "le", "quantile"})
+"""The labels that the platform and Prometheus add: a sample with two labels of one name ends a whole scrape."""
 _NUMBER_MAX = 2**53
 
 Key: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]

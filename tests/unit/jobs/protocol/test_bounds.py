@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.jobs.protocol.messages import AttachRequest, CheckpointReport, DriverMetrics, Heartbeat
+from keyscale.jobs.protocol.messages import AttachRequest, CheckpointReport, DriverMetrics, Heartbeat, ReportedSeries
 from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
+from keyscale.user_series import RESERVED_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,3 +45,11 @@ def test_a_delay_out_of_bounds_is_refused(delay_ms: int) -> None:
 def test_a_measure_that_is_no_number_is_zero() -> None:
     sent = DriverMetrics.model_validate_json('{"busy_ratio": NaN, "batch_duration_ms": Infinity, "batch_plan_ms": 1.5}')
     assert (sent.busy_ratio, sent.batch_duration_ms, sent.batch_plan_ms) == (0.0, 0.0, 1.5)
+
+
+@pytest.mark.parametrize("label", sorted(RESERVED_LABELS))
+def test_a_users_metric_with_a_label_of_the_platform_is_refused(label: str) -> None:
+    series = {"operator": "totals", "name": "orders", "kind": "gauge", "values": [1]}
+    ReportedSeries.model_validate({**series, "labels": {"country": "DE"}})
+    with pytest.raises(ValidationError, match=f"{label} is a label of the platform"):
+        ReportedSeries.model_validate({**series, "labels": {label: "other"}})
