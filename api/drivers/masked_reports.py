@@ -39,6 +39,12 @@ def masked_heartbeat(message: Heartbeat, mask: Callable[[str], str]) -> Heartbea
                         )
                         for source in metrics.sources
                     ],
+                    "source_lags": [
+                        lag.model_copy(
+                            update={"splits": {mask(split): records for split, records in lag.splits.items()}}
+                        )
+                        for lag in metrics.source_lags
+                    ],
                     "counters": metrics.counters
                     and metrics.counters.model_copy(update={"user": _masked_series(metrics.counters.user, mask)}),
                     "user_gauges": _masked_series(metrics.user_gauges, mask),

@@ -490,10 +490,10 @@ class DriverMetrics(Metrics):
     user_gauges: Items[ReportedSeries] = Field(
         default_factory=list, max_length=2 * USER_SERIES_MAX, description="The gauges of the users' functions."
     )
-    user_help: dict[Annotated[str, Field(max_length=_LABEL_MAX)], Annotated[StorableText, Field(max_length=300)]] = (
-        Field(
-            default_factory=dict, max_length=2 * USER_SERIES_MAX, description="The meanings of users' metrics, by name."
-        )
+    user_help: dict[
+        Annotated[StorableText, Field(max_length=_LABEL_MAX)], Annotated[StorableText, Field(max_length=300)]
+    ] = Field(
+        default_factory=dict, max_length=2 * USER_SERIES_MAX, description="The meanings of users' metrics, by name."
     )
     waits_for_input: bool = Field(default=False, description="Whether the last poll for input found none.")
     lost_records_since_ms: Measured | None = Field(
@@ -551,10 +551,10 @@ class LiveRescale(Message):
     phase: RescalePhase
     from_attempt: Whole
     to_attempt: Whole
-    began_at_ms: Measured
-    prepared_at_ms: Measured | None = Field(default=None, description="Time when the new subtasks were ready.")
-    switched_at_ms: Measured | None = Field(default=None, description="Time when the next attempt was opened.")
-    committed_at_ms: Measured | None = Field(default=None, description="Time of the next attempt's first commit.")
+    began_at_ms: Whole
+    prepared_at_ms: Whole | None = Field(default=None, description="Time when the new subtasks were ready.")
+    switched_at_ms: Whole | None = Field(default=None, description="Time when the next attempt was opened.")
+    committed_at_ms: Whole | None = Field(default=None, description="Time of the next attempt's first commit.")
     held_ms: Measured | None = Field(default=None, description="How long batches waited for the switch.")
     pause_ms: Measured | None = Field(
         default=None, description="Time from the last commit of the old attempt to the first commit of the next one."

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.jobs.protocol.messages import AttachRequest, CheckpointReport, DriverMetrics, Heartbeat, ReportedSeries
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    CheckpointReport,
+    DriverMetrics,
+    Heartbeat,
+    LiveRescale,
+    ReportedSeries,
+)
 from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
 from keyscale.user_series import RESERVED_LABELS
+from keyscale.vocabulary import RescalePhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,3 +61,15 @@ def test_a_users_metric_with_a_label_of_the_platform_is_refused(label: str) -> N
     ReportedSeries.model_validate({**series, "labels": {"country": "DE"}})
     with pytest.raises(ValidationError, match=f"{label} is a label of the platform"):
         ReportedSeries.model_validate({**series, "labels": {label: "other"}})
+
+
+def test_the_times_of_a_live_rescale_fit_into_columns() -> None:
+    told = {"command_id": "1", "phase": RescalePhase.VERIFY, "from_attempt": 1, "to_attempt": 2, "began_at_ms": 1}
+    LiveRescale.model_validate({**told, "switched_at_ms": 2**63 - 1})
+    with pytest.raises(ValidationError, match="switched_at_ms"):
+        LiveRescale.model_validate({**told, "switched_at_ms": 2**63})
+
+
+def test_text_about_a_users_metric_can_be_stored() -> None:
+    sent = DriverMetrics.model_validate({"user_help": {"orders\x00": "Orders\x00"}})
+    assert sent.user_help == {r"orders\x00": r"Orders\x00"}
