@@ -59,7 +59,7 @@ class JsonLines(logging.Formatter):
             **_FIELDS.get({}),
         }
         given = {name: getattr(record, name, None) for name in self.ATTRIBUTES}
-        line |= {name: value for name, value in given.items() if value not in {None, "-"}}
+        line |= {name: value for name, value in given.items() if value is not None and value != "-"}
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

@@ -56,6 +56,10 @@ def test_a_line_has_the_ids_of_its_record_and_leaves_unknown_ids_out() -> None:
     assert "request_id" not in line(record("not asked", request_id="-"))
 
 
+def test_a_users_own_fields_may_have_any_values() -> None:
+    assert line(record("stored", job={"name": "orders"}, status=[200]))["status"] == [200]
+
+
 def test_an_exception_is_one_field_of_the_line() -> None:
     made = record("failed", exc_info=(ValueError, ValueError("wrong\nvalue"), None))
     assert line(made)["exception"] == "ValueError: wrong\nvalue"
