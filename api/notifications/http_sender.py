@@ -75,7 +75,7 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
         """
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError:
+        except (OSError, UnicodeError):  # such as a name with a part of more than 63 characters
             raise NotDeliveredError("the name of the host is not known") from None
         addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         if not self._allows_private and not all(map(is_public, addresses)):

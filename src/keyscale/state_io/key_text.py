@@ -56,7 +56,7 @@ def _values(text: str, columns: pa.Schema) -> Sequence[Any]:
 def _json(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise KeyTextError("a key of several columns is written as JSON") from None
 
 

@@ -50,6 +50,7 @@ def test_a_key_of_several_columns_is_a_list_or_an_object() -> None:
         ("ada", [("a", pa.string()), ("b", pa.string())]),
         ('["ada"]', [("a", pa.string()), ("b", pa.string())]),
         ('{"a": 1, "c": 2}', [("a", pa.string()), ("b", pa.string())]),
+        ("[" * 10_000, [("a", pa.string()), ("b", pa.string())]),
         ('["ada", "x"]', [("a", pa.string()), ("b", pa.int64())]),
     ],
 )

@@ -48,6 +48,12 @@ def test_a_name_with_one_private_address_is_refused_before_a_connection(monkeypa
         run_coroutine(connect())
 
 
+@pytest.mark.parametrize("host", ["a..example.com", f"{'a' * 64}.example.com"])
+def test_a_name_that_no_host_can_have_is_not_known(host: str) -> None:
+    with pytest.raises(NotDeliveredError, match="not known"):
+        run_coroutine(GuardedNetwork(allows_private=True).connect_tcp(host, 443))
+
+
 def test_a_target_that_accepts_and_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_sender, "SECONDS_MAX", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
