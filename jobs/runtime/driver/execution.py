@@ -52,7 +52,6 @@ from .coordinator import Coordinator
 from .garbage_watch import GarbageWatch
 from .host_figures import HostFigures
 from .job_query import JobQuery
-from .live_rescale import LiveRescale
 from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
 from .run_outcome import RunOutcome
@@ -61,7 +60,7 @@ from .timekeeper import Timekeeper
 
 if TYPE_CHECKING:
     import queue
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -103,6 +102,7 @@ class RunContext:
         work_dir: A directory for this process alone.
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
         token: The attempt's token, if the driver has to speak with another one than at its start.
+        rescale: Carries out the command of a live rescale.
         rescaled_by: The command of the live rescale that the attempt comes from, if any.
         failure: Why the driver goes back to the parallelism before that live rescale, if it does.
         withdrawn: Ids of commands that the control plane has withdrawn.
@@ -118,6 +118,7 @@ class RunContext:
     reporter: Reporter
     work_dir: Path
     local_root: Path
+    rescale: Callable[[Execution, BatchLoop, Checkpoints, Command], None]
     token: str | None = None
     rescaled_by: Command | None = None
     failure: Failure | None = None
@@ -581,7 +582,7 @@ class Execution:
             run_retention=run_retention,
             nudge=context.reporter.nudge,
             follow_settings=follow_settings,
-            rescale=lambda command: LiveRescale(self, loop, checkpoints, command).run(),
+            rescale=lambda command: context.rescale(self, loop, checkpoints, command),
         )
 
     def _batch_interval_ms(self) -> int:

@@ -24,7 +24,7 @@ from ..preparation.artifact import Artifact, require_libraries
 from ..preparation.warm_up import start_workers
 from ..retries import Retries
 from .execution import Execution, RunContext
-from .live_rescale import return_context
+from .live_rescale import carry_out, return_context
 from .restarts import Restarts, is_session_good
 from .run_outcome import RunOutcome, RunOutcomeBox, log_failure
 from .target_check import TargetCheck
@@ -210,6 +210,7 @@ class JobRun:
             reporter=self._reporter,
             work_dir=self._work_dir,
             local_root=self._local_root,
+            rescale=carry_out,
             withdrawn=self._withdrawn,
         )
         settings = self._settings

@@ -163,6 +163,11 @@ class LiveRescale:
             spark_context.removeJobTag(tag)
 
 
+def carry_out(running: Execution, loop: BatchLoop, checkpoints: Checkpoints, command: Command) -> None:
+    """Carries out one command; see `LiveRescale`."""
+    LiveRescale(running, loop, checkpoints, command).run()
+
+
 def next_context(context: RunContext, command: Command) -> RunContext:
     """Returns the context of the attempt that a command names.
 

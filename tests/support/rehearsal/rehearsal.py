@@ -38,7 +38,7 @@ from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
 from keyscale.jobs.runtime.driver import execution, live_rescale
 from keyscale.jobs.runtime.driver.execution import Execution, RunContext
-from keyscale.jobs.runtime.driver.live_rescale import LiveRescale
+from keyscale.jobs.runtime.driver.live_rescale import LiveRescale, carry_out
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
 from keyscale.jobs.runtime.executor.worker import warm_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
@@ -241,6 +241,7 @@ class Rehearsal:
             ),
             work_dir=self.directory / f"work-{self.attempt}",
             local_root=self.directory / local,
+            rescale=carry_out,
         )
         self._query = RehearsedQuery(self.batches)
         with self._without_spark():

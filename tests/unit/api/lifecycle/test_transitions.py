@@ -63,7 +63,7 @@ def test_only_transitions_write_a_jobs_status() -> None:
         if isinstance(target, ast.Attribute) and target.attr == "status" and isinstance(target.ctx, ast.Store)
         if isinstance(target.value, ast.Name)
     }
-    of_other_things = {"checkpoint", "savepoint", "operation"}
+    of_other_things = {"approved", "checkpoint", "savepoint", "operation"}
     assert {writer for writer in writers if writer[1] not in of_other_things} == {
         ("api/lifecycle/transitions.py", "job")
     }

@@ -135,6 +135,7 @@ class Driver:
             reporter=cast("Any", reporter),
             work_dir=tmp_path / "work",
             local_root=tmp_path / "local",
+            rescale=lambda *_: None,
         )
         self.execution = Execution(self.context, topology())
         journal = SimpleNamespace(is_overtaken=lambda: False)
