@@ -335,7 +335,8 @@ def approve(session: Session, job: Job, user: Principal, operation: Operation) -
     """
     if operation.status is not OperationStatus.PENDING_APPROVAL:
         raise ApprovalRefusedError(f"the operation is {operation.status}")
-    if operation.requested_by == user.name:
+    request = events.first_of_operation(session, job.id, operation.id)
+    if operation.requested_by == user.name or (request is not None and request.actor_id == user.id):
         raise OwnApprovalError(f"{user.name} has requested the change")
     if operation.from_revision != job.revision:
         raise ApprovalRefusedError(f"the job has revision {job.revision} now, not {operation.from_revision}")

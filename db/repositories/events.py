@@ -194,7 +194,13 @@ def _ids_of_scope(session: Session, scope: JobScope, page: PageRequest) -> Selec
     return of_jobs.order_by(newest_of_job.c.id.desc()).limit(page.limit + 1)
 
 
+def first_of_operation(session: Session, job_id: str, operation_id: str) -> Event | None:
+    """Returns the event of an operation's request, unless it was removed."""
+    of_operation = (Event.job_id == job_id, Event.details["operation_id"].astext == operation_id)
+    return session.scalars(select(Event).where(*of_operation).order_by(Event.id).limit(1)).first()
+
+
 def request_of(session: Session, job_id: str, operation_id: str) -> str | None:
     """Returns the id of the request that has begun an operation."""
-    of_operation = (Event.job_id == job_id, Event.details["operation_id"].astext == operation_id)
-    return session.scalars(select(Event.request_id).where(*of_operation).order_by(Event.id).limit(1)).first()
+    first = first_of_operation(session, job_id, operation_id)
+    return None if first is None else first.request_id

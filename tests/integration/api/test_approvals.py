@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from sqlalchemy import select
 
-from keyscale.db.models import Attempt, Job
+from keyscale.db.models import Attempt, Job, Token
 from keyscale.vocabulary import AttemptStage, JobStatus, Role
 from tests.integration.api.conftest import add_token
 
@@ -69,6 +70,16 @@ def test_a_change_waits_until_another_user_approves_it(client: httpx.Client) -> 
     assert client.post(f"{RESCALE}/approve", headers=BEN).json() == begun, "a repeated approval changes nothing"
     kinds = [event["kind"] for event in client.get("/v1/jobs/flights/events").json()["events"]]
     assert kinds[:3] == ["CHANGE_APPROVED", "APPROVAL_REQUESTED", "REVISION_CREATED"]
+
+
+@pytest.mark.usefixtures("guarded")
+def test_a_user_with_a_new_name_stays_the_same_user(client: httpx.Client, context: Context) -> None:
+    request_rescale(client)
+    with context.sessions.begin() as session:
+        session.scalars(select(Token).where(Token.name == "admin")).one().name = "ada"
+    own = client.post(f"{RESCALE}/approve")
+    assert (own.status_code, own.json()["code"]) == (403, "OWN_APPROVAL")
+    assert client.post(f"{RESCALE}/approve", headers=BEN).status_code == 202
 
 
 @pytest.mark.usefixtures("guarded")
