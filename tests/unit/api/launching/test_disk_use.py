@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from keyscale.api.launching.disk_use import disk_use_bytes
@@ -25,3 +26,20 @@ def test_files_with_several_names_count_once_and_links_lead_nowhere(tmp_path: Pa
         file.truncate(50 * MIB)
     assert 3 * MIB <= disk_use_bytes(job) < 4 * MIB
     assert disk_use_bytes(tmp_path / "missing") == 0
+
+
+def test_files_below_a_path_that_is_too_long_for_a_call_count(tmp_path: Path) -> None:
+    job = tmp_path / "job"
+    job.mkdir()
+    (tmp_path / "linked").symlink_to(job)
+    inner = os.open(job, os.O_RDONLY)
+    for _ in range(40):
+        os.mkdir("d" * 200, dir_fd=inner)
+        outer, inner = inner, os.open("d" * 200, os.O_RDONLY, dir_fd=inner)
+        os.close(outer)
+    file = os.open("hidden", os.O_WRONLY | os.O_CREAT, dir_fd=inner)
+    assert os.write(file, b"x" * 3 * MIB) == 3 * MIB
+    for opened in (file, inner):
+        os.close(opened)
+    assert 3 * MIB <= disk_use_bytes(job) < 4 * MIB
+    assert disk_use_bytes(tmp_path / "linked") == disk_use_bytes(job)
