@@ -38,11 +38,12 @@ def check_commits(store_url: str, job_id: str) -> None:
 
 
 def read_log(store_url: str, job_id: str) -> list[LogEntry]:
-    """Returns the entries of a job's commit log that are still there."""
+    """Returns the newest entries of a job's commit log, without the fences that clean-up leaves before them."""
     store, layout = open_store(store_url), Layout(JobId(job_id))
     found = [layout.log_position(info.path) for info in store.list(layout.log)]
     positions = sorted(position for position in found if position is not None)
-    return CommitLog(store, layout).between(positions[0] - 1, positions[-1])
+    first = max((after for before, after in pairwise(positions) if after != before + 1), default=positions[0])
+    return CommitLog(store, layout).between(first - 1, positions[-1])
 
 
 def driver_processes(job_id: str) -> dict[int, list[psutil.Process]]:
