@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _OVERHEAD_BYTES = 1 << 30  # for Python, Arrow and RocksDB
 _BATCH_ROWS = 4096
 _SHARDS_OPEN = 64
+_MESSAGE_CHARACTERS_MAX = 2000
 _ALLOWED = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 _CLOSED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -172,7 +173,7 @@ def _failures(streams: list[_Stream], memory_bytes: int) -> Iterator[None]:
             if failure is not None:
                 code = failure.code if isinstance(failure, KeyscaleError) else type(failure).__name__
                 raise SqlReadError(f"{code}: {failure}") from None
-        raise SqlStatementError(str(error)) from None
+        raise SqlStatementError(str(error)[:_MESSAGE_CHARACTERS_MAX]) from None  # it may quote a value of any length
 
 
 def _limit_process(memory_bytes: int, seconds: float) -> None:

@@ -92,6 +92,12 @@ def test_a_hostile_statement_is_refused_and_touches_nothing(
     assert rows(database, "select count(*) n from totals.map") == [{"n": len(KEYS) * 2}], "the database goes on"
 
 
+def test_a_refusal_quotes_the_begin_of_a_long_value(database: StateDatabase) -> None:
+    with pytest.raises(SqlStatementError, match=r"^Conversion Error: .*'x{1000}") as refusal:
+        rows(database, "select repeat('x', 1000000)::int")
+    assert len(str(refusal.value)) == 2000
+
+
 def test_rows_come_from_a_process_of_their_own_and_are_cut_at_their_limit() -> None:
     limits = SqlLimits(rows_max=3, seconds=300)
     with query(LOCATION, "select key.number n from totals.map order by n", limits) as result:
