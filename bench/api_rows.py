@@ -23,7 +23,8 @@ _STATEMENTS = (
     """INSERT INTO revisions (job_id, number, spec, created_at_ms)
        SELECT md5('job' || j), r,
               jsonb_build_object('artifact_id', 'artifact-0', 'libraries', jsonb_build_array(), 'parallelism', 2,
-                                 'parameters', jsonb_build_object('input', '/data/in')),
+                                 'parameters', jsonb_build_object('input', '/data/in'),
+                                 'checkpoints', jsonb_build_object('timeout_ms', 600000)),
               :now - j
        FROM generate_series(1, :jobs) j, generate_series(1, 3) r""",
     """INSERT INTO attempts (job_id, number, stage, cause, parallelism, restore_from, created_at_ms, launched_at_ms,

@@ -111,7 +111,7 @@ UNUSABLE = {
     "/ui/jobs/departures/revisions?edit=yes": [
         ("Parallelism", "1.5", "Enter a whole number from 1 to 128."),
         ("Checkpoints: interval (ms)", "0", "Enter a whole number from 100 to 31,536,000,000."),
-        ("Spark conf", "spark.x", "“spark.x” is not NAME=VALUE."),
+        ("Spark configuration", "spark.x", "“spark.x” is not NAME=VALUE."),
     ],
 }
 """Fields that cannot be used, by page: the label, the text, and what the page says of it."""

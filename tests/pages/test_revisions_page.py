@@ -42,7 +42,7 @@ def test_a_job_is_changed_by_a_plan_and_taken_back_on_the_page(page: Page, platf
     form = page.get_by_role("region", name="Change the job")
     form.get_by_role("button", name="Show the plan").click()
     expect(form.get_by_role("alert")).to_have_text("The change has no effect on the job.")
-    form.get_by_label("Parallelism").fill("3")
+    form.get_by_label("Parallelism", exact=True).fill("3")
     expect(form.get_by_role("alert")).to_have_text("")
     form.get_by_text("More settings").click()
     form.get_by_label("Checkpoints: interval (ms)").fill("2500")
@@ -195,6 +195,11 @@ def test_the_revisions_of_a_job_have_their_reasons_and_their_ends(page: Page, pl
     expect(program).to_contain_text(f"{journey.RUNNING}, version 2")
 
 
+def titled(name: str) -> str:
+    words = [{"id": "ID", "conf": "configuration"}.get(word, word) for word in name.split("_")]
+    return " ".join([words[0].capitalize(), *words[1:]])
+
+
 def test_every_setting_that_is_declared_is_shown_and_can_be_changed_on_the_pages(
     page: Page, platform: Platform
 ) -> None:
@@ -202,7 +207,7 @@ def test_every_setting_that_is_declared_is_shown_and_can_be_changed_on_the_pages
     shown = {each.removesuffix(" (ms)") for each in page.locator("dt, h2").all_inner_texts()}
     declared = [each for each in declared_settings() if not each.of_types and ".*." not in each.path]
     labels = [each.path.removesuffix(".*").rpartition(".")[2].removesuffix("_ms") for each in declared]
-    assert {each.replace("_", " ").capitalize() for each in labels} <= shown
+    assert {titled(each) for each in labels} <= shown
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/revisions?edit=yes")
     page.get_by_text("More settings").click()
     fields = page.locator("#edit [data-setting]").evaluate_all("found => found.map((one) => one.dataset.setting)")

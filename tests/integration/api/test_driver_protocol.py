@@ -316,7 +316,16 @@ def test_commands_are_given_until_their_result_has_arrived(
     number = attempt()
     client.post("/v1/jobs/flights/drain", json={"id": "end-of-day"})
     assert driver(number, "heartbeat", state="RESTORING").json()["commands"] == []
-    wanted = {"id": "end-of-day", "kind": "STOP_WITH_SAVEPOINT", "savepoint_id": "end-of-day", "drain": True}
+    wanted = {
+        "id": "end-of-day",
+        "kind": "STOP_WITH_SAVEPOINT",
+        "savepoint_id": "end-of-day",
+        "drain": True,
+        "next_attempt": None,
+        "return_attempt": None,
+        "limit_ms": None,
+        "is_withdrawn": False,
+    }
     for _ in range(2):
         assert driver(number, "heartbeat", state="RUNNING").json()["commands"] == [wanted]
     result = {

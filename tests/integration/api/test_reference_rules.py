@@ -50,7 +50,7 @@ VALUES = {
     "file", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
     "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
     "selector.jobs[]", "rows_max", "statement", "target",
-    "?after", "?after_batch", "?at", "?dry_run", "?from_ms", "?if-match", "?keep_objects", "?key",
+    "?after", "?after_batch", "?at", "?dry_run", "?format", "?from_ms", "?if-match", "?keep_objects", "?key",
     "?kind", "?limit", "?limit_bytes", "?names",
     "?offset", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip

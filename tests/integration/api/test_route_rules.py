@@ -78,7 +78,8 @@ class World:
 
     def code(self, route: Route, token: str | None) -> tuple[int, str]:
         answer = self.call(route, token)
-        body = answer.json() if answer.headers.get("content-type", "").endswith("json") else {}
+        is_json = answer.headers.get("content-type", "").endswith(("/json", "+json"))
+        body = answer.json() if is_json else {}
         return answer.status_code, body.get("code", "")
 
 
