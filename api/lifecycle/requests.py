@@ -5,6 +5,7 @@ A request stores an operation; the reconciler and the driver carry it out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from keyscale.clock import now_ms
@@ -48,6 +49,25 @@ if TYPE_CHECKING:
 
 SNAPSHOTS_MAX = 8
 """Maximum number of a job's pending checkpoints and savepoints; the driver takes them one after the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a job to a revision.
+
+    Attributes:
+        kind: RESCALE, UPGRADE, ROLLBACK or RESTART.
+        to: The revision.
+        mode: How state is taken along.
+        allow_non_restored_state: Whether state may be dropped that the revision's program does not have.
+        rewind_to: Location of the earlier savepoint that the revision starts from; None: the present state.
+    """
+
+    kind: OperationKind
+    to: Revision
+    mode: UpgradeMode = UpgradeMode.SAVEPOINT
+    allow_non_restored_state: bool = False
+    rewind_to: str | None = None
 
 
 def start(
@@ -231,12 +251,8 @@ def change(
     job: Job,
     user: Principal,
     operation_id: str,
-    to: Revision,
+    wanted: Change,
     *,
-    kind: OperationKind,
-    mode: UpgradeMode = UpgradeMode.SAVEPOINT,
-    allow_non_restored_state: bool = False,
-    rewind_to: str | None = None,
     approved: Operation | None = None,
 ) -> Operation:
     """Requests the change of a running job to another revision.
@@ -244,21 +260,15 @@ def change(
     Call `require_changeable` first. `approved` is the change's operation if it has waited for an approval.
     """
     _end_start(session, job)
+    kind = wanted.kind
     active = attempts.latest(session, job.id)
-    mode_of_rescale, not_live = rescale_way(session, job, to) if kind is OperationKind.RESCALE else (None, None)
+    mode_of_rescale, not_live = rescale_way(session, job, wanted.to) if kind is OperationKind.RESCALE else (None, None)
     phase = ChangePhase.PREPARE if mode_of_rescale is RescaleMode.LIVE else ChangePhase.REQUESTED
-    columns = {
+    columns = _columns_of(session, job, wanted) | {
         "phase": phase,
         "phases": [{"phase": phase, "started_at_ms": now_ms(), "ended_at_ms": None}],
         "rescale_mode": mode_of_rescale,
         "not_live": not_live,
-        "from_revision": job.revision,
-        "to_revision": to.number,
-        "from_parallelism": revisions.current(session, job).spec["parallelism"],
-        "to_parallelism": to.spec["parallelism"],
-        "upgrade_mode": mode,
-        "allow_non_restored_state": allow_non_restored_state,
-        "rewind_to": rewind_to,
         "old_attempt": active.number if active else 0,
         "metrics_before": metrics_of_change(active.metrics) if active else None,
     }
@@ -284,18 +294,7 @@ def rescale_way(session: Session, job: Job, to: Revision) -> tuple[RescaleMode, 
     return (RescaleMode.LIVE if not_live is None else RescaleMode.STANDBY), not_live
 
 
-def await_approval(
-    session: Session,
-    job: Job,
-    user: Principal,
-    operation_id: str,
-    to: Revision,
-    *,
-    kind: OperationKind,
-    mode: UpgradeMode = UpgradeMode.SAVEPOINT,
-    allow_non_restored_state: bool = False,
-    rewind_to: str | None = None,
-) -> Operation:
+def await_approval(session: Session, job: Job, user: Principal, operation_id: str, wanted: Change) -> Operation:
     """Stores a change that waits for the approval of another user.
 
     Raises:
@@ -305,25 +304,31 @@ def await_approval(
     if other is not None:
         helps = f"approve it or cancel it first: `./keyscale operations cancel {other.id}`"
         raise OperationInProgressError(f"the {described(other)} waits for an approval; {helps}", other.id)
-    before = revisions.current(session, job)
     operation = _request(
         session,
         job,
         user,
         operation_id,
-        kind,
+        wanted.kind,
         "APPROVAL_REQUESTED",
-        f"a change to revision {to.number} waits for an approval",
-        from_revision=before.number,
-        to_revision=to.number,
-        from_parallelism=before.spec["parallelism"],
-        to_parallelism=to.spec["parallelism"],
-        upgrade_mode=mode,
-        allow_non_restored_state=allow_non_restored_state,
-        rewind_to=rewind_to,
+        f"a change to revision {wanted.to.number} waits for an approval",
+        **_columns_of(session, job, wanted),
     )
     operation.status = OperationStatus.PENDING_APPROVAL
     return operation
+
+
+def _columns_of(session: Session, job: Job, wanted: Change) -> dict[str, Any]:
+    """Returns the columns of an operation that state its change."""
+    return {
+        "from_revision": job.revision,
+        "to_revision": wanted.to.number,
+        "from_parallelism": revisions.current(session, job).spec["parallelism"],
+        "to_parallelism": wanted.to.spec["parallelism"],
+        "upgrade_mode": wanted.mode,
+        "allow_non_restored_state": wanted.allow_non_restored_state,
+        "rewind_to": wanted.rewind_to,
+    }
 
 
 def approve(session: Session, job: Job, user: Principal, operation: Operation) -> None:

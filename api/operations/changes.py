@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -20,6 +20,7 @@ from ..job_spec import changed, spec_of
 from ..jobs.jobs import check_specification, require_job, require_program
 from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
+from ..lifecycle.requests import Change
 from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
 from ..secret_labels.secret_labels import require_covered
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
-    from keyscale.db.models import Job, Operation, Revision
+    from keyscale.db.models import Job, Operation
     from keyscale.jobs.protocol.specification import JobSpec
 
     from ..access.principal import Principal
@@ -152,40 +153,11 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
     return carry_out(context, reference, kind, request, begin)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A change of a job to a revision.
-
-    Attributes:
-        kind: RESCALE, UPGRADE or ROLLBACK.
-        to: The revision.
-        mode: How state is taken along.
-        allow_non_restored_state: Whether state may be dropped that the revision's program does not have.
-        rewind_to: Location of the earlier savepoint that the revision starts from; None: the present state.
-    """
-
-    kind: OperationKind
-    to: Revision
-    mode: UpgradeMode = UpgradeMode.SAVEPOINT
-    allow_non_restored_state: bool = False
-    rewind_to: str | None = None
-
-
 def request_change(session: Session, job: Job, user: Principal, operation_id: str, change: Change) -> Operation:
     """Begins a change, or stores that the change waits for an approval."""
     if spec_of(revisions.current(session, job)).approval is Approval.NONE:
         return _begin(session, job, user, operation_id, change)
-    return requests.await_approval(
-        session,
-        job,
-        user,
-        operation_id,
-        change.to,
-        kind=change.kind,
-        mode=change.mode,
-        allow_non_restored_state=change.allow_non_restored_state,
-        rewind_to=change.rewind_to,
-    )
+    return requests.await_approval(session, job, user, operation_id, change)
 
 
 def approve(session: Session, job: Job, user: Principal, operation: Operation) -> None:
@@ -232,20 +204,9 @@ def _begin(  # noqa: PLR0917 - the parts of a change
         requests.adjust(session, job, to, user)
     else:
         if mode is UpgradeMode.SAVEPOINT and kind is not OperationKind.RESCALE and is_failing(session, job):
-            mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
-        requests.require_changeable(session, job, kind, mode)
-        return requests.change(
-            session,
-            job,
-            user,
-            operation_id,
-            to,
-            kind=kind,
-            mode=mode,
-            allow_non_restored_state=change.allow_non_restored_state,
-            rewind_to=change.rewind_to,
-            approved=approved,
-        )
+            change = replace(change, mode=UpgradeMode.LAST_STATE)  # a job that keeps failing cannot take a savepoint
+        requests.require_changeable(session, job, kind, change.mode)
+        return requests.change(session, job, user, operation_id, change, approved=approved)
     return requests.record_done(session, job, user, operation_id, kind=kind, before=before, to=to, approved=approved)
 
 

@@ -155,17 +155,17 @@ def _rescale(context: Context, user: Principal, reference: str, wanted: RescaleR
         if wanted.parallelism == present.parallelism:
             raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
         revision = requests.revise(session, job, changed(present, {"parallelism": wanted.parallelism}), user)
-        change = changes.Change(OperationKind.RESCALE, revision)
-        return changes.request_change(session, job, user, operation_id, change)
+        return changes.request_change(
+            session, job, user, operation_id, requests.Change(OperationKind.RESCALE, revision)
+        )
 
     return carry_out(context, reference, OperationKind.RESCALE, wanted, begin)
 
 
 def _restart(session: Session, job: Job, user: Principal, operation_id: str) -> Operation:
     """Replaces a job's driver by a new driver of the same revision."""
-    kind, mode = OperationKind.RESTART, UpgradeMode.SAVEPOINT
-    if changes.is_failing(session, job):
-        mode = UpgradeMode.LAST_STATE  # a job that keeps failing cannot take a savepoint
-    requests.require_changeable(session, job, kind, mode)
-    present = stored_revisions.current(session, job)
-    return requests.change(session, job, user, operation_id, present, kind=kind, mode=mode)
+    # A job that keeps failing cannot take a savepoint.
+    mode = UpgradeMode.LAST_STATE if changes.is_failing(session, job) else UpgradeMode.SAVEPOINT
+    requests.require_changeable(session, job, OperationKind.RESTART, mode)
+    change = requests.Change(OperationKind.RESTART, stored_revisions.current(session, job), mode)
+    return requests.change(session, job, user, operation_id, change)

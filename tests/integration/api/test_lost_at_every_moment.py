@@ -157,7 +157,7 @@ class Rehearsal:
             requests.require_changeable(session, job, change_kind, mode)
             present = spec_of(revisions.current(session, job))
             revision = requests.revise(session, job, changed(present, other), USER)
-            requests.change(session, job, USER, self.change_id, revision, kind=change_kind, mode=mode)
+            requests.change(session, job, USER, self.change_id, requests.Change(change_kind, revision, mode))
             if kind in {FAILING_UPGRADE, RETURNING_RESCALE}:
                 self.world.raising.add(revision.number)
         self.moments = []

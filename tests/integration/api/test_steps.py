@@ -334,7 +334,8 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
         JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
         wanted = changed(spec_of(revisions.current(session, found)), {"parameters": {"version": "2"}})
         revision = requests.revise(session, found, wanted, user)
-        requests.change(session, found, user, "u", revision, kind=OperationKind.UPGRADE, mode=UpgradeMode.LAST_STATE)
+        change = requests.Change(OperationKind.UPGRADE, revision, UpgradeMode.LAST_STATE)
+        requests.change(session, found, user, "u", change)
     take(steps.SwitchOver())
     newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["revision"], newest["restore_from"]) == (2, 2, SAVEPOINT)

@@ -276,17 +276,14 @@ def test_a_revision_has_the_next_number_and_the_job_keeps_its_present_one() -> N
 )
 def test_a_change_begins_with_what_the_job_is_and_what_it_becomes(kind: OperationKind, status: JobStatus) -> None:
     rows, running = Rows(), job()
-    made = requests.change(
-        session(rows),
-        running,
-        USER,
-        "c",
+    change = requests.Change(
+        kind,
         Revision(job_id="job", number=6, spec={"artifact_id": "a", "parallelism": 8, "max_parallelism": 16}),
-        kind=kind,
-        mode=UpgradeMode.LAST_STATE,
+        UpgradeMode.LAST_STATE,
         allow_non_restored_state=True,
         rewind_to="file:///savepoint",
     )
+    made = requests.change(session(rows), running, USER, "c", change)
     assert rows.one(Operation) is made
     assert (made.id, made.job_id, made.kind, made.upgrade_mode) == ("c", "job", kind, UpgradeMode.LAST_STATE)
     assert (made.from_revision, made.to_revision) == (3, 6)
@@ -308,7 +305,7 @@ def test_a_change_begins_with_what_the_job_is_and_what_it_becomes(kind: Operatio
 @pytest.mark.usefixtures("stored")
 def test_a_change_takes_the_state_through_a_savepoint_and_drops_none_of_it_unless_it_is_asked_to() -> None:
     to = Revision(job_id="job", number=6, spec={"parallelism": 8})
-    made = requests.change(session(Rows()), job(), USER, "c", to, kind=OperationKind.UPGRADE)
+    made = requests.change(session(Rows()), job(), USER, "c", requests.Change(OperationKind.UPGRADE, to))
     assert (made.upgrade_mode, made.allow_non_restored_state, made.rewind_to) == (UpgradeMode.SAVEPOINT, False, None)
 
 
