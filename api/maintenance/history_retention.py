@@ -57,7 +57,7 @@ class HistoryPolicy:
     events: int = 1_000_000
 
 
-class HistoryRetention:
+class HistoryRetention(LeaderThread):
     """A thread that removes the history outside the policy.
 
     It may be killed between any two lines.
@@ -72,14 +72,7 @@ class HistoryRetention:
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse, policy: HistoryPolicy) -> None:
         self._policy = policy
-        self._thread = LeaderThread("history-retention", PASS_S, self._work, sessions=sessions, pulse=pulse)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present transaction."""
-        self._thread.close()
+        super().__init__("history-retention", PASS_S, sessions=sessions, pulse=pulse)
 
     def run(self, leadership: Leadership) -> Counter[str]:
         """Makes one pass; returns how many rows it has removed, by table.
@@ -103,7 +96,7 @@ class HistoryRetention:
                         session, job_id, keep=keep, some=ROWS_AT_ONCE
                     ),
                 )
-            self._thread.pause(PAUSE_S)
+            self.pause(PAUSE_S)
         before_ms = now_ms() - policy.event_days * _DAY_MS
         removed["events"] += self._repeat(
             leadership, lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)
@@ -119,13 +112,13 @@ class HistoryRetention:
         _report(leadership, removed)
         return removed
 
-    def _work(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         self.run(leadership)
         return False
 
     def _repeat(self, leadership: Leadership, remove: Callable[[Session], int]) -> int:
         total = 0
-        while not self._thread.is_closing:
+        while not self.is_closing:
             with leadership.transaction() as session:
                 gone = remove(session)
             total += gone

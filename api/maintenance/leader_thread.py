@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -12,8 +13,6 @@ from ..errors import LeadershipLostError
 from ..lifecycle.leadership import Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sqlalchemy.orm import Session, sessionmaker
 
     from ..lifecycle.reconciler import ReconcilerPulse
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class LeaderThread:
+class LeaderThread(ABC):
     """Works periodically, and again immediately if more work is left.
 
     It may be killed between any two lines.
@@ -29,26 +28,27 @@ class LeaderThread:
     Args:
         name: Of the thread, and of its work in the log.
         every_s: The pause between two polls, in seconds.
-        work: Does some of the work with the right to write; returns whether there may be more.
         sessions: The database.
         pulse: Shows whether this control plane leads, and in which epoch; only then the thread works.
     """
 
-    def __init__(
-        self,
-        name: str,
-        every_s: float,
-        work: Callable[[Leadership], bool],
-        *,
-        sessions: sessionmaker[Session],
-        pulse: ReconcilerPulse,
-    ) -> None:
+    def __init__(self, name: str, every_s: float, *, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
         self._every_s = every_s
-        self._work = work
         self._sessions = sessions
         self._pulse = pulse
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @abstractmethod
+    def work(self, leadership: Leadership) -> bool:
+        """Does some of the work; returns whether there may be more.
+
+        Args:
+            leadership: The right to write.
+
+        Raises:
+            LeadershipLostError: Another replica leads and continues.
+        """
 
     @property
     def is_closing(self) -> bool:
@@ -71,7 +71,7 @@ class LeaderThread:
         while not self._closing.wait(self._every_s):
             try:
                 while (epoch := self._pulse.epoch) is not None and not self.is_closing:
-                    if not self._work(Leadership(self._sessions, epoch)):
+                    if not self.work(Leadership(self._sessions, epoch)):
                         break
             except LeadershipLostError:
                 logger.info("another replica leads, and continues: %s", self._thread.name)

@@ -35,7 +35,7 @@ ROWS_AT_ONCE = 500
 """A checkpoint has a row per operator and subtask; one statement must not exceed its time limit."""
 
 
-class ObjectRemoval:
+class ObjectRemoval(LeaderThread):
     """A thread that deletes the objects of deleted jobs.
 
     It may be killed between any two lines.
@@ -49,16 +49,9 @@ class ObjectRemoval:
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        self._thread = LeaderThread("object-removal", LOOK_S, self.run_due, sessions=sessions, pulse=pulse)
+        super().__init__("object-removal", LOOK_S, sessions=sessions, pulse=pulse)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present pass."""
-        self._thread.close()
-
-    def run_due(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         """Runs the pass that is longest overdue; returns whether there was one.
 
         A pass over the store that another replica begins meanwhile is harmless.
@@ -95,7 +88,7 @@ class ObjectRemoval:
 
         Returns whether its objects must also be deleted.
         """
-        while not self._thread.is_closing:
+        while not self.is_closing:
             with leadership.transaction() as session:
                 if checkpoints.delete_some(session, job.job_id, ROWS_AT_ONCE):
                     continue

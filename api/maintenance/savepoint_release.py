@@ -35,7 +35,7 @@ LOOK_S = 10.0
 RETRY_S = 60.0
 
 
-class SavepointRelease:
+class SavepointRelease(LeaderThread):
     """A thread that releases the savepoints that the platform has taken.
 
     It may be killed between any two lines.
@@ -49,14 +49,7 @@ class SavepointRelease:
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
         self._later_s: dict[tuple[str, int], float] = {}
-        self._thread = LeaderThread("savepoint-release", LOOK_S, self._work, sessions=sessions, pulse=pulse)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present savepoint."""
-        self._thread.close()
+        super().__init__("savepoint-release", LOOK_S, sessions=sessions, pulse=pulse)
 
     def run(self, leadership: Leadership) -> int:
         """Makes one pass; returns how many savepoints it has released.
@@ -74,7 +67,7 @@ class SavepointRelease:
         released = 0
         for savepoint in found:
             key = savepoint.job_id, savepoint.checkpoint_id
-            if self._thread.is_closing or key in self._later_s:
+            if self.is_closing or key in self._later_s:
                 continue
             if _release(leadership, savepoint):
                 released += 1
@@ -82,7 +75,7 @@ class SavepointRelease:
                 self._later_s[key] = now_s + RETRY_S
         return released
 
-    def _work(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         self.run(leadership)
         return False
 

@@ -34,7 +34,7 @@ LOOK_S = 2.0
 RETRY_S = 60.0
 
 
-class SnapshotRemoval:
+class SnapshotRemoval(LeaderThread):
     """A thread that deletes the objects of deleted snapshots.
 
     It may be killed between any two lines.
@@ -48,16 +48,9 @@ class SnapshotRemoval:
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
         self._later_s: dict[tuple[str, int], float] = {}
-        self._thread = LeaderThread("snapshot-removal", LOOK_S, self.run_due, sessions=sessions, pulse=pulse)
+        super().__init__("snapshot-removal", LOOK_S, sessions=sessions, pulse=pulse)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present checkpoint."""
-        self._thread.close()
-
-    def run_due(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         """Deletes the objects of the longest pending deletion, if any.
 
         Returns whether there was a deletion.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LOOK_S = 15.0
 
 
-class AlarmWatch:
+class AlarmWatch(LeaderThread):
     """A thread that looks at all jobs now and then.
 
     It may be killed between any two lines: an alarm is stored with its event, so that another leader does not record it
@@ -35,14 +35,7 @@ class AlarmWatch:
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        self._thread = LeaderThread("alarm-watch", LOOK_S, self._work, sessions=sessions, pulse=pulse)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present look."""
-        self._thread.close()
+        super().__init__("alarm-watch", LOOK_S, sessions=sessions, pulse=pulse)
 
     def look(self, leadership: Leadership) -> None:
         """Looks at all jobs once.
@@ -64,7 +57,7 @@ class AlarmWatch:
                     if (job.id, kind) in known and kind not in troubles:
                         _end(leadership, job.id, kind, at_ms)
 
-    def _work(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         self.look(leadership)
         return False
 

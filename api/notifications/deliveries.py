@@ -65,7 +65,7 @@ def wait_ms(attempts: int, chance: float) -> int | None:
     return round(WAITS_MS[attempts - 1] * (1 + JITTER * (2 * chance - 1)))
 
 
-class Deliveries:
+class Deliveries(LeaderThread):
     """A thread that sends the due deliveries of the outbox.
 
     It may be killed between any two lines: a delivery is claimed before it is sent, and becomes due again after the
@@ -94,16 +94,9 @@ class Deliveries:
         self._mail_server = mail_server
         self._source = source
         self._chance = chance
-        self._thread = LeaderThread("deliveries", POLL_S, self.run_due, sessions=sessions, pulse=pulse)
+        super().__init__("deliveries", POLL_S, sessions=sessions, pulse=pulse)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present messages."""
-        self._thread.close()
-
-    def run_due(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         """Sends the due deliveries; returns whether there may be more.
 
         Raises:

@@ -28,7 +28,7 @@ LOOK_S = 15.0
 _POLICY = Principal(SAVEPOINT_POLICY, SAVEPOINT_POLICY, Role.ADMIN)
 
 
-class SavepointSchedule:
+class SavepointSchedule(LeaderThread):
     """A thread that takes and verifies the savepoints of policies.
 
     It may be killed between any two lines.
@@ -39,16 +39,7 @@ class SavepointSchedule:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._thread = LeaderThread(
-            "savepoint-schedule", LOOK_S, self._work, sessions=context.sessions, pulse=context.pulse
-        )
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the thread after the present look."""
-        self._thread.close()
+        super().__init__("savepoint-schedule", LOOK_S, sessions=context.sessions, pulse=context.pulse)
 
     def look(self, leadership: Leadership) -> None:
         """Looks once at the policies of all jobs.
@@ -66,7 +57,7 @@ class SavepointSchedule:
         for unverified in (each.savepoint for each in kept if each.savepoint.verification is None):
             self._verify(unverified.job_id, unverified.checkpoint_id)
 
-    def _work(self, leadership: Leadership) -> bool:
+    def work(self, leadership: Leadership) -> bool:
         self.look(leadership)
         return False
 

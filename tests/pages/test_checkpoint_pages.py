@@ -66,7 +66,7 @@ def test_a_checkpoint_is_verified_compared_and_deleted_on_its_page(page: Page, p
     for name in ("Verify", "Delete…", "Start a job from it…"):
         expect(actions.get_by_role("button", name=name)).to_be_disabled()
     assert "shared/a" in made.paths()
-    assert SnapshotRemoval(platform.sessions, platform.context.pulse).run_due(platform.lead())
+    assert SnapshotRemoval(platform.sessions, platform.context.pulse).work(platform.lead())
     assert made.paths() & {"shared/a", "shared/b", "shared/c"} == {"shared/b", "shared/c"}
 
     open_page(page, platform, "/ui/jobs/careful/checkpoints/3")

@@ -93,7 +93,7 @@ def test_an_operator_subscribes_and_tests_the_subscription_on_the_page(page: Pag
         expect(row).to_contain_text(f"{receiver.url}/…")
         row.get_by_role("button", name="Test").click()
         expect(shown).to_contain_text("is being sent")
-        outbox.submit(deliveries_of(platform.context).run_due, leadership).result()
+        outbox.submit(deliveries_of(platform.context).work, leadership).result()
         expect(shown).to_contain_text("was not delivered: 127.0.0.1 answered 404")
     row.get_by_role("button", name="Delete…").click()
     page.get_by_role("button", name="Delete the subscription").click()

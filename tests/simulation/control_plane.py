@@ -237,8 +237,8 @@ class PlayedControlPlane:
             with leadership.transaction() as session:
                 signs = job_signs.to_reconcile(session)
             served.serve(signs, frozenset())
-            removal.run_due(leadership)
+            removal.work(leadership)
             release.run(leadership)
-            snapshots.run_due(leadership)
+            snapshots.work(leadership)
             self.context.wakeup.wait(self.round_seconds)
             self.world.sleep(PAUSE_SECONDS)

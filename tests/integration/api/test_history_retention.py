@@ -85,8 +85,8 @@ def test_a_deleted_jobs_checkpoints_are_removed_a_few_at_a_time(
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(Checkpoint)) == 500, "the answer did not wait for it"
     removal = ObjectRemoval(context.sessions, ReconcilerPulse())
-    assert removal.run_due(leadership)
-    assert not removal.run_due(leadership)
+    assert removal.work(leadership)
+    assert not removal.work(leadership)
     with context.sessions() as session:
         assert session.scalar(select(func.count()).select_from(Checkpoint)) == 250
         assert session.scalar(select(func.count()).select_from(CheckpointSubtask)) == 200

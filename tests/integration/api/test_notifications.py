@@ -49,7 +49,7 @@ class Outbox:
     def send(self) -> bool:
         """Sends what is due; returns whether anything was."""
         with ThreadPoolExecutor(1) as thread:  # a browser's event loop may run in this thread
-            return thread.submit(deliveries_of(self.context).run_due, self.leadership).result()
+            return thread.submit(deliveries_of(self.context).work, self.leadership).result()
 
     def record(self, job_id: str | None, kind: str = "JOB_FAILED") -> None:
         with self.context.sessions.begin() as session:

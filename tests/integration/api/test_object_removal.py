@@ -85,10 +85,10 @@ def told(client: httpx.Client, kind: str) -> list[dict[str, Any]]:
 def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
     client: httpx.Client, state: StateJob, leadership: Leadership, removal: ObjectRemoval, clock: Clock
 ) -> None:
-    assert not removal.run_due(leadership), "no job was deleted"
+    assert not removal.work(leadership), "no job was deleted"
     assert client.delete(f"/v1/jobs/{state.job_id}").status_code == 204
-    assert removal.run_due(leadership)
-    assert not removal.run_due(leadership), "the last pass is due an hour later"
+    assert removal.work(leadership)
+    assert not removal.work(leadership), "the last pass is due an hour later"
     left = [path for path in objects(state) if not path.startswith(state.layout.savepoints)]
     assert len(left) == 1, "the log's closing entry"
     (event,) = told(client, "JOB_OBJECTS_DELETED")
@@ -98,11 +98,11 @@ def test_the_objects_of_a_deleted_job_are_deleted_and_its_savepoints_stay(
         "mine/manifest.json"
     ]
     clock.ahead_ms = SETTLED_MS + 1000
-    assert removal.run_due(leadership)
+    assert removal.work(leadership)
     assert {path.startswith(state.layout.savepoints) for path in objects(state)} == {True}
     assert len(told(client, "JOB_OBJECTS_DELETED")) == 1, "there was nothing more to tell"
     clock.ahead_ms *= 2
-    assert not removal.run_due(leadership)
+    assert not removal.work(leadership)
 
 
 def test_the_objects_stay_on_request(
@@ -110,8 +110,8 @@ def test_the_objects_stay_on_request(
 ) -> None:
     before = objects(state)
     assert client.delete(f"/v1/jobs/{state.job_id}", params={"keep_objects": True}).status_code == 204
-    assert removal.run_due(leadership), "its checkpoints in the database"
-    assert not removal.run_due(leadership)
+    assert removal.work(leadership), "its checkpoints in the database"
+    assert not removal.work(leadership)
     assert objects(state) == before
     assert "kept its objects" in told(client, "JOB_DELETED")[0]["message"]
 
@@ -130,14 +130,14 @@ def test_while_the_store_does_not_answer_the_deletion_is_tried_again(  # noqa: P
     client.delete(f"/v1/jobs/{state.job_id}")
     with monkeypatch.context() as away:
         away.setattr(LocalObjectStore, "list", no_answer)
-        assert removal.run_due(leadership)
-        assert not removal.run_due(leadership)
+        assert removal.work(leadership)
+        assert not removal.work(leadership)
         clock.ahead_ms = RETRY_MS + 1000
-        assert removal.run_due(leadership)
+        assert removal.work(leadership)
     (event,) = told(client, "JOB_OBJECTS_KEPT")
     assert event["details"]["failure_code"] == "STATE_STORE_UNAVAILABLE"
     clock.ahead_ms = 2 * RETRY_MS + 2000
-    assert removal.run_due(leadership)
+    assert removal.work(leadership)
     assert len(told(client, "JOB_OBJECTS_DELETED")) == 1
 
 
@@ -147,7 +147,7 @@ def test_a_leader_that_is_replaced_during_a_pass_deletes_nothing(
     before = objects(state)
     client.delete(f"/v1/jobs/{state.job_id}")
     with pytest.raises(LeadershipLostError):
-        removal.run_due(ReplacedSoon(context.sessions, leadership.epoch))
+        removal.work(ReplacedSoon(context.sessions, leadership.epoch))
     assert objects(state) == before
     assert told(client, "JOB_OBJECTS_DELETED") == []
 
@@ -179,6 +179,6 @@ def test_the_claims_of_a_deleted_job_end(  # noqa: PLR0917 - fixtures
         )
         transaction.end_attempt(attempt.number)
     assert client.delete(f"/v1/jobs/{other}").status_code == 204
-    assert removal.run_due(leadership)
+    assert removal.work(leadership)
     assert read_claim(state.store, claim_path(manifest.path)) is None
     assert not missing_files(state.store, manifest)

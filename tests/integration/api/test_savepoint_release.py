@@ -89,7 +89,7 @@ class Changes:
         """Returns which savepoints are in the store after a pass of each thread."""
         SavepointRelease(self.context.sessions, ReconcilerPulse()).run(self.leadership)
         removal = SnapshotRemoval(self.context.sessions, ReconcilerPulse())
-        while removal.run_due(self.leadership):
+        while removal.work(self.leadership):
             pass
         return sorted({path.split("/")[1] for path in self.made.paths() if path.startswith("savepoints/")})
 
@@ -249,5 +249,5 @@ def test_a_deleted_jobs_savepoints_of_changes_are_deleted_and_its_users_stay(
     with changes.context.sessions.begin() as session:
         session.get_one(Job, changes.job_id).status = JobStatus.STOPPED
     assert client.delete("/v1/jobs/flights").status_code == 204
-    assert ObjectRemoval(changes.context.sessions, ReconcilerPulse()).run_due(changes.leadership)
+    assert ObjectRemoval(changes.context.sessions, ReconcilerPulse()).work(changes.leadership)
     assert changes.made.paths() == {"savepoints/first/manifest.json", "savepoints/first/files/a"}

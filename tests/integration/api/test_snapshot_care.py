@@ -79,7 +79,7 @@ def waiting_for_a_lock(context: Context) -> bool:
 
 def remove(context: Context, leadership: Leadership) -> None:
     removal = SnapshotRemoval(context.sessions, ReconcilerPulse())
-    while removal.run_due(leadership):
+    while removal.work(leadership):
         pass
 
 
@@ -136,7 +136,7 @@ def test_a_savepoint_that_was_deleted_right_before_its_job_does_not_stay(
     assert client.delete("/v1/jobs/flights/savepoints/kept").status_code == 202
     assert client.delete("/v1/jobs/flights").status_code == 204
     remove(context, leadership)
-    assert ObjectRemoval(context.sessions, ReconcilerPulse()).run_due(leadership)
+    assert ObjectRemoval(context.sessions, ReconcilerPulse()).work(leadership)
     assert snapshots.paths() == {"savepoints/stays/manifest.json", "savepoints/stays/files/b"}
 
 

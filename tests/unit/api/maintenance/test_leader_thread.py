@@ -35,15 +35,20 @@ class Work:
         return outcome
 
 
-def thread_of(work: Work, pulse: ReconcilerPulse) -> LeaderThread:
-    return LeaderThread("test", SOON_S, work, sessions=cast("Any", None), pulse=pulse)
+class Thread(LeaderThread):
+    def __init__(self, work: Work, pulse: ReconcilerPulse) -> None:
+        super().__init__("test", SOON_S, sessions=cast("Any", None), pulse=pulse)
+        self._work = work
+
+    def work(self, leadership: Leadership) -> bool:
+        return self._work(leadership)
 
 
 def test_it_goes_on_after_errors_and_after_another_replica_has_led() -> None:
     lost = LeadershipLostError("another replica leads")
     away = OperationalError("SELECT 1", {}, Exception("away"))
     work = Work(away, lost, RecursionError("a defect"), ValueError("another one"), True)
-    thread = thread_of(work, ReconcilerPulse("leader", epoch=1))
+    thread = Thread(work, ReconcilerPulse("leader", epoch=1))
     thread.start()
     assert work.is_done.wait(SECONDS)
     thread.close()
@@ -52,7 +57,7 @@ def test_it_goes_on_after_errors_and_after_another_replica_has_led() -> None:
 
 def test_a_replica_that_does_not_lead_does_not_work() -> None:
     pulse, work = ReconcilerPulse("standby"), Work()
-    thread = thread_of(work, pulse)
+    thread = Thread(work, pulse)
     thread.start()
     assert not work.is_done.wait(0.2)
     pulse.beat("leader", 1)

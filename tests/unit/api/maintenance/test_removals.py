@@ -112,8 +112,8 @@ class ObjectsPass:
     def run(self, *, is_closing: bool = False) -> bool:
         removal = ObjectRemoval(cast("Any", self.database), cast("Any", None))
         if is_closing:
-            removal._thread._closing.set()
-        return removal.run_due(cast("Any", self.database))
+            removal._closing.set()
+        return removal.work(cast("Any", self.database))
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_deleted_snapshot_is_deleted_in_the_store_and_a_failing_one_later(
     removal = SnapshotRemoval(cast("Any", database), cast("Any", None))
 
     def run() -> bool:
-        return removal.run_due(cast("Any", database))
+        return removal.work(cast("Any", database))
 
     assert [run(), run(), run()] == [True, True, False]
     assert [path for *_, path in asked] == [PATHS[0].format(5), PATHS[0].format(6)]
