@@ -23,7 +23,6 @@ PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
 _MAIL_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}")
 _NOT_PRINTABLE = re.compile(r"[^\x21-\x7e]")
-_SUBJECT_CHARACTERS_MAX = 200
 _CRITICAL = frozenset(
     {
         NotificationKind.JOB_FAILED,
@@ -112,7 +111,7 @@ def post_of(due: Due, source: str, at_s: int) -> Post:
 def mail_of(due: Due, source: str, sender: str) -> EmailMessage:
     """Returns the mail that delivers a message."""
     mail = EmailMessage()
-    mail["Subject"] = " ".join(_headline(due.event, due.job).split())[:_SUBJECT_CHARACTERS_MAX]
+    mail["Subject"] = _headline(due.event, due.job)
     mail["From"], mail["To"] = sender, due.subscription.target
     mail["Message-ID"] = f"<{due.delivery.id}@keyscale>"
     mail["Auto-Submitted"] = "auto-generated"
