@@ -47,6 +47,16 @@ def test_a_metric_with_another_declaration_begins_again() -> None:
     assert added((counter(5, currency="EUR"),), (counter(1, country="FR"),)) == (counter(1, country="FR"),)
 
 
+def test_the_newer_declaration_counts_though_the_older_one_has_counted_more() -> None:
+    old = UserSeries("shop", "amount", HISTOGRAM, {}, (90.5, 9, 0), (1.0,))
+    new = UserSeries("shop", "amount", HISTOGRAM, {}, (9.5, 1, 0), (10.0,))
+    assert at_least((old, counter(2)), (new, counter(1))) == (new, counter(2))
+
+
+def test_a_sum_stays_a_number_that_json_holds_exactly() -> None:
+    assert added((counter(2**53),), (counter(1),)) == (counter(2**53),)
+
+
 def test_two_declarations_in_one_batch_do_not_fail_the_batch() -> None:
     batch = [UserSeries("shop", "amount", HISTOGRAM, {}, (3.5, 1, 0), (bound,)) for bound in (1.0, 2.0)]
     assert added((), batch) == (batch[1],)

@@ -68,6 +68,20 @@ def test_a_read_waits_for_a_batch(job: StateJob, monkeypatch: pytest.MonkeyPatch
         read_key(request(job, after_batch=9))
 
 
+def test_a_batch_that_is_planned_is_not_yet_committed(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.position = job.log.append(job.position, BatchPlanned(job.attempt, BatchId(3), {}))
+    monkeypatch.setattr(key_state, "WAIT_S_MAX", 0.0)
+    assert read_key(request(job, after_batch=2))["batch_id"] == 2
+    with pytest.raises(BatchNotStoredError):
+        read_key(request(job, after_batch=3))
+
+
+def test_the_rows_of_a_key_are_cut_at_their_limit(job: StateJob) -> None:
+    whole, cut = (read_key(request(job, rows_max=rows)) for rows in (1, 0))
+    assert (whole["states"][0]["rows"], whole["is_truncated"]) == ([{"value": 11}], False)
+    assert (cut["states"][0]["rows"], cut["is_truncated"]) == ([], True)
+
+
 def test_what_cannot_be_read_is_refused(job: StateJob) -> None:
     with pytest.raises(UnknownStateError):
         read_key(request(job, state="other"))

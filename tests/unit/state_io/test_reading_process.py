@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import math
+import resource
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
-from keyscale.state_io import reading_process
+import pytest
+
+from keyscale.state_io import reading_process, sql_process
 from keyscale.state_io.row_files import plain_value
 from tests.support.repository import GOLDEN
 from tests.support.state.every_kind import SAVEPOINT
 
 if TYPE_CHECKING:
-    import pytest
+    from types import ModuleType
 
 JOB = "every-kind"
 
@@ -41,6 +48,25 @@ def test_a_read_without_enough_memory_is_refused(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(reading_process, "_answer", fail)
     assert answer_to("select 1")["problem"]["code"] == "STATE_ANSWER_TOO_LARGE"
+
+
+@pytest.mark.parametrize(("process", "reads"), [(reading_process, "answer_text"), (sql_process, "_run")])
+def test_a_process_limits_itself_before_it_reads(
+    process: ModuleType, reads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[object] = []
+
+    def read(_: object) -> str:
+        done.append("read")
+        return ""
+
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, _: done.append(kind))
+    monkeypatch.setattr(logging, "disable", lambda: None)
+    monkeypatch.setattr(sys, "stdin", io.StringIO('{"memory_bytes": 1, "seconds": 1}'))
+    monkeypatch.setattr(process, reads, read)
+    with warnings.catch_warnings():
+        assert process.main() == 0
+    assert done == [resource.RLIMIT_CORE, resource.RLIMIT_DATA, resource.RLIMIT_CPU, "read"]
 
 
 def test_numbers_that_json_cannot_hold_are_text() -> None:

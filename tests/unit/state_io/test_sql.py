@@ -92,6 +92,21 @@ def test_a_hostile_statement_is_refused_and_touches_nothing(
     assert rows(database, "select count(*) n from totals.map") == [{"n": len(KEYS) * 2}], "the database goes on"
 
 
+def test_each_setting_that_opens_a_database_is_closed_and_stays_closed(database: StateDatabase) -> None:
+    closed = {
+        "allow_community_extensions": "false",
+        "allow_unsigned_extensions": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "enable_external_access": "false",
+        "lock_configuration": "true",
+        "python_enable_replacements": "false",
+        "temp_directory": "",
+    }
+    found = {row["name"]: row["value"] for row in rows(database, "select name, value from duckdb_settings()")}
+    assert {name: found[name] for name in closed} == closed
+
+
 def test_a_refusal_quotes_the_begin_of_a_long_value(database: StateDatabase) -> None:
     with pytest.raises(SqlStatementError, match=r"^Conversion Error: .*'x{1000}") as refusal:
         rows(database, "select repeat('x', 1000000)::int")

@@ -58,6 +58,11 @@ def test_the_end_of_an_alarm_resolves_the_incident_that_its_begin_triggered() ->
     assert post_of(due(Channel.PAGERDUTY, ROUTING_KEY), SOURCE, 1).url == PAGERDUTY_URL
 
 
+def test_the_summary_of_an_incident_has_the_length_that_pagerduty_takes() -> None:
+    body = body_of(due(Channel.PAGERDUTY, ROUTING_KEY, message="m" * 2000))
+    assert len(body["payload"]["summary"]) == 1024
+
+
 def test_a_mail_has_one_line_as_subject_and_the_id_of_its_delivery() -> None:
     mail = mail_of(due(Channel.MAIL, "ops@example.com", message="first\nBcc: x@example.com"), SOURCE, "k@example.com")
     assert (mail["Subject"], mail["To"], mail["Bcc"]) == ("orders/eu: store away", "ops@example.com", None)

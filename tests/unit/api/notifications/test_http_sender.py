@@ -6,6 +6,7 @@ import asyncio
 import socket
 from typing import Any
 
+import httpcore
 import pytest
 
 from keyscale.api.mail_server import MailServer
@@ -48,6 +49,28 @@ def test_a_name_with_one_private_address_is_refused_before_a_connection(monkeypa
         run_coroutine(connect())
 
 
+def test_the_address_that_was_checked_is_the_address_that_is_connected_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    connected = []
+
+    class Network(httpcore.AsyncNetworkBackend):
+        async def connect_tcp(self, host: str, port: int, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
+            connected.append((host, port))
+            if host == "2606:4700::1":
+                raise httpcore.ConnectError
+            return httpcore.AsyncMockStream([])
+
+    async def connect() -> None:
+        async def resolve(*_: Any, **__: Any) -> list[Any]:
+            return [(0, 0, 0, "", (each, 443)) for each in ("2606:4700::1", "93.184.215.14")]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+        await GuardedNetwork(allows_private=False).connect_tcp("rebound.example.com", 443)
+
+    monkeypatch.setattr(httpcore, "AnyIOBackend", Network)
+    run_coroutine(connect())
+    assert connected == [("2606:4700::1", 443), ("93.184.215.14", 443)]
+
+
 @pytest.mark.parametrize("host", ["a..example.com", f"{'a' * 64}.example.com"])
 def test_a_name_that_no_host_can_have_is_not_known(host: str) -> None:
     with pytest.raises(NotDeliveredError, match="not known"):
@@ -68,6 +91,14 @@ def test_a_target_that_is_gone_is_not_asked_again() -> None:
         with pytest.raises(NotDeliveredError) as refusal:
             run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
     assert refusal.value.is_final
+
+
+def test_a_redirect_is_named_and_not_followed() -> None:
+    with webhook_receiver() as receiver:
+        receiver.statuses = [307]
+        with pytest.raises(NotDeliveredError, match="redirects are not followed"):
+            run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
+        assert len(receiver.received) == 1
 
 
 def test_the_waits_grow_to_a_day_and_then_end() -> None:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from keyscale.jobs.errors import MetricInvalidError
-from keyscale.jobs.functions.function_metrics import FunctionMetrics
+from keyscale.jobs.functions.function_metrics import HELP_CHARACTERS_MAX, FunctionMetrics
 from keyscale.metrics import COUNTER, GAUGE, HISTOGRAM, SMALLEST
 from keyscale.user_series import OTHER, USER_SERIES_MAX, UserSeries
 
@@ -79,6 +79,14 @@ def test_values_of_labels_are_text_that_can_be_stored() -> None:
     assert [series.labels["customer"] for series in metrics.series()] == ["? and �", "x" * 100]
 
 
+def test_a_label_and_a_meaning_fit_into_a_report_and_have_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2hunter2")
+    metrics = FunctionMetrics("shop")
+    metrics.counter("orders", "h" * 1000, labels=["key"]).labels(key="hunter2hunter2").inc()
+    assert [series.labels["key"] for series in metrics.series()] == ["*****"]
+    assert len(metrics.help["orders"]) == HELP_CHARACTERS_MAX
+
+
 @pytest.mark.parametrize(
     ("declare", "reason"),
     [
@@ -88,6 +96,7 @@ def test_values_of_labels_are_text_that_can_be_stored() -> None:
         (lambda metrics: metrics.histogram("amount_bucket"), "ends with _bucket"),
         (lambda metrics: metrics.counter("orders", labels="currency"), "not a list"),
         (lambda metrics: metrics.counter("orders", labels=["a", "a"]), "not a list"),
+        (lambda metrics: metrics.counter("orders", labels=list("abcdef")), "list of up to 5 names"),
         (lambda metrics: metrics.counter("orders", labels=["job_id"]), "has the label 'job_id'"),
         (lambda metrics: metrics.counter("orders", labels=["__name__"]), "has the label '__name__'"),
         (lambda metrics: metrics.histogram("amount", buckets=[2, 1]), "do not ascend"),
