@@ -108,6 +108,19 @@ def at_least(counted: Iterable[UserSeries], other: Iterable[UserSeries]) -> tupl
     return tuple(found[key] for key in sorted(found))
 
 
+def latest(gauges: Mapping[Key, UserSeries], batch: Iterable[UserSeries]) -> dict[Key, UserSeries]:
+    """Returns the last values of a subtask's gauges after a batch.
+
+    The result is bounded, as the counters of `added` are.
+    """
+    found = dict(gauges)
+    for each in batch:
+        place = _place(each, found) if each.kind is GAUGE else None
+        if place is not None:
+            found[place.key] = place
+    return found
+
+
 def gauges_of(subtasks: Mapping[int, Iterable[UserSeries]]) -> tuple[UserSeries, ...]:
     """Folds the gauges of subtasks to the gauges of their job."""
     values: dict[Key, list[int | float]] = {}

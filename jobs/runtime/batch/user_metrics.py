@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from keyscale.metrics import GAUGE
-from keyscale.user_series import OTHER, USER_SERIES_MAX, gauges_of, overflowing
+from keyscale.user_series import OTHER, USER_SERIES_MAX, gauges_of, latest, overflowing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +14,9 @@ if TYPE_CHECKING:
     from keyscale.user_series import Key, UserSeries
 
     from ..executor.task_reports import TaskReport
+
+NAMES_MAX = 2 * USER_SERIES_MAX
+"""The most names with a meaning or a warning: the control plane refuses a report with more meanings."""
 
 
 class UserMetrics:
@@ -26,7 +27,7 @@ class UserMetrics:
 
     def __init__(self) -> None:
         self.help: dict[str, str] = {}
-        self._gauges: defaultdict[int, dict[Key, UserSeries]] = defaultdict(dict)
+        self._gauges: dict[int, dict[Key, UserSeries]] = {}
         self._overflowing: set[str] = set()
 
     @property
@@ -41,11 +42,14 @@ class UserMetrics:
         that is too many.
         """
         for report in reports:
-            self.help.update(report.user_help)
-            gauges = {series.key: series for series in report.user_series if series.kind is GAUGE}
-            self._gauges[report.subtask].update(gauges)
+            for name, described in report.user_help.items():
+                if name in self.help or len(self.help) < NAMES_MAX:
+                    self.help[name] = described
+            if report.user_series:
+                self._gauges[report.subtask] = latest(self._gauges.get(report.subtask, {}), report.user_series)
         batch = chain.from_iterable(report.user_series for report in reports)
-        for name in sorted(overflowing(counters.user_series, batch) - self._overflowing):
+        new = sorted(overflowing(counters.user_series, batch) - self._overflowing)
+        for name in new[: NAMES_MAX - len(self._overflowing)]:
             self._overflowing.add(name)
             yield (
                 f"the job's own metrics have more than {USER_SERIES_MAX} series: new values of the labels of {name!r}"
