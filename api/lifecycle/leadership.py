@@ -33,7 +33,7 @@ _LEADER_LOCK = 0x6C656164
 IDLE_TIMEOUT_S = 15
 """PostgreSQL ends the connection of a leader that has been silent for this long; then another replica can lead."""
 ABSENCE_MS_MIN = 30_000
-"""A shorter time without a leader or database is no event: replicas take over within seconds."""
+"""The shortest time without a leader or database that becomes an event: replicas take over within seconds."""
 
 
 class Candidacy:

@@ -204,7 +204,7 @@ def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> N
 
     Raises:
         JobStatusConflictError: The job does not run.
-        OperationInProgressError, OperationInProgressError: The job is being changed.
+        OperationInProgressError: The job is being changed.
     """
     _require(session, Action.ADJUST, job)
     before, job.revision = job.revision, revision.number
@@ -368,7 +368,7 @@ def record_done(
     to: Revision,
     approved: Operation | None = None,
 ) -> Operation:
-    """Stores an operation that no driver has to be replaced for."""
+    """Stores a change that is complete at once."""
     if approved is not None:
         approved.status, approved.ended_at_ms = OperationStatus.COMPLETED, now_ms()
         return approved

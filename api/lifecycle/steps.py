@@ -92,7 +92,7 @@ class MarkReaped:
 
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
-    """Ends an attempt that is no longer needed or has ended."""
+    """Ends an attempt, or records its end."""
 
     attempt: int
 

@@ -1,4 +1,4 @@
-"""Releases the savepoints of changes and policies that nothing needs.
+"""Releases the unused savepoints of changes and policies.
 
 Their objects are then deleted like those of savepoints that users delete.
 """

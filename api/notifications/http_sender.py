@@ -27,7 +27,7 @@ _TRANSLATED = tuple(map(ipaddress.ip_network, ("64:ff9b::/96", "64:ff9b:1::/48",
 class NotDeliveredError(Exception):
     """A message was not delivered.
 
-    The text says why. It has nothing of the answer's body, which the sender of a request must not learn.
+    The text says why, without the answer's body, which may be secret.
     """
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:

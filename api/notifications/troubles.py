@@ -42,9 +42,9 @@ def troubles_of(job: JobFacts, at_ms: int) -> dict[NotificationKind, str]:
 
 
 def can_have_ended(job: JobFacts, at_ms: int) -> bool:
-    """Returns whether a trouble that is no longer seen is over.
+    """Returns whether a trouble that the facts lack is over.
 
-    While a driver is replaced, its job reports nothing: what was known before lasts.
+    A job reports no facts while its driver is replaced: its known troubles last until the new driver reports.
     """
     return not is_wanted(job) or is_reported(job, at_ms)
 

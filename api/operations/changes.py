@@ -66,8 +66,7 @@ def update(
         RevisionRequiredError: The request does not name its revision.
         RevisionConflictError: The job has a newer revision.
         JobStatusConflictError: The job's status does not allow a change.
-        OperationInProgressError: The job is being rescaled.
-        OperationInProgressError: The job is being upgraded.
+        OperationInProgressError: Another operation changes the job.
         LastStateTooOldError: Its latest checkpoint is older than the request allows.
         OperationIdTakenError: The id belongs to another operation.
         ChangeIncompatibleError: The running job could not take over its state.
@@ -122,8 +121,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         RevisionNotFoundError: The job has no such revision.
         RevisionWithoutSavepointError: The revision has no savepoint.
         JobStatusConflictError: The job's status does not allow a change.
-        OperationInProgressError: The job is being rescaled.
-        OperationInProgressError: The job is being upgraded.
+        OperationInProgressError: Another operation changes the job.
         OperationIdTakenError: The id belongs to another operation.
         ChangeIncompatibleError: The running job could not take over its current state.
         KeyscaleError: As when a change is planned.

@@ -202,7 +202,7 @@ class _History:
 
     def __init__(self, manifest: Manifest | None, *, own: bool) -> None:
         self._manifest = manifest
-        # The batches of another job's history are not those of this job's output, though they have the same numbers.
+        # Batches of another job's history have the same numbers, but other output than this job's batches.
         self._is_own = own and manifest is not None and isinstance(manifest.forked_from, msgspec.UnsetType)
         self._attempt = manifest.attempt if manifest is not None and own else Attempt(0)
         self._max_parallelism = manifest.max_parallelism if manifest is not None else None

@@ -295,7 +295,7 @@ class FileControl:
         self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
 
     def speak_as(self, job_id: str, attempt: int, token: str) -> None:
-        """Does nothing: the files are of all attempts."""
+        """Keeps the files, which all attempts share."""
 
     def close(self) -> None:
         """Does nothing: a file has no connection."""

@@ -210,7 +210,7 @@ class Execution:
 
     @property
     def next_checkpoint_id(self) -> int:
-        """A number that no checkpoint has; 0 before the attempt takes checkpoints."""
+        """An unused id of a checkpoint; 0 before the attempt takes checkpoints."""
         return 0 if self._checkpoints is None else self._checkpoints.next_id
 
     def following(self, context: RunContext) -> Execution:

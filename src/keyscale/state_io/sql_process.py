@@ -75,7 +75,7 @@ def _run(request: Mapping[str, Any]) -> bool:
 
 
 class StateDatabase:
-    """A database that reads tables of state, and nothing else.
+    """A database with only the tables of state.
 
     Statements can reach neither the file system nor the network nor the settings. Use it in a `with` statement.
     """
