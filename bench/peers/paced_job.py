@@ -6,13 +6,14 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.store.keys import key_column
+from keyscale.api.cli.job_wait import wait_until
 from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.client.keyscale import Keyscale
 from keyscale.client.request_paths import job_path
@@ -93,10 +94,40 @@ def program(api: Keyscale, version: int) -> str:
     return str(api.upload("/v1/artifacts", filename=PROGRAM.name, content=content)["id"])
 
 
-def has_checkpoint(api: Keyscale, job: str, attempt: int) -> bool:
-    """Returns whether the newest checkpoint is of an attempt."""
-    newest = api.get(job_path(job, "checkpoints"))["latest"]["completed"]
-    return newest is not None and newest["attempt"] == attempt
+def job_settings(source: Path, output: Path, *, ttl_hours: int) -> dict[str, Any]:
+    """Returns the part of the specification that all paced jobs share."""
+    parameters = {
+        "input": str(source),
+        "output": str(output),
+        "files_per_batch": str(FILES_PER_BATCH),
+        "form": "batch",
+        "ttl_hours": str(ttl_hours),
+    }
+    return {"parameters": parameters, "checkpoints": {"interval_ms": CHECKPOINT_INTERVAL_MS}}
+
+
+def start(api: Keyscale, job: str) -> None:
+    """Starts a job, and waits until it runs."""
+    api.post(job_path(job, "start"))
+    wait_until(api, job, {"RUNNING"}, START_SECONDS)
+
+
+def wait_for_checkpoint(api: Keyscale, job: str) -> None:
+    """Waits until the newest checkpoint is of the present attempt."""
+    attempt = api.get(job_path(job))["status"]["attempt"]["number"]
+
+    def has_checkpoint() -> bool:
+        newest = api.get(job_path(job, "checkpoints"))["latest"]["completed"]
+        return newest is not None and newest["attempt"] == attempt
+
+    _wait_for("a checkpoint", has_checkpoint)
+
+
+def end(api: Keyscale, job: str, output: Path, expected_rows: int) -> None:
+    """Waits for all rows of a job's output, and ends the job."""
+    _wait_for("all rows", lambda: rows(output) >= expected_rows)
+    api.post(job_path(job, "cancel"))
+    wait_until(api, job, {"STOPPED"}, START_SECONDS)
 
 
 def rows(output: Path) -> int:
@@ -104,12 +135,7 @@ def rows(output: Path) -> int:
     return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in output.glob("batch=*/part-*.parquet"))
 
 
-def wait_for(what: str, is_there: Callable[[], bool]) -> None:
-    """Waits until a condition holds.
-
-    Raises:
-        ChangeFailedError: The condition did not hold in time.
-    """
+def _wait_for(what: str, is_there: Callable[[], bool]) -> None:
     give_up = time.monotonic() + START_SECONDS
     while not is_there():
         if time.monotonic() > give_up:

@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peers.paced_job import (
-    CHECKPOINT_INTERVAL_MS,
-    FILES_PER_BATCH,
     NEW_PER_FILE,
-    START_SECONDS,
     ChangeFailedError,
     PacedInput,
     control_plane,
-    has_checkpoint,
+    end,
+    job_settings,
     program,
     rows,
-    wait_for,
+    start,
+    wait_for_checkpoint,
 )
-from keyscale.api.cli.job_wait import wait_until
 from keyscale.api.cli.operations import follow
 from keyscale.client.request_paths import job_path
 
@@ -48,13 +46,6 @@ def run(*, work: str, mode: str, parallelisms: Sequence[int]) -> Mapping[str, An
     """
     source, output = Path(work, "input"), Path(work, "output")
     source.mkdir()
-    parameters = {
-        "input": str(source),
-        "output": str(output),
-        "files_per_batch": str(FILES_PER_BATCH),
-        "form": "batch",
-        "ttl_hours": "24",
-    }
     with control_plane(Path(work, "home"), Path(work, "store").as_uri()) as api, PacedInput(source, 1) as records:
         body = {
             "name": "rescaled",
@@ -63,18 +54,14 @@ def run(*, work: str, mode: str, parallelisms: Sequence[int]) -> Mapping[str, An
                 "parallelism": parallelisms[-1],
                 "parallelism_limit": max(parallelisms),
                 "rescale_mode": mode,
-                "parameters": parameters,
-                "checkpoints": {"interval_ms": CHECKPOINT_INTERVAL_MS},
+                **job_settings(source, output, ttl_hours=24),
             },
         }
         job = api.post("/v1/jobs", body)["id"]
-        api.post(job_path(job, "start"))
-        wait_until(api, job, {"RUNNING"}, START_SECONDS)
+        start(api, job)
         made = [_rescaled(api, job, mode, parallelism) for parallelism in parallelisms]
         expected = records.end() * NEW_PER_FILE + 1  # all repeated ids are one id
-        wait_for("all rows", lambda: rows(output) >= expected)
-        api.post(job_path(job, "cancel"))
-        wait_until(api, job, {"STOPPED"}, START_SECONDS)
+        end(api, job, output, expected)
     held = [change["held_ms"] for change in made if change["held_ms"] is not None]
     return {
         "pause_ms": statistics.median(change["downtime_ms"] for change in made),
@@ -87,8 +74,7 @@ def run(*, work: str, mode: str, parallelisms: Sequence[int]) -> Mapping[str, An
 
 def _rescaled(api: Any, job: str, mode: str, parallelism: int) -> Mapping[str, Any]:
     """Rescales after a checkpoint of the present attempt."""
-    attempt = api.get(job_path(job))["status"]["attempt"]["number"]
-    wait_for("a checkpoint", lambda: has_checkpoint(api, job, attempt))
+    wait_for_checkpoint(api, job)
     accepted = api.post(job_path(job, "rescale"), {"parallelism": parallelism})
     change: Mapping[str, Any] = follow(api, accepted["id"])
     if change["status"] != "COMPLETED" or change["rescale_mode"] != mode or change["downtime_ms"] is None:

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bench.peers.paced_job import (
-    CHECKPOINT_INTERVAL_MS,
-    FILES_PER_BATCH,
     NEW_PER_FILE,
-    START_SECONDS,
     ChangeFailedError,
     PacedInput,
     control_plane,
-    has_checkpoint,
+    end,
+    job_settings,
     program,
     rows,
-    wait_for,
+    start,
+    wait_for_checkpoint,
 )
 from bench.store.keys import MAX_PARALLELISM
-from keyscale.api.cli.job_wait import wait_until
 from keyscale.api.cli.operations import follow
 from keyscale.client.request_paths import job_path
 from keyscale.state.layout import split_location
@@ -57,13 +55,6 @@ def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, 
     store_url, _ = split_location(restore_from)
     source, output = Path(work, "input"), Path(work, "output")
     source.mkdir()
-    parameters = {
-        "input": str(source),
-        "output": str(output),
-        "files_per_batch": str(FILES_PER_BATCH),
-        "form": "batch",
-        "ttl_hours": str(ttl_hours),
-    }
     with control_plane(Path(work, "home"), store_url) as api, PacedInput(source, keys) as records:
         body = {
             "name": "upgraded",
@@ -72,19 +63,15 @@ def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, 
                 "artifact_id": program(api, 0),
                 "parallelism": cores,
                 "max_parallelism": MAX_PARALLELISM,
-                "parameters": parameters,
-                "checkpoints": {"interval_ms": CHECKPOINT_INTERVAL_MS},
+                **job_settings(source, output, ttl_hours=ttl_hours),
             },
         }
         job = api.post("/v1/jobs", body)["id"]
         try:
-            api.post(job_path(job, "start"))
-            wait_until(api, job, {"RUNNING"}, START_SECONDS)
+            start(api, job)
             made = [_upgraded(api, job, number) for number in range(1, changes + 1)]
             expected = records.end() * NEW_PER_FILE
-            wait_for("all rows", lambda: rows(output) >= expected)
-            api.post(job_path(job, "cancel"))
-            wait_until(api, job, {"STOPPED"}, START_SECONDS)
+            end(api, job, output, expected)
         finally:
             shutil.rmtree(Path(urlsplit(store_url).path, job), ignore_errors=True)  # the store is the savepoint's own
     phases = [{phase["phase"]: phase["duration_ms"] for phase in change["phases"]} for change in made]
@@ -98,11 +85,10 @@ def run(*, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, 
 
 def _upgraded(api: Keyscale, job: str, version: int) -> Mapping[str, Any]:
     """Changes the program after a checkpoint of the present attempt."""
-    shown = api.get(job_path(job))
-    attempt = shown["status"]["attempt"]["number"]
-    wait_for("a checkpoint", lambda: has_checkpoint(api, job, attempt))
+    wait_for_checkpoint(api, job)
+    revision = api.get(job_path(job))["revision"]
     body = {"spec": {"artifact_id": program(api, version)}}
-    accepted = api.patch(job_path(job), body, if_match=f'"{shown["revision"]}"')
+    accepted = api.patch(job_path(job), body, if_match=f'"{revision}"')
     change: Mapping[str, Any] = follow(api, accepted["id"])
     if change["status"] != "COMPLETED" or change["downtime_ms"] is None:
         raise ChangeFailedError(f"the change ended as {change['status']}: {change['failure']}")
