@@ -50,7 +50,7 @@ from .batch_loop import BatchLoop
 from .checkpoints import Checkpoints, SnapshotContext
 from .coordinator import Coordinator
 from .garbage_watch import GarbageWatch
-from .host_figures import HostFigures
+from .host_metrics import HostMetrics
 from .job_query import JobQuery
 from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
@@ -390,7 +390,7 @@ class Execution:
             on_failure=lambda failure: context.outcome_box.give(RunOutcome.by(failure)),
             positions=self._sources_of(opened.positions).positions(opened.positions),
             batch_interval_ms=self._batch_interval_ms(),
-            measure=HostFigures(partial(jvm_heap_bytes, context.spark.sparkContext)).measure,
+            measure=HostMetrics(partial(jvm_heap_bytes, context.spark.sparkContext)).measure,
         )
         return opened, loop
 

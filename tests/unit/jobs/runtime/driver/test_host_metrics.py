@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
-from keyscale.jobs.runtime.driver.host_figures import HostFigures
+from keyscale.jobs.runtime.driver.host_metrics import HostMetrics
 from keyscale.metrics import DRIVER, of_scope
 
 
 def test_the_measured_metrics_are_metrics_of_a_driver() -> None:
-    measured = HostFigures(lambda: 5).measure()
+    measured = HostMetrics(lambda: 5).measure()
     assert measured["jvm_heap_bytes"] == 5
     assert measured["process_memory_bytes"] > 1 << 20
     assert measured["process_ms"] > 0
@@ -18,19 +18,19 @@ def test_the_measured_metrics_are_metrics_of_a_driver() -> None:
 
 
 def test_what_is_unknown_of_a_jvm_is_left_out() -> None:
-    assert "jvm_heap_bytes" not in HostFigures(lambda: None).measure()
+    assert "jvm_heap_bytes" not in HostMetrics(lambda: None).measure()
 
 
 def test_batches_that_follow_each_other_are_not_all_measured() -> None:
     now_s = 100.0
-    figures = HostFigures(lambda: None, clock=lambda: now_s)
-    assert figures.measure()
+    metrics = HostMetrics(lambda: None, clock=lambda: now_s)
+    assert metrics.measure()
     now_s += 9
-    assert figures.measure() == {}
+    assert metrics.measure() == {}
     now_s += 1
-    assert figures.measure()
+    assert metrics.measure()
 
 
 def test_a_driver_without_its_spark_submit_has_no_processes_to_measure(monkeypatch) -> None:
     monkeypatch.setattr(os, "getppid", lambda: 2**22 + 1)
-    assert "process_ms" not in HostFigures(lambda: None).measure()
+    assert "process_ms" not in HostMetrics(lambda: None).measure()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _EVERY_S = 10.0
 
 
-class HostFigures:
+class HostMetrics:
     """Measures after a batch, at most every ten seconds.
 
     So a job that waits for input has no news.
