@@ -9,10 +9,8 @@ from typing import Any
 import httpcore
 import pytest
 
-from keyscale.api.mail_server import MailServer
 from keyscale.api.notifications import http_sender
 from keyscale.api.notifications.channels import Post
-from keyscale.api.notifications.deliveries import WAITS_MS, wait_ms
 from keyscale.api.notifications.http_sender import GuardedNetwork, NotDeliveredError, Sender, is_public
 from tests.support.coroutines import run_coroutine
 from tests.support.servers.webhook_receiver import webhook_receiver
@@ -99,24 +97,3 @@ def test_a_redirect_is_named_and_not_followed() -> None:
         with pytest.raises(NotDeliveredError, match="redirects are not followed"):
             run_coroutine(Sender(allows_private=True).post(Post(receiver.url, b"{}")))
         assert len(receiver.received) == 1
-
-
-def test_the_waits_grow_to_a_day_and_then_end() -> None:
-    waits = [wait_ms(attempts, 0.5) for attempts in range(1, len(WAITS_MS) + 2)]
-    assert waits == [*WAITS_MS, None]
-    assert list(WAITS_MS) == sorted(WAITS_MS)
-    assert 85_000_000 < sum(WAITS_MS) < 90_000_000
-    assert (wait_ms(1, 0.0), wait_ms(1, 1.0)) == (4500, 5500)
-
-
-def test_a_mail_server_is_read_from_its_url() -> None:
-    assert MailServer.of_url("smtps://ann%40x:p%2Fw@mail.example.com/?from=keyscale@example.com") == MailServer(
-        "mail.example.com", 465, "keyscale@example.com", "ann@x", "p/w", is_tls=True
-    )
-    assert MailServer.of_url("smtp://127.0.0.1:25/?from=k@example.com").port == 25
-
-
-@pytest.mark.parametrize("url", ["mail.example.com", "http://mail.example.com/?from=k@x.de", "smtp://mail.example.com"])
-def test_another_form_of_a_mail_server_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="mail server"):
-        MailServer.of_url(url)
