@@ -11,6 +11,7 @@ from keyscale.api.errors import (
     JobStatusConflictError,
     OperationInProgressError,
     OperationNotCancellableError,
+    OwnApprovalError,
     TooManyInFlightError,
 )
 from keyscale.api.job_spec import spec_of
@@ -370,3 +371,22 @@ def test_only_a_job_that_does_not_run_can_be_deleted(status: JobStatus) -> None:
         assert status not in settled
     else:
         assert status in settled
+
+
+def test_a_name_tells_who_requested_a_change_when_the_event_of_the_request_was_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(requests.events, "first_of_operation", lambda *_: None)
+    waiting = Operation(
+        id="c",
+        job_id="job",
+        kind=OperationKind.UPGRADE,
+        status=OperationStatus.PENDING_APPROVAL,
+        from_revision=3,
+        requested_by="ann",
+    )
+    with pytest.raises(OwnApprovalError):
+        requests.approve(session(Rows()), job(), USER, waiting)
+    waiting.requested_by = "ben"
+    requests.approve(session(Rows()), job(), USER, waiting)
+    assert (waiting.approved_by, waiting.approved_at_ms) == ("ann", NOW_MS)
