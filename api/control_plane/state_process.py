@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SECONDS_MAX = 60.0
 _PASSED_ON = frozenset({"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "NO_PROXY", "PATH", "SSL_CERT_FILE"})
-"""The settings that the process needs, besides those of the S3 client; it gets no secrets of the control plane."""
+"""The settings that the process gets besides the settings of the S3 client. Secrets of the control plane stay out."""
 
 
 def read_state(

@@ -18,7 +18,7 @@ from .http_sender import NotDeliveredError
 from .mail import send
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from sqlalchemy.orm import Session, sessionmaker
 
@@ -74,6 +74,8 @@ class Deliveries(LeaderThread):
     Args:
         sessions: The database.
         pulse: Shows whether this control plane leads, and in which epoch; only then it works.
+        channels: The channels that it sends to. Mails have a thread of their own: a slow mail server must not delay
+            other messages.
         sender: Sends messages over HTTP.
         mail_server: Sends mails; None: there is none.
         source: The address of the control plane, for messages.
@@ -85,11 +87,13 @@ class Deliveries(LeaderThread):
         sessions: sessionmaker[Session],
         pulse: ReconcilerPulse,
         *,
+        channels: Collection[Channel],
         sender: Sender,
         mail_server: MailServer | None,
         source: str,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        self._channels = channels
         self._sender = sender
         self._mail_server = mail_server
         self._source = source
@@ -103,7 +107,9 @@ class Deliveries(LeaderThread):
             LeadershipLostError: Another replica leads and continues.
         """
         with leadership.transaction() as session:
-            found = subscriptions.claim_due(session, shared_now_ms(), lease_ms=LEASE_MS, each_max=EACH_MAX)
+            found = subscriptions.claim_due(
+                session, shared_now_ms(), channels=self._channels, lease_ms=LEASE_MS, each_max=EACH_MAX
+            )
             session.expunge_all()
         if not found:
             return False

@@ -181,8 +181,7 @@ def _record(session: Session, user: Principal, kind: str, message: str, subscrip
         actor=user.name,
         message=message,
         subscription_id=subscription.id,
-        channel=subscription.channel,
-        target=shown_target(subscription.channel, subscription.target),
+        channel=subscription.channel,  # without the target, as every viewer may see the event
     )
 
 

@@ -15,6 +15,7 @@ from keyscale.db.connections import open_engine, reading_session_factory, sessio
 from keyscale.db.repositories import artifacts as artifact_rows
 from keyscale.db.repositories import replicas as replica_rows
 from keyscale.installation import VERSION
+from keyscale.vocabulary import HTTP_CHANNELS, Channel
 
 from ..access.identities import User  # noqa: TC001 - FastAPI reads the annotation when it starts
 from ..access.openid import Issuer
@@ -73,7 +74,7 @@ from .openapi import describe
 from .request_origin import RequestOrigin
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Collection, Iterator
 
     from sqlalchemy import Engine
 
@@ -156,12 +157,13 @@ def history_policy(settings: Settings) -> HistoryPolicy:
     )
 
 
-def deliveries_of(context: Context) -> Deliveries:
-    """Returns the thread that delivers a control plane's notifications."""
+def deliveries_of(context: Context, channels: Collection[Channel]) -> Deliveries:
+    """Returns a thread that delivers a control plane's notifications."""
     settings = context.settings
     return Deliveries(
         context.sessions,
         context.pulse,
+        channels=channels,
         sender=Sender(allows_private=settings.allows_private_targets, ca_file=settings.ca_file),
         mail_server=settings.mail_server,
         source=settings.control_url,
@@ -211,7 +213,8 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
         SavepointRelease(sessions, pulse),
         SavepointSchedule(context),
         SnapshotRemoval(sessions, pulse),
-        deliveries_of(context),
+        deliveries_of(context, HTTP_CHANNELS),
+        deliveries_of(context, (Channel.MAIL,)),
         AlarmWatch(sessions, pulse),
         context.announcer,
         *_collectors_of(context),

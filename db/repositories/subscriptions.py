@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import delete, func, literal, select, true, update
 
-from keyscale.vocabulary import DeliveryStatus
+from keyscale.vocabulary import Channel, DeliveryStatus
 
 from ..event_kinds import notification_of
 from ..job_scope import JobScope
@@ -15,7 +15,7 @@ from ..models import Delivery, Event, Job, Subscription
 from .pages import read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy.orm import Session
 
@@ -121,7 +121,9 @@ def event_kinds(session: Session, deliveries: Sequence[Delivery]) -> dict[int, s
     return dict(session.execute(select(Event.id, Event.kind).where(Event.id.in_(ids))).all())
 
 
-def claim_due(session: Session, now_ms: int, *, lease_ms: int, each_max: int) -> list[Due]:
+def claim_due(
+    session: Session, now_ms: int, *, channels: Collection[Channel], lease_ms: int, each_max: int
+) -> list[Due]:
     """Claims the due deliveries, a few of each subscription.
 
     Each counts as attempted, and becomes due again after the lease: if its sender dies, it is sent again.
@@ -129,6 +131,7 @@ def claim_due(session: Session, now_ms: int, *, lease_ms: int, each_max: int) ->
     Args:
         session: The transaction.
         now_ms: The present time.
+        channels: The channels of the subscriptions.
         lease_ms: How long the sender may take.
         each_max: The most deliveries of one subscription.
     """
@@ -140,7 +143,8 @@ def claim_due(session: Session, now_ms: int, *, lease_ms: int, each_max: int) ->
         .limit(each_max)
         .lateral()
     )
-    ids = session.scalars(select(first.c.id).select_from(Subscription).join(first, true())).all()
+    of_channels = Subscription.channel.in_(channels)
+    ids = session.scalars(select(first.c.id).select_from(Subscription).join(first, true()).where(of_channels)).all()
     if not ids:
         return []
     claimed = session.scalars(

@@ -301,6 +301,9 @@ class Channel(StrEnum):
     MAIL = "MAIL"
 
 
+HTTP_CHANNELS = frozenset(Channel) - {Channel.MAIL}
+
+
 class DeliveryStatus(StrEnum):
     """The status of a delivery."""
 

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from keyscale.api.web.app import deliveries_of
 from keyscale.db.repositories import jobs
+from keyscale.vocabulary import HTTP_CHANNELS
 from tests.pages.opening import HOSTILE_NAME, open_page
 from tests.support.servers.browser import faults_of_access
 from tests.support.servers.webhook_receiver import webhook_receiver
@@ -93,7 +94,7 @@ def test_an_operator_subscribes_and_tests_the_subscription_on_the_page(page: Pag
         expect(row).to_contain_text(f"{receiver.url}/…")
         row.get_by_role("button", name="Test").click()
         expect(shown).to_contain_text("is being sent")
-        outbox.submit(deliveries_of(platform.context).work, leadership).result()
+        outbox.submit(deliveries_of(platform.context, HTTP_CHANNELS).work, leadership).result()
         expect(shown).to_contain_text("was not delivered: 127.0.0.1 answered 404")
     row.get_by_role("button", name="Delete…").click()
     page.get_by_role("button", name="Delete the subscription").click()

@@ -1,4 +1,4 @@
-"""A support bundle has what is known of a job, and none of its secrets, wherever they stand."""
+"""A support bundle has all that is known of a job, and leaves out its secrets."""
 
 from __future__ import annotations
 

@@ -12,24 +12,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.mail_server import MailServer
 from keyscale.api.notifications import alarm_watch, deliveries
 from keyscale.api.notifications.alarm_watch import AlarmWatch
 from keyscale.api.web.app import deliveries_of
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Delivery, Job
 from keyscale.db.repositories import events, subscriptions
-from keyscale.vocabulary import NotificationKind, Role
+from keyscale.vocabulary import HTTP_CHANNELS, Channel, NotificationKind, Role
 from tests.integration.api.conftest import add_token
+from tests.support.servers.mail_receiver import mail_receiver
 from tests.support.servers.webhook_receiver import webhook_receiver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     import httpx
 
     from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.api.settings import Settings
+    from tests.support.servers.mail_receiver import MailReceiver
     from tests.support.servers.webhook_receiver import Received, WebhookReceiver
 
 pytestmark = pytest.mark.real
@@ -46,10 +49,11 @@ class Outbox:
         self.context, self.leadership = context, leadership
         self.now_ms = 1_795_000_000_000
 
-    def send(self) -> bool:
+    def send(self, channels: Collection[Channel] = HTTP_CHANNELS) -> bool:
         """Sends what is due; returns whether anything was."""
+        sender = deliveries_of(self.context, channels)
         with ThreadPoolExecutor(1) as thread:  # a browser's event loop may run in this thread
-            return thread.submit(deliveries_of(self.context).work, self.leadership).result()
+            return thread.submit(sender.work, self.leadership).result()
 
     def record(self, job_id: str | None, kind: str = "JOB_FAILED") -> None:
         with self.context.sessions.begin() as session:
@@ -58,8 +62,15 @@ class Outbox:
 
 
 @pytest.fixture
-def settings(settings: Settings) -> Settings:
-    return replace(settings, allows_private_targets=True)
+def mails() -> Iterator[MailReceiver]:
+    with mail_receiver() as mails:
+        yield mails
+
+
+@pytest.fixture
+def settings(settings: Settings, mails: MailReceiver) -> Settings:
+    server = MailServer("127.0.0.1", mails.port, "keyscale@example.com")
+    return replace(settings, allows_private_targets=True, mail_server=server)
 
 
 @pytest.fixture
@@ -92,6 +103,31 @@ def is_signed(received: Received, secret: str) -> bool:
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + received.body
     digest = hmac.digest(base64.b64decode(secret.removeprefix("whsec_")), signed, hashlib.sha256)
     return headers["webhook-signature"] == "v1," + base64.b64encode(digest).decode()
+
+
+def test_mails_and_other_messages_are_sent_apart(
+    client: httpx.Client, job: dict[str, Any], receiver: WebhookReceiver, mails: MailReceiver, outbox: Outbox
+) -> None:
+    subscribe(client, "ops@example.com", channel="MAIL", kinds=["JOB_FAILED"])
+    subscribe(client, receiver.url + "/hook", kinds=["JOB_FAILED"])
+    outbox.record(job["id"])
+    assert outbox.send()
+    assert (len(receiver.received), mails.received) == (1, []), "a slow mail server delays only mails"
+    assert outbox.send([Channel.MAIL])
+    assert (len(receiver.received), len(mails.received)) == (1, 1)
+    assert "To: ops@example.com" in mails.received[0]
+    assert "FUNCTION_FAILED" in mails.received[0]
+
+
+def test_a_mail_that_the_server_refuses_is_tried_again(
+    client: httpx.Client, job: dict[str, Any], mails: MailReceiver, outbox: Outbox
+) -> None:
+    subscription = subscribe(client, "gone@example.com", channel="MAIL", kinds=["JOB_FAILED"])
+    mails.refused.add("gone@example.com")
+    outbox.record(job["id"])
+    assert outbox.send([Channel.MAIL])
+    [shown] = delivered(client, subscription)
+    assert (shown["status"], shown["problem"]) == ("PENDING", "the mail server refused the address")
 
 
 def test_a_message_arrives_signed_after_two_failures_always_with_the_same_id(

@@ -147,7 +147,7 @@ def _of_output(wire: Sequence[pa.RecordBatch], place: int, schema: pa.Schema) ->
 
 
 class _Reporter:
-    """Reports to nobody."""
+    """Drops all reports."""
 
     def report_checkpoint(self, _: object) -> None:
         return
@@ -284,7 +284,7 @@ class Rehearsal:
         command = Command(
             id="rescale",
             kind=CommandKind.RESCALE,
-            next_attempt=ReservedAttempt(token="token", assignment=assignment),  # noqa: S106 - nobody asks for it
+            next_attempt=ReservedAttempt(token="token", assignment=assignment),  # noqa: S106 - a rehearsal has no server
         )
         context.status.has_slots(MAX_PARALLELISM)
         reach = live_rescale.reach

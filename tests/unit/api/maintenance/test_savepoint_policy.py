@@ -1,4 +1,4 @@
-"""A policy takes savepoints in time, and never deletes the last one that can be relied on."""
+"""A policy takes savepoints in time, and keeps the last intact savepoint."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_operator_state_is_read_again(job: StateJob, warm: WarmStores) -> None:
 
 
 def test_operator_state_that_another_subtask_changed_is_read_again(job: StateJob, warm: WarmStores) -> None:
-    """No changelog of the new subtask shows the change: its key groups are those of the unchanged subtask."""
+    """The new subtask has the key groups of the unchanged subtask, and so only the changelogs of that subtask."""
     job.operate = lambda store: store.operator.union_list_state(PLACES).add(int(store.spec.index))
     job.run_batch({1: 5})
     prepared = prepare(job, warm, 4)
