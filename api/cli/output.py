@@ -151,8 +151,9 @@ def format_time_ms(moment: float) -> str:
     return text if when.date() == datetime.now(tz=UTC).date() else f"{when:%Y-%m-%d} {text}"
 
 
+_MOMENTS = ("_timestamp", "at_ms", "_since_ms", "times_ms", "watermark_ms", "processing_time_ms")
 UNITS = (
     (("_size", "_bytes"), bytes_text),
-    (("_timestamp", "at_ms", "_since_ms"), format_time_ms),  # before durations: both end in _ms
+    (_MOMENTS, format_time_ms),  # before durations: both end in _ms
     (("_duration", "_ms"), duration_text),
 )

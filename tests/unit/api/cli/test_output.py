@@ -24,6 +24,9 @@ from keyscale.api.cli.output import Output, cell
         ("created_at_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
         ("running_since_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
         ("trigger_timestamp", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
+        ("processing_time_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
+        ("watermark_ms", 1_363_000_000_123, "2013-03-11 11:06:40.123"),
+        ("watermark_lag_ms", 1_500, "1.5 s"),
     ],
 )
 def test_a_value_is_shown_in_the_unit_that_its_field_names(field: str, value: object, shown: str) -> None:
@@ -49,10 +52,10 @@ def test_a_failure_is_shown_once_with_its_traceback_in_lines(capsys: pytest.Capt
 
 
 def test_nested_values_have_their_units_too(capsys: pytest.CaptureFixture[str]) -> None:
-    revision = {"checkpoints": {"interval_ms": 30_000, "retained_count": 3}, "sizes_bytes": [1536], "wants_ms": True}
+    revision = {"checkpoints": {"interval_ms": 30_000, "retained_count": 3}, "sizes_bytes": [1536], "wants_ms": True, "times_ms": [1_363_000_000_123]}
     Output(as_json=False).fields({"revision": revision})
     shown = capsys.readouterr().out
-    for part in ('"interval_ms": "30 s"', '"retained_count": 3', '"1.5 KiB"', '"wants_ms": true'):
+    for part in ('"interval_ms": "30 s"', '"retained_count": 3', '"1.5 KiB"', '"wants_ms": true', '"2013-03-11 11:06:40.123"'):
         assert part in shown
     Output(as_json=True).fields({"revision": revision})
     assert json.loads(capsys.readouterr().out) == {"revision": revision}
