@@ -132,7 +132,7 @@ def has_ended(answer: dict[str, Any]) -> bool:
 
 def approval_line(operation_id: str) -> str:
     """Returns the line that asks for the approval of a change."""
-    return f"The change waits for another user: keyscale operations approve {operation_id}"
+    return f"The change waits for another user: `./keyscale operations approve {operation_id}`"
 
 
 def phase_line(phase: dict[str, Any]) -> str:
