@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from keyscale import syncpoint
+from keyscale import failpoints
 from keyscale.clock import now_ms
 from keyscale.db.connections import is_database_away
 from keyscale.db.repositories import attempts, checkpoints, events, jobs, operations, revisions
@@ -435,4 +435,4 @@ def _reach(step: Step, moment: str) -> None:
     It is named `<step>.<moment>`, and `AdvanceChange.<phase>.<moment>` for the step that several phases begin with.
     """
     phase = f".{step.phase}" if isinstance(step, steps.AdvanceChange) else ""
-    syncpoint.reach(f"{type(step).__name__}{phase}.{moment}")
+    failpoints.failpoint(f"{type(step).__name__}{phase}.{moment}")

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as usual in PySpark
 from pyspark.sql.types import StructType
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..errors import (
     InvalidTopologyError,
@@ -302,7 +302,7 @@ class KafkaSink:
         if step is Step.APPLY:
             self._write_shares(key, opened, staging)
             output.write((), Published(key.attempt, key.batch_id))
-            reach("kafka.written")
+            failpoint("kafka.written")
 
     def _write_shares(self, key: _Token, opened: TransactionalTopic, staging: HadoopDirectory) -> None:
         """Writes the staged records in parallel tasks.

@@ -16,7 +16,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from keyscale.errors import KeyscaleError
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..errors import SinkForbiddenError, SinkOccupiedError, SinkTooSlowError, SinkUnavailableError
 from ..kafka_client import error_of, is_away, is_forbidden
@@ -312,7 +312,7 @@ class WriteShare:
             )
         if step is Step.APPLY:
             output.write(records, self.published)
-            reach("kafka.share_written")
+            failpoint("kafka.share_written")
 
     def _output(self) -> KafkaOutput:
         """Returns this worker's output of the share.

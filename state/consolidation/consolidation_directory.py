@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from keyscale.failpoints import failpoint
 from keyscale.identifiers import BatchId
-from keyscale.syncpoint import reach
 
 from ..decoding import json_decoder
 from ..engine.rocksdb_settings import RocksDbSettings
@@ -253,7 +253,7 @@ def begin_consolidation(
         )
         write_durably(path / _BASE_NAME, msgspec.json.encode(base))
         (path / _CATCH_UP_LOG_NAME).mkdir()
-    reach("consolidate.begun")
+    failpoint("consolidate.begun")
     return ConsolidationDirectory(path)
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from keyscale.errors import KeyscaleError
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..engine.engine import SortedRun
 from ..engine.rocksdb import RocksDbEngine
@@ -195,7 +195,7 @@ def merge_shards(
     """
     target.delete_range(b"", own.start_key)
     target.delete_range(own.end_key, None)
-    reach("consolidate.clipped")
+    failpoint("consolidate.clipped")
     for key_groups, other in others:
         for family in other.families():
             for run in _runs(other, family, key_groups):
@@ -206,12 +206,12 @@ def merge_shards(
                     target.ingest(family, [file])
                 finally:
                     file.unlink(missing_ok=True)
-                reach("consolidate.part_copied")
-    reach("consolidate.copied")
+                failpoint("consolidate.part_copied")
+    failpoint("consolidate.copied")
     purge()
     check()
     target.compact()
-    reach("consolidate.compacted")
+    failpoint("consolidate.compacted")
 
 
 def _consolidate(consolidation: ConsolidationDirectory, clock: Clock | None) -> bool:
@@ -224,17 +224,17 @@ def _consolidate(consolidation: ConsolidationDirectory, clock: Clock | None) -> 
     with local_failures(consolidation.path):
         consolidation.mark_started()
         consolidation.unmark_ready()
-    reach("consolidate.started")
+    failpoint("consolidate.started")
     if ready is None:
         _build(consolidation, base, settings, clock)
     with closing(RocksDbEngine(consolidation.shard, settings)) as engine:
         version = _catch_up(consolidation, base.key_groups, engine, version)
         engine.flush()
     _index(consolidation)
-    reach("consolidate.closed")
+    failpoint("consolidate.closed")
     with local_failures(consolidation.path):
         consolidation.mark_ready(version.marker(consolidation.shard, base.key_groups))
-    reach("consolidate.ready")
+    failpoint("consolidate.ready")
     return True
 
 
@@ -252,7 +252,7 @@ def _build(
     directories[largest] = consolidation.shard
     for shard, directory in zip(base.shards, directories, strict=True):
         _link(snapshot / shard.directory, directory)
-    reach("consolidate.linked")
+    failpoint("consolidate.linked")
     with ExitStack() as stack:
         engines = [stack.enter_context(closing(RocksDbEngine(directory, settings))) for directory in directories]
         parts = [(shard.key_groups, engine) for shard, engine in zip(base.shards, engines, strict=True)]
@@ -270,7 +270,7 @@ def _build(
             if directory != consolidation.shard:
                 shutil.rmtree(directory)
     _index(consolidation)
-    reach("consolidate.built")
+    failpoint("consolidate.built")
 
 
 def _purge(engine: Engine, base: ConsolidationBase, clock: Clock | None) -> None:
@@ -295,7 +295,7 @@ def _catch_up(
             log.forget(entries)
             schema = merge_schemas([version.schema, *(handle.schema for handle in handles)])
             version = _ShardVersion(entries[-1].batch_id, entries[-1].after, schema, version.ttls)
-        reach("consolidate.caught_up")
+        failpoint("consolidate.caught_up")
         # Counted in batches, because retried tasks leave changelogs that later changelogs never build on.
         left = {entry.batch_id for entry in log.entries() if entry.batch_id > version.batch_id}
         if len(left) <= LEFT_TO_TAKE_OVER_MAX:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..keyed.schema import merge_schemas
 from ..local.file_index import read_index, write_index
@@ -110,7 +110,7 @@ def _take_over(
     with local_failures(data):
         data.mkdir()
         consolidation.shard.rename(directory.path / shard.directory)
-    reach("take_over.moved")
+    failpoint("take_over.moved")
     try:
         schema = merge_schemas([spec.schema, ready.schema, *(handle.schema for handle in handles)])
         opened = OpenedShards(open_shards(spec, directory, [shard]), schema, StateSource.LOCAL, ttls=ready.ttls)
@@ -119,13 +119,13 @@ def _take_over(
         raise
     try:
         replay(log.objects, handles, key_groups, opened.engine(), data / "replay")
-        reach("take_over.replayed")
+        failpoint("take_over.replayed")
         directory.take_clean_marker()
-        reach("take_over.unmarked")
+        failpoint("take_over.unmarked")
         directory.keep_only([shard])
         _remember(consolidation, directory, shard)
         consolidation.remove_catch_up_log()
-        reach("take_over.removed")
+        failpoint("take_over.removed")
     except BaseException:
         opened.close()
         shutil.rmtree(data, ignore_errors=True)

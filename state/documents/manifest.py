@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
+from keyscale.failpoints import failpoint
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
-from keyscale.syncpoint import reach
 
 from ..keyed.schema import KeyedSchema
 from ..keys.hashing import HashId
@@ -267,7 +267,7 @@ def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
         StoreUnavailableError: The store is unavailable, and it is unknown whether the manifest was published.
     """
     data = encode_manifest(manifest)
-    reach("manifest.publishing")
+    failpoint("manifest.publishing")
     for left in reversed(range(_PUBLISH_TRIES)):
         try:
             store.create(manifest.path, data)
@@ -279,7 +279,7 @@ def write_manifest(store: ObjectStore, manifest: Manifest) -> str:
                 raise
             continue
         break
-    reach("manifest.published")
+    failpoint("manifest.published")
     return manifest.path
 
 

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from keyscale.clock import now_ms
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.job_time import EventTime, JobTime
 from ..documents.manifest import SnapshotKind, write_manifest
@@ -131,7 +131,7 @@ def migrate_map(reader: CheckpointReader, migration: MapMigration) -> Migrated:
         positions=positions,
         created_at_ms=max(now_ms(), source.created_at_ms + 1),
     )
-    reach("migration.publishing")
+    failpoint("migration.publishing")
     write_manifest(store, manifest)
     return Migrated(manifest, work.keys, work.entries)
 
@@ -279,7 +279,7 @@ class _NewSavepoint:
             handle = upload_snapshot(local, self._store, self._layout, {}, self._savepoint_id).handle
         finally:
             shutil.rmtree(root, ignore_errors=True)
-        reach("migration.subtask_stored")
+        failpoint("migration.subtask_stored")
         return self._with_operator_state(operator.uid, snapshot, handle)
 
     def _copied_subtask(self, uid: OperatorUid, snapshot: SnapshotHandle) -> SnapshotHandle:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.errors import KeyscaleError
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.checked_document import (
     DocumentCorruptError,
@@ -217,7 +217,7 @@ class CommitLog:
         """
         data = encode_document(KIND, FORMAT_VERSION, _Record(position, self._nonce, entry))
         path = self._layout.log_entry(position)
-        reach("log.appending")
+        failpoint("log.appending")
         for left in reversed(range(_APPEND_TRIES)):
             try:
                 if not self._is_created(path, data):
@@ -227,7 +227,7 @@ class CommitLog:
                     raise
                 continue
             break
-        reach("log.appended")
+        failpoint("log.appended")
         if isinstance(entry, AttemptOpened):
             self._check_end(position)
         return position + 1

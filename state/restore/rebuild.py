@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.changelog import clip_runs, read_changelog
 from ..errors import StoreCorruptError
@@ -66,7 +66,7 @@ def _rebuild_shards(
     snapshots = local_snapshot_directories(local_root, spec.job_id, spec.operator_uid)
     report = fetch_shards(store, assignments, directories, snapshots)
     remember_files(directory.path, assignments, directories)
-    reach("restore.files_fetched")
+    failpoint("restore.files_fetched")
     source = StateSource.NEW if plan.is_empty else StateSource.REBUILT
     opened = OpenedShards(open_shards(spec, directory, local), schema, source, report)
     try:
@@ -76,7 +76,7 @@ def _rebuild_shards(
     except BaseException:
         opened.close()
         raise
-    reach("restore.replayed")
+    failpoint("restore.replayed")
     return opened
 
 
@@ -117,7 +117,7 @@ def fetch_shards(
         elif copy is not None and _linked(copy.path, target):
             return True
         store.download(file.path, target, size_bytes=file.size_bytes, sha256=file.sha256)
-        reach("restore.file_downloaded")
+        failpoint("restore.file_downloaded")
         return False
 
     with ThreadPoolExecutor(DOWNLOADS_AT_A_TIME, thread_name_prefix="download") as fetchers:
@@ -178,7 +178,7 @@ def replay(
             for handle, (runs, files) in zip(some, readers.map(fetch, some), strict=True):
                 engine.write_runs(clip_runs(runs, key_groups))
                 _ingest(engine, handle, files, key_groups)
-                reach("restore.changelog_read")
+                failpoint("restore.changelog_read")
     with local_failures(scratch):
         scratch.rmdir()
 

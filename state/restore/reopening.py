@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..errors import StateError
 from ..keyed.schema import merge_schemas
@@ -51,7 +51,7 @@ def reopen_shards(
         The shards, or None if the local files cannot be used.
     """
     marker = directory.take_clean_marker()
-    reach("open.marker_taken")
+    failpoint("open.marker_taken")
     if marker is None:
         return None
     missing: Sequence[ChangelogHandle] | None = ()
@@ -84,7 +84,7 @@ def _reopened(
     try:
         if missing:
             replay(store, missing, spec.key_group_range, opened.engine(), directory.fresh_data())
-            reach("open.caught_up")
+            failpoint("open.caught_up")
     except BaseException:
         opened.close()
         raise

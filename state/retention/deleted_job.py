@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UnsetType
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import CLAIM_NAME, claim_path, read_claim
@@ -109,7 +109,7 @@ def delete_job_objects(
     )
     for start in range(0, len(doomed), DELETES_AT_A_TIME):
         store.delete([info.path for info in doomed[start : start + DELETES_AT_A_TIME]])
-        reach("deleted_job.objects_deleted")
+        failpoint("deleted_job.objects_deleted")
     if is_last and closing is not None:
         store.delete([closing])
     return DeletedObjects(
@@ -158,7 +158,7 @@ def _closed(store: ObjectStore, layout: Layout, last: int) -> str:
         last += 1
         with contextlib.suppress(ObjectExistsError):  # a driver has just appended, or an earlier call has created it
             store.create(layout.log_entry(last), CLOSED)
-    reach("deleted_job.log_closed")
+    failpoint("deleted_job.log_closed")
     return layout.log_entry(last)
 
 

@@ -18,7 +18,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import CLAIM_NAME, read_claim
@@ -129,7 +129,7 @@ def delete_planned(store: ObjectStore, plan: DeletionPlan, is_overtaken: Callabl
         return deleted
     store.delete([info.path for info in plan.manifests])
     deleted = deleted.plus(plan.manifests)
-    reach("retention.manifests_deleted")
+    failpoint("retention.manifests_deleted")
     for start in range(0, len(plan.files), DELETES_AT_A_TIME):
         if is_overtaken():
             break
@@ -137,7 +137,7 @@ def delete_planned(store: ObjectStore, plan: DeletionPlan, is_overtaken: Callabl
         unchanged = [info for info in some if store.head(info.path) == info]
         store.delete([info.path for info in unchanged])
         deleted = deleted.plus(unchanged)
-        reach("retention.files_deleted")
+        failpoint("retention.files_deleted")
     if deleted.objects:
         logger.info("deleted %d objects, %d bytes", deleted.objects, deleted.size_bytes)
     return deleted

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.claim import claimant_of
@@ -82,7 +82,7 @@ def delete_snapshot(store: ObjectStore, job_id: JobId, path: str) -> SnapshotObj
     """
     objects = snapshot_objects(store, job_id, path)
     store.delete([path])  # first: if a manifest is there, so are its files
-    reach("snapshot_deletion.manifest_deleted")
+    failpoint("snapshot_deletion.manifest_deleted")
     rest = [each for each in objects.own if each != path]
     for start in range(0, len(rest), DELETES_AT_A_TIME):
         store.delete(rest[start : start + DELETES_AT_A_TIME])

@@ -6,7 +6,7 @@ import logging
 import shutil
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..engine.rocksdb import RocksDbEngine
 from ..keyed.cleanup import purge_all
@@ -40,7 +40,7 @@ def clean_copies(
             _replace(directory, cleaned)
         if expired:
             _clean(directory, cleaned, expired, settings)
-            reach("snapshot.copy_cleaned")
+            failpoint("snapshot.copy_cleaned")
             _replace(directory, cleaned)
 
 
@@ -70,5 +70,5 @@ def _clean(
 
 def _replace(directory: Path, cleaned: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
-    reach("snapshot.copy_removed")
+    failpoint("snapshot.copy_removed")
     cleaned.rename(directory)

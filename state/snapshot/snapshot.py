@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import UNSET
 
 from keyscale.errors import KeyscaleError
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..documents.manifest import FileHandle, ShardHandle, SnapshotHandle
 from ..engine.rocksdb_settings import RocksDbSettings
@@ -131,7 +131,7 @@ def link_snapshot(directory: Path, shards: Sequence[Engine]) -> None:
         engine.begin_flush()
     for number, engine in enumerate(shards):
         engine.checkpoint(directory / str(number))
-        reach("snapshot.shard_linked")
+        failpoint("snapshot.shard_linked")
 
 
 def write_operator_state(directory: Path, operator: OperatorStateBackend) -> None:
@@ -240,7 +240,7 @@ class _Upload:
     def store_file(self, file: _LocalFile, sha256: str) -> tuple[FileHandle, int]:
         """Brings a file into the store; returns its handle and added bytes."""
         path, added_bytes = self._store_immutable(file, sha256) if file.immutable else self._store_exclusive(file)
-        reach("snapshot.file_uploaded")
+        failpoint("snapshot.file_uploaded")
         return FileHandle(file.path.name, path, file.identity.size_bytes, sha256, shared=file.immutable), added_bytes
 
     def _store_immutable(self, file: _LocalFile, sha256: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 
 from ..consolidation.catch_up_log import begin_catch_up_log, find_catch_up_log
 from ..consolidation.expired_estimate import estimate_expired_bytes
@@ -344,7 +344,7 @@ class SubtaskStore:
             copies=self._catch_up_log,
         )
         self._schema = schema
-        reach("batch.changelog_written")
+        failpoint("batch.changelog_written")
         self.engine.write_runs(split.framed)
         self._unflushed_mutations += sum(map(len, split.framed))
         for run, file in split.files:
@@ -427,7 +427,7 @@ class SubtaskStore:
             self.keyed.discard()
             self.engine.flush()
             self.engine.close()
-            reach("close.flushed")
+            failpoint("close.flushed")
             self._directory.mark_clean(
                 CleanMarker(
                     batch_id=self.version.batch_id,

@@ -12,7 +12,7 @@ from multiprocessing.forkserver import _forkserver
 from multiprocessing.resource_tracker import _resource_tracker
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class lost_child:  # noqa: N801 - reads as what it is
         barrier.mkdir()
         name = step.partition("@")[0]
         self._output = directory / "output"
-        variables = {SYNC_POINT: step, SYNC_DIRECTORY: str(barrier)}
+        variables = {FAILPOINT: step, FAILPOINT_DIRECTORY: str(barrier)}
         self._process = CHILDREN.Process(
             target=run_child, args=(module, [*map(str, arguments)], variables, str(self._output))
         )

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.installation import IMPORT_PATH
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.examples.page_views import counts, ids_by_page
 from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
 from tests.support.repository import ROOT
@@ -81,8 +81,8 @@ def killed_at(moment: str, directory: Path) -> None:
     barrier.mkdir()
     environment = {
         **os.environ,
-        SYNC_POINT: moment,
-        SYNC_DIRECTORY: str(barrier),
+        FAILPOINT: moment,
+        FAILPOINT_DIRECTORY: str(barrier),
         "PYTHONPATH": os.pathsep.join((str(IMPORT_PATH), str(ROOT))),
     }
     command = [sys.executable, "-m", "tests.support.rehearsal.page_views_rehearsal", str(directory)]

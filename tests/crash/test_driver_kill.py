@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.messages import Counters
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
 from keyscale.jobs.runtime.executor.worker import WARM_IDLE_VARIABLE
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from keyscale.vocabulary import CheckpointStatus, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
 
@@ -76,7 +76,7 @@ def counters(driver: DriverProcess) -> Counters | None:
 
 def held_at(directory: Path, moment: str) -> dict[str, str]:
     directory.mkdir()
-    return {SYNC_POINT: moment, SYNC_DIRECTORY: str(directory)}
+    return {FAILPOINT: moment, FAILPOINT_DIRECTORY: str(directory)}
 
 
 def finish(job: ChainJob, survivor: DriverProcess, killed: DriverProcess) -> None:

@@ -85,13 +85,13 @@ def restart(job: Rehearsal, history: random.Random, hint: str | None) -> None:
 def die(monkeypatch: pytest.MonkeyPatch, moment: str, act: Callable[[], object]) -> None:
     """Does something that ends at a moment, as a process that is killed there does."""
 
-    def reach(name: str) -> None:
+    def failpoint(name: str) -> None:
         if name == moment:
             raise KilledError(moment)
 
     with monkeypatch.context() as patch:
-        patch.setattr(keyscale.jobs.runtime.driver.batch_loop, "reach", reach)
-        patch.setattr(keyscale.jobs.runtime.driver.checkpoints, "reach", reach)
+        patch.setattr(keyscale.jobs.runtime.driver.batch_loop, "failpoint", failpoint)
+        patch.setattr(keyscale.jobs.runtime.driver.checkpoints, "failpoint", failpoint)
         with pytest.raises(KilledError):
             act()
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
@@ -55,7 +55,7 @@ def test_windows_and_timers_of_idle_input_are_exact_when_their_batch_is_killed_i
 ) -> None:
     sync = tmp_path / "sync"
     sync.mkdir()
-    first = start(tmp_path, drivers, "first", **{SYNC_POINT: f"{moment}@{TIME_BATCH}", SYNC_DIRECTORY: str(sync)})
+    first = start(tmp_path, drivers, "first", **{FAILPOINT: f"{moment}@{TIME_BATCH}", FAILPOINT_DIRECTORY: str(sync)})
     second = start(tmp_path, drivers, "second")
     feed(tmp_path, 1, ("a", 10, 1), ("b", 20, 2), ("a", 30, -5), ("a", 60, 4))
     feed(tmp_path, 2, ("a", 150, 8))

@@ -111,7 +111,7 @@ class MutatedCopy:
             "source_paths": "src",
             "only_mutate": str(source),
             # The words of log lines, errors and threads are for people, and sync points for fault tests.
-            "do_not_mutate_patterns": r"^\s*(logger\.\w+\(|(raise|return) \w+Error\(|reach\()|ThreadPoolExecutor\(",
+            "do_not_mutate_patterns": r"^\s*(logger\.\w+\(|(raise|return) \w+Error\(|failpoint\()|ThreadPoolExecutor\(",
             "pytest_add_cli_args_test_selection": "\n" + "\n".join(tests),
             # The same examples for every mutant.
             "pytest_add_cli_args": "\n--hypothesis-seed=0\n-pno:cacheprovider",

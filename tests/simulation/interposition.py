@@ -19,7 +19,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
 from keyscale import clock as keyscale_clock
-from keyscale import syncpoint
+from keyscale import failpoints
 from keyscale.state.objects import opening
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import Task, World
 
 PREFIXES = ("keyscale.state", "keyscale.jobs", "keyscale.api", "keyscale.db.repositories", "tests.support.rehearsal")
-REAL_REACH, REAL_OPEN_STORE = syncpoint.reach, opening.open_store
+REAL_FAILPOINT, REAL_OPEN_STORE = failpoints.failpoint, opening.open_store
 
 
 class WorldTime:
@@ -321,7 +321,7 @@ def _replacements(world: World, open_store: Callable[..., Any]) -> list[tuple[st
         ("queue", real_queue, names),
         ("uuid", real_uuid, WorldUuid(world)),
         ("random", real_random, WorldRandom(world)),
-        ("reach", REAL_REACH, world.moment),
+        ("failpoint", REAL_FAILPOINT, world.moment),
         ("ThreadPoolExecutor", ThreadPoolExecutor, InlineExecutor),
         ("open_store", REAL_OPEN_STORE, open_store),
     ]
@@ -341,7 +341,7 @@ def _places_now() -> list[tuple[Any, str, object]]:
             "queue": real_queue,
             "uuid": real_uuid,
             "random": real_random,
-            "reach": REAL_REACH,
+            "failpoint": REAL_FAILPOINT,
             "ThreadPoolExecutor": ThreadPoolExecutor,
             "open_store": REAL_OPEN_STORE,
         }

@@ -1,11 +1,11 @@
-"""Chooses the named step at which processes are held, while they run; see `keyscale.syncpoint`."""
+"""Chooses the named step at which processes are held, while they run; see `keyscale.failpoints`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.syncpoint import CHOSEN_LATER, POINT_FILE, SYNC_DIRECTORY, SYNC_POINT
+from keyscale.failpoints import CHOSEN_LATER, FAILPOINT, FAILPOINT_DIRECTORY, POINT_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,7 @@ class NamedMoments:
     @property
     def settings(self) -> dict[str, str]:
         """Variables for the processes."""
-        return {SYNC_POINT: CHOSEN_LATER, SYNC_DIRECTORY: str(self._directory / "now")}
+        return {FAILPOINT: CHOSEN_LATER, FAILPOINT_DIRECTORY: str(self._directory / "now")}
 
     def hold_at(self, point: str) -> Moment:
         """Holds processes at a step, `name` or `name@n`. A process that is held elsewhere stays held."""

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
+from keyscale.failpoints import failpoint
 from keyscale.identifiers import BatchId
 from keyscale.state.doors.commits import BatchCommitted, BatchPlanned, FencedError
-from keyscale.syncpoint import reach
 
 from ...protocol.messages import BatchMetrics, Commit
 from ...spark_internals.checkpoint_directory import (
@@ -301,25 +301,25 @@ class BatchLoop:
             raise BatchOrderError(
                 f"Spark's batch {spark_batch_id} came after its batch {self._committed.spark_batch_id}"
             )
-        reach("batch.received")
+        failpoint("batch.received")
         batch_id = BatchId(self._committed.batch_id + 1)
         received_ms, received_at_ms = _clock_ms(), now_ms()
         self._plan(batch_id, spark_batch_id)
-        reach("batch.planned")
+        failpoint("batch.planned")
         found_ms_ago = received_at_ms - (found_at_ms(self._positions, spark_batch_id) or received_at_ms)
         self._process(frame, BatchStart(self._ended_ms, received_ms - found_ms_ago, received_ms, _clock_ms()))
 
     def _process(self, frame: DataFrame | None, start: BatchStart, *, is_at_end: bool = False) -> None:
         batch_id = BatchId(self._committed.batch_id + 1)
         outcome = self._runner.run(frame, self._committed, is_at_end=is_at_end)
-        reach("batch.ran")
+        failpoint("batch.ran")
         ran_ms = _clock_ms()
         try:
             commit = self._commit(batch_id, outcome, of_spark=frame is not None)
         except FencedError:  # the sinks of the newer attempt have recovered, perhaps before this output was staged
             self._runner.discard(outcome.sinks)
             raise
-        reach("batch.committed")
+        failpoint("batch.committed")
         committed_ms = _clock_ms()
         duration_ms = committed_ms - start.planned_ms
         for move in self._locality.saw(outcome.all_reports):
@@ -356,7 +356,7 @@ class BatchLoop:
         )
         if measured := self._measure():
             self._status.host_measured(measured)
-        reach("batch.published")
+        failpoint("batch.published")
 
     def _plan(self, batch_id: BatchId, spark_batch_id: int) -> None:
         new = {**self._unplanned, **self._directory.read_new()}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from keyscale.clock import now_ms
+from keyscale.failpoints import failpoint
 from keyscale.identifiers import CheckpointId
 from keyscale.state.doors.catalogue import Manifest, SnapshotKind, read_manifest
 from keyscale.state.doors.commits import (
@@ -32,7 +33,6 @@ from keyscale.state.doors.commits import (
 from keyscale.state.doors.keyed import STAMP_MIN_MS, BatchClock
 from keyscale.state.doors.objects import ObjectNotFoundError
 from keyscale.state.doors.paths import location_of
-from keyscale.syncpoint import reach
 from keyscale.vocabulary import CheckpointStatus
 
 from ...operators.failures import shown_message, typed_failure
@@ -209,9 +209,9 @@ class Checkpoints:
         # search.
         clocks = {} if batches_wait else snapshot_clocks(committed.time, self.context.places.specs)
         stored = taking.upload(linked, known_files(bases, job_id, claimed=self.claims), copies, clocks)
-        reach("checkpoint.uploaded")
+        failpoint("checkpoint.uploaded")
         manifest = taking.publish(committed, stored)
-        reach("checkpoint.published")
+        failpoint("checkpoint.published")
         records, self.reported_records = self.input_records() - self.reported_records, self.input_records()
         subsumed = self._retain(taking)
         report = taking.completed(manifest, stored, records)
@@ -283,7 +283,7 @@ class _Taking:
             self.context.places, self.context.shipment.starts(committed), self.checkpoint_id, clocks
         )
         linked = self._run("snapshot", task)
-        reach("checkpoint.linked")
+        failpoint("checkpoint.linked")
         return linked
 
     def upload(
@@ -354,7 +354,7 @@ class _Taking:
             counters=committed.counters,
             rewinds=committed.rewinds or UNSET,
         )
-        reach("checkpoint.publishing")
+        failpoint("checkpoint.publishing")
         write_manifest(context.store, manifest)
         return manifest
 

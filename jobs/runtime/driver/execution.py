@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 from msgspec import UnsetType
 
 from keyscale.clock import now_ms
+from keyscale.failpoints import failpoint
 from keyscale.identifiers import Attempt, CheckpointId, JobId, OperatorUid
 from keyscale.state.doors.commits import OperatorDeclaration, RetentionPolicy
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
 from keyscale.state.doors.subtasks import merge_schemas
 from keyscale.state.doors.values import HashId, KeyGroupRange
-from keyscale.syncpoint import reach
 from keyscale.vocabulary import DriverState, RescalePhase
 
 from ...errors import SinkUnavailableError
@@ -409,13 +409,13 @@ class Execution:
             sinks = [node.uid for node in self._topology.sinks]
             opened = open_attempt(context.store, context.assignment, self._operators, self._declared_sources, sinks)
             self._clock = ProcessingClock(beginning_ms(now_ms(), opened.opened_at_ms))
-            reach("run.fenced")
+            failpoint("run.fenced")
         else:
             if after._anchor is not None:
                 after._anchor.release()
             before = after._opened
             opened = self._retries.run(lambda: reopen_attempt(context.store, context.assignment, before))
-            reach("run.reopened")
+            failpoint("run.reopened")
         self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
         self._announce()
         return self._opened
@@ -494,7 +494,7 @@ class Execution:
             self._restore_stores(anchor, shipment, committed)
         self._context.status.restored(now_ms(), committed.counters)
         logger.info("all state is restored")
-        reach("run.restored")
+        failpoint("run.restored")
 
     def _restore_stores(
         self, anchor: Anchor, shipment: Shipment, committed: CommittedState, *, is_ahead: bool = False

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.syncpoint import reach
+from keyscale.failpoints import failpoint
 from keyscale.vocabulary import RescalePhase
 
 from ...protocol.messages import LiveRescale as Progress
@@ -105,7 +105,7 @@ class LiveRescale:
         for _ in range(_ROUNDS_MAX):
             committed = self._loop.committed
             following.prepare(committed)
-            reach("rescale.prepared")
+            failpoint("rescale.prepared")
             self._check()
             if self._loop.committed.batch_id - committed.batch_id <= _BATCHES_BEHIND_MAX:
                 break
@@ -115,7 +115,7 @@ class LiveRescale:
         with self._loop.paused(max(self._deadline, time.monotonic() + 1)) as committed:
             held_since = time.monotonic()
             self._context.status.rescale_reaches(RescalePhase.SWITCH)
-            reach("rescale.held")
+            failpoint("rescale.held")
             self._check()
             try:
                 following.take_over(committed, self._checkpoints.base, held_since)
@@ -125,7 +125,7 @@ class LiveRescale:
                     self._context.outcome_box.give(RunOutcome.by(failure))
                 raise
             self._context.status.rescale_reaches(RescalePhase.SWITCH, switched_at_ms=now_ms())
-            reach("rescale.opened")
+            failpoint("rescale.opened")
             self._loop.refuse()
             self._running.successor = following
             self._context.outcome_box.give(HANDED_OVER)

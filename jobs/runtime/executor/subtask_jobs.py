@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
+from keyscale.failpoints import failpoint
 from keyscale.state.doors.keyed import BatchClock
 from keyscale.state.doors.paths import Layout
 from keyscale.state.doors.subtasks import LocalSnapshotLostError, check_cover, start_consolidator, upload_snapshot
-from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
@@ -234,7 +234,7 @@ class UploadSnapshots:
                     sizes=part.sizes,
                 )
             )
-        reach("checkpoint.subtask_uploaded")
+        failpoint("checkpoint.subtask_uploaded")
         return pickle.dumps(stored)
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 
 from keyscale.errors import KeyscaleError
+from keyscale.failpoints import failpoint
 from keyscale.identifiers import SubtaskIndex
 from keyscale.state.doors.keyed import BatchClock
-from keyscale.syncpoint import reach
 
 from ...errors import IncompleteReportsError
 from ...functions.function_metrics import FunctionMetrics
@@ -154,7 +154,7 @@ class OperatorTask:
             else:
                 with watch.during(Activity.OUTPUT):
                     part = self.output.write(index, watch.pulled(outputs, Activity.PROCESS))
-                reach("task.part_written")
+                failpoint("task.part_written")
             watch.begin(Activity.FINISH)
             digest = store.operator.broadcast_digest() if self.broadcast else None
             changelog = store.finish_batch(self.batch_id, uuid.uuid4().hex)
@@ -293,7 +293,7 @@ def _placed(batches: Iterator[pa.RecordBatch], index: SubtaskIndex) -> Iterator[
         if found != index:
             raise IncompleteReportsError(f"partition {index} got rows of subtask {found}")
         yield batch
-        reach("task-mid-batch")
+        failpoint("task-mid-batch")
 
 
 def _in_parts(batches: Iterator[pa.RecordBatch], store: SubtaskStore) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale import syncpoint
+from keyscale import failpoints
 from keyscale.api.access.principal import Principal
 from keyscale.api.job_spec import changed, spec_of
 from keyscale.api.lifecycle import pursuit, requests
@@ -74,7 +74,7 @@ class Rehearsal:
         self._place = HERE
         self.old = 0
         self.world = World(context, self.job_id, job["status"]["store_url"], self._reach)
-        monkeypatch.setattr(syncpoint, "reach", self._reach)
+        monkeypatch.setattr(failpoints, "failpoint", self._reach)
         monkeypatch.setattr(pursuit, "Stopwatch", lambda: Stopwatch(lambda: self._seconds))
         for module in ("apply", "fact_reader"):  # pauses between starts pass as quickly
             monkeypatch.setattr(f"keyscale.api.lifecycle.{module}.now_ms", lambda: int(self._seconds * 1000))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.messages import Assignment, Command, ReservedAttempt
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from keyscale.vocabulary import CheckpointStatus, CommandKind
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
@@ -109,7 +109,7 @@ def test_a_job_that_is_killed_and_rescaled_counts_every_view_once(
     held = tmp_path / "held"
     held.mkdir()
     # The third batch is committed, and no sink has published it: the next driver has to.
-    first = start("first", **{SYNC_POINT: "batch.committed@3", SYNC_DIRECTORY: str(held)})
+    first = start("first", **{FAILPOINT: "batch.committed@3", FAILPOINT_DIRECTORY: str(held)})
     second = start("second")
     first.assign(assignment(1, 2, None))
     first.wait_for(lambda: any(held.iterdir()), "the third commit")

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from keyscale import FileSink, ForeachBatchSink, KeyedProcessFunction, PostgresSink, SinkUnavailableError
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.messages import Commit
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.batch.batch_metrics import operator_metrics, sink_metrics
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.sinks.postgres_moves import OpenMoves
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driven_job import write_files
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
@@ -134,7 +134,7 @@ def test_a_driver_reports_the_dead_letters_of_the_batches_that_it_has_committed(
         return [{"id": 10 * len(amounts) + at, "amount": amount} for at, amount in enumerate(amounts)]
 
     write_files(tmp_path / "in", [orders(1, None, -1, None)])
-    first = started(1, **{SYNC_POINT: "batch.ran@2", SYNC_DIRECTORY: str(sync)})
+    first = started(1, **{FAILPOINT: "batch.ran@2", FAILPOINT_DIRECTORY: str(sync)})
     first.wait_for(lambda: reports(first, {"checked": 2, "table": 1}), "the first batch")
     write_files(tmp_path / "in", [orders(None, 2, -1, -1, None, None)])
     first.wait_for(lambda: any(sync.iterdir()), "the second batch before its commit")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
@@ -53,7 +53,7 @@ def test_broadcast_and_operator_state_are_exact_through_a_kill_and_a_rescale(
 
     feed(tmp_path, "rules", 0, [{"name": "limit", "value": 5}, {"name": "limit", "value": 10}])
     early = [nonce for number in range(2) for nonce in events(tmp_path, number)]
-    held = {SYNC_POINT: "batch.ran@2", SYNC_DIRECTORY: str(tmp_path)}
+    held = {FAILPOINT: "batch.ran@2", FAILPOINT_DIRECTORY: str(tmp_path)}
     drivers.append(start(tmp_path, 1, 2, held))
     drivers[-1].wait_for(lambda: list(tmp_path.glob("batch.ran.*")), "a second batch that is not committed")
     drivers[-1].kill()

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE, SparkUse
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.layout import split_location
 from keyscale.state.objects.opening import open_store
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from keyscale.vocabulary import CheckpointStatus, CommandKind, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, command_line, sink_rows
 from tests.support.repository import ROOT
@@ -49,7 +49,7 @@ def test_batches_continue_while_a_checkpoint_is_uploaded(
     sync = tmp_path / "sync"
     sync.mkdir()
     # As many cores as subtasks: batches need every slot.
-    held = {SYNC_POINT: "snapshot.file_uploaded", SYNC_DIRECTORY: str(sync)}
+    held = {FAILPOINT: "snapshot.file_uploaded", FAILPOINT_DIRECTORY: str(sync)}
     driver = DriverProcess.start(job.home / "first", cores=job.parallelism, environment=held)
     drivers.append(driver)
     driver.assign(job.assignment(1))
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_could_not_begin_during_a_long_batch_is_no_failed_one(
     job.checkpoints = CheckpointSettings(interval_ms=2000, timeout_ms=5000, tolerable_failed_checkpoints=0)
     sync = tmp_path / "sync"
     sync.mkdir()
-    held = {SYNC_POINT: "batch.ran", SYNC_DIRECTORY: str(sync)}
+    held = {FAILPOINT: "batch.ran", FAILPOINT_DIRECTORY: str(sync)}
     driver = DriverProcess.start(job.home / "first", environment=held)
     drivers.append(driver)
     driver.assign(job.assignment(1))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
@@ -80,7 +80,7 @@ def test_sources_are_read_exactly_once_through_a_kill_a_rescale_and_a_further_so
     for number in range(6):
         fed.feed("left", number, range(number * 20, number * 20 + 20))
     fed.feed("right", 0, range(50, 90))
-    held = {SYNC_POINT: "batch.committed@2", SYNC_DIRECTORY: str(tmp_path)}
+    held = {FAILPOINT: "batch.committed@2", FAILPOINT_DIRECTORY: str(tmp_path)}
     drivers.append(fed.start(1, 2, "left,right", held))
     drivers[-1].wait_for(lambda: list(tmp_path.glob("batch.committed.*")), "a batch in the middle of the work")
     drivers[-1].kill()

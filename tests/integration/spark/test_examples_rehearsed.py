@@ -72,7 +72,7 @@ def test_an_example_killed_and_rescaled_gives_what_a_batch_computation_gives(
     job.start(parallelism)  # killed between two batches
     for moment in CRASHES:
         with monkeypatch.context() as patch:
-            patch.setattr(keyscale.jobs.runtime.driver.batch_loop, "reach", killed_at(moment))
+            patch.setattr(keyscale.jobs.runtime.driver.batch_loop, "failpoint", killed_at(moment))
             with pytest.raises(KilledError):
                 job.run_batches(1)
         job.start(parallelism, local=f"host-{moment}")  # with all local files lost
@@ -93,10 +93,10 @@ def differences(case: ExampleCase, job: Rehearsal) -> dict[str, Any]:
 
 
 def killed_at(moment: str) -> Any:
-    """A `reach` that does not return from a moment."""
+    """A `failpoint` that does not return from a moment."""
 
-    def reach(name: str) -> None:
+    def failpoint(name: str) -> None:
         if name == moment:
             raise KilledError(moment)
 
-    return reach
+    return failpoint

@@ -8,9 +8,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from keyscale.vocabulary import CheckpointStatus, CommandKind
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.drivers.driver_process import DriverProcess
@@ -64,10 +64,10 @@ class DrivenJob:
         return driver
 
     def held_at(self, moment: str) -> dict[str, str]:
-        """Variables of a driver that is to stand still at a named moment; see `keyscale.syncpoint`."""
+        """Variables of a driver that is to stand still at a named moment; see `keyscale.failpoints`."""
         directory = self.home / "sync"
         directory.mkdir()
-        return {SYNC_POINT: moment, SYNC_DIRECTORY: str(directory)}
+        return {FAILPOINT: moment, FAILPOINT_DIRECTORY: str(directory)}
 
     def is_held(self) -> bool:
         return any((self.home / "sync").iterdir())

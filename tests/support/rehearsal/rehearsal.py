@@ -287,16 +287,16 @@ class Rehearsal:
             next_attempt=ReservedAttempt(token="token", assignment=assignment),  # noqa: S106 - a rehearsal has no server
         )
         context.status.has_slots(MAX_PARALLELISM)
-        reach = live_rescale.reach
+        failpoint = live_rescale.failpoint
 
         def run_meanwhile(moment: str) -> None:
             if moment == "rescale.prepared":
                 self.run_batches(min(meanwhile, len(self.batches) - self._query.next_batch))
             if moment == "rescale.held":
                 before_switch()
-            reach(moment)
+            failpoint(moment)
 
-        with self._without_spark(), patch.object(live_rescale, "reach", run_meanwhile):
+        with self._without_spark(), patch.object(live_rescale, "failpoint", run_meanwhile):
             LiveRescale(self._execution, self._loop, self._checkpoints, command).run()
             assert context.outcome_box.reopen() is None
             assert self._execution.successor is not None

@@ -52,10 +52,21 @@ def test_a_failure_is_shown_once_with_its_traceback_in_lines(capsys: pytest.Capt
 
 
 def test_nested_values_have_their_units_too(capsys: pytest.CaptureFixture[str]) -> None:
-    revision = {"checkpoints": {"interval_ms": 30_000, "retained_count": 3}, "sizes_bytes": [1536], "wants_ms": True, "times_ms": [1_363_000_000_123]}
+    revision = {
+        "checkpoints": {"interval_ms": 30_000, "retained_count": 3},
+        "sizes_bytes": [1536],
+        "wants_ms": True,
+        "times_ms": [1_363_000_000_123],
+    }
     Output(as_json=False).fields({"revision": revision})
     shown = capsys.readouterr().out
-    for part in ('"interval_ms": "30 s"', '"retained_count": 3', '"1.5 KiB"', '"wants_ms": true', '"2013-03-11 11:06:40.123"'):
+    for part in (
+        '"interval_ms": "30 s"',
+        '"retained_count": 3',
+        '"1.5 KiB"',
+        '"wants_ms": true',
+        '"2013-03-11 11:06:40.123"',
+    ):
         assert part in shown
     Output(as_json=True).fields({"revision": revision})
     assert json.loads(capsys.readouterr().out) == {"revision": revision}

@@ -138,16 +138,16 @@ def test_a_share_that_is_written_is_not_written_again_by_the_next_driver(
     driver.committed = 0
     written = []
 
-    def reach(moment: str) -> None:
+    def failpoint(moment: str) -> None:
         written.append(moment)
         if moment == "kafka.share_written":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(kafka_output, "reach", reach)
+    monkeypatch.setattr(kafka_output, "failpoint", failpoint)
     with pytest.raises(KeyboardInterrupt):
         of.publish(driver.tokens[0])
     assert written == ["kafka.share_written"]
-    monkeypatch.setattr(kafka_output, "reach", lambda _: None)
+    monkeypatch.setattr(kafka_output, "failpoint", lambda _: None)
     driver.start()
     assert ids(brokers) == expected_ids(0)
 

@@ -162,8 +162,8 @@ def test_the_consolidator_ends_with_the_process_that_it_watches(
     assert directory is not None
     barrier = tmp_path / "barrier"
     barrier.mkdir()
-    monkeypatch.setenv("KEYSCALE_SYNC_POINT", "consolidate.linked")
-    monkeypatch.setenv("KEYSCALE_SYNC_DIRECTORY", str(barrier))
+    monkeypatch.setenv("KEYSCALE_FAILPOINT", "consolidate.linked")
+    monkeypatch.setenv("KEYSCALE_FAILPOINT_DIRECTORY", str(barrier))
     watched = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     start_consolidator(directory, watched.pid)
     wait_until(lambda: list(barrier.iterdir()), what="the consolidator to be at work")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.identifiers import BatchId
 from keyscale.state.__main__ import main
 from keyscale.state.documents.log_entries import BatchPlanned
@@ -26,7 +27,6 @@ from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import choose_base, missing_files
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT
 from tests.support.repository import ROOT
 from tests.support.state.state_job import UID, StateJob, add, group_of
 from tests.support.waiting import wait_until
@@ -231,7 +231,7 @@ def test_a_killed_migration_has_changed_nothing_and_can_be_repeated(
             location(job, savepoint),
         ],
         cwd=ROOT,
-        env={**os.environ, SYNC_POINT: step, SYNC_DIRECTORY: str(barrier)},
+        env={**os.environ, FAILPOINT: step, FAILPOINT_DIRECTORY: str(barrier)},
     )
     wait_until((barrier / f"{step}.{process.pid}").exists, what=f"the migration to reach {step}")
     process.send_signal(signal.SIGKILL)

@@ -148,7 +148,7 @@ def test_a_cleaning_that_died_is_repeated(job: StateJob, monkeypatch: pytest.Mon
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cleaned_copy, "reach", die)
+        patch.setattr(cleaned_copy, "failpoint", die)
         with pytest.raises(KeyboardInterrupt):
             upload_snapshot(local, job.store, job.layout, {}, "s", clock=job.clock)
     uploaded = upload_snapshot(local, job.store, job.layout, {}, "s", clock=job.clock)

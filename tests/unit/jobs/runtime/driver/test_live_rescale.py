@@ -118,11 +118,11 @@ def finish(job: Rehearsal) -> None:
 
 
 def kill_at(patch: pytest.MonkeyPatch, module: Any, moment: str) -> None:
-    def reach(name: str) -> None:
+    def failpoint(name: str) -> None:
         if name == moment:
             raise Killed(moment)
 
-    patch.setattr(module, "reach", reach)
+    patch.setattr(module, "failpoint", failpoint)
 
 
 @pytest.mark.parametrize("seed", short_form(list(range(12)), [0]))
@@ -278,7 +278,7 @@ def test_a_rescale_that_is_withdrawn_or_late_is_given_up_until_the_last_moment(
     context.status.has_slots(8)
     rescale = LiveRescale(job._execution, job._loop, job._checkpoints, command_to(context, 2))
 
-    def reach(moment: str) -> None:
+    def failpoint(moment: str) -> None:
         if moment == "rescale.held":
             if cause == "withdrawn":
                 context.withdrawn.add("c")
@@ -287,7 +287,7 @@ def test_a_rescale_that_is_withdrawn_or_late_is_given_up_until_the_last_moment(
 
     expected = RescaleWithdrawnError if cause == "withdrawn" else RescaleTimeoutError
     with job._without_spark(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live_rescale, "reach", reach)
+        patch.setattr(live_rescale, "failpoint", failpoint)
         with pytest.raises(expected):
             rescale.run()
     assert context.outcome_box.outcome is None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.syncpoint import SYNC_DIRECTORY, SYNC_POINT, reach
+from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY, failpoint
 from tests.support.named_moments import NamedMoments
 from tests.support.waiting import wait_until
 
@@ -24,13 +24,13 @@ def moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NamedMoments:
 
 
 def reaching(*names: str) -> threading.Thread:
-    thread = threading.Thread(target=lambda: [reach(name) for name in names], daemon=True)
+    thread = threading.Thread(target=lambda: [failpoint(name) for name in names], daemon=True)
     thread.start()
     return thread
 
 
 def test_a_step_is_chosen_while_a_process_runs(moments: NamedMoments) -> None:
-    reach("a")
+    failpoint("a")
     first = moments.hold_at("a")
     thread = reaching("b", "a", "b")
     wait_until(first.held, what="the step")
@@ -47,10 +47,10 @@ def test_a_step_is_chosen_while_a_process_runs(moments: NamedMoments) -> None:
 
 def test_the_nth_time_is_counted_from_the_choice(moments: NamedMoments) -> None:
     moments.hold_at("a@3")
-    reach("a")
-    reach("a")
+    failpoint("a")
+    failpoint("a")
     chosen = moments.hold_at("a@2")
-    reach("a")
+    failpoint("a")
     assert not chosen.held()
     thread = reaching("a")
     wait_until(chosen.held, what="the second time")
@@ -61,11 +61,11 @@ def test_the_nth_time_is_counted_from_the_choice(moments: NamedMoments) -> None:
 def test_a_step_that_is_named_by_a_variable_holds_and_others_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SYNC_POINT, "a")
-    monkeypatch.setenv(SYNC_DIRECTORY, str(tmp_path))
+    monkeypatch.setenv(FAILPOINT, "a")
+    monkeypatch.setenv(FAILPOINT_DIRECTORY, str(tmp_path))
     thread = reaching("b", "a")
     wait_until(lambda: list(tmp_path.glob("a.*")), what="the step")
     (tmp_path / "a.go").touch()
     thread.join(30)
     assert not thread.is_alive()
-    reach("a")
+    failpoint("a")
