@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from keyscale.jobs.protocol.chosen import Chosen
+from keyscale.jobs.protocol.strict_model import StrictModel
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 OPERATION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
@@ -30,7 +30,7 @@ _LabelPart = Annotated[str, Field(pattern=LABEL_PATTERN)]
 Labels = Annotated[dict[_LabelPart, _LabelPart], Field(max_length=LABELS_MAX, examples=[{"team": "billing"}])]
 
 
-class Request(Chosen):
+class Request(StrictModel):
     """Base of requests."""
 
 

@@ -10,7 +10,7 @@ from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
 from . import checkpoints, comparisons, snapshot_deletions, snapshot_sql, verifications
 from .schemas.checkpoint import CheckpointConfigAnswer, CheckpointDetailAnswer, CheckpointsAnswer
-from .schemas.snapshot_care import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
+from .schemas.snapshot_maintenance import ComparisonAnswer, DeletionAnswer, VerificationAnswer, VerifyRequest
 from .schemas.snapshot_sql import SqlAnswer, SqlRequest
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)

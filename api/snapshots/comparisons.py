@@ -17,7 +17,7 @@ from ..errors import CheckpointNotFoundError, PlanTimeoutError
 from ..jobs.jobs import require_job
 from ..store_check import open_to_read, read_within
 from .checkpoints import answer_of, operator_size
-from .schemas.snapshot_care import ComparisonAnswer, OperatorComparison
+from .schemas.snapshot_maintenance import ComparisonAnswer, OperatorComparison
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

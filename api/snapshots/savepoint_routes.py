@@ -7,7 +7,7 @@ from ..control_plane.dependencies import Control, DryRun, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
 from . import savepoints, snapshot_deletions
 from .schemas.savepoint import SavepointAnswer, SavepointList
-from .schemas.snapshot_care import DeletionAnswer
+from .schemas.snapshot_maintenance import DeletionAnswer
 
 router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], route_class=GuardedRoute)
 

@@ -20,7 +20,7 @@ from ..jobs.jobs import require_job, require_job_id
 from ..jobs.restore_sources import named_to
 from ..lifecycle.snapshot_uses import uses_of
 from ..store_check import open_to_read, read_within
-from .schemas.snapshot_care import DeletionAnswer
+from .schemas.snapshot_maintenance import DeletionAnswer
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -11,7 +11,7 @@ from keyscale.vocabulary import CheckpointStatus, CommandStatus
 from ..database_clock import shared_now_ms
 from ..errors import CheckpointNotFoundError, VerificationNotFoundError
 from ..jobs.jobs import require_job, require_job_id
-from .schemas.snapshot_care import VerificationAnswer
+from .schemas.snapshot_maintenance import VerificationAnswer
 
 if TYPE_CHECKING:
     from ..access.principal import Principal

@@ -20,7 +20,7 @@ REQUIRED_SETTINGS = MappingProxyType(
             "org.apache.spark.sql.catalyst.optimizer.PruneFilters,"
             "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation"
         ),
-        # Undocumented. On, the locality of map outputs outranks the cached anchor, and state wanders between executors.
+        # Undocumented. On, the locality of map outputs outranks the placement dataset, and state wanders.
         "spark.shuffle.reduceLocality.enabled": "false",
         # A second, concurrent try of a task would open the same state twice.
         "spark.speculation": "false",

@@ -23,7 +23,7 @@ from pydantic import (
 from keyscale.state.doors.bounds import default_max_parallelism
 from keyscale.vocabulary import Approval, RescaleMode
 
-from .chosen import Chosen
+from .strict_model import StrictModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,7 +67,7 @@ class OfProgram:
     """Marks a setting that the program's declaration depends on."""
 
 
-class Settings(Chosen):
+class Settings(StrictModel):
     """The base of the models of settings.
 
     Values have exactly the declared type: `"2"` is no number.

@@ -8,7 +8,7 @@ Without an answer from its system, a sink raises SinkUnavailableError. `publish`
 and a batch in preparation is discarded and runs again, until the job's `store_outage_max_ms` has passed.
 
 A sink may also let subtasks write to it directly (`DirectSink`), so that rows do not pass through Spark. A sink that
-diverts invalid rows reports their number (`RefusingSink`), and the job's metrics count them. A sink that can be tried
+diverts invalid rows reports their number (`DeadLetterSink`), and the job's metrics count them. A sink that can be tried
 without rows (`CheckedSink`) is tried before each attempt, and before a change stops the job.
 """
 
@@ -198,7 +198,7 @@ class DirectSink(Sink, Protocol):
 
 
 @runtime_checkable
-class RefusingSink(Sink, Protocol):
+class DeadLetterSink(Sink, Protocol):
     """A sink that may divert rows to dead letters.
 
     Its system would refuse such rows.

@@ -38,7 +38,7 @@ PARTITIONS_MIN = 2
 
 
 @dataclass(frozen=True)
-class Anchor:
+class PlacementDataset:
     """A cached frame with subtask i's row in partition i.
 
     Its rows are cached by the first job that reads them, on the executors that Spark chooses then.
@@ -57,7 +57,7 @@ class Anchor:
     parallelism: int
 
     @classmethod
-    def create(cls, spark: SparkSession, parallelism: int) -> Anchor:
+    def create(cls, spark: SparkSession, parallelism: int) -> PlacementDataset:
         """Declares the rows.
 
         It runs no job, which would take a new driver a second or two.

@@ -33,10 +33,10 @@ from keyscale.jobs.sinks.files import FileSink as FileSink
 from keyscale.jobs.sinks.foreach_batch import ForeachBatchSink as ForeachBatchSink
 from keyscale.jobs.sinks.kafka import KafkaSink as KafkaSink
 from keyscale.jobs.sinks.postgres import PostgresSink as PostgresSink
+from keyscale.jobs.sinks.sink import DeadLetterSink as DeadLetterSink
 from keyscale.jobs.sinks.sink import DirectOutput as DirectOutput
 from keyscale.jobs.sinks.sink import DirectSink as DirectSink
 from keyscale.jobs.sinks.sink import DirectStaging as DirectStaging
-from keyscale.jobs.sinks.sink import RefusingSink as RefusingSink
 from keyscale.jobs.sinks.sink import Sink as Sink
 from keyscale.jobs.sinks.sink import SinkContext as SinkContext
 from keyscale.jobs.sources.kafka import KafkaSource as KafkaSource

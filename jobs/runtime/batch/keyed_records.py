@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...graph.nodes import OperatorNode
     from ...graph.topology import Topology
-    from ...spark_internals.affinity import Anchor
+    from ...spark_internals.affinity import PlacementDataset
     from .frames import Branches, OperatorInputs
 
 
@@ -29,7 +29,7 @@ class KeyedRecords:
 
     Args:
         topology: The job.
-        anchor: The subtasks' rows.
+        placement: The subtasks' rows.
         max_parallelism: Number of key groups.
         hash_id: The hash that maps keys to key groups.
 
@@ -37,9 +37,11 @@ class KeyedRecords:
         keyed_by_query: The operator with records that `of_query` moves, if any.
     """
 
-    def __init__(self, topology: Topology, anchor: Anchor, *, max_parallelism: int, hash_id: HashId) -> None:
+    def __init__(
+        self, topology: Topology, placement: PlacementDataset, *, max_parallelism: int, hash_id: HashId
+    ) -> None:
         self._topology = topology
-        self._anchor = anchor
+        self._placement = placement
         self.keyed_by_query = topology.reader_of_all()
         self._none: dict[OperatorUid, DataFrame] = {}
         self._routings: dict[OperatorUid, tuple[Routing, ...]] = {}
@@ -47,7 +49,7 @@ class KeyedRecords:
             keys = [node.key_columns, *([] if node.second is None else [node.second.key_columns])]
             self._routings[node.uid] = tuple(
                 Routing.of(
-                    key_columns, max_parallelism=max_parallelism, parallelism=anchor.parallelism, hash_id=hash_id
+                    key_columns, max_parallelism=max_parallelism, parallelism=placement.parallelism, hash_id=hash_id
                 )
                 for key_columns in keys
             )
@@ -61,14 +63,14 @@ class KeyedRecords:
         of the batch.
         """
         node = self.keyed_by_query
-        return stream if node is None else self._anchor.route(self._routings[node.uid][0].mark(stream))
+        return stream if node is None else self._placement.route(self._routings[node.uid][0].mark(stream))
 
     def moved(self, node: OperatorNode, inputs: OperatorInputs) -> DataFrame:
         """Returns an operator's records in a batch."""
         routed = self._routed(node, inputs.first, 0)
         if inputs.second is not None:
             routed = _both(routed, self._routed(node, inputs.second, 1))
-        return self._anchor.route(routed)
+        return self._placement.route(routed)
 
     def none(self, node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
         """Returns the empty result of `moved`, without a shuffle.
@@ -76,7 +78,7 @@ class KeyedRecords:
         It is for an operator without input, and built only once.
         """
         if node.uid not in self._none:
-            self._none[node.uid] = self._anchor.empty(self.moved(node, inputs()).schema)
+            self._none[node.uid] = self._placement.empty(self.moved(node, inputs()).schema)
         return self._none[node.uid]
 
     def _routed(self, node: OperatorNode, branches: Branches, port: int) -> DataFrame:

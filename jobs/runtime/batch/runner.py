@@ -36,9 +36,9 @@ from ...operators.column_values import rehearse_conversion
 from ...operators.failures import origin_of, shown_message, typed_failure, with_origin
 from ...operators.operator_contract import SPLIT_COLUMN
 from ...protocol.messages import SinkOutage
-from ...sinks.sink import RefusingSink, SinkContext, Takeover
+from ...sinks.sink import DeadLetterSink, SinkContext, Takeover
 from ...spark_internals.arrow_schemas import spark_schema_of
-from ...spark_internals.parcels import Parcel
+from ...spark_internals.broadcast_payloads import BroadcastPayload
 from ..executor.side_outputs import wire_schema
 from ..executor.subtask_jobs import run_per_subtask
 from ..executor.task import OperatorTask, TasksWithoutRecords, subtask_info
@@ -52,7 +52,7 @@ from .frames import BatchFrames, OperatorInputs, tags_of
 from .job_sources import JobSources
 from .keyed_records import KeyedRecords
 from .processing_clock import ProcessingClock
-from .shipment import Shipment
+from .shipped_logic import ShippedLogic
 from .watermarks import Activity, batch_times, due_subtasks
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from ...graph.nodes import NodeId, OperatorNode, SinkNode
     from ...graph.topology import Topology
     from ...sinks.sink import DirectOutput
-    from ...spark_internals.affinity import Anchor
+    from ...spark_internals.affinity import PlacementDataset
     from ..executor.subtask_starts import ShippedStarts
     from ..executor.task import BatchTime
     from ..executor.task_reports import TaskReport
@@ -128,7 +128,7 @@ class _BatchPlan:
     """The plan of a batch, made before it runs.
 
     It holds the batch's identity, and the subtasks' versions, times and due timers. `outputs` says where subtasks write
-    their rows directly, by operator. `parcels` are the parcels of this batch alone, `stagings` the times of its sinks.
+    their rows directly, by operator. `payloads` belong to this batch alone, `stagings` are the times of its sinks.
     """
 
     run: str
@@ -137,7 +137,7 @@ class _BatchPlan:
     times: dict[OperatorUid, BatchTime]
     due: dict[OperatorUid, tuple[bool, ...]]
     outputs: dict[OperatorUid, DirectOutput] = field(default_factory=dict)
-    parcels: list[Parcel] = field(default_factory=list)
+    payloads: list[BroadcastPayload] = field(default_factory=list)
     stagings: list[Staging] = field(default_factory=list)
 
 
@@ -149,11 +149,11 @@ class BatchRunner:
         spark: SparkSession,
         topology: Topology,
         info: RunInfo,
-        anchor: Anchor,
+        placement: PlacementDataset,
         specs: Mapping[OperatorUid, Sequence[SubtaskSpec]] | None = None,
         *,
         sources: JobSources | None = None,
-        shipment: Shipment | None = None,
+        shipped: ShippedLogic | None = None,
         sink_retries: Retries = _NO_RETRIES,
         on_outage: Callable[[SinkOutage | None], None] = _to_nobody,
         clock: ProcessingClock | None = None,
@@ -164,17 +164,17 @@ class BatchRunner:
             spark: The session.
             topology: The job.
             info: The attempt's info.
-            anchor: The subtasks' rows.
+            placement: The subtasks' rows.
             specs: The subtasks of each operator, by index; by default subtasks without state.
             sources: The job's sources, in the order of their places in Spark's query; by default the source of the
                 topology.
-            shipment: The parts of the run that are shipped once; by default a new shipment.
+            shipped: The parts of the run that are shipped once; by default new ones.
             sink_retries: How long to wait for a sink with an unavailable system.
             on_outage: Called with the sink that batches wait for, and with None when the waiting has ended.
             clock: Tells the processing time; by default a clock that begins now.
         """
         self._spark = spark
-        self._anchor = anchor
+        self._placement = placement
         self._topology = topology
         self._info = info
         self._collector = ReportCollector(spark.sparkContext)
@@ -188,8 +188,8 @@ class BatchRunner:
         self._clock = clock or ProcessingClock(now_ms())
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, info) for node in topology.operators}
-        self._shipment = shipment or Shipment(spark.sparkContext, topology)
-        self._records = KeyedRecords(topology, anchor, max_parallelism=info.max_parallelism, hash_id=info.hash_id)
+        self._shipped = shipped or ShippedLogic(spark.sparkContext, topology)
+        self._records = KeyedRecords(topology, placement, max_parallelism=info.max_parallelism, hash_id=info.hash_id)
         self._no_records: dict[NodeId, DataFrame] = {}
         self._wires = {
             node.uid: spark_schema_of(wire_schema(node.schema, node.side_outputs)) for node in topology.operators
@@ -257,8 +257,8 @@ class BatchRunner:
             raise typed from failure
         finally:
             self._spark.sparkContext.setJobDescription("")
-            for parcel in plan.parcels:
-                parcel.release()
+            for payload in plan.payloads:
+                payload.release()
         outcome = BatchOutcome(
             changelogs={uid: tuple(report.changelog for report in found) for uid, found in reports.items()},
             sinks=tokens,
@@ -290,7 +290,7 @@ class BatchRunner:
 
         Nothing changes. The first such batch of a JVM takes a second longer than later batches.
         """
-        run_per_subtask(self._spark, self._anchor, "rehearsal", rehearse_conversion)
+        run_per_subtask(self._spark, self._placement, "rehearsal", rehearse_conversion)
         if self._time_carries_no_rows:
             return
         with self._frames(None, self._rehearse_on) as frames:
@@ -306,7 +306,7 @@ class BatchRunner:
         if len(self._topology.sources) > 1:
             self.rehearse()
             return
-        run_per_subtask(self._spark, self._anchor, "rehearsal", rehearse_conversion)
+        run_per_subtask(self._spark, self._placement, "rehearsal", rehearse_conversion)
         (empty,) = self._without_records().values()
         with self._frames(self._records.of_query(empty), self._rehearse_on) as frames:
             for node in self._topology.sinks:
@@ -398,7 +398,7 @@ class BatchRunner:
             plan.outputs[edge.operator.uid], tokens[edge.sink.uid] = output, output.token
         if frame is None and self._time_carries_no_rows:
             tasks = TasksWithoutRecords(tuple(self._task(plan, edge.operator, b"") for edge in self._direct))
-            run_per_subtask(self._spark, self._anchor, f"batch {plan.batch_id}", tasks)
+            run_per_subtask(self._spark, self._placement, f"batch {plan.batch_id}", tasks)
             return
         with self._frames(frame, partial(self._run_on, plan)) as frames:
             for node in self._topology.sinks:
@@ -411,7 +411,7 @@ class BatchRunner:
 
     def _plan(self, run: str, committed: CommittedState, *, is_at_end: bool) -> _BatchPlan:
         times = batch_times(self._topology, committed.time, self._clock.now_ms(), self._activity, is_at_end=is_at_end)
-        starts = self._shipment.starts(committed)
+        starts = self._shipped.starts(committed)
         due = {
             uid: tuple(is_due or starts[uid].must_all_run for is_due in found)
             for uid, found in (
@@ -510,14 +510,14 @@ class BatchRunner:
         }
         broadcast = None
         if rows:
-            broadcast = Parcel.of(self._spark.sparkContext, rows)
-            plan.parcels.append(broadcast)
+            broadcast = BroadcastPayload.of(self._spark.sparkContext, rows)
+            plan.payloads.append(broadcast)
         return OperatorTask(
             run=plan.run,
             batch_id=plan.batch_id,
             spec=spec,
             starts=plan.starts[node.uid],
-            logic=self._shipment.logic[node.uid],
+            logic=self._shipped.logic[node.uid],
             info=subtask_info(node, spec, tags_of(arrivals), splits),
             store_url=self._info.store_url,
             local_root=str(self._info.local_root),
@@ -533,7 +533,7 @@ class BatchRunner:
         return {
             node.uid: node.sink.dead_letters_of(tokens[node.uid])
             for node in self._topology.sinks
-            if node.uid in tokens and isinstance(node.sink, RefusingSink)
+            if node.uid in tokens and isinstance(node.sink, DeadLetterSink)
         }
 
     def _sink_context(self, node: SinkNode, batch_id: BatchId, unique: str) -> SinkContext:

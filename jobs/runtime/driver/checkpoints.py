@@ -37,7 +37,7 @@ from keyscale.vocabulary import CheckpointStatus
 
 from ...operators.failures import shown_message, typed_failure
 from ...protocol.messages import CheckpointReport, LargeKeyGroupReport, SubtaskCheckpointReport
-from ...spark_internals.parcels import Parcel
+from ...spark_internals.broadcast_payloads import BroadcastPayload
 from ..batch.source_order import stored_positions
 from ..errors import CheckpointTimeoutError
 from ..executor.subtask_jobs import SnapshotSubtasks, Uploads, UploadSnapshots, run_per_subtask
@@ -52,10 +52,10 @@ if TYPE_CHECKING:
     from keyscale.state.doors.objects import ObjectStore
     from keyscale.state.doors.paths import Layout
 
-    from ...spark_internals.affinity import Anchor
+    from ...spark_internals.affinity import PlacementDataset
     from ..batch.committed_state import CommittedState
     from ..batch.runner import RunInfo
-    from ..batch.shipment import Shipment
+    from ..batch.shipped_logic import ShippedLogic
     from ..executor.subtask_jobs import LinkedSubtask, StoredSubtask, SubtaskPlaces
     from .batch_loop import BatchLoop
 
@@ -72,8 +72,8 @@ class SnapshotContext:
 
     Attributes:
         spark: The session.
-        anchor: The subtasks' rows.
-        shipment: The parts of the run that are shipped once.
+        placement: The subtasks' rows.
+        shipped: The parts of the run that are shipped once.
         info: The attempt's info.
         operators: Each operator's declaration.
         places: The subtasks and where their state is.
@@ -83,8 +83,8 @@ class SnapshotContext:
     """
 
     spark: SparkSession
-    anchor: Anchor
-    shipment: Shipment
+    placement: PlacementDataset
+    shipped: ShippedLogic
     info: RunInfo
     operators: Mapping[OperatorUid, OperatorDeclaration]
     places: SubtaskPlaces
@@ -279,9 +279,7 @@ class _Taking:
     def link(self, committed: CommittedState) -> dict[SubtaskIndex, list[LinkedSubtask]]:
         """Runs the synchronous part; batches wait for it."""
         clocks = snapshot_clocks(committed.time, self.context.places.specs)
-        task = SnapshotSubtasks(
-            self.context.places, self.context.shipment.starts(committed), self.checkpoint_id, clocks
-        )
+        task = SnapshotSubtasks(self.context.places, self.context.shipped.starts(committed), self.checkpoint_id, clocks)
         linked = self._run("snapshot", task)
         failpoint("checkpoint.linked")
         return linked
@@ -293,7 +291,7 @@ class _Taking:
         copies: Mapping[str, str],
         clocks: Mapping[OperatorUid, BatchClock],
     ) -> list[StoredSubtask]:
-        uploads = Parcel.of(self.context.spark.sparkContext, Uploads(linked, known, copies))
+        uploads = BroadcastPayload.of(self.context.spark.sparkContext, Uploads(linked, known, copies))
         task = UploadSnapshots(self.context.places, uploads, self.savepoint_id, clocks)
         try:
             pause = _UPLOAD_LOOK_SECONDS
@@ -311,7 +309,7 @@ class _Taking:
         if not self.context.places.specs:
             return {}
         context = self.context
-        results = run_per_subtask(context.spark, context.anchor, f"{label} {self.checkpoint_id}", task)
+        results = run_per_subtask(context.spark, context.placement, f"{label} {self.checkpoint_id}", task)
         return {subtask: pickle.loads(result) for subtask, result in results.items()}  # noqa: S301 - from our tasks
 
     def publish(self, committed: CommittedState, stored: Sequence[StoredSubtask]) -> Manifest:

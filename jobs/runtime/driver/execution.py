@@ -29,7 +29,7 @@ from keyscale.vocabulary import DriverState, RescalePhase
 
 from ...errors import SinkUnavailableError
 from ...protocol.messages import CommandResult
-from ...spark_internals.affinity import Anchor
+from ...spark_internals.affinity import PlacementDataset
 from ...spark_internals.executor_times import executor_times
 from ...spark_internals.idle_queries import IdleQueries
 from ...spark_internals.jvm_heap import jvm_heap_bytes
@@ -38,7 +38,7 @@ from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
 from ..batch.processing_clock import ProcessingClock, beginning_ms
 from ..batch.runner import BatchRunner, RunInfo, subtask_specs
-from ..batch.shipment import Shipment
+from ..batch.shipped_logic import ShippedLogic
 from ..batch.source_order import DeclaredSource, order_of, recorded_order
 from ..control.reporter import Following
 from ..errors import SparkLostError
@@ -130,15 +130,15 @@ class Preparation:
     """What an execution has before its attempt is opened.
 
     Attributes:
-        anchor: The subtasks' rows.
-        shipment: The parts of the run that are shipped once.
+        placement: The subtasks' rows.
+        shipped: The parts of the run that are shipped once.
         sources: The job's sources.
         runner: Runs the batches.
         frame: The frame of the query.
     """
 
-    anchor: Anchor
-    shipment: Shipment
+    placement: PlacementDataset
+    shipped: ShippedLogic
     sources: JobSources
     runner: BatchRunner
     frame: DataFrame
@@ -172,7 +172,7 @@ class Execution:
         self._is_verified = False
         self.is_followed = False
         self._clock: ProcessingClock | None = None if after is None else after._clock
-        self._anchor: Anchor | None = None
+        self._placement: PlacementDataset | None = None
         self._checkpoints: Checkpoints | None = None
         assignment = context.assignment
         self._info = RunInfo(
@@ -231,7 +231,7 @@ class Execution:
         prepared = self._preparation(committed)
         ahead = committed.divided(self._places.specs, committed.log_position)
         if not ahead.is_empty:
-            self._restore_stores(prepared.anchor, prepared.shipment, ahead, is_ahead=True)
+            self._restore_stores(prepared.placement, prepared.shipped, ahead, is_ahead=True)
 
     def rehearse(self) -> None:
         """Rehearses Spark's part of a batch."""
@@ -264,8 +264,8 @@ class Execution:
     def release(self) -> None:
         """Releases what was prepared for an attempt that is not opened."""
         if self._prepared is not None and self._opened is None:
-            self._prepared.anchor.release()
-            self._prepared.shipment.release()
+            self._prepared.placement.release()
+            self._prepared.shipped.release()
             self._prepared = None
 
     def _preparation(self, committed: CommittedState) -> Preparation:
@@ -275,10 +275,10 @@ class Execution:
             assert before is not None  # noqa: S101 - as `following` has made it
             self._places = with_histories(self._places, before._places, committed)
             sources = self._sources_of(committed.positions)
-            anchor = self._anchor = Anchor.create(context.spark, self._info.parallelism)
-            shipment = Shipment(context.spark.sparkContext, self._topology)
-            runner = self._runner(anchor, shipment, sources)
-            self._prepared = Preparation(anchor, shipment, sources, runner, runner.of_query(sources.stream()))
+            placement = self._placement = PlacementDataset.create(context.spark, self._info.parallelism)
+            shipped = ShippedLogic(context.spark.sparkContext, self._topology)
+            runner = self._runner(placement, shipped, sources)
+            self._prepared = Preparation(placement, shipped, sources, runner, runner.of_query(sources.stream()))
         return self._prepared
 
     def _announce(self) -> None:
@@ -306,13 +306,15 @@ class Execution:
             KeyscaleError: The attempt could not begin.
         """
         prepared = self._prepared
-        shipment = Shipment(self._context.spark.sparkContext, self._topology) if prepared is None else prepared.shipment
+        shipped = (
+            ShippedLogic(self._context.spark.sparkContext, self._topology) if prepared is None else prepared.shipped
+        )
         try:
-            self._run(shipment)
+            self._run(shipped)
         finally:
-            shipment.release()
+            shipped.release()
 
-    def _run(self, shipment: Shipment) -> None:
+    def _run(self, shipped: ShippedLogic) -> None:
         context = self._context
         opened = self._open()
         logger.info(
@@ -323,19 +325,21 @@ class Execution:
             opened.manifest.path if opened.manifest else "nothing",
         )
         prepared = self._prepared
-        anchor = self._anchor = (
-            Anchor.create(context.spark, self._info.parallelism) if prepared is None else prepared.anchor
+        placement = self._placement = (
+            PlacementDataset.create(context.spark, self._info.parallelism) if prepared is None else prepared.placement
         )
         backlog = self._backlog(opened)
         backlog.start()
         try:
-            self._run_batches(opened, anchor, shipment, backlog)
+            self._run_batches(opened, placement, shipped, backlog)
         finally:
             backlog.end()
 
-    def _run_batches(self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, backlog: Backlog) -> None:
+    def _run_batches(
+        self, opened: OpenAttempt, placement: PlacementDataset, shipped: ShippedLogic, backlog: Backlog
+    ) -> None:
         context = self._context
-        opened, loop = self._begun(opened, anchor, shipment)
+        opened, loop = self._begun(opened, placement, shipped)
         backlog.follow(loop.reached)
         with contextlib.closing(
             IdleQueries(context.spark)
@@ -346,11 +350,11 @@ class Execution:
             if self._held_since is not None:
                 held_ms = round(1000 * (time.monotonic() - self._held_since))
                 context.status.rescale_reaches(RescalePhase.VERIFY, held_ms=held_ms)
-                if self._after is not None and self._after._anchor is not None:
-                    self._after._anchor.release()
+                if self._after is not None and self._after._placement is not None:
+                    self._after._placement.release()
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
-            coordinator = self._coordinator(opened, anchor, shipment, loop, query)
+            coordinator = self._coordinator(opened, placement, shipped, loop, query)
             coordinator.start()
             watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
             watch.start()
@@ -367,7 +371,9 @@ class Execution:
                 watch.end()
                 self._go_down(loop, query, coordinator)
 
-    def _begun(self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment) -> tuple[OpenAttempt, BatchLoop]:
+    def _begun(
+        self, opened: OpenAttempt, placement: PlacementDataset, shipped: ShippedLogic
+    ) -> tuple[OpenAttempt, BatchLoop]:
         """Returns the loop of the batches, which begins with its query.
 
         The state is restored, unless a live rescale has prepared it.
@@ -378,7 +384,7 @@ class Execution:
             self._take_sinks_over(runner, committed, opened.manifest)
             context.status.restored(now_ms(), committed.counters)
         else:
-            opened, committed, runner = self._resumed(opened, anchor, shipment)
+            opened, committed, runner = self._resumed(opened, placement, shipped)
             frame = runner.of_query(self._sources_of(opened.positions).stream())
         loop = BatchLoop(
             frame,
@@ -411,8 +417,8 @@ class Execution:
             self._clock = ProcessingClock(beginning_ms(now_ms(), opened.opened_at_ms))
             failpoint("run.fenced")
         else:
-            if after._anchor is not None:
-                after._anchor.release()
+            if after._placement is not None:
+                after._placement.release()
             before = after._opened
             opened = self._retries.run(lambda: reopen_attempt(context.store, context.assignment, before))
             failpoint("run.reopened")
@@ -421,7 +427,7 @@ class Execution:
         return self._opened
 
     def _resumed(
-        self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment
+        self, opened: OpenAttempt, placement: PlacementDataset, shipped: ShippedLogic
     ) -> tuple[OpenAttempt, CommittedState, BatchRunner]:
         """Publishes committed output and restores the state.
 
@@ -433,10 +439,10 @@ class Execution:
             committed = CommittedState.resumed(
                 opened.resume, self._places.specs, opened.positions, opened.journal.last_position
             )
-            runner = self._runner(anchor, shipment, self._sources_of(opened.positions))
+            runner = self._runner(placement, shipped, self._sources_of(opened.positions))
             self._take_sinks_over(runner, committed, opened.manifest)
             try:
-                self._restore(anchor, shipment, committed)
+                self._restore(placement, shipped, committed)
             except (ObjectCorruptError, ObjectNotFoundError):
                 if opened.manifest is None:
                     raise
@@ -445,16 +451,16 @@ class Execution:
             else:
                 return opened, committed, runner
 
-    def _runner(self, anchor: Anchor, shipment: Shipment, sources: JobSources) -> BatchRunner:
+    def _runner(self, placement: PlacementDataset, shipped: ShippedLogic, sources: JobSources) -> BatchRunner:
         context = self._context
         return BatchRunner(
             context.spark,
             self._topology,
             self._info,
-            anchor,
+            placement,
             self._places.specs,
             sources=sources,
-            shipment=shipment,
+            shipped=shipped,
             sink_retries=self._sink_retries,
             on_outage=context.status.sink_waited_for,
             clock=self._clock,
@@ -485,35 +491,45 @@ class Execution:
         order = order_of(self._source_uids, recorded_order(positions))
         return JobSources.ordered(self._topology.sources, order)
 
-    def _restore(self, anchor: Anchor, shipment: Shipment, committed: CommittedState) -> None:
+    def _restore(self, placement: PlacementDataset, shipped: ShippedLogic, committed: CommittedState) -> None:
         """Restores every subtask's state on its host, each key group once.
 
         A job without state starts immediately: its first batch creates the stores, as on a new executor.
         """
         if not committed.is_empty:
-            self._restore_stores(anchor, shipment, committed)
+            self._restore_stores(placement, shipped, committed)
         self._context.status.restored(now_ms(), committed.counters)
         logger.info("all state is restored")
         failpoint("run.restored")
 
     def _restore_stores(
-        self, anchor: Anchor, shipment: Shipment, committed: CommittedState, *, is_ahead: bool = False
+        self,
+        placement: PlacementDataset,
+        shipped: ShippedLogic,
+        committed: CommittedState,
+        *,
+        is_ahead: bool = False,
     ) -> None:
-        task = RestoreSubtasks(self._places, shipment.starts(committed), is_ahead)
-        results = run_per_subtask(self._context.spark, anchor, "prepare" if is_ahead else "restore", task)
+        task = RestoreSubtasks(self._places, shipped.starts(committed), is_ahead)
+        results = run_per_subtask(self._context.spark, placement, "prepare" if is_ahead else "restore", task)
         restored = chain.from_iterable(map(pickle.loads, results.values()))  # from our own tasks
         check_restored(restored, self._places.specs, KeyGroupRange(0, self._info.max_parallelism - 1))
 
     def _coordinator(
-        self, opened: OpenAttempt, anchor: Anchor, shipment: Shipment, loop: BatchLoop, query: JobQuery
+        self,
+        opened: OpenAttempt,
+        placement: PlacementDataset,
+        shipped: ShippedLogic,
+        loop: BatchLoop,
+        query: JobQuery,
     ) -> Coordinator:
         context, settings = self._context, self._context.settings.newest.spec.checkpoints
         layout = Layout(self._info.job_id)
         existing = existing_checkpoints(context.store, layout)
         snapshots = SnapshotContext(
             spark=context.spark,
-            anchor=anchor,
-            shipment=shipment,
+            placement=placement,
+            shipped=shipped,
             info=self._info,
             operators=self._operators,
             places=self._places,

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from keyscale.state.doors.subtasks import KeyGroupSizes, LocalSnapshot, SnapshotHandle, SubtaskSpec, SubtaskStore
     from keyscale.state.doors.values import KeyGroupRange
 
-    from ...spark_internals.affinity import Anchor
-    from ...spark_internals.parcels import Parcel
+    from ...spark_internals.affinity import PlacementDataset
+    from ...spark_internals.broadcast_payloads import BroadcastPayload
     from .subtask_starts import ShippedStarts
 
 _UPLOAD_WAIT_SECONDS = 0.2  # most uploads end within this time, and need no second job
@@ -189,7 +189,7 @@ class UploadSnapshots:
     """
 
     places: SubtaskPlaces
-    uploads: Parcel
+    uploads: BroadcastPayload
     savepoint_id: str | None
     clocks: Mapping[OperatorUid, BatchClock] = field(default_factory=dict)
 
@@ -239,19 +239,19 @@ class UploadSnapshots:
 
 
 def run_per_subtask(
-    spark: SparkSession, anchor: Anchor, label: str, function: Callable[[SubtaskIndex], bytes]
+    spark: SparkSession, placement: PlacementDataset, label: str, function: Callable[[SubtaskIndex], bytes]
 ) -> dict[SubtaskIndex, bytes]:
     """Runs a function once per subtask, beside the subtask's state.
 
     It runs in the subtask's Python worker.
 
-    The job has one task per row of the anchor, whatever the input does. It is an RDD job, which Spark runs without
-    analysis and planning: these would take longer than the job. Its tasks get the Python workers of the batches, due to
-    a setting in spark_settings.py.
+    The job has one task per row of the placement dataset, whatever the input does. It is an RDD job, which Spark runs
+    without analysis and planning: these would take longer than the job. Its tasks get the Python workers of the
+    batches, due to a setting in spark_settings.py.
 
     Args:
-        spark: The session that the anchor belongs to.
-        anchor: The subtasks' rows.
+        spark: The session that the placement dataset belongs to.
+        placement: The subtasks' rows.
         label: The job's description in Spark's web UI, such as "snapshot 17".
         function: Pickled by value into each task, so it should be small; gets the subtask's index. Spark may try a
             task again after a failure, so it must be safe to run twice. Its results should be small, as the driver
@@ -266,14 +266,14 @@ def run_per_subtask(
     """
     spark.sparkContext.setJobDescription(label)
     try:
-        found = anchor.subtasks.mapPartitions(_task_of(function)).collect()
+        found = placement.subtasks.mapPartitions(_task_of(function)).collect()
     except Exception as failure:
         raise typed_failure(failure) from failure
     finally:
         spark.sparkContext.setJobDescription("")
     results = dict(found)
-    if len(found) != anchor.parallelism or set(results) != set(range(anchor.parallelism)):
-        raise IncompleteReportsError(f"{label}: {len(found)} results of {anchor.parallelism} subtasks")
+    if len(found) != placement.parallelism or set(results) != set(range(placement.parallelism)):
+        raise IncompleteReportsError(f"{label}: {len(found)} results of {placement.parallelism} subtasks")
     return results
 
 

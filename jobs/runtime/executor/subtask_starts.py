@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from keyscale.state.doors.paths import Layout
     from keyscale.state.doors.subtasks import OperatorStatePlan, RestorePlan, StateVersion
 
-    from ...spark_internals.parcels import Parcel
+    from ...spark_internals.broadcast_payloads import BroadcastPayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class ShippedStarts:
     uid: OperatorUid
     versions: tuple[StateVersion, ...]
     operator_states: tuple[OperatorStatePlan, ...]
-    base: Parcel
+    base: BroadcastPayload
     base_position: int
     position: int
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from ...graph.nodes import OperatorNode
     from ...operators.operator_contract import OperatorLogic
     from ...sinks.sink import DirectOutput
-    from ...spark_internals.parcels import Parcel
+    from ...spark_internals.broadcast_payloads import BroadcastPayload
     from .subtask_starts import ShippedStarts
 
 
@@ -96,7 +96,7 @@ class OperatorTask:
     batch_id: BatchId
     spec: SubtaskSpec
     starts: ShippedStarts
-    logic: Parcel
+    logic: BroadcastPayload
     info: SubtaskInfo
     store_url: str
     local_root: str
@@ -104,7 +104,7 @@ class OperatorTask:
     due: tuple[bool, ...]
     reports: Accumulator[list[TaskReport]]
     store_outage_max_ms: int = 0
-    broadcast: Parcel | None = None
+    broadcast: BroadcastPayload | None = None
     output: DirectOutput | None = None
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from ...spark_internals.affinity import SUBTASK_COLUMN, Anchor
+from ...spark_internals.affinity import SUBTASK_COLUMN, PlacementDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ class WarmUp:
         source = directory / "in"
         source.mkdir(parents=True)
         (source / "rows.json").write_text(_ROWS, encoding="utf-8")
-        anchor = Anchor.create(self._spark, self._parallelism)
+        placement = PlacementDataset.create(self._spark, self._parallelism)
         stream = self._spark.readStream.schema("key string, value bigint").json(str(source))
         subtask = F.pmod(F.hash("key"), F.lit(self._parallelism)).cast("int").alias(SUBTASK_COLUMN)
 
@@ -87,7 +87,7 @@ class WarmUp:
             frame.mapInArrow(_pass_on, frame.schema).write.parquet(str(directory / "out"))
 
         query = (
-            anchor.route(stream.select("*", subtask))
+            placement.route(stream.select("*", subtask))
             .writeStream.foreachBatch(run_batch)
             .option("checkpointLocation", f"file://{directory / 'positions'}")
             .start()
@@ -96,7 +96,7 @@ class WarmUp:
             query.processAllAvailable()
         finally:
             query.stop()
-            anchor.release()
+            placement.release()
 
 
 def start_workers(spark: SparkSession, count: int) -> threading.Thread:

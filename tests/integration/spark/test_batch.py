@@ -21,7 +21,7 @@ from keyscale.jobs.errors import IncompleteReportsError, OutputTypeError, TaskFa
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
 from keyscale.jobs.runtime.executor.subtask_jobs import run_per_subtask
-from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, Anchor
+from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, PlacementDataset
 from keyscale.jobs.spark_internals.function_copies import pickled
 from keyscale.state.errors import SerializationError
 from keyscale.state.keys.hashing import HashId
@@ -57,7 +57,7 @@ pytestmark = pytest.mark.real
 def rig(spark: SparkSession, tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(spark, tmp_path, declared(spark, tmp_path, main_job))
     yield rig
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_state_lasts_from_batch_to_batch_and_every_record_counts_once(rig: Rig) -> None:
@@ -161,9 +161,9 @@ def test_a_large_operator_is_shipped_once_and_leaves_nothing_on_the_driver_batch
     for seed in range(2):
         rig.run(random_reports(seed, 50))
         assert len(files() - before) == 1
-    rig.runner._shipment.release()
+    rig.runner._shipped.release()
     assert files() == before
-    rig.anchor.release()
+    rig.placement.release()
 
 
 class Modelled(KeyedProcessFunction):
@@ -193,7 +193,7 @@ def test_a_resource_is_made_once_per_worker_and_again_after_a_failure(spark: Spa
     )
     rig.run(random_reports(4, 50))
     assert made() > first
-    rig.anchor.release()
+    rig.placement.release()
 
 
 class Connected(KeyedProcessFunction):
@@ -213,7 +213,7 @@ def test_the_java_hash_routes_every_record_to_its_subtask_too(spark: SparkSessio
     for reports in batches:
         rig.run(reports)
     assert_totals_equal_a_fold(rig.output(), batches)
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_a_batch_fails_with_the_error_of_its_function_and_runs_again_from_the_last_commit(rig: Rig) -> None:
@@ -271,7 +271,7 @@ def test_a_transform_that_fails_on_a_batch_is_the_users_error(spark: SparkSessio
     assert type(error) is UserFunctionError
     assert "in transform" in str(origin_of(error).user_traceback)
     assert str(error) == "ValueError: not a plate"
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_a_transform_that_runs_an_action_is_refused(spark: SparkSession, tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_a_transform_that_runs_an_action_is_refused(spark: SparkSession, tmp_pat
 
     rig = Rig(spark, tmp_path, declared(spark, tmp_path, job))
     assert type(rig.fail(random_reports(1, 20))) is IncompleteReportsError
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_an_operator_with_two_readers_runs_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -302,11 +302,11 @@ def test_an_operator_with_two_readers_runs_once(spark: SparkSession, tmp_path: P
     assert seen == [1, 1]
     assert outcome.output_records == 4
     assert len(rig.output()) == 2
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_a_function_runs_once_per_subtask(rig: Rig, spark: SparkSession) -> None:
-    results = run_per_subtask(spark, rig.anchor, "count", lambda subtask: b"%d" % (subtask * 10))
+    results = run_per_subtask(spark, rig.placement, "count", lambda subtask: b"%d" % (subtask * 10))
     assert results == {SubtaskIndex(0): b"0", SubtaskIndex(1): b"10"}
 
 
@@ -315,7 +315,7 @@ def test_a_function_that_fails_on_a_subtask_raises_its_own_error(rig: Rig, spark
         raise SerializationError(f"subtask {subtask}")
 
     with pytest.raises(SerializationError, match="subtask"):
-        run_per_subtask(spark, rig.anchor, "fail", fail)
+        run_per_subtask(spark, rig.placement, "fail", fail)
 
 
 def test_a_function_per_subtask_runs_in_the_workers_of_batches(rig: Rig, spark: SparkSession) -> None:
@@ -325,15 +325,15 @@ def test_a_function_per_subtask_runs_in_the_workers_of_batches(rig: Rig, spark: 
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"pool": [os.getppid()] * batch.num_rows})
 
-    of_batches = {row.pool for row in rig.anchor.frame.mapInArrow(pool, "pool long").collect()}
-    anchored = run_per_subtask(spark, rig.anchor, "pool", lambda _: b"%d" % os.getppid())
+    of_batches = {row.pool for row in rig.placement.frame.mapInArrow(pool, "pool long").collect()}
+    anchored = run_per_subtask(spark, rig.placement, "pool", lambda _: b"%d" % os.getppid())
     assert {int(result) for result in anchored.values()} == of_batches
 
 
 def test_a_function_per_subtask_does_not_run_for_the_spare_partition_of_a_single_subtask(spark: SparkSession) -> None:
-    anchor = Anchor.create(spark, 1)
-    assert run_per_subtask(spark, anchor, "alone", lambda subtask: b"%d" % subtask) == {SubtaskIndex(0): b"0"}
-    anchor.release()
+    placement = PlacementDataset.create(spark, 1)
+    assert run_per_subtask(spark, placement, "alone", lambda subtask: b"%d" % subtask) == {SubtaskIndex(0): b"0"}
+    placement.release()
 
 
 def test_batches_shuffle_each_operator_once_and_join_the_anchor(rig: Rig) -> None:

@@ -17,7 +17,7 @@ from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
-from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.jobs.spark_internals.affinity import PlacementDataset
 from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.restore.plan import RestorePlan, version_of
@@ -79,8 +79,8 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
 
     def run_batches(topology: Topology) -> None:
         info = RunInfo(JobId("flights"), Attempt(1), 2, 128, HashId.SPARK, (path / "store").as_uri(), path / "local")
-        anchor = Anchor.create(spark, 2)
-        runner = BatchRunner(spark, topology, info, anchor)
+        placement = PlacementDataset.create(spark, 2)
+        runner = BatchRunner(spark, topology, info, placement)
         starts = {
             node.uid: tuple(
                 SubtaskStart(version_of(RestorePlan(), spec.key_group_range, NO_BATCH), RestorePlan())
@@ -96,7 +96,7 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
             outcome = runner.run(runner.of_query(frame), committed)
             runner.publish(outcome.sinks)
             committed = committed.after(BatchId(number), outcome, {}, 0)
-        anchor.release()
+        placement.release()
 
     env = StreamEnvironment(spark, {"input": str(path / "in"), "output": str(path / "out")}, run_batches)
     with env.provided():

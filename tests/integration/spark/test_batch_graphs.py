@@ -21,7 +21,7 @@ from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid
 from keyscale.jobs.errors import BroadcastDivergedError
 from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo
-from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.jobs.spark_internals.affinity import PlacementDataset
 from keyscale.state.keys.hashing import HashId
 from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import nothing_committed
@@ -83,7 +83,9 @@ class Rig:
             store_url=(self.path / "store").as_uri(),
             local_root=self.path / "local",
         )
-        self.runner = BatchRunner(self.spark, self.topology, info, Anchor.create(self.spark, self.parallelism))
+        self.runner = BatchRunner(
+            self.spark, self.topology, info, PlacementDataset.create(self.spark, self.parallelism)
+        )
         self.committed = nothing_committed(self.topology, info)
 
     def frame(self, **records: list[tuple[Any, ...]]) -> DataFrame:

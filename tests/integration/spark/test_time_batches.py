@@ -69,7 +69,7 @@ def later_job(reports: DataStream, output: str) -> None:
 def rig(spark: SparkSession, tmp_path: Path) -> Iterator[Rig]:
     rig = Rig(spark, tmp_path, declared(spark, tmp_path, main_job))
     yield rig
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_a_batch_of_time_alone_shuffles_only_records_between_operators(rig: Rig) -> None:
@@ -93,7 +93,7 @@ def rows_collected(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]
 
         return collect_and_note
 
-    for kind in (RDD, type(rig.anchor.frame)):
+    for kind in (RDD, type(rig.placement.frame)):
         monkeypatch.setattr(kind, "collect", noted(kind.collect))
     return collected
 
@@ -138,7 +138,7 @@ def test_a_batch_of_time_alone_goes_through_all_subtasks_and_through_no_transfor
     assert rig.run(random_reports(2, 50)).input_records == 50
     assert len(asked) == asked_until_then + 1
     assert_totals_equal_a_fold(rig.output(), [reports, random_reports(2, 50)])
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_entries_that_have_expired_stay_so_although_the_next_drivers_clock_is_behind(
@@ -155,7 +155,7 @@ def test_entries_that_have_expired_stay_so_although_the_next_drivers_clock_is_be
     assert rig.run([("r1", "N1", 1), ("r2", "N1", 1)]).output_records == 0
     assert rig.committed.time.processing_ms == expires_ms
     assert len([each for each in caplog.messages if "is 5 s behind" in each]) == 1
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def dropped_steps(reports: DataStream) -> DataStream:
@@ -188,7 +188,7 @@ def test_records_of_a_split_that_is_behind_are_not_late_because_another_one_is_a
     assert late == {"split": 0, "dropped": 0, "together": 2}
     watermarks = {uid: times.watermark_ms for uid, times in rig.committed.time.event_times.items()}
     assert watermarks == {"split": 29, "dropped": 29, "together": 1200}
-    rig.anchor.release()
+    rig.placement.release()
 
 
 @pytest.mark.parametrize("jump_ms", short_form([3_600_000, -3_600_000], [3_600_000]))
@@ -206,7 +206,7 @@ def test_a_clock_that_jumps_makes_no_split_idle(spark: SparkSession, tmp_path: P
     for number in (3, 4):
         outcome = rig.run([(f"r{number}", "ahead", 1000 + number)])
     assert outcome.times["windows"].timers_ms == 9
-    rig.anchor.release()
+    rig.placement.release()
 
 
 @pytest.mark.parametrize("parallelism", short_form([1, 2], [2]))
@@ -228,7 +228,7 @@ def test_a_batch_of_time_alone_is_one_job_without_a_frame_where_subtasks_write_a
     fired = spark.read.parquet(str(tmp_path / "out" / "batch=1")).collect()
     assert sorted(tuple(row) for row in fired) == sorted((f"N{number}", 1 + number) for number in range(20))
     assert rig.run(None).output_records == 0
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_the_error_of_a_failing_timer_has_operator_and_traceback_and_leaves_no_output(
@@ -245,7 +245,7 @@ def test_the_error_of_a_failing_timer_has_operator_and_traceback_and_leaves_no_o
     assert "in on_timer" in str(origin.user_traceback)
     assert list(tmp_path.glob("out/_staging/*/*/*")) == []
     assert not (tmp_path / "out" / "batch=1").exists()
-    rig.anchor.release()
+    rig.placement.release()
 
 
 def test_rows_without_a_reader_are_refused() -> None:

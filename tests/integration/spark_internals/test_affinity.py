@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
 from keyscale.jobs.protocol.spark_switches import SPARK_WITHOUT_VARIABLE
-from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, Anchor
+from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN, PlacementDataset
 from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import Rig, assert_totals_equal_a_fold, declared, main_job, random_reports
 from tests.support.spark.spark_plans import physical_plan
@@ -29,11 +29,13 @@ PARALLELISM = 3
 
 
 @pytest.fixture(params=["", "affinity"], ids=["on", "off"])
-def anchor(spark: SparkSession, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Anchor]:
+def placement(
+    spark: SparkSession, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PlacementDataset]:
     monkeypatch.setenv(SPARK_WITHOUT_VARIABLE, request.param)
-    anchor = Anchor.create(spark, PARALLELISM)
-    yield anchor
-    anchor.release()
+    placement = PlacementDataset.create(spark, PARALLELISM)
+    yield placement
+    placement.release()
 
 
 def records(spark: SparkSession) -> DataFrame:
@@ -41,31 +43,31 @@ def records(spark: SparkSession) -> DataFrame:
 
 
 def test_with_and_without_affinity_a_row_is_in_the_partition_of_its_subtask(
-    spark: SparkSession, anchor: Anchor
+    spark: SparkSession, placement: PlacementDataset
 ) -> None:
-    placed = anchor.route(records(spark)).withColumn("partition", F.spark_partition_id()).collect()
+    placed = placement.route(records(spark)).withColumn("partition", F.spark_partition_id()).collect()
     assert sorted(row.id for row in placed) == list(range(100))
     assert all(row["partition"] == row[SUBTASK_COLUMN] for row in placed), "repartitionById goes by other numbers"
 
 
 def test_with_and_without_affinity_an_empty_frame_has_a_partition_for_each_subtask(
-    spark: SparkSession, anchor: Anchor
+    spark: SparkSession, placement: PlacementDataset
 ) -> None:
-    empty = anchor.empty(records(spark).schema)
+    empty = placement.empty(records(spark).schema)
     assert empty.collect() == []
     assert empty.rdd.getNumPartitions() == PARALLELISM, "Spark sees that the frame is empty, so no task would run"
 
 
-def test_with_and_without_affinity_each_subtask_has_one_row_of_its_own(anchor: Anchor) -> None:
-    found = anchor.subtasks.mapPartitionsWithIndex(lambda at, rows: [(at, [row[0] for row in rows])]).collect()
+def test_with_and_without_affinity_each_subtask_has_one_row_of_its_own(placement: PlacementDataset) -> None:
+    found = placement.subtasks.mapPartitionsWithIndex(lambda at, rows: [(at, [row[0] for row in rows])]).collect()
     assert found == [(at, [at]) for at in range(PARALLELISM)]
 
 
 def test_the_join_reads_the_cached_rows_and_moves_no_record_a_second_time(spark: SparkSession) -> None:
-    anchor = Anchor.create(spark, PARALLELISM)
-    anchor.subtasks.collect()
-    plan = physical_plan(anchor.route(records(spark)))
-    anchor.release()
+    placement = PlacementDataset.create(spark, PARALLELISM)
+    placement.subtasks.collect()
+    plan = physical_plan(placement.route(records(spark)))
+    placement.release()
     before_cache = plan.split("InMemoryRelation")[0]
     assert "InMemoryTableScan" in plan, f"the rows are not cached, so subtasks have no home:\n{plan}"
     assert "ShuffledHashJoin" in plan, f"another join does not hand on where the cached rows are:\n{plan}"

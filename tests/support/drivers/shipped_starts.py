@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from keyscale.jobs.runtime.executor.subtask_starts import ShippedStarts, pickled_plans
-from keyscale.jobs.spark_internals.parcels import Parcel
+from keyscale.jobs.spark_internals.broadcast_payloads import BroadcastPayload
 from tests.support.rehearsal.rehearsed_spark import RehearsedContext
 
 if TYPE_CHECKING:
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 
 
-def parcel(thing: Any) -> Parcel:
+def payload(thing: Any) -> BroadcastPayload:
     """Returns an object as a task gets it."""
-    return Parcel.of(cast("Any", RehearsedContext()), thing)
+    return BroadcastPayload.of(cast("Any", RehearsedContext()), thing)
 
 
 def shipped(uid: OperatorUid, starts: Sequence[SubtaskStart]) -> ShippedStarts:
@@ -26,7 +26,7 @@ def shipped(uid: OperatorUid, starts: Sequence[SubtaskStart]) -> ShippedStarts:
         uid,
         versions=tuple(start.version for start in starts),
         operator_states=tuple(start.plan.operator_state for start in starts),
-        base=parcel(pickled_plans(starts)),
+        base=payload(pickled_plans(starts)),
         base_position=0,
         position=0,
     )

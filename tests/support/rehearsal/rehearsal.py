@@ -33,7 +33,7 @@ from keyscale.jobs.protocol.messages import Command, ReservedAttempt
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.batch import runner
 from keyscale.jobs.runtime.batch.runner import BatchRunner
-from keyscale.jobs.runtime.batch.shipment import Shipment
+from keyscale.jobs.runtime.batch.shipped_logic import ShippedLogic
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.control.followed_settings import FollowedSettings
 from keyscale.jobs.runtime.driver import execution, live_rescale
@@ -48,7 +48,12 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.vocabulary import CommandKind
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.rehearsal.rehearsed_sink import RehearsedSink
-from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedQuery, RehearsedSession, RehearsedSources
+from tests.support.rehearsal.rehearsed_spark import (
+    RehearsedPlacement,
+    RehearsedQuery,
+    RehearsedSession,
+    RehearsedSources,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -252,16 +257,16 @@ class Rehearsal:
         context, prepared = execution.context, execution._prepared
         opened = execution._open()
         if prepared is None:
-            anchor = cast("Any", RehearsedAnchor(context.assignment.spec.parallelism))
-            shipment = Shipment(context.spark.sparkContext, self.topology)
+            placement = cast("Any", RehearsedPlacement(context.assignment.spec.parallelism))
+            shipped = ShippedLogic(context.spark.sparkContext, self.topology)
         else:
-            anchor, shipment = prepared.anchor, prepared.shipment
-        opened, self._loop = execution._begun(opened, anchor, shipment)
+            placement, shipped = prepared.placement, prepared.shipped
+        opened, self._loop = execution._begun(opened, placement, shipped)
         if prepared is None:
             warm_stores().close()  # this process also played the dead one, whose files must stay as it left them
         self._loop.start()
         query = cast("Any", SimpleNamespace(read_on=lambda: None))
-        self._checkpoints = execution._coordinator(opened, anchor, shipment, self._loop, query)._checkpoints
+        self._checkpoints = execution._coordinator(opened, placement, shipped, self._loop, query)._checkpoints
         self._execution = execution
 
     def rescale(
@@ -359,7 +364,7 @@ class Rehearsal:
 def parts_without_spark(transform: Transform = _unchanged) -> list[tuple[Any, str, object]]:
     """Returns what is put in the places of the parts of an execution that need Spark: owner, name, and part."""
     return [
-        (execution, "Anchor", RehearsedAnchor),
+        (execution, "PlacementDataset", RehearsedPlacement),
         (execution, "BatchRunner", partial(RehearsedRunner, transform=transform)),
         (execution, "JobSources", RehearsedSources),
         (execution, "parallelism_of_slots", lambda _: MAX_PARALLELISM),

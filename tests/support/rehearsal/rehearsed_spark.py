@@ -94,7 +94,7 @@ class RehearsedSources:
         return []  # as of a source that only Spark can ask
 
 
-class RehearsedAnchor:
+class RehearsedPlacement:
     """One row per subtask; a function over them runs here and now."""
 
     def __init__(self, parallelism: int) -> None:
@@ -108,7 +108,7 @@ class RehearsedAnchor:
         return
 
     @property
-    def subtasks(self) -> RehearsedAnchor:
+    def subtasks(self) -> RehearsedPlacement:
         return self
 
     def mapPartitions(self, function: Callable[[Iterator[tuple[int]]], Iterator[Any]]) -> Any:  # noqa: N802 - Spark's name

@@ -20,7 +20,7 @@ from keyscale.jobs.runtime.batch.committed_state import CommittedState
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo, subtask_specs
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.runtime.retries import Retries
-from keyscale.jobs.spark_internals.affinity import Anchor
+from keyscale.jobs.spark_internals.affinity import PlacementDataset
 from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.restore.plan import RestorePlan, version_of
@@ -110,12 +110,12 @@ class Rig:
             store_url=(self.path / "store").as_uri(),
             local_root=self.path / "local",
         )
-        self.anchor = Anchor.create(self.spark, self.parallelism)
+        self.placement = PlacementDataset.create(self.spark, self.parallelism)
         self.runner = BatchRunner(
             self.spark,
             self.topology,
             info,
-            self.anchor,
+            self.placement,
             sink_retries=self.sink_retries,
             on_outage=self.outages.append,
             clock=self.clock,
@@ -124,7 +124,7 @@ class Rig:
 
     def restart(self) -> None:
         """Goes on from what is committed as another driver would."""
-        self.runner = BatchRunner(self.spark, self.topology, self._info, self.anchor, clock=self.clock)
+        self.runner = BatchRunner(self.spark, self.topology, self._info, self.placement, clock=self.clock)
 
     def run(self, reports: list[Report] | None) -> BatchOutcome:
         """Runs a batch, without input if there are no reports, and takes it as committed."""

@@ -13,10 +13,10 @@ import yaml
 from pydantic import Field, ValidationError
 
 from keyscale.api.shapes import NAME_PATTERN, Labels
-from keyscale.jobs.protocol.chosen import Chosen
 from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.jobs.protocol.strict_model import StrictModel
 
 from ..errors import JobFileError
 
@@ -32,7 +32,7 @@ Place = tuple[str | int, ...]
 Lines = dict[Place, int]
 
 
-class JobDocument(Chosen):
+class JobDocument(StrictModel):
     """A job as a file declares it."""
 
     name: str = Field(pattern=NAME_PATTERN)

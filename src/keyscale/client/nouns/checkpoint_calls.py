@@ -10,7 +10,7 @@ from keyscale.api.snapshots.schemas.checkpoint import (
     CheckpointDetailAnswer,
     CheckpointsAnswer,
 )
-from keyscale.api.snapshots.schemas.snapshot_care import (
+from keyscale.api.snapshots.schemas.snapshot_maintenance import (
     ComparisonAnswer,
     DeletionAnswer,
     OperatorComparison,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyscale.api.snapshots.schemas.savepoint import SavepointAnswer, SavepointList
-from keyscale.api.snapshots.schemas.snapshot_care import DeletionAnswer
+from keyscale.api.snapshots.schemas.snapshot_maintenance import DeletionAnswer
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages
 from ..method import ListMethod, Method, Noun, S

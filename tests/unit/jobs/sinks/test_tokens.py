@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from keyscale import FileSink, KafkaSink, PostgresSink, RefusingSink
+from keyscale import DeadLetterSink, FileSink, KafkaSink, PostgresSink
 from tests.support.repository import GOLDEN
 
 TOKENS = json.loads((GOLDEN / "sink-tokens-v1.json").read_text())
@@ -18,7 +18,7 @@ SINKS = {"kafka": KafkaSink("localhost:1", "topic", staging="staging"), "postgre
 @pytest.mark.parametrize("name", SINKS)
 def test_a_token_of_an_earlier_version_is_read_and_counts_no_dead_letters(name: str) -> None:
     sink = SINKS[name]
-    assert isinstance(sink, RefusingSink)
+    assert isinstance(sink, DeadLetterSink)
     assert sink.dead_letters_of(TOKENS[name]) == 0
     assert sink.dead_letters_of(json.dumps({**json.loads(TOKENS[name]), "dead_letter_rows": 7})) == 7
 
@@ -51,4 +51,4 @@ def test_dead_letters_are_published_with_a_batch_that_another_driver_has_staged(
 
 
 def test_a_sink_of_files_refuses_nothing() -> None:
-    assert not isinstance(FileSink("out"), RefusingSink)
+    assert not isinstance(FileSink("out"), DeadLetterSink)

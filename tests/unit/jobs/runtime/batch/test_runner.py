@@ -29,7 +29,7 @@ from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.rewind import Rewind
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.log.resolution import resolve
-from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor, RehearsedContext
+from tests.support.rehearsal.rehearsed_spark import RehearsedContext, RehearsedPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -174,8 +174,8 @@ def runs_of(monkeypatch: pytest.MonkeyPatch, sink: NotedSink, **more: Any) -> Ru
     topology = two_sources(sink)
     info = RunInfo(JobId("job"), Attempt(3), 1, 8, HashId.SPARK, "file:///none", Path("none"))
     session = SimpleNamespace(sparkContext=RehearsedContext())
-    anchor = cast("Any", RehearsedAnchor(1))
-    runner = StagedRunner(cast("Any", session), topology, info, anchor, **more)
+    placement = cast("Any", RehearsedPlacement(1))
+    runner = StagedRunner(cast("Any", session), topology, info, placement, **more)
     runner.clock_ms, runner.plans = clock_ms, []
     specs = {node.uid: subtask_specs(node, info) for node in topology.operators}
     committed = CommittedState.resumed(resolve(None, [], JobId("job")), specs, {}, 1)
@@ -238,7 +238,7 @@ def test_broadcast_records_reach_a_subtask_that_has_neither_records_nor_timers(r
     assert with_records.due == (True,)
     assert with_records.broadcast is not None
     assert with_records.broadcast.open() == b"records"
-    assert plan.parcels == [with_records.broadcast], "it is released with the batch"
+    assert plan.payloads == [with_records.broadcast], "it is released with the batch"
 
 
 def outcome_of(report: TaskReport) -> Any:

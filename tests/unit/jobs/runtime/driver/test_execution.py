@@ -143,7 +143,11 @@ class Driver:
 
     def coordinate(self) -> Any:
         return self.execution._coordinator(
-            self.opened, cast("Any", "anchor"), cast("Any", "shipment"), cast("Any", self.loop), cast("Any", self.query)
+            self.opened,
+            cast("Any", "placement"),
+            cast("Any", "shipped"),
+            cast("Any", self.loop),
+            cast("Any", self.query),
         )
 
     def follow(self, **settings: Any) -> None:
@@ -360,16 +364,16 @@ def test_a_job_runs_only_after_all_of_its_state_is_restored(
     parts = [KeyGroupRange(0, 3), KeyGroupRange(4, last)]
     results = {index: pickle.dumps([RestoredSubtask(OperatorUid("count"), part)]) for index, part in enumerate(parts)}
 
-    def run_per_subtask(spark: Any, anchor: str, label: str, task: Any) -> dict[int, bytes]:
-        assert (spark, anchor, label, task.starts) == (None, "anchor", "restore", "starts")
+    def run_per_subtask(spark: Any, placement: str, label: str, task: Any) -> dict[int, bytes]:
+        assert (spark, placement, label, task.starts) == (None, "placement", "restore", "starts")
         assert driver.status.heartbeat().restored_at_ms is None
         return results
 
     monkeypatch.setattr(execution, "run_per_subtask", run_per_subtask)
-    shipment = SimpleNamespace(starts=lambda _: "starts")
+    shipped = SimpleNamespace(starts=lambda _: "starts")
     committed = SimpleNamespace(is_empty=False, counters=JobCounters(input_records=5))
     with contextlib.nullcontext() if is_whole else pytest.raises(CoverError):
-        driver.execution._restore(cast("Any", "anchor"), cast("Any", shipment), cast("Any", committed))
+        driver.execution._restore(cast("Any", "placement"), cast("Any", shipped), cast("Any", committed))
     assert (driver.status.heartbeat().restored_at_ms is not None) is is_whole
 
 
@@ -525,13 +529,13 @@ def test_the_first_execution_opens_the_attempt_and_the_next_one_opens_it_again(
     first = driver.execution._open()
     assert driver.execution.has_opened
     assert first.journal == ("journal", driver.execution._retries)
-    driver.execution._anchor = notes.of("anchor", "release")
+    driver.execution._placement = notes.of("placement", "release")
     again = Execution(driver.context, topology(), driver.execution)
     assert again._open().journal == ("journal", again._retries)
     assert again._clock is driver.execution._clock is not None
     unopened = Execution(driver.context, topology(), Execution(driver.context, topology()))
     unopened._open()
-    assert notes == ["open", "anchor.release", "reopen", "open"]
+    assert notes == ["open", "placement.release", "reopen", "open"]
 
 
 class Loops:
@@ -578,8 +582,8 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
 
     runner = SimpleNamespace(of_query=lambda frame: f"query of {frame}")
     parts = {
-        "Shipment": lambda *_: notes.of("shipment", "release"),
-        "Anchor": SimpleNamespace(create=lambda *_: "anchor"),
+        "ShippedLogic": lambda *_: notes.of("shipped", "release"),
+        "PlacementDataset": SimpleNamespace(create=lambda *_: "placement"),
         "Backlog": backlog_of,
         "BatchLoop": loop_of,
         "IdleQueries": lambda _: notes.of("idle", "close"),
@@ -618,7 +622,7 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
         "go down job query by start",
         "idle.close",
         "backlog.end",
-        "shipment.release",
+        "shipped.release",
     ]
     assert reached == [({"offsets/7": "v1"}, 7)], "Spark's own number of the last batch"
     (loop,) = loops

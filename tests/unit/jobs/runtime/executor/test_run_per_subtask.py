@@ -13,7 +13,7 @@ from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask, check_restored, run_per_subtask
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.restore.plan import CoverError
-from tests.support.rehearsal.rehearsed_spark import RehearsedAnchor
+from tests.support.rehearsal.rehearsed_spark import RehearsedPlacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 FIRST, SECOND = OperatorUid("first"), OperatorUid("second")
 
 
-class Anchor(RehearsedAnchor):
-    """An anchor of three subtasks of which Spark runs these."""
+class PlacementDataset(RehearsedPlacement):
+    """A placement dataset of three subtasks of which Spark runs these."""
 
     def __init__(self, *rows: int) -> None:
         super().__init__(3)
@@ -41,20 +41,22 @@ class Spark:
         self.sparkContext = SimpleNamespace(setJobDescription=self.described.append)
 
 
-def run(spark: Spark, anchor: Anchor, function: Callable[[SubtaskIndex], bytes]) -> dict[SubtaskIndex, bytes]:
-    return run_per_subtask(cast("Any", spark), cast("Any", anchor), "snapshot 17", function)
+def run(
+    spark: Spark, placement: PlacementDataset, function: Callable[[SubtaskIndex], bytes]
+) -> dict[SubtaskIndex, bytes]:
+    return run_per_subtask(cast("Any", spark), cast("Any", placement), "snapshot 17", function)
 
 
 def test_each_subtask_has_its_own_result() -> None:
     spark = Spark()
-    assert run(spark, Anchor(2, 0, 1), lambda subtask: b"%d" % subtask) == {0: b"0", 1: b"1", 2: b"2"}
+    assert run(spark, PlacementDataset(2, 0, 1), lambda subtask: b"%d" % subtask) == {0: b"0", 1: b"1", 2: b"2"}
     assert spark.described == ["snapshot 17", ""]
 
 
 @pytest.mark.parametrize("rows", [(0, 1), (0, 1, 1), (0, 1, 2, 2), (0, 1, 3), ()])
 def test_a_subtask_without_a_result_or_with_several_is_refused(rows: tuple[int, ...]) -> None:
     with pytest.raises(IncompleteReportsError, match=f"snapshot 17: {len(rows)} results of 3 subtasks"):
-        run(Spark(), Anchor(*rows), lambda _: b"")
+        run(Spark(), PlacementDataset(*rows), lambda _: b"")
 
 
 def test_an_error_names_its_subtask() -> None:
@@ -65,7 +67,7 @@ def test_an_error_names_its_subtask() -> None:
 
     spark = Spark()
     with pytest.raises(CoverError) as caught:
-        run(spark, Anchor(0, 1, 2), fail)
+        run(spark, PlacementDataset(0, 1, 2), fail)
     assert origin_of(caught.value).subtask == 1
     assert spark.described == ["snapshot 17", ""]
 

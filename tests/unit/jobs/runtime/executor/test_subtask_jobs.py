@@ -22,7 +22,7 @@ from keyscale.state.keyed.stamp import STAMP_MIN_MS
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.store import SubtaskStore
-from tests.support.drivers.shipped_starts import parcel, shipped
+from tests.support.drivers.shipped_starts import payload, shipped
 from tests.support.state.state_job import UID, StateJob, entries
 from tests.support.waiting import wait_until
 
@@ -38,7 +38,7 @@ def uploaded(job: StateJob, time: JobTime, savepoint_id: str | None) -> int:
     starts = {UID: shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])}
     clocks = snapshot_clocks(time, places.specs)
     linked = pickle.loads(SnapshotSubtasks(places, starts, CheckpointId(1), clocks)(0))  # noqa: S301 - our own
-    uploads = parcel(Uploads({SubtaskIndex(0): linked}, {}, {}))
+    uploads = payload(Uploads({SubtaskIndex(0): linked}, {}, {}))
     task = pickle.loads(pickle.dumps(UploadSnapshots(places, uploads, savepoint_id, clocks)))  # noqa: S301
     # A slow upload continues in the background; the driver asks again, too.
     stored: list[StoredSubtask] = wait_until(lambda: pickle.loads(task(0)), what="the upload")  # noqa: S301
@@ -70,7 +70,7 @@ def test_an_uploaded_part_keeps_the_times_of_its_link_and_adds_those_of_its_uplo
     clocks = snapshot_clocks(JobTime(), places.specs)
     [linked] = pickle.loads(SnapshotSubtasks(places, starts, CheckpointId(1), clocks)(0))  # noqa: S301 - our own
     linked = replace(linked, started_at_ms=5, sync_ms=6)
-    task = UploadSnapshots(places, parcel(Uploads({SubtaskIndex(0): [linked]}, {}, {})), None, clocks)
+    task = UploadSnapshots(places, payload(Uploads({SubtaskIndex(0): [linked]}, {}, {})), None, clocks)
     [stored] = wait_until(lambda: pickle.loads(task(SubtaskIndex(0))), what="the upload")  # noqa: S301 - our own
     assert (stored.uid, stored.started_at_ms, stored.sync_ms, stored.sizes) == (UID, 5, 6, linked.sizes)
     assert stored.acknowledged_at_ms > 5

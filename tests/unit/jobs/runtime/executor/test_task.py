@@ -21,7 +21,7 @@ from keyscale.jobs.runtime.executor.task_stopwatch import TaskStopwatch
 from keyscale.jobs.runtime.executor.worker import warm_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.objects.local_store import LocalObjectStore
-from tests.support.drivers.shipped_starts import parcel, shipped
+from tests.support.drivers.shipped_starts import payload, shipped
 from tests.support.state.state_job import UID, StateJob
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def run(job: StateJob, batches: Iterator[pa.RecordBatch]) -> TaskReport:
         batch_id=BatchId(0),
         spec=spec,
         starts=shipped(UID, [SubtaskStart(job.version(0), job.plans[0])]),
-        logic=parcel(Process(Slow())),
+        logic=payload(Process(Slow())),
         info=info,
         store_url=job.store.url,
         local_root=str(job.local_root),

@@ -4,8 +4,8 @@ A small object travels with each task, a large object once to each executor.
 
 PySpark pickles a function and all that it refers to into every task. It relies on PySpark's handling of a large pickled
 function (since Spark 1.1, undocumented): above a mebibyte it is written to a file of the driver that stays until the
-session ends, for each function, and so for each batch. A parcel of more than `INLINE_BYTES_MAX` is a broadcast variable
-instead, which is public API; `release` deletes it with its file.
+session ends, for each function, and so for each batch. A payload of more than `INLINE_BYTES_MAX` is a broadcast
+variable instead, which is public API; `release` deletes it with its file.
 
 It has no switch: the parts that Keyscale relies on are public.
 """
@@ -25,7 +25,7 @@ INLINE_BYTES_MAX: Final = 16 << 10
 
 
 @dataclass(frozen=True)
-class Parcel:
+class BroadcastPayload:
     """A pickled object, as a task holds it.
 
     Attributes:
@@ -36,7 +36,7 @@ class Parcel:
     _content: bytes | Broadcast[bytes]
 
     @classmethod
-    def of(cls, context: SparkContext, thing: Any) -> Parcel:
+    def of(cls, context: SparkContext, thing: Any) -> BroadcastPayload:
         """Pickles an object in its current state.
 
         Raises whatever the object raises if it cannot be pickled.
@@ -54,7 +54,7 @@ class Parcel:
     def release(self) -> None:
         """Deletes Spark's copies on the driver and the executors.
 
-        No task may open the parcel any more.
+        No task may open the payload any more.
         """
         if not isinstance(self._content, bytes):
             with suppress(Exception):  # Spark may be gone, and all of its files with it

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.jobs.spark_internals.parcels import INLINE_BYTES_MAX, Parcel
+from keyscale.jobs.spark_internals.broadcast_payloads import INLINE_BYTES_MAX, BroadcastPayload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ def files_of(spark: SparkSession) -> set[Path]:
 
 def counting(thing: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        content = thing.open() if isinstance(thing, Parcel) else thing
+        content = thing.open() if isinstance(thing, BroadcastPayload) else thing
         assert len(content) == LARGE
         yield from batches
 
@@ -43,22 +43,22 @@ def test_a_large_function_would_leave_a_file_for_each_use(spark: SparkSession) -
     assert len(files_of(spark) - before) == 2
 
 
-def test_a_large_parcel_has_one_file_until_it_is_released(spark: SparkSession) -> None:
+def test_a_large_payload_has_one_file_until_it_is_released(spark: SparkSession) -> None:
     before = files_of(spark)
-    parcel = Parcel.of(spark.sparkContext, bytes(LARGE))
+    payload = BroadcastPayload.of(spark.sparkContext, bytes(LARGE))
     for _ in range(3):
-        assert spark.range(2).mapInArrow(counting(parcel), "id long").count() == 2
-        assert spark.sparkContext.parallelize([1, 2], 2).map(lambda _: len(parcel.open())).collect() == [LARGE] * 2
+        assert spark.range(2).mapInArrow(counting(payload), "id long").count() == 2
+        assert spark.sparkContext.parallelize([1, 2], 2).map(lambda _: len(payload.open())).collect() == [LARGE] * 2
     assert len(files_of(spark) - before) == 1
-    parcel.release()
+    payload.release()
     assert files_of(spark) == before
-    parcel.release()  # which may happen twice
+    payload.release()  # which may happen twice
 
 
-def test_a_small_parcel_travels_with_the_task(spark: SparkSession) -> None:
+def test_a_small_payload_travels_with_the_task(spark: SparkSession) -> None:
     before = files_of(spark)
-    parcel = Parcel.of(spark.sparkContext, b"x" * (INLINE_BYTES_MAX // 2))
+    payload = BroadcastPayload.of(spark.sparkContext, b"x" * (INLINE_BYTES_MAX // 2))
     assert files_of(spark) == before
-    assert spark.sparkContext.parallelize([1], 1).map(lambda _: parcel.open()[:2]).collect() == [b"xx"]
-    parcel.release()
-    assert parcel.open()[:1] == b"x"
+    assert spark.sparkContext.parallelize([1], 1).map(lambda _: payload.open()[:2]).collect() == [b"xx"]
+    payload.release()
+    assert payload.open()[:1] == b"x"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...spark_internals.parcels import Parcel
+from ...spark_internals.broadcast_payloads import BroadcastPayload
 from ..executor.subtask_starts import ShippedStarts, pickled_plans
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .committed_state import CommittedState, PlanBase
 
 
-class Shipment:
+class ShippedLogic:
     """Ships a run's large parts.
 
     It is created once per run. Its methods are for one thread at a time: batches and snapshots take turns.
@@ -34,9 +34,9 @@ class Shipment:
 
     def __init__(self, context: SparkContext, topology: Topology) -> None:
         self._context = context
-        self.logic = {node.uid: Parcel.of(context, node.logic) for node in topology.operators}
+        self.logic = {node.uid: BroadcastPayload.of(context, node.logic) for node in topology.operators}
         self._base: PlanBase | None = None
-        self._plans: dict[OperatorUid, Parcel] = {}
+        self._plans: dict[OperatorUid, BroadcastPayload] = {}
 
     def starts(self, committed: CommittedState) -> dict[OperatorUid, ShippedStarts]:
         """Returns where the tasks of each operator start.
@@ -46,7 +46,9 @@ class Shipment:
         base = committed.plan_base
         if base is not self._base:
             self._release_plans()
-            self._plans = {uid: Parcel.of(self._context, pickled_plans(each)) for uid, each in base.starts.items()}
+            self._plans = {
+                uid: BroadcastPayload.of(self._context, pickled_plans(each)) for uid, each in base.starts.items()
+            }
             self._base = base
         return {
             uid: ShippedStarts(
@@ -66,10 +68,10 @@ class Shipment:
         No task may begin after that.
         """
         self._release_plans()
-        for parcel in self.logic.values():
-            parcel.release()
+        for payload in self.logic.values():
+            payload.release()
 
     def _release_plans(self) -> None:
-        for parcel in self._plans.values():
-            parcel.release()
+        for payload in self._plans.values():
+            payload.release()
         self._base, self._plans = None, {}

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 
-class Chosen(BaseModel):
+class StrictModel(BaseModel):
     """The base of values that users choose.
 
     An unknown field is an error, so that a misspelt option is not silently ignored. So are `true` in place of a number,
