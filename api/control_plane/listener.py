@@ -29,7 +29,7 @@ class Topic(StrEnum):
     """The parts of a job that may have changed."""
 
     JOB = "job"
-    FIGURES = "figures"
+    METRICS = "metrics"
     CHECKPOINTS = "checkpoints"
     OPERATIONS = "operations"
     EVENTS = "events"
@@ -57,7 +57,7 @@ class Subject:
         """The topics that its messages may name."""
         if self.operation_id is not None:
             return frozenset()
-        return frozenset({Topic.JOB, Topic.FIGURES}) if self.job_id is None else EVERY_TOPIC
+        return frozenset({Topic.JOB, Topic.METRICS}) if self.job_id is None else EVERY_TOPIC
 
 
 class Listener:

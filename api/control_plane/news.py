@@ -260,5 +260,5 @@ def _has_ended(operation: Mapping[str, Any]) -> bool:
 
 def _changed(before: JobMarks | None, now: JobMarks | None) -> list[Topic]:
     if before is None or now is None:
-        return [Topic.JOB, Topic.FIGURES]
-    return [topic for topic in (Topic.JOB, Topic.FIGURES) if before.topics[topic] != now.topics[topic]]
+        return [Topic.JOB, Topic.METRICS]
+    return [topic for topic in (Topic.JOB, Topic.METRICS) if before.topics[topic] != now.topics[topic]]

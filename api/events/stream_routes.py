@@ -78,7 +78,7 @@ def _operation(control: Control, _: User, operation_id: str) -> OperationAnswer:
 async def stream_all(control: Control, user: User, request: Request, seconds: Seconds = SECONDS_MAX) -> EventStream:
     """Reports changes of the jobs in the user's scope: server-sent events.
 
-    An event `change` names the topics (job, figures) and the jobs, or null for very many. The first event comes
+    An event `change` names the topics (job, metrics) and the jobs, or null for very many. The first event comes
     immediately.
     """
     return EventStream(control, control.news.open(Subject(), user, credential_of(request, user)), seconds)
@@ -90,7 +90,7 @@ async def stream_job(
 ) -> EventStream:
     """Reports changes of a job: server-sent events.
 
-    An event `change` names the topics: job, figures, checkpoints, operations, events. The first event comes
+    An event `change` names the topics: job, metrics, checkpoints, operations, events. The first event comes
     immediately and names all topics. `gone`: the job was deleted; `over`: the token or session is no longer valid;
     `away`: the database does not answer.
     """

@@ -54,7 +54,7 @@ from ..lifecycle.restoring import Restore
 from ..lifecycle.transitions import SETTLED
 from ..secret_labels.secret_labels import require_covered
 from .conditions import JobFacts, conditions_of
-from .figures import figures_of
+from .job_metrics import job_metrics_of
 from .restore_sources import Restorer, find_source, require_kept
 from .schemas.job import (
     AttemptAnswer,
@@ -406,7 +406,7 @@ def _fields(
     newest = max(snapshots, key=attrgetter("id"), default=None)
     is_current = attempt is not None and reports_now(attempt, now_ms=at_ms)
     report = columns.get("metrics") or {}
-    shown = figures_of(
+    shown = job_metrics_of(
         metrics,
         columns.get("totals_before"),
         None if newest is None else newest.state_size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.metrics import FIGURES, GAUGE
+from keyscale.metrics import GAUGE, JOB_METRICS
 
 from .job_totals import NUMBER_MAX
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 KNOWN_WHILE_IDLE = ("input_rate", "busy_ratio")
 """The metrics that a driver knows before its first batch, while its sources are empty."""
 REPORTED_GAUGES = tuple(
-    metric for metric in FIGURES if metric.kind is GAUGE and metric.reported_as and metric.name != "lag_records"
+    metric for metric in JOB_METRICS if metric.kind is GAUGE and metric.reported_as and metric.name != "lag_records"
 )
 
 

@@ -16,9 +16,9 @@ from keyscale.db.repositories import attempts, leaders, scrapes
 from keyscale.metrics import (
     CONTROL_PLANE,
     DRIVER,
-    FIGURES,
     GAUGE,
     JOB_COUNTERS,
+    JOB_METRICS,
     OBSERVED,
     OPERATOR,
     SINK,
@@ -331,7 +331,7 @@ def _exposed(*scopes: Scope) -> tuple[Exposed, ...]:
 
 
 def _figure(name: str) -> Exposed:
-    return next(exposed(metric) for metric in FIGURES if metric.name == name)
+    return next(exposed(metric) for metric in JOB_METRICS if metric.name == name)
 
 
 _OBSERVED, _DRIVER, _OPERATOR = map(_exposed, (OBSERVED, DRIVER, OPERATOR))

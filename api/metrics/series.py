@@ -11,9 +11,9 @@ from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
 from keyscale.db.repositories.series import RINGS, Ring
 from keyscale.metrics import (
-    FIGURES,
     GAUGE,
     HISTOGRAM,
+    JOB_METRICS,
     LARGEST,
     LATEST,
     MEAN,
@@ -29,7 +29,7 @@ from keyscale.user_series import USER_SERIES_MAX
 from keyscale.vocabulary import MarkKind, OperationKind
 
 from ..errors import RequestInvalidError
-from ..jobs.figures import figures_of
+from ..jobs.job_metrics import job_metrics_of
 from ..jobs.jobs import require_job_id
 from ..lifecycle.job_totals import known_before, waiting_records
 from . import user_metrics
@@ -51,7 +51,7 @@ SAMPLE_MS = RINGS[0].step_ms
 SPAN_MS = 3_600_000
 MARKS_MAX = 500
 _RATES = {metric.name: metric.source for metric in SHOWN_SERIES if metric.fold is RATE}
-_SAMPLED = tuple(metric.name for metric in FIGURES if metric in SERIES and metric.scope is not OBSERVED)
+_SAMPLED = tuple(metric.name for metric in JOB_METRICS if metric in SERIES and metric.scope is not OBSERVED)
 _OF_CHANGE = {
     OperationKind.RESCALE: MarkKind.RESCALE,
     OperationKind.RESTART: MarkKind.RESTART,
@@ -119,7 +119,7 @@ def sample(
         is_current: Whether the attempt runs the job.
         at_ms: The time of the report.
     """
-    figures = figures_of(metrics, before, None, is_current=is_current, at_ms=at_ms)
+    figures = job_metrics_of(metrics, before, None, is_current=is_current, at_ms=at_ms)
     kept = figures.model_dump(include=set(_SAMPLED))
     kept["lag_records"] = waiting_records(None, metrics, at_ms).get("lag_records")
     if user := user_metrics.sampled(metrics, is_current=is_current):

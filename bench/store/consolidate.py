@@ -19,7 +19,7 @@ from keyscale.identifiers import BatchId, CheckpointId
 from keyscale.state.consolidation.consolidator import start_consolidator
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import plan_subtask, version_of
-from keyscale.state.subtask.warm_stores import WarmStores
+from keyscale.state.subtask.open_store_cache import OpenStoreCache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,7 +89,7 @@ class _Batches:
     """One subtask's batches, on an open store as in a worker."""
 
     def __init__(self, work: str, keys: int, history: OperatorHistory) -> None:
-        self.warm = WarmStores()
+        self.warm = OpenStoreCache()
         self._work = work
         self._keys = keys
         self._spec = spec_of(INT64_KEY, attempt=2)

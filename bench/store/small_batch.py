@@ -19,7 +19,7 @@ from bench.store.lone_subtask import INT64_KEY, local_root, object_store, spec_o
 from keyscale.identifiers import BatchId
 from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.restore.plan import RestorePlan, version_of
-from keyscale.state.subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
+from keyscale.state.subtask.open_store_cache import IDLE_SECONDS_MAX, OpenStoreCache
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +34,7 @@ def run(*, work: str, batches: int, records: int, stays_open: bool) -> Mapping[s
         `batch_ms` and `batch_cpu_ms`: medians of a batch's wall time and of its processor time.
     """
     Path(work).mkdir(parents=True, exist_ok=True)
-    warm = WarmStores(IDLE_SECONDS_MAX if stays_open else 0)
+    warm = OpenStoreCache(IDLE_SECONDS_MAX if stays_open else 0)
     spec, objects, plan = spec_of(INT64_KEY), object_store(work), RestorePlan()
     keys = np.arange(records)
     groups = (keys % MAX_PARALLELISM).astype(np.int32)

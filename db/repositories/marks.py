@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 _JOBS = """
-SELECT j.id, j.name, j.labels::text AS labels, j.xmin::text AS job, a.figures
+SELECT j.id, j.name, j.labels::text AS labels, j.xmin::text AS job, a.metrics
 FROM jobs j LEFT JOIN (
     SELECT a.job_id, string_agg(a.number || ':' || a.xmin::text || ':' || coalesce(h.xmin::text, ''), ','
-        ORDER BY a.number) AS figures
+        ORDER BY a.number) AS metrics
     FROM attempts a LEFT JOIN heartbeats h ON h.job_id = a.job_id AND h.attempt = a.number
     WHERE a.stage <> 'ENDED' OR NOT a.reaped GROUP BY a.job_id
 ) a ON a.job_id = j.id
@@ -32,7 +32,7 @@ SELECT j.id,
     j.xmin::text AS job,
     (SELECT string_agg(a.number || ':' || a.xmin::text || ':' || coalesce(h.xmin::text, ''), ',' ORDER BY a.number)
         FROM attempts a LEFT JOIN heartbeats h ON h.job_id = a.job_id AND h.attempt = a.number
-        WHERE a.job_id = j.id AND (a.stage <> 'ENDED' OR NOT a.reaped)) AS figures,
+        WHERE a.job_id = j.id AND (a.stage <> 'ENDED' OR NOT a.reaped)) AS metrics,
     (SELECT string_agg(checkpoint_id || ':' || mark, ',') FROM (SELECT checkpoint_id, xmin::text AS mark
         FROM checkpoints WHERE job_id = j.id ORDER BY checkpoint_id DESC LIMIT {_NEWEST}) c) AS checkpoints,
     (SELECT string_agg(id || ':' || mark, ',') FROM (SELECT id, xmin::text AS mark
@@ -62,9 +62,9 @@ class JobMarks:
 
 
 def of_all_jobs(session: Session) -> dict[str, JobMarks]:
-    """Returns the marks `job` and `figures` of every job, by its id."""
+    """Returns the marks `job` and `metrics` of every job, by its id."""
     return {
-        row.id: JobMarks(row.id, row.name, row.labels, {"job": row.job, "figures": row.figures})
+        row.id: JobMarks(row.id, row.name, row.labels, {"job": row.job, "metrics": row.metrics})
         for row in session.execute(text(_JOBS))
     }
 

@@ -800,7 +800,7 @@ SHOWN_SERIES = tuple(
     if metric.fold not in {None, SMALLEST} and not (metric.scope is OBSERVED and metric.fold is SUM)
 )
 """The series that the API and the pages show; the rest is shown per day."""
-FIGURES = (
+JOB_METRICS = (
     *(metric for metric in METRICS if metric.scope is JOB and metric.kind is GAUGE and metric.name != "output_rate"),
     *(metric for metric in METRICS if metric.name == "state_size"),
     *JOB_COUNTERS,

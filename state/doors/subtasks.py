@@ -24,8 +24,8 @@ from ..restore.plan import (
     version_of,
 )
 from ..snapshot.snapshot import LocalSnapshot, LocalSnapshotLostError, upload_snapshot
+from ..subtask.open_store_cache import IDLE_SECONDS_MAX, OpenStoreCache
 from ..subtask.store import SubtaskStore
-from ..subtask.warm_stores import IDLE_SECONDS_MAX, WarmStores
 
 __all__ = [
     "IDLE_SECONDS_MAX",
@@ -34,6 +34,7 @@ __all__ = [
     "KeyGroupSizes",
     "LocalSnapshot",
     "LocalSnapshotLostError",
+    "OpenStoreCache",
     "OperatorStatePlan",
     "RestorePlan",
     "SnapshotHandle",
@@ -41,7 +42,6 @@ __all__ = [
     "StateVersion",
     "SubtaskSpec",
     "SubtaskStore",
-    "WarmStores",
     "check_cover",
     "followed_in_log",
     "history_of",

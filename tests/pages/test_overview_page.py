@@ -120,7 +120,7 @@ def test_the_graph_shows_a_rate_only_where_it_is_known_and_says_what_is_of_now(p
         for uid in ("counts", "windows")
     ]
     platform.create_job("fanned")
-    platform.note_figures("fanned", [{"batches": 3, "graph": graph, "operators": operators, "input_records": 1000}])
+    platform.note_metrics("fanned", [{"batches": 3, "graph": graph, "operators": operators, "input_records": 1000}])
     shown: dict[str, Any] = {"input_rate": 200.0, "metrics": {}}
 
     def run(route: Route) -> None:
@@ -164,7 +164,7 @@ def test_each_recent_batch_has_a_bar_whose_parts_add_up_to_its_time(page: Page, 
         {"batch_id": 7, "at_ms": now_ms(), "input_records": 900, "wait_ms": 100, "spark_ms": 300, "function_ms": 1600},
         {"batch_id": 8, "at_ms": now_ms(), "input_records": 20, "spark_ms": 250, "publish_ms": 250},
     ]
-    platform.note_figures("timed", [{"batches": 2, "recent_batches": batches}])
+    platform.note_metrics("timed", [{"batches": 2, "recent_batches": batches}])
     open_page(page, platform, "/ui/jobs/timed/overview")
     rows = page.locator("#batches tr")
     expect(rows).to_contain_text([re.compile(r"8.*20500 ms"), re.compile(r"7.*9002 s")])
@@ -215,7 +215,7 @@ def test_late_records_and_dead_letters_are_shown_as_numbers_in_the_graph_and_ove
         {"uid": "table", "kind": "SINK", "inputs": ["checked"]},
         {"uid": "files", "kind": "SINK", "inputs": ["checked"]},
     ]
-    platform.note_figures(
+    platform.note_metrics(
         "refused",
         [
             {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.state.consolidation import consolidation_directory
 from keyscale.state.local import hand_over_signal, subtask_directory
-from keyscale.state.subtask import warm_stores
+from keyscale.state.subtask import open_store_cache
 
 if TYPE_CHECKING:
     from tests.simulation.world import Process, World
 
-HOLDERS = (consolidation_directory, hand_over_signal, subtask_directory, warm_stores)
+HOLDERS = (consolidation_directory, hand_over_signal, subtask_directory, open_store_cache)
 """The modules that keep descriptors open from one task to the next."""
 
 

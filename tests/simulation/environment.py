@@ -38,7 +38,7 @@ from tests.simulation.world import Host, Process, ProcessEndedError, World
 
 if TYPE_CHECKING:
     from keyscale.state.documents.manifest import Manifest
-    from keyscale.state.subtask.warm_stores import WarmStores
+    from keyscale.state.subtask.open_store_cache import OpenStoreCache
     from tests.simulation.history import History
 
 JOB = "job"
@@ -311,7 +311,7 @@ class Environment:
     def on_lose_executor(self, which: int) -> None:
         """Loses what an executor has open: its stores, and their locks."""
         driver = self._chosen(which)
-        lost: WarmStores | None = driver and driver.process.resources.pop("warm stores", None)
+        lost: OpenStoreCache | None = driver and driver.process.resources.pop("open stores", None)
         if lost is not None:
             self.world.outside.resources.setdefault("lost", []).append(lost)
             for idle in list(lost._idle.values()):
@@ -320,9 +320,9 @@ class Environment:
     def on_close_idle_stores(self, which: int) -> None:
         """An executor closes its open stores, as it does when they have been idle for long."""
         driver = self._chosen(which)
-        stores: WarmStores | None = driver and driver.process.resources.get("warm stores")
+        stores: OpenStoreCache | None = driver and driver.process.resources.get("open stores")
         if driver is not None and stores is not None:
-            self.world.spawn(driver.process, "warm stores", stores.close)
+            self.world.spawn(driver.process, "open stores", stores.close)
 
     def on_lose_disk(self, host: str) -> None:
         """A host is replaced by a new one of the same name."""

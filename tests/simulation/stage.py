@@ -10,7 +10,7 @@ from keyscale.api import store_check
 from keyscale.api.lifecycle import reconciler
 from keyscale.api.maintenance import object_removal, savepoint_release, snapshot_removal
 from keyscale.jobs.runtime.control import reporter
-from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch, timekeeper
+from keyscale.jobs.runtime.driver import execution, job_run, retention_runner, store_watch, timer_loop
 from keyscale.jobs.runtime.executor import subtask_jobs, worker
 from keyscale.state.consolidation import consolidator
 from keyscale.state.local import subtask_directory
@@ -18,7 +18,7 @@ from keyscale.state.restore import opened_shards
 from keyscale.state.retention import deletion_plan
 from keyscale.state.snapshot import expired_copy, snapshot
 from keyscale.state.subtask import store as store_module
-from keyscale.state.subtask.warm_stores import WarmStores
+from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from tests.simulation import file_sink, interposition, kafka_sink, postgres_sink, spark
 from tests.simulation.descriptors import HOLDERS, Descriptors
 from tests.simulation.local_engine import LocalEngine
@@ -77,11 +77,11 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
     def open_store(_url: str, *, get_bytes_max: int | None = None) -> StoreClient:
         return StoreClient(store, world.process, get_bytes_max=get_bytes_max)
 
-    def warm_stores_of(_process: int) -> WarmStores:
+    def open_stores_of(_process: int) -> OpenStoreCache:
         resources = world.process.resources
-        if "warm stores" not in resources:
-            resources["warm stores"] = WarmStores()
-        found: WarmStores = resources["warm stores"]
+        if "open stores" not in resources:
+            resources["open stores"] = OpenStoreCache()
+        found: OpenStoreCache = resources["open stores"]
         return found
 
     def resources_of(_process: int, uid: str) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (job_run, "start_workers", lambda *_: None),
         (reporter, "HEARTBEAT_INTERVAL_SECONDS", HEARTBEAT_SECONDS),
         (store_watch, "_LOOK_SECONDS", 10.0),
-        (timekeeper, "_LOOK_SECONDS", TIMER_LOOK_SECONDS),
+        (timer_loop, "_LOOK_SECONDS", TIMER_LOOK_SECONDS),
         (retention_runner, "FIRST_SECONDS", RETENTION_FIRST_SECONDS),
         (retention_runner, "INTERVAL_SECONDS", RETENTION_INTERVAL_SECONDS),
         (deletion_plan, "AGE_FLOOR_MS", AGE_FLOOR_MS),
@@ -124,7 +124,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (store_check, "wait", lambda futures, _: SimpleNamespace(done=futures)),
     ]
     worker_parts: list[tuple[Any, str, object]] = [
-        (worker, "_warm_stores_of", warm_stores_of),
+        (worker, "_open_stores_of", open_stores_of),
         (worker, "_object_store_of", lambda _process, url: open_store(url)),
         (worker, "_resources_of", resources_of),
         (worker, "socket_exchange", _NoExchange),
@@ -135,7 +135,7 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (opened_shards, "FilteredEngine", LocalEngine),
         (expired_copy, "RocksDbEngine", LocalEngine),
         (consolidator, "RocksDbEngine", LocalEngine),
-        (WarmStores, "_watch", lambda _: None),
+        (OpenStoreCache, "_watch", lambda _: None),
         (store_module, "link_snapshot", link_snapshot),
         (subtask_directory, "_modified_ns", lambda path: linked.get(path, 0)),
         *((module, "os", descriptors) for module in HOLDERS),

@@ -29,7 +29,7 @@ ALLOWED_BY_NAME = {
 _SECONDS = 600.0
 
 
-def figures_of(rig: SoakRig) -> Figures:
+def job_metrics_of(rig: SoakRig) -> Figures:
     """Returns the figures of now: of each kind of process the largest one's, once there is one of each."""
 
     def look() -> Figures:

@@ -21,7 +21,7 @@ from keyscale.client.keyscale import Keyscale
 from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.jobs.kafka_client import offset_of
-from keyscale.metrics import FIGURES, JOB_COUNTERS
+from keyscale.metrics import JOB_COUNTERS, JOB_METRICS
 from keyscale.state.documents.checked_document import DocumentCorruptError
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
@@ -59,7 +59,7 @@ PAGE_NAMES = {
 }
 SCRAPED = {
     **{metric.job_prometheus: metric.name for metric in JOB_COUNTERS if metric.name in COUNTERS},
-    **{metric.prometheus: metric.name for metric in FIGURES if metric.name == "lag_records"},
+    **{metric.prometheus: metric.name for metric in JOB_METRICS if metric.name == "lag_records"},
     f"keyscale_user_{USER_COUNTER}_total": USER_COUNTER,
 }
 READ_PAGE = """() => document.querySelector('#connection')?.checkVisibility() ? null : Object.fromEntries(

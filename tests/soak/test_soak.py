@@ -27,7 +27,7 @@ from keyscale.client.errors import ControlPlaneUnreachableError, RefusedError
 from keyscale.deploy.demo.home_processes import processes_of
 from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
 from tests.soak.soak_faults import CALM_SECONDS, HostClock, SmallDisk, SoakRig
-from tests.soak.soak_figures import figures_of, grown
+from tests.soak.soak_figures import grown, job_metrics_of
 from tests.soak.soak_jobs import FlightsUnderFaults, ViewsUnderFaults
 from tests.soak.soak_objects import JobObjects
 from tests.soak.soak_observer import Observer
@@ -103,7 +103,7 @@ def run_under_faults(rig: SoakRig, job: SoakJob, scratch: Path, check: Callable[
             feed_and_wait(job, f"after: {name}")
         job.check_so_far()
         check()
-        samples.append(figures_of(rig))
+        samples.append(job_metrics_of(rig))
         report(f"{len(samples)}. {name}: {job.records_out()} records out, {rig.objects.count()} objects; {samples[-1]}")
         if isinstance(job, ShopUnderFaults) and rig.chance.random() < CALM_SHARE:
             wait_until(rig.is_calm, 2 * CALM_SECONDS, what="a time without faults", poll=1)

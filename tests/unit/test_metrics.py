@@ -7,15 +7,15 @@ from collections import Counter
 
 import pytest
 
-from keyscale.api.jobs.schemas.figures import FiguresAnswer
+from keyscale.api.jobs.schemas.job_metrics import JobMetricsAnswer
 from keyscale.api.metrics.schemas.series import SeriesName
 from keyscale.db.models import SeriesPoint
 from keyscale.db.repositories import series
 from keyscale.jobs.protocol.messages import Counters, DriverMetrics, OperatorMetrics, SinkMetrics, SubtaskMetrics
 from keyscale.metrics import (
     COUNTER,
-    FIGURES,
     JOB_COUNTERS,
+    JOB_METRICS,
     LARGEST,
     LOG_COUNTERS,
     METRICS,
@@ -58,9 +58,9 @@ def test_messages_answers_columns_and_the_log_have_what_is_declared() -> None:
         (SinkMetrics, of_scope(SINK)),
         (DriverMetrics, REPORTED),
         (Counters, LOG_COUNTERS),
-        (FiguresAnswer, FIGURES),
+        (JobMetricsAnswer, JOB_METRICS),
     ):
-        assert {metric.name if model is FiguresAnswer else metric.field for metric in metrics} <= set(
+        assert {metric.name if model is JobMetricsAnswer else metric.field for metric in metrics} <= set(
             model.model_fields
         )
     assert JobCounters.__struct_fields__ == (*(metric.name for metric in LOG_COUNTERS), "user")

@@ -11,7 +11,7 @@ from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus
 from ...diagnosis.schemas import HealthAnswer
 from ...shapes import NAME_PATTERN, Answer, FailureAnswer, Labels, ListAnswer, example
 from .condition import ConditionAnswer
-from .figures import FiguresAnswer
+from .job_metrics import JobMetricsAnswer
 from .job_spec import MaskedSpec, NewSpec, SpecificationChange
 from .restore import RestoreRequest
 
@@ -237,7 +237,7 @@ class JobSummaryAnswer(Answer):
     created_at_ms: int
     spec: MaskedSpec
     status: JobStatusSummaryAnswer
-    metrics: FiguresAnswer
+    metrics: JobMetricsAnswer
 
 
 class JobAnswer(JobSummaryAnswer):

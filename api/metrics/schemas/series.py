@@ -43,7 +43,7 @@ class SeriesAnswer(Answer):
         description=(
             "Per series one value per time; null if unknown. Of several values in a step the largest lag, duration and"
             " size of a checkpoint counts, the latest watermark, state size and counter, and the mean of other values."
-            " Names are as in a job's `figures`."
+            " Names are as in a job's `metrics`."
         )
     )
     user: list[UserSeriesAnswer] = Field(

@@ -56,7 +56,7 @@ from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
 from .run_outcome import RunOutcome
 from .store_watch import StoreWatch
-from .timekeeper import Timekeeper
+from .timer_loop import TimerLoop
 
 if TYPE_CHECKING:
     import queue
@@ -358,16 +358,16 @@ class Execution:
             coordinator.start()
             watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
             watch.start()
-            timekeeper = Timekeeper(loop, lambda: context.status.has_looked_for_input)
+            timer_loop = TimerLoop(loop, lambda: context.status.has_looked_for_input)
             if any(node.logic.uses_timers for node in self._topology.operators):
-                timekeeper.start()
+                timer_loop.start()
             source_uids = [node.uid for node in self._sources_of(opened.positions).nodes]
             progress = ProgressWatch(query, idle, source_uids, context.status)
             garbage = GarbageWatch(partial(executor_times, context.spark), context.status)
             try:
                 self._wait_for_end(query, progress, garbage)
             finally:
-                timekeeper.end()
+                timer_loop.end()
                 watch.end()
                 self._go_down(loop, query, coordinator)
 

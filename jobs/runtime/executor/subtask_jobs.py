@@ -24,7 +24,7 @@ from ...errors import IncompleteReportsError
 from ...operators.failures import CarriedFailure, TaskOrigin, typed_failure
 from ...spark_internals.worker_processes import parent_of_workers
 from .background_work import BackgroundWork
-from .worker import object_store, warm_stores_ahead, warm_stores_for
+from .worker import object_store, open_stores_ahead, open_stores_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +62,7 @@ class SubtaskPlaces:
         store, clock = object_store(self.store_url), BatchClock()
         spec, version = self.specs[uid][subtask], starts.versions[subtask]
         plan = starts.plan(subtask, store, spec.layout)
-        warm = (warm_stores_ahead if is_ahead else warm_stores_for)(subtask)
+        warm = (open_stores_ahead if is_ahead else open_stores_for)(subtask)
         return warm.held(spec, version, plan, Path(self.local_root), store, clock=clock)
 
 

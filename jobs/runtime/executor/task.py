@@ -32,7 +32,7 @@ from ..retries import RetryingStore
 from .side_outputs import to_wire
 from .task_reports import TaskReport
 from .task_stopwatch import Activity, TaskStopwatch, TimedRetries
-from .worker import object_store, warm_stores_for, worker_resources
+from .worker import object_store, open_stores_for, worker_resources
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -140,7 +140,7 @@ class OperatorTask:
         records_ms = NO_WATERMARK_MS if self.time.records_ms is None else self.time.records_ms
         clock = BatchClock(processing_time_ms=self.time.processing_ms, event_time_ms=records_ms)
         retries = TimedRetries(self.store_outage_max_ms, stopwatch=watch)
-        objects, warm = RetryingStore(object_store(self.store_url), retries), warm_stores_for(index)
+        objects, warm = RetryingStore(object_store(self.store_url), retries), open_stores_for(index)
         plan = self.starts.plan(index, objects, spec.layout)
         store = warm.take(spec, version, plan, Path(self.local_root), objects, clock=clock)
         source = store.source

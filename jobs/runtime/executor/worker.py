@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from keyscale.state.doors.objects import open_store
-from keyscale.state.doors.subtasks import IDLE_SECONDS_MAX, WarmStores
+from keyscale.state.doors.subtasks import IDLE_SECONDS_MAX, OpenStoreCache
 
 from ...spark_internals.socket_exchange import socket_exchange
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
 WARM_IDLE_VARIABLE = "KEYSCALE_WARM_STATE_IDLE_MS"
 
 
-def warm_stores() -> WarmStores:
+def open_stores() -> OpenStoreCache:
     """Returns the stores that this process keeps open between batches."""
-    return _warm_stores_of(os.getpid())
+    return _open_stores_of(os.getpid())
 
 
-def warm_stores_for(subtask: SubtaskIndex) -> WarmStores:
+def open_stores_for(subtask: SubtaskIndex) -> OpenStoreCache:
     """Returns the open stores for a task of a subtask.
 
     The subtask's later tasks shall run in this process.
     """
     socket_exchange().claim(subtask)
-    return warm_stores()
+    return open_stores()
 
 
-def warm_stores_ahead(subtask: SubtaskIndex) -> WarmStores:
+def open_stores_ahead(subtask: SubtaskIndex) -> OpenStoreCache:
     """Returns the open stores for a subtask of the next attempt.
 
     The home of the running attempt's subtask of the same index stays where it is.
     """
     socket_exchange().claim_free(subtask)
-    return warm_stores()
+    return open_stores()
 
 
 def object_store(url: str) -> ObjectStore:
@@ -66,9 +66,9 @@ def _resources_of(process: int, uid: OperatorUid) -> dict[str, Any]:  # noqa: AR
 
 
 @cache  # stores are never dropped: a fork would close its parent's stores
-def _warm_stores_of(process: int) -> WarmStores:  # noqa: ARG001 - a fork must not use its parent's
+def _open_stores_of(process: int) -> OpenStoreCache:  # noqa: ARG001 - a fork must not use its parent's
     idle_ms = os.environ.get(WARM_IDLE_VARIABLE)
-    return WarmStores(IDLE_SECONDS_MAX if idle_ms is None else float(idle_ms) / 1000)
+    return OpenStoreCache(IDLE_SECONDS_MAX if idle_ms is None else float(idle_ms) / 1000)
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,7 @@ class ChangeEvent:
     Attributes:
         name: `change`; `gone`: the job was deleted; `over`: the token is no longer valid; `away`: the control plane's
             database does not answer.
-        topics: What has changed, such as job, figures or events.
+        topics: What has changed, such as job, metrics or events.
         job_ids: The changed jobs; None: very many.
         at_ms: When it was sent; None for messages without topics.
     """

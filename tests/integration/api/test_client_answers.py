@@ -54,7 +54,7 @@ def client(platform: Platform) -> Keyscale:
     platform.create_job("read", team="travel")
     platform.api.jobs.update("read", 1, spec={"parameters": {"password": "hunter2"}})
     snapshots = platform.snapshots_of("read")
-    platform.note_figures("read", [{}, {}])
+    platform.note_metrics("read", [{}, {}])
     snapshots.take(1, {"shared/a": b"a"})
     snapshots.take(2, {"shared/b": b"b"}, "nightly")
     platform.api.jobs.start("read")

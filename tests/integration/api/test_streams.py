@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("on_socket")]
 
-ALL = ["job", "figures", "checkpoints", "operations", "events"]
+ALL = ["job", "metrics", "checkpoints", "operations", "events"]
 
 
 @dataclass
@@ -155,7 +155,7 @@ def test_each_topic_is_named_when_it_changes_and_only_then(
         with context.sessions.begin() as session:
             session.add(Attempt(job_id=job["id"], number=1, stage=AttemptStage.ACTIVE, cause="start", parallelism=1,
                                 created_at_ms=1))  # fmt: skip
-        assert reader.wait("the attempt", names("figures"), seen)[1]["topics"] == ["figures"]
+        assert reader.wait("the attempt", names("metrics"), seen)[1]["topics"] == ["metrics"]
         seen = len(reader.messages)
         with context.sessions.begin() as session:
             session.add(Operation(id="nightly", job_id=job["id"], old_attempt=1, kind=OperationKind.SAVEPOINT,
@@ -166,7 +166,7 @@ def test_each_topic_is_named_when_it_changes_and_only_then(
             session.execute(
                 text("INSERT INTO heartbeats (job_id, attempt, at_ms) SELECT job_id, number, 5 FROM attempts")
             )
-        assert reader.wait("the heartbeat", names("figures"), seen)[1]["topics"] == ["figures"]
+        assert reader.wait("the heartbeat", names("metrics"), seen)[1]["topics"] == ["metrics"]
         assert client.post(f"/v1/jobs/{job['id']}/start").status_code == 202
         reader.wait("the start", names("job"), seen)
 
@@ -330,7 +330,7 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
         return covers(scope, **job)
 
     def look(mark: int) -> dict[str, JobMarks]:
-        topics = {"job": str(mark), "figures": None}
+        topics = {"job": str(mark), "metrics": None}
         return {f"job-{team}": JobMarks(f"job-{team}", "", f'{{"team": "{team}"}}', topics) for team in "ab"}
 
     async def told() -> list[list[str]]:

@@ -100,7 +100,7 @@ class Platform:
         self.jobs[name] = self.api.post("/v1/jobs", body)["id"]
         return self.jobs[name]
 
-    def note_figures(self, name: str, reports: Sequence[dict[str, Any]]) -> None:
+    def note_metrics(self, name: str, reports: Sequence[dict[str, Any]]) -> None:
         """Stores what a driver of a job has reported before it ended, in steps of the series up to now."""
         with self.sessions.begin() as session:
             job = jobs.lock(session, self.jobs[name])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from keyscale.jobs.graph.topology import TopologyBuilder
-from keyscale.jobs.runtime.executor.worker import warm_stores
+from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.streams.streams import DataStream
 from tests.support.rehearsal.rehearsal import Rehearsal
 
@@ -47,5 +47,5 @@ def declared_rehearsal(
 
 def lose_the_host(job: Rehearsal) -> None:
     """Loses the local files of all subtasks: the next batch runs them elsewhere."""
-    warm_stores().close()
+    open_stores().close()
     shutil.rmtree(job.directory / "local")

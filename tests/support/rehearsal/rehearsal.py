@@ -40,7 +40,7 @@ from keyscale.jobs.runtime.driver import execution, live_rescale
 from keyscale.jobs.runtime.driver.execution import Execution, RunContext
 from keyscale.jobs.runtime.driver.live_rescale import LiveRescale, carry_out
 from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
-from keyscale.jobs.runtime.executor.worker import warm_stores
+from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.keys.hashing import hash_codes
 from keyscale.state.keys.key_groups import assign_to_key_groups, subtask_for_key_group
@@ -263,7 +263,7 @@ class Rehearsal:
             placement, shipped = prepared.placement, prepared.shipped
         opened, self._loop = execution._begun(opened, placement, shipped)
         if prepared is None:
-            warm_stores().close()  # this process also played the dead one, whose files must stay as it left them
+            open_stores().close()  # this process also played the dead one, whose files must stay as it left them
         self._loop.start()
         query = cast("Any", SimpleNamespace(read_on=lambda: None))
         self._checkpoints = execution._coordinator(opened, placement, shipped, self._loop, query)._checkpoints

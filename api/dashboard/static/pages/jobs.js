@@ -55,7 +55,7 @@ const page = live(async () => {
   byId("loading").hidden = true;
   byId("new").hidden = !mayActAs(user, "OPERATOR");
   show();
-}, { everyMs: 2000, stream: "/v1/stream", topics: ["job", "figures"], redraw: () => show() });
+}, { everyMs: 2000, stream: "/v1/stream", topics: ["job", "metrics"], redraw: () => show() });
 
 function show() {
   const shown = sorted(jobs.filter(fits));

@@ -33,7 +33,7 @@ const page = jobPage(() => readSeries(), (job) => {
   showBatches(job.status.attempt?.metrics?.recent_batches ?? []);
   showSubtasks(operators);
   showCharts(job);
-}, ["figures", "checkpoints"]);
+}, ["metrics", "checkpoints"]);
 
 // --- current metrics ------------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OF_TEAM = JobScope(labels={"team": "a"})
-BOTH = {Topic.JOB, Topic.FIGURES}
+BOTH = {Topic.JOB, Topic.METRICS}
 
 
 class Told:
@@ -81,8 +81,8 @@ class Database:
 
         return {name: answer(self.operations[name]) for name in wanted if name in self.operations}
 
-    def put(self, job_id: str, mark: str, figures: str = "", team: str = "a") -> None:
-        topics = {"job": mark, "figures": figures}
+    def put(self, job_id: str, mark: str, metrics: str = "", team: str = "a") -> None:
+        topics = {"job": mark, "metrics": metrics}
         self.jobs[job_id] = JobMarks(job_id, f"{job_id}-name", f'{{"team":"{team}"}}', topics)
 
     def watch(self, job_id: str, **marks: str) -> None:
@@ -120,10 +120,10 @@ def test_a_reader_of_all_jobs_is_told_the_jobs_of_the_scope_that_have_changed(da
     assert everyone.take() == of_team.take() == [(BOTH, None)], "what came before is not known"
     database.news.look()
     assert everyone.take() == of_team.take() == []
-    database.put("1", "old", "figures", team="a")
+    database.put("1", "old", "metrics", team="a")
     database.put("2", "new", team="b")
     database.news.look()
-    assert (everyone.take(), of_team.take()) == ([(BOTH, ["1", "2"])], [({Topic.FIGURES}, ["1"])])
+    assert (everyone.take(), of_team.take()) == ([(BOTH, ["1", "2"])], [({Topic.METRICS}, ["1"])])
     del database.jobs["2"]
     database.put("4", "new", team="a")
     database.news.look()
@@ -252,11 +252,11 @@ def test_news_that_were_not_sent_are_merged_and_too_many_jobs_are_not_named(monk
             await asyncio.sleep(0)
             return reader._drain()
 
-        assert await drained() == text('"job","figures"', "null"), "a reader that has just come knows nothing"
+        assert await drained() == text('"job","metrics"', "null"), "a reader that has just come knows nothing"
         assert await drained() == []
-        reader.tell({Topic.FIGURES, Topic.EVENTS}, ["2"])
-        reader.tell({Topic.FIGURES}, ["1"])
-        assert await drained() == text('"figures"', '["1","2"]')
+        reader.tell({Topic.METRICS, Topic.EVENTS}, ["2"])
+        reader.tell({Topic.METRICS}, ["1"])
+        assert await drained() == text('"metrics"', '["1","2"]')
         many = [str(number) for number in range(JOBS_NAMED_MAX)]
         reader.tell({Topic.JOB}, many)
         assert '"job_ids":["0",' in (await drained())[0]

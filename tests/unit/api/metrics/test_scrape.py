@@ -18,8 +18,8 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.metrics import (
     CONTROL_PLANE,
     DRIVER,
-    FIGURES,
     JOB_COUNTERS,
+    JOB_METRICS,
     OBSERVED,
     OPERATOR,
     SINK,
@@ -125,7 +125,7 @@ def test_every_declared_metric_of_a_job_is_there_and_said_what_it_is() -> None:
         metric.prometheus for metric in of_scope(OBSERVED, DRIVER, OPERATOR, SINK, SOURCE, SUBTASK) if metric.is_scraped
     }
     expected |= {metric.job_prometheus for metric in JOB_COUNTERS}
-    expected |= {metric.prometheus for metric in FIGURES if metric not in JOB_COUNTERS}
+    expected |= {metric.prometheus for metric in JOB_METRICS if metric not in JOB_COUNTERS}
     for name in expected:
         assert f"\n# HELP {name} " in f"\n{text}"
         assert f"\n{name}{{" in text

@@ -24,4 +24,4 @@ def _closed_stores() -> Iterator[None]:
     yield
     worker = sys.modules.get("keyscale.jobs.runtime.executor.worker")
     if worker is not None:
-        worker.warm_stores().close()
+        worker.open_stores().close()

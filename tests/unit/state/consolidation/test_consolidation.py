@@ -18,7 +18,7 @@ from keyscale.state.engine.rocksdb import RocksDbEngine
 from keyscale.state.engine.sharded import ShardedEngine
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.state.subtask.warm_stores import WarmStores
+from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from tests.support.state.state_job import ALWAYS, StateJob, add
 from tests.support.state.two_shards import leftovers, sst_files, two_shards
 
@@ -233,7 +233,7 @@ def test_a_result_that_lags_too_far_behind_waits_and_catches_up_later(job: State
 
 
 def test_a_warm_store_takes_the_result_over_between_two_batches(job: StateJob) -> None:
-    warm = WarmStores()
+    warm = OpenStoreCache()
 
     def run_batch(increments: dict[int, int]) -> int:
         store = warm.take(job.spec(0), job.version(0), job.plans[0], job.local_root, job.store)

@@ -17,7 +17,7 @@ from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.ttl import Cleanup, Ttl
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import StateSource
-from keyscale.state.subtask.warm_stores import WarmStores
+from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from tests.support.state.state_job import ALWAYS, StateJob, add, entries
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def test_a_savepoint_that_finds_damage_makes_the_open_store_give_its_files_up(tm
     job.start(1)
     job.run_batch(KEYS)
     job.checkpoint()
-    warm = WarmStores()
+    warm = OpenStoreCache()
     job.open = lambda _: warm.take(  # type: ignore[method-assign]
         job.spec(0), job.version(0), job.plans[0], job.local_root, job.store, clock=clock
     )

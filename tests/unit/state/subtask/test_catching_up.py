@@ -15,8 +15,8 @@ from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.operator_files import OperatorStatePlan
 from keyscale.state.restore.opened_shards import StateSource
 from keyscale.state.restore.plan import history_of, plan_operator, version_of
+from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from keyscale.state.subtask.store import LineageError
-from keyscale.state.subtask.warm_stores import WarmStores
 from tests.support.short_form import short_form
 from tests.support.state.state_job import MAX_PARALLELISM, StateJob, add, entries, random_batch
 
@@ -39,37 +39,37 @@ def job(tmp_path: Path) -> StateJob:
 
 
 @pytest.fixture
-def warm() -> Iterator[WarmStores]:
-    stores = WarmStores()
+def cache() -> Iterator[OpenStoreCache]:
+    stores = OpenStoreCache()
     yield stores
     stores.close()
 
 
-def prepare(job: StateJob, warm: WarmStores, parallelism: int) -> list[SubtaskStore]:
+def prepare(job: StateJob, cache: OpenStoreCache, parallelism: int) -> list[SubtaskStore]:
     """Opens the stores that the next attempt will have, at the present version, beside the job's own."""
     ahead = job.ahead(parallelism)
-    stores = [take(ahead, warm, index) for index in range(parallelism)]
+    stores = [take(ahead, cache, index) for index in range(parallelism)]
     for store in stores:
-        warm.give_back(store)
+        cache.give_back(store)
     return stores
 
 
-def take(job: StateJob, warm: WarmStores, index: int) -> SubtaskStore:
-    return warm.take(job.spec(index), job.version(index), job.plans[index], job.local_root, job.store)
+def take(job: StateJob, cache: OpenStoreCache, index: int) -> SubtaskStore:
+    return cache.take(job.spec(index), job.version(index), job.plans[index], job.local_root, job.store)
 
 
 @pytest.mark.parametrize("parallelism", short_form([1, 3, 4], [3]))
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_stores_that_are_prepared_beside_the_batches_catch_up_when_the_job_switches_to_them(
-    job: StateJob, warm: WarmStores, parallelism: int, *, has_checkpoint: bool
+    job: StateJob, cache: OpenStoreCache, parallelism: int, *, has_checkpoint: bool
 ) -> None:
     if has_checkpoint:
         job.checkpoint()
-    prepared = prepare(job, warm, parallelism)
+    prepared = prepare(job, cache, parallelism)
     for seed in (2, 3):
         job.run_batch(random_batch(seed))
     job.rescale_live(parallelism)
-    assert [take(job, warm, index) for index in range(parallelism)] == prepared
+    assert [take(job, cache, index) for index in range(parallelism)] == prepared
     assert {store.source for store in prepared} == {StateSource.WARM}
     found: dict[int, int] = {}
     for store in prepared:
@@ -82,9 +82,9 @@ def test_stores_that_are_prepared_beside_the_batches_catch_up_when_the_job_switc
     assert job.dump() == job.reference, "a driver that knows nothing but the log finds the same"
 
 
-def test_local_files_that_are_behind_are_opened_and_catch_up(job: StateJob, warm: WarmStores) -> None:
-    prepare(job, warm, 3)
-    warm.close()  # another worker asks for them
+def test_local_files_that_are_behind_are_opened_and_catch_up(job: StateJob, cache: OpenStoreCache) -> None:
+    prepare(job, cache, 3)
+    cache.close()  # another worker asks for them
     job.run_batch(random_batch(2))
     job.rescale_live(3)
     for index in range(3):
@@ -93,13 +93,13 @@ def test_local_files_that_are_behind_are_opened_and_catch_up(job: StateJob, warm
     assert job.dump() == job.reference
 
 
-def test_a_state_that_later_batches_declared_is_there_after_catching_up(job: StateJob, warm: WarmStores) -> None:
-    (prepared,) = prepare(job, warm, 1)
+def test_a_state_that_later_batches_declared_is_there_after_catching_up(job: StateJob, cache: OpenStoreCache) -> None:
+    (prepared,) = prepare(job, cache, 1)
     job.adds = lambda store, increments, _: add(store, increments, OTHER)
     job.run_batch({1: 5, 2: 6})
     job.rescale_live(1)
     job.history = replace(job.history, schema=prepared.spec.schema)  # specifications stay as they were prepared
-    assert take(job, warm, 0) is prepared
+    assert take(job, cache, 0) is prepared
     assert entries(prepared, OTHER) == {1: 5, 2: 6}
     add(prepared, {1: 1}, OTHER)
     handle = prepared.finish_batch(BatchId(job.batch_id + 1), "next")
@@ -114,23 +114,23 @@ def _entries_of(job: StateJob, index: int) -> dict[int, int]:
         return entries(store, OTHER)
 
 
-def test_operator_state_is_read_again(job: StateJob, warm: WarmStores) -> None:
-    (prepared,) = prepare(job, warm, 1)
+def test_operator_state_is_read_again(job: StateJob, cache: OpenStoreCache) -> None:
+    (prepared,) = prepare(job, cache, 1)
     assert prepared.operator.list_state(PLACES).get() == []
     job.operate = lambda store: store.operator.list_state(PLACES).add_all([int(store.spec.index)])
     job.run_batch({1: 5})
     job.rescale_live(1)
     assert job.plans[0].operator_state.needs_redistribution
-    assert take(job, warm, 0) is prepared
+    assert take(job, cache, 0) is prepared
     assert (prepared.operator.is_restored, prepared.operator.list_state(PLACES).get()) == (True, [0, 1])
     prepared.close()
 
 
-def test_operator_state_that_another_subtask_changed_is_read_again(job: StateJob, warm: WarmStores) -> None:
+def test_operator_state_that_another_subtask_changed_is_read_again(job: StateJob, cache: OpenStoreCache) -> None:
     """The new subtask has the key groups of the unchanged subtask, and so only the changelogs of that subtask."""
     job.operate = lambda store: store.operator.union_list_state(PLACES).add(int(store.spec.index))
     job.run_batch({1: 5})
-    prepared = prepare(job, warm, 4)
+    prepared = prepare(job, cache, 4)
 
     def change_first(store: SubtaskStore) -> None:
         if store.spec.index == 0:
@@ -139,40 +139,40 @@ def test_operator_state_that_another_subtask_changed_is_read_again(job: StateJob
     job.operate = change_first
     job.run_batch({})
     job.rescale_live(4)
-    last = take(job, warm, 3)
+    last = take(job, cache, 3)
     assert last is prepared[3]
     assert sorted(last.operator.union_list_state(PLACES).get()) == [0, 1, 7]
     last.close()
 
 
-def test_a_store_with_a_batch_that_was_never_committed_does_not_catch_up(job: StateJob, warm: WarmStores) -> None:
-    (prepared,) = prepare(job, warm, 1)
+def test_a_store_with_a_batch_that_was_never_committed_does_not_catch_up(job: StateJob, cache: OpenStoreCache) -> None:
+    (prepared,) = prepare(job, cache, 1)
     add(prepared, {1: 1_000})
     prepared.finish_batch(BatchId(job.batch_id + 1), "lost")
     job.run_batch({1: 5})
     job.rescale_live(1)
     assert not prepared.catch_up(job.version(0), job.plans[0], job.store)
-    again = take(job, warm, 0)
+    again = take(job, cache, 0)
     assert again is not prepared
     assert entries(again) == job.reference
     again.close()
 
 
-def test_a_store_that_cannot_read_a_changelog_is_rebuilt(job: StateJob, warm: WarmStores) -> None:
-    (prepared,) = prepare(job, warm, 1)
+def test_a_store_that_cannot_read_a_changelog_is_rebuilt(job: StateJob, cache: OpenStoreCache) -> None:
+    (prepared,) = prepare(job, cache, 1)
     job.run_batch({1: 5})
     job.rescale_live(1)
     empty = LocalObjectStore(job.local_root / "empty")
     with pytest.raises(KeyscaleError):
         prepared.catch_up(job.version(0), job.plans[0], empty)
     assert not prepared.catch_up(job.version(0), job.plans[0], job.store), "half of it may have been applied"
-    again = take(job, warm, 0)
+    again = take(job, cache, 0)
     assert (again is prepared, entries(again)) == (False, job.reference)
     again.close()
 
 
-def test_a_plan_that_leads_elsewhere_is_refused(job: StateJob, warm: WarmStores) -> None:
-    (prepared,) = prepare(job, warm, 1)
+def test_a_plan_that_leads_elsewhere_is_refused(job: StateJob, cache: OpenStoreCache) -> None:
+    (prepared,) = prepare(job, cache, 1)
     before = version_of(plan_operator(history_of(job.plans), MAX_PARALLELISM, 1)[0], job.spec(0).key_group_range, 0)  # type: ignore[arg-type]
     job.run_batch({1: 5})
     job.rescale_live(1)

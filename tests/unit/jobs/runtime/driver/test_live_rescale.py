@@ -21,7 +21,7 @@ from keyscale.jobs.runtime.errors import (
     RescaleWithdrawnError,
     RunEndedError,
 )
-from keyscale.jobs.runtime.executor.worker import warm_stores
+from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.state.doors.commits import FencedError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.log import commit_log
@@ -184,7 +184,7 @@ def test_no_store_is_rebuilt_after_the_switch(job: Rehearsal, meanwhile: int) ->
     job.run_batches(1)
     metrics = job._execution.context.status.heartbeat().metrics
     assert (metrics.subtask_runs, metrics.subtask_runs_rebuilt) == (4, 0)
-    assert {store.store.spec.attempt for store in warm_stores()._idle.values()} == {2}, "old stores are let go"
+    assert {store.store.spec.attempt for store in open_stores()._idle.values()} == {2}, "old stores are let go"
 
 
 def test_a_driver_that_was_replaced_meanwhile_cannot_open_its_next_attempt(job: Rehearsal, undisturbed: Rows) -> None:

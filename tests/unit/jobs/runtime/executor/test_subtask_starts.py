@@ -14,8 +14,8 @@ from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.spark_internals.function_copies import pickled
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import StateSource
+from keyscale.state.subtask.open_store_cache import OpenStoreCache
 from keyscale.state.subtask.store import LineageError
-from keyscale.state.subtask.warm_stores import WarmStores
 from tests.support.drivers.shipped_starts import shipped
 from tests.support.state.state_job import UID, StateJob, entries
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def warm() -> Iterator[WarmStores]:
-    stores = WarmStores()
+def cache() -> Iterator[OpenStoreCache]:
+    stores = OpenStoreCache()
     yield stores
     stores.close()
 
@@ -52,9 +52,9 @@ def shipped_now(job: StateJob, base: ShippedStarts) -> ShippedStarts:
     return replace(now, base=base.base, base_position=base.position, position=job.position - 1)
 
 
-def taken(job: StateJob, warm: WarmStores, starts: ShippedStarts, index: SubtaskIndex) -> SubtaskStore:
+def taken(job: StateJob, cache: OpenStoreCache, starts: ShippedStarts, index: SubtaskIndex) -> SubtaskStore:
     plan = starts.plan(index, job.store, job.layout)
-    return warm.take(job.spec(index), starts.versions[index], plan, job.local_root, job.store)
+    return cache.take(job.spec(index), starts.versions[index], plan, job.local_root, job.store)
 
 
 def test_a_task_finds_its_plan_from_the_base_and_the_log(job: StateJob) -> None:
@@ -66,39 +66,43 @@ def test_a_task_finds_its_plan_from_the_base_and_the_log(job: StateJob) -> None:
         assert now.plan(SubtaskIndex(index), job.store, job.layout).load() == job.plans[index]
 
 
-def test_a_lost_state_is_rebuilt_from_the_plan_that_was_found(job: StateJob, warm: WarmStores, tmp_path: Path) -> None:
+def test_a_lost_state_is_rebuilt_from_the_plan_that_was_found(
+    job: StateJob, cache: OpenStoreCache, tmp_path: Path
+) -> None:
     base = replace(shipped(UID, starts_of(job)), position=job.position - 1)
     job.run_batch({3: 10})
     job.local_root = tmp_path / "another host"
     found: dict[int, int] = {}
     for index in (SubtaskIndex(0), SubtaskIndex(1)):
-        store = taken(job, warm, shipped_now(job, base), index)
+        store = taken(job, cache, shipped_now(job, base), index)
         assert store.source is StateSource.REBUILT
         found |= entries(store)
-        warm.give_back(store)
+        cache.give_back(store)
     assert found == job.reference
 
 
-def test_a_plan_is_not_looked_for_while_the_state_is_there(job: StateJob, warm: WarmStores) -> None:
+def test_a_plan_is_not_looked_for_while_the_state_is_there(job: StateJob, cache: OpenStoreCache) -> None:
     base = shipped(UID, starts_of(job))
     unreachable = replace(base, base_position=10**6, position=10**6 + 1)
     index = SubtaskIndex(0)
-    store = taken(job, warm, unreachable, index)
+    store = taken(job, cache, unreachable, index)
     assert store.source is StateSource.LOCAL
-    warm.give_back(store)
-    assert taken(job, warm, unreachable, index) is store
+    cache.give_back(store)
+    assert taken(job, cache, unreachable, index) is store
     assert store.source is StateSource.WARM
     store.abandon()
 
 
-def test_a_plan_that_does_not_lead_to_the_version_is_refused(job: StateJob, warm: WarmStores, tmp_path: Path) -> None:
+def test_a_plan_that_does_not_lead_to_the_version_is_refused(
+    job: StateJob, cache: OpenStoreCache, tmp_path: Path
+) -> None:
     base = replace(shipped(UID, starts_of(job)), position=job.position - 1)
     job.run_batch({3: 10})
     job.local_root = tmp_path / "another host"
     late = replace(shipped_now(job, base), base_position=job.position - 1)  # as if the batch had not been
     index = next(index for index in (0, 1) if starts_of(job)[index].plan.last_batch_id == job.batch_id)
     with pytest.raises(LineageError):
-        taken(job, warm, late, SubtaskIndex(index))
+        taken(job, cache, late, SubtaskIndex(index))
 
 
 def test_starts_of_many_subtasks_with_long_plans_stay_small(job: StateJob) -> None:

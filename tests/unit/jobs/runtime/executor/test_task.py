@@ -18,7 +18,7 @@ from keyscale.jobs.operators.process_operator import Process
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask
 from keyscale.jobs.runtime.executor.task_stopwatch import TaskStopwatch
-from keyscale.jobs.runtime.executor.worker import warm_stores
+from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.drivers.shipped_starts import payload, shipped
@@ -68,7 +68,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StateJob]:
     job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
     job.start(1)
     yield job
-    warm_stores().close()
+    open_stores().close()
 
 
 def records(groups: list[int]) -> pa.RecordBatch:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..lifecycle.gauges import gauges_of
 from ..lifecycle.job_totals import added_totals, waiting_records
-from .schemas.figures import FiguresAnswer
+from .schemas.job_metrics import JobMetricsAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from keyscale.jobs.protocol.messages import DriverMetrics
 
 
-def figures_of(
+def job_metrics_of(
     metrics: DriverMetrics | None,
     before: Mapping[str, Any] | None,
     state_size: int | None,
     *,
     is_current: bool,
     at_ms: int | None,
-) -> FiguresAnswer:
+) -> JobMetricsAnswer:
     """Returns a job's metrics.
 
     Args:
@@ -36,4 +36,4 @@ def figures_of(
     """
     gauges = gauges_of(metrics if is_current else None)
     waiting = {"lag_records": None, "lag_records_at_ms": None} | waiting_records(before, metrics, at_ms)
-    return FiguresAnswer(**gauges, **waiting, **added_totals(before, metrics), state_size=state_size)
+    return JobMetricsAnswer(**gauges, **waiting, **added_totals(before, metrics), state_size=state_size)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any, cast
 
-from keyscale.jobs.runtime.driver.timekeeper import IDLE_SECONDS, Timekeeper
+from keyscale.jobs.runtime.driver.timer_loop import IDLE_SECONDS, TimerLoop
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class Loop:
         return True
 
 
-def kept(loop: Loop, has_looked_for_input: Callable[[], bool] = lambda: True) -> Timekeeper:
-    return Timekeeper(cast("Any", loop), has_looked_for_input)
+def kept(loop: Loop, has_looked_for_input: Callable[[], bool] = lambda: True) -> TimerLoop:
+    return TimerLoop(cast("Any", loop), has_looked_for_input)
 
 
 def test_timers_wait_for_the_first_look_for_input() -> None:

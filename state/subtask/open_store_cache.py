@@ -39,7 +39,7 @@ class _Idle:
     since: float
 
 
-class WarmStores:
+class OpenStoreCache:
     """One process's open stores between two batches.
 
     Create one per process, after its fork. An idle store keeps its subtask's directory locked. A thread closes the
@@ -133,7 +133,7 @@ class WarmStores:
             self._idle[store.local_directory] = _Idle(store, time.monotonic())
             surplus = [self._idle.pop(path) for path in list(self._idle)[: -self._stores_max]]
             if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch, name="warm-stores", daemon=True)
+                self._watcher = threading.Thread(target=self._watch, name="open-stores", daemon=True)
                 self._watcher.start()
         os.eventfd_write(self._wake, 1)
         for idle in surplus:

@@ -21,7 +21,7 @@ IDLE_SECONDS = 0.3
 """A loop that has committed no input for this long is idle. Otherwise, due timers fire with the next batch."""
 
 
-class Timekeeper:
+class TimerLoop:
     """Runs batches of time alone for due timers, in an idle loop.
 
     It polls several times per second.
@@ -41,7 +41,7 @@ class Timekeeper:
         self._loop = loop
         self._has_looked_for_input = has_looked_for_input
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="timekeeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="timer_loop", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

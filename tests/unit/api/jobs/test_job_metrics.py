@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.api.jobs.figures import figures_of
+from keyscale.api.jobs.job_metrics import job_metrics_of
 from keyscale.api.lifecycle.current_report import SILENT_MS, reports_now
 from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.db.models import Attempt
@@ -15,7 +15,7 @@ from keyscale.vocabulary import AttemptStage
 from tests.support.repository import GOLDEN
 
 if TYPE_CHECKING:
-    from keyscale.api.jobs.schemas.figures import FiguresAnswer
+    from keyscale.api.jobs.schemas.job_metrics import JobMetricsAnswer
 
 NOW_MS = 1_000_000
 METRICS: dict[str, Any] = {
@@ -40,12 +40,12 @@ def attempt(metrics: dict[str, Any] | None = None, **columns: Any) -> Attempt:
     return Attempt(metrics={**METRICS, **(metrics or {})}, **{**known, **columns})
 
 
-def shown(found: Attempt | None, state_size: int | None, *, now_ms: int) -> FiguresAnswer:
+def shown(found: Attempt | None, state_size: int | None, *, now_ms: int) -> JobMetricsAnswer:
     if found is None:
-        return figures_of(None, None, state_size, is_current=False, at_ms=None)
+        return job_metrics_of(None, None, state_size, is_current=False, at_ms=None)
     metrics = DriverMetrics.model_validate(found.metrics)
     is_current = reports_now(found, now_ms=now_ms)
-    return figures_of(metrics, found.totals_before, state_size, is_current=is_current, at_ms=found.heartbeat_at_ms)
+    return job_metrics_of(metrics, found.totals_before, state_size, is_current=is_current, at_ms=found.heartbeat_at_ms)
 
 
 def test_a_running_jobs_figures_are_those_of_its_driver() -> None:
@@ -86,7 +86,7 @@ def test_a_job_that_does_not_run_has_counters_a_state_size_and_what_waited_but_n
 
 def test_while_a_driver_starts_the_records_waited_when_the_driver_before_last_reported() -> None:
     before = {"lag_records": 415_941, "lag_records_at_ms": NOW_MS - 9000}
-    figures = figures_of(None, before, None, is_current=False, at_ms=None)
+    figures = job_metrics_of(None, before, None, is_current=False, at_ms=None)
     assert (figures.lag_records, figures.lag_records_at_ms) == (415_941, NOW_MS - 9000)
     restoring = attempt({"pending_records": None}, driver_state="RESTORING", totals_before=before)
     assert shown(restoring, None, now_ms=NOW_MS).lag_records == 415_941

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, create_model
 
-from keyscale.metrics import COUNTER, FIGURES
+from keyscale.metrics import COUNTER, JOB_METRICS
 
 from ...shapes import Answer
 
@@ -25,7 +25,7 @@ def _field(metric: Metric) -> tuple[Any, Any]:
     return kind | None, Field(description=metric.help)
 
 
-class _Figures(Answer):
+class _JobMetrics(Answer):
     """A job's current metrics.
 
     An unknown metric, such as a rate of a job that does not run, is null. Counters and waiting records stay.
@@ -40,14 +40,14 @@ class _Figures(Answer):
 
 if TYPE_CHECKING:
 
-    class FiguresAnswer(_Figures):
+    class JobMetricsAnswer(_JobMetrics):
         """A job's current metrics, by the declarations in `keyscale.metrics`."""
 
 else:
-    FiguresAnswer = create_model(
-        "FiguresAnswer",
-        __base__=_Figures,
+    JobMetricsAnswer = create_model(
+        "JobMetricsAnswer",
+        __base__=_JobMetrics,
         __module__=__name__,
-        __doc__=_Figures.__doc__,
-        **{metric.name: _field(metric) for metric in FIGURES},
+        __doc__=_JobMetrics.__doc__,
+        **{metric.name: _field(metric) for metric in JOB_METRICS},
     )
