@@ -725,6 +725,20 @@ class RestoreSourceError(ApiError):
     )
 
 
+class OutputWithdrawnError(ApiError):
+    """The job's sinks have taken output of the snapshot back."""
+
+    code = "RESTORE_OUTPUT_WITHDRAWN"
+    title = "The job's sinks have taken back output of this snapshot"
+    status = 422
+    domain = "user"
+    advice = (
+        "The job went back to an earlier snapshot, and its sinks have deleted the later rows for good. Start the job "
+        "from a snapshot that was taken since then, or from an earlier one. To continue from this snapshot, create a "
+        "clone with a target of its own for each sink: `./keyscale jobs create COPY --from-job JOB --from SNAPSHOT`."
+    )
+
+
 class OperationNotCancellableError(ApiError):
     """An operation cannot be cancelled, or not any more."""
 

@@ -22,6 +22,7 @@ from keyscale.state.doors.catalogue import (
     find_snapshot,
     first_commit_after,
     has_committed,
+    keeps_output,
     newest_attempt,
     newest_counters,
     read_manifest,
@@ -42,6 +43,7 @@ T = TypeVar("T")
 READ_BYTES_MAX = 64 << 20
 """The largest object that the control plane reads into memory. Jobs can write objects of any size."""
 _HEALTH_TTL_S = 10.0
+_NO_MANIFEST = (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,13 @@ class FoundSnapshot:
     Attributes:
         manifest: Its manifest.
         claimed_by: The id of the job that has claimed it, as its claim names it; None: unclaimed.
+        keeps_output: Whether the sinks of its job keep its output. They have taken some of it back if the job went back
+            behind the snapshot.
     """
 
     manifest: Manifest
     claimed_by: str | None
+    keeps_output: bool
 
 
 def open_to_read(store_url: str) -> ObjectStore:
@@ -272,7 +277,6 @@ class StoreCheck:
             PlanTimeoutError: The snapshot was not read in time.
         """
         location = location_of(store_url, path)
-        unreadable = (ObjectNotFoundError, DocumentCorruptError, FormatTooNewError)
 
         def read() -> FoundSnapshot:
             store = open_to_read(store_url)
@@ -281,9 +285,29 @@ class StoreCheck:
                 raise RestoreSourceError(f"{location}: the manifest there belongs to {manifest.path}")
             if (problem := files_problem(store, manifest)) is not None:
                 raise RestoreSourceError(f"{location}: {problem}")
-            return FoundSnapshot(manifest, claimant_of(store, path))
+            return FoundSnapshot(manifest, claimant_of(store, path), keeps_output(store, manifest))
 
         try:
-            return read_within(limit_ms, read, what="the snapshot", but=(RestoreSourceError, *unreadable))
-        except unreadable as error:
+            return read_within(limit_ms, read, what="the snapshot", but=(RestoreSourceError, *_NO_MANIFEST))
+        except _NO_MANIFEST as error:
             raise RestoreSourceError(f"{location}: no manifest can be read there") from error
+
+    def keeps_output(self, store_url: str, location: str, *, limit_ms: int) -> bool:
+        """Reads whether the sinks of a snapshot's job keep the snapshot's output.
+
+        True if the snapshot cannot be read: its restore says why.
+
+        Raises:
+            StoreUnavailableError: The store does not answer.
+            PlanTimeoutError: The snapshot was not read in time.
+        """
+
+        def read() -> bool:
+            store = open_to_read(store_url)
+            try:
+                manifest = read_manifest(store, split_location(location)[1])
+            except _NO_MANIFEST:
+                return True
+            return keeps_output(store, manifest)
+
+        return read_within(limit_ms, read, what="the snapshot")

@@ -24,7 +24,7 @@ from keyscale.state.doors.paths import (
 )
 from keyscale.vocabulary import CheckpointStatus, ClaimMode, RestoreMode
 
-from ..errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
+from ..errors import JobNotFoundError, OutputWithdrawnError, RequestInvalidError, RestoreSourceError
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 
@@ -80,6 +80,7 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
     Raises:
         JobNotFoundError: The user may not see the other job, or it does not exist.
         RestoreSourceError: The snapshot does not exist, or the job cannot start from it.
+        OutputWithdrawnError: The job's sinks have taken output of the snapshot back.
         RequestInvalidError: A claim mode without a source, or a new job's source without its job.
         StoreUnavailableError: The store does not answer.
         PlanTimeoutError: The snapshot was not read in time.
@@ -103,6 +104,8 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
     if problem is not None:
         raise RestoreSourceError(f"{location}: {problem}")
     goes_on = source.latest and owner_id == job_id
+    if manifest.job_id == job_id and not goes_on and not found.keeps_output:
+        raise OutputWithdrawnError(f"{location}: the job went back behind it")
     restore = Restore(
         uuid.uuid4().hex,
         RestoreMode.CONTINUE if goes_on else RestoreMode.REWIND,

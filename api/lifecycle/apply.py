@@ -256,8 +256,8 @@ def _(step: steps.RollBack, transaction: JobTransaction) -> None:
     transaction.end_reserved(change)
     assert change.from_revision is not None  # noqa: S101 - a change has revisions
     change.failure = dict(step.failure)
-    transaction.pending_restore()
-    transaction.job.restore = restore_of_roll_back(change).dump()
+    has_rewound = transaction.pending_restore() is None
+    transaction.job.restore = restore_of_roll_back(change, has_rewound=has_rewound).dump()
     transaction.job.revision = change.from_revision
     transaction.begin_phase(change, ChangePhase.ROLL_BACK)
     transaction.create_attempt(change.from_revision, steps.Cause.ROLL_BACK)

@@ -61,15 +61,21 @@ def restore_of_change(change: Operation, pending: Restore | None) -> Restore:
             return Restore(change.id, location=change.location, allow_non_restored_state=allows)
 
 
-def restore_of_roll_back(change: Operation) -> Restore:
+def restore_of_roll_back(change: Operation, *, has_rewound: bool = False) -> Restore:
     """Returns how the old revision restores after a change that failed.
 
     A new revision may have dropped or rewritten state, or begun without state. So the old revision goes back to exactly
-    the savepoint. A rescale and a restart keep all state, as does a change from the last state that had to keep
-    everything: there the job continues from the log, with the commits of the new driver.
+    the savepoint, or to the earlier savepoint that the new revision has gone back to. A rescale and a restart keep all
+    state, as does a change from the last state that had to keep everything: there the job continues from the log, with
+    the commits of the new driver.
+
+    Args:
+        change: The change.
+        has_rewound: Whether a driver of the new revision has restored its state.
     """
     id_ = f"{change.id}.back"
     keeps_state = change.upgrade_mode is UpgradeMode.LAST_STATE and not change.allow_non_restored_state
     if not change.kind.may_change_program or keeps_state or change.location is None:
         return Restore(id_, location=change.location)
-    return Restore(id_, RestoreMode.REWIND, change.location)
+    is_left = has_rewound and change.rewind_to is not None  # the sinks have taken back what the savepoint needs
+    return Restore(id_, RestoreMode.REWIND, change.rewind_to if is_left else change.location)

@@ -15,7 +15,13 @@ from keyscale.units import duration_text
 from keyscale.vocabulary import Approval, AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
 from ..diagnosis.faults import unsettled_failure
-from ..errors import LastStateTooOldError, RevisionConflictError, RevisionRequiredError, RevisionWithoutSavepointError
+from ..errors import (
+    LastStateTooOldError,
+    OutputWithdrawnError,
+    RevisionConflictError,
+    RevisionRequiredError,
+    RevisionWithoutSavepointError,
+)
 from ..job_spec import changed, spec_of
 from ..jobs.jobs import check_specification, require_job, require_program
 from ..lifecycle import requests
@@ -120,6 +126,7 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         JobNotFoundError: The job does not exist.
         RevisionNotFoundError: The job has no such revision.
         RevisionWithoutSavepointError: The revision has no savepoint.
+        OutputWithdrawnError: The job's sinks have taken output of that savepoint back.
         JobStatusConflictError: The job's status does not allow a change.
         OperationInProgressError: Another operation changes the job.
         OperationIdTakenError: The id belongs to another operation.
@@ -133,6 +140,8 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
         with context.reads() as session:
             wanted = spec_of(require_revision(session, require_job(session, reference), request.revision))
         _plan_first(context, user, reference, request, lambda _: wanted)
+    else:
+        _require_output(context, reference, request)
 
     def begin(session: Session, job: Job, operation_id: str) -> Operation:
         revision = require_revision(session, job, request.revision)
@@ -231,6 +240,23 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
         wanted = change(spec_of(revisions.current(session, job)))
     allows = request.allow_non_restored_state
     plans.require_takeover(context, user, reference, wanted, allow_non_restored_state=allows)
+
+
+def _require_output(context: Context, reference: str, request: RollbackRequest) -> None:
+    """Refuses a savepoint of a history that the job has left.
+
+    Raises:
+        OutputWithdrawnError: The job's sinks have taken output of the savepoint back.
+        StoreUnavailableError: The store does not answer.
+        PlanTimeoutError: The savepoint was not read in time.
+    """
+    with context.reads() as session:
+        job = require_job(session, reference)
+        store_url, location = job.store_url, operations.last_savepoint_of(session, job.id, request.revision)
+        if location is None or is_known(session, request):
+            return
+    if not context.store.keeps_output(store_url, location, limit_ms=context.settings.plan_timeout_ms):
+        raise OutputWithdrawnError(f"{location}: the job went back behind it")
 
 
 def _require_match(job: Job, if_match: str | None) -> None:

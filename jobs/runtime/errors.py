@@ -125,6 +125,20 @@ class RestoreRefusedError(JobError):
     )
 
 
+class OutputWithdrawnError(JobError):
+    """The job has left the history of the snapshot.
+
+    Its sinks have taken output back that the snapshot needs.
+    """
+
+    code = "JOB_OUTPUT_WITHDRAWN"
+    domain = "user"
+    advice = (
+        "Start the job from a snapshot that was taken since it went back, or from an earlier one. To continue from "
+        "this snapshot, create a clone from it, with a target of its own for each sink."
+    )
+
+
 class BatchOrderError(JobError):
     """Spark planned another batch than the commit log expects next."""
 

@@ -13,6 +13,7 @@ from .changelog import ChangelogHandle
 from .job_counters import JobCounters
 from .job_time import JobTime
 from .manifest import OperatorDeclaration
+from .rewind import Rewind
 
 
 class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
@@ -35,6 +36,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         positions: With dropped sources: the source positions from here on, in place of all earlier positions.
         counters: The job's counters so far, including batches that the entry disowns; omitted by earlier versions.
         resets_time: Event time and processing time begin again here.
+        output_history: With `rewinds`: the rewinds in the history of the output that the sinks keep when the attempt
+            starts. A rewind to nothing keeps the output until its first batch. Omitted by earlier versions.
     """
 
     attempt: Attempt
@@ -52,6 +55,7 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     positions: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
     resets_time: bool = False
+    output_history: tuple[Rewind, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

@@ -20,6 +20,7 @@ from ..inspection.job_facts import (
     find_snapshot,
     first_commit_after,
     has_committed,
+    keeps_output,
     newest_attempt,
     newest_counters,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "find_snapshot",
     "first_commit_after",
     "has_committed",
+    "keeps_output",
     "newest_attempt",
     "newest_counters",
     "read_job_record",

@@ -9,6 +9,7 @@ from ..documents.manifest import OperatorDeclaration, OperatorSnapshot, distinct
 from ..documents.rewind import Rewind
 from ..documents.source_positions import KINDS_NAME, ORDER_NAME, BatchEnd, ReadFiles, SparkFiles, write_positions
 from ..log.commit_log import CommitLog, FencedError
+from ..log.output_history import keeps_output_of, output_history, output_history_after
 from ..log.recovery import missing_files, recover
 from ..log.resolution import OperatorHistory, ResumePoint, resolve
 from ..restore.program_change import rekeyed
@@ -42,8 +43,11 @@ __all__ = [
     "delete_planned",
     "distinct_bytes",
     "gather_facts",
+    "keeps_output_of",
     "known_files",
     "missing_files",
+    "output_history",
+    "output_history_after",
     "own_copy",
     "plan_deletion",
     "recover",

@@ -11,6 +11,7 @@ from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.manifest import read_manifest
 from ..layout import Layout
 from ..log.commit_log import CommitLog, LogGapError
+from ..log.output_history import keeps_output_of, output_history
 from ..log.recovery import missing_files
 from ..objects.errors import ObjectNotFoundError
 from .foreign_files import foreign_files
@@ -102,6 +103,21 @@ def first_commit_after(store: ObjectStore, job_id: JobId, path: str, newer_than:
     except (ObjectNotFoundError, *_UNREADABLE):
         return None
     return None if first is None else first.committed_at_ms
+
+
+def keeps_output(store: ObjectStore, manifest: Manifest) -> bool:
+    """Returns whether the sinks of a snapshot's job keep the snapshot's output.
+
+    They have taken some of it back if the job has left the snapshot's history. True if the log cannot be read.
+
+    Raises:
+        StoreUnavailableError: The store is unavailable.
+    """
+    try:
+        history = output_history(CommitLog(store, Layout(manifest.job_id)))
+    except _UNREADABLE:  # the driver says what is wrong with the log
+        return True
+    return keeps_output_of(history, manifest)
 
 
 def files_problem(store: ObjectStore, manifest: Manifest) -> str | None:

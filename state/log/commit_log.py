@@ -76,12 +76,14 @@ class CommitLog:
     """Reads and appends one job's log; positions start at 1.
 
     Attributes:
+        job_id: The job.
         opened_at_ms: The time of the opening that this object has appended, by the store's clock; None before.
     """
 
     def __init__(self, store: ObjectStore, layout: Layout) -> None:
         self._store = store
         self._layout = layout
+        self.job_id = layout.job_id
         self._known: dict[int, AttemptOpened | Attempt | None] = {}  # the attempt of any other entry; None: deleted
         self.opened_at_ms: int | None = None
         self._nonce = uuid.uuid4().hex  # distinguishes this driver's entries
@@ -180,6 +182,20 @@ class CommitLog:
         """
         openings = self.openings(list(self._positions(0)))
         return next((entry for _, entry in sorted(openings.items(), reverse=True) if entry.rewinds), None)
+
+    def has_commit_since_rewind(self) -> bool:
+        """Returns whether a batch was committed after the last rewind.
+
+        In a log without a rewind, any batch counts. Reads few entries: only a log without a commit is read to its end.
+        """
+        positions = list(self._positions(0))
+        for earlier, position in reversed(list(pairwise([0, *positions]))):
+            entry = self._entry(position)
+            if isinstance(entry, AttemptOpened) and entry.rewinds:
+                return False
+            if isinstance(entry, BatchCommitted) or earlier != position - 1:  # the clean-up deletes covered commits
+                return True
+        return False
 
     def openings(self, positions: Sequence[int]) -> dict[int, AttemptOpened]:
         """Returns the entries that open an attempt, by position.

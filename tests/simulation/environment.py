@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import Command, ReservedAttempt
-from keyscale.jobs.runtime.errors import RestoreRefusedError
+from keyscale.jobs.runtime.errors import OutputWithdrawnError, RestoreRefusedError
 from keyscale.state.documents.manifest import SnapshotKind
 from keyscale.state.layout import location_of
 from keyscale.state.log.recovery import NothingUsableError
@@ -348,11 +348,21 @@ class Environment:
             for path in self._snapshots(SnapshotKind.SAVEPOINT)
             if not self._is_disowned(self.auditor.manifests[path])
         ]
-        if not savepoints:
-            return
+        if savepoints:
+            self._rewind(savepoints[which % len(savepoints)], parallelism, host, claim=claim, kills=kills)
+
+    def on_go_forward(self, host: str) -> None:
+        """Goes to the newest savepoint of a history that the job has left."""
+        left = [
+            path for path in self._snapshots(SnapshotKind.SAVEPOINT) if self._is_disowned(self.auditor.manifests[path])
+        ]
+        if left:
+            self._rewind(left[-1], 1, host, claim=False, kills=True)
+
+    def _rewind(self, savepoint: str, parallelism: int, host: str, *, claim: bool, kills: bool) -> None:
         for driver in self._alive() if kills else []:
             driver.process.kill()
-        chosen = self.auditor.manifests[savepoints[which % len(savepoints)]]
+        chosen = self.auditor.manifests[savepoint]
         self._rewinds.append((self.attempt, chosen.log_position))
         self.commands += 1
         self._wish = {
@@ -360,7 +370,7 @@ class Environment:
             "restore_id": f"wish-{self.commands}",
             "claim_mode": "claim" if claim else "no_claim",
         }
-        location = location_of(URL, savepoints[which % len(savepoints)])
+        location = location_of(URL, savepoint)
         self._start(parallelism, host, location, **self._wish)
         self._rewinding = location
 
@@ -607,7 +617,10 @@ class Environment:
 
     def _hint(self, hint: str) -> str | None:
         """Returns what a control plane would say of the job's own history: its latest report, an older one, nothing."""
-        if self._wish and self.drivers[-1].failure == RestoreRefusedError.code:
+        failure = self.drivers[-1].failure if self.drivers else ""
+        if self._wish and failure in {RestoreRefusedError.code, OutputWithdrawnError.code}:
+            if failure == OutputWithdrawnError.code:
+                self.world.reach("a snapshot whose rows were taken back was refused")
             self._wish, self._rewinding = {}, None  # the user has read why, and wishes no longer
             self._rewinds.pop()
         wish = self._rewinding if self._wish else None

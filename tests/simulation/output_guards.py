@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from keyscale.jobs.runtime.batch.runner import BatchRunner
+from keyscale.jobs.runtime.driver import resume_plan
 from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
 from keyscale.jobs.sinks import kafka_output, postgres
 from keyscale.jobs.sinks.kafka import KafkaSink
@@ -50,6 +51,23 @@ def _first_checkpoint(_: int) -> History:
     )
     return History(1, events)
 
+
+BACK_AND_FORWARD = History(
+    1,
+    (
+        Event("records", 0.0, {"keys": [3, 5, 4]}),
+        Event("start", 1.0, {"parallelism": 2, "host": "a"}),
+        Event("command", 9.0, {"what": "SAVEPOINT"}),
+        Event("records", 5.0, {"keys": [0, 1, 2]}),
+        Event("command", 9.0, {"what": "SAVEPOINT"}),
+        Event("rewind", 9.0, {"parallelism": 1, "host": "b", "which": 0, "claim": False}),
+        Event("records", 9.0, {"keys": [4, 4]}),
+        Event("go_forward", 9.0, {"host": "a"}),
+        Event("start", 9.0, {"parallelism": 2, "host": "b"}),
+        Event("records", 9.0, {"keys": [2, 5, 0]}),
+    ),
+)
+"""A job goes back to its first savepoint, and is then told to go to the second one."""
 
 OUTPUT = (
     Guard(
@@ -130,6 +148,15 @@ OUTPUT = (
         WRONG_ROWS,
         0,
         history=data_plane_scenes("go back", sinks=TABLES[:1]),
+    ),
+    Guard(
+        "A job does not return to a snapshot whose rows were taken back.",
+        ((resume_plan, "keeps_output_of", lambda *_: True),),
+        WRONG_ROWS,
+        0,
+        seeds=1,
+        history=lambda _: BACK_AND_FORWARD,
+        is_dear=True,
     ),
     Guard(
         "A new driver ends the sessions of older ones.",

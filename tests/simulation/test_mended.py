@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.simulation.environment import play
 from tests.simulation.history import Event, History
+from tests.simulation.output_guards import BACK_AND_FORWARD
 
 
 def test_the_log_since_the_checkpoint_that_an_attempt_began_with_is_deleted_once_it_has_its_own() -> None:
@@ -65,3 +66,9 @@ def test_a_driver_that_sleeps_in_a_transaction_holds_up_no_publication_of_an_ear
         Event("records", 47.246, {"keys": [0, 0, 2, 3, 4, 2]}),
     )
     assert play(History(222, events)).findings == []
+
+
+def test_a_job_that_went_back_refuses_a_snapshot_of_the_history_that_it_has_left_and_goes_on() -> None:
+    outcome = play(BACK_AND_FORWARD)
+    assert outcome.findings == []
+    assert outcome.reached["a snapshot whose rows were taken back was refused"] == 1

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType, convert
+from msgspec import UNSET, UnsetType, convert, structs
 
 from keyscale.clock import now_ms
 from keyscale.identifiers import Attempt, JobId
@@ -22,6 +22,7 @@ from keyscale.state.doors.commits import (
     FencedError,
     ResumePoint,
     check_claim,
+    output_history_after,
     own_copy,
     take_claim,
 )
@@ -92,6 +93,7 @@ def open_attempt(
 
     Raises:
         RestoreRefusedError: The job does not fit its checkpoint.
+        OutputWithdrawnError: The sinks have taken output of the checkpoint back.
         FencedError: A newer attempt is already open.
         KeyscaleError: The checkpoint or the log cannot be read.
     """
@@ -119,6 +121,8 @@ def open_attempt(
         resets_time=assignment.time_reset_after is not None and plan.resume.attempt <= assignment.time_reset_after,
     )
     log = CommitLog(store, layout)
+    if rewinds:
+        opened = structs.replace(opened, output_history=output_history_after(opened, manifest, log))
     journal = Journal(log, plan.resume.next_position)
     journal.append(opened)
     _tell(opened)

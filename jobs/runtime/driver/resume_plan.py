@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from keyscale.identifiers import JobId
 from keyscale.state.doors.catalogue import DocumentCorruptError, read_manifest, read_positions
-from keyscale.state.doors.commits import CommitLog, FencedError, missing_files, recover, rekeyed, resolve
+from keyscale.state.doors.commits import (
+    CommitLog,
+    FencedError,
+    keeps_output_of,
+    missing_files,
+    output_history,
+    recover,
+    rekeyed,
+    resolve,
+)
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout, split_location
 
@@ -26,7 +35,7 @@ from ..batch.source_order import (
     recorded_positions,
     without_sources,
 )
-from ..errors import RestoreRefusedError
+from ..errors import OutputWithdrawnError, RestoreRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -82,11 +91,14 @@ def plan_resume(
 
     Raises:
         RestoreRefusedError: The job does not fit its state, or the snapshot to go back to is missing or damaged.
+        OutputWithdrawnError: The sinks have taken output of the snapshot back.
         FencedError: This attempt, or a newer one, was opened before.
         KeyscaleError: The checkpoint or the log cannot be read.
     """
     log = CommitLog(store, Layout(JobId(assignment.job_id)))
     rewind = None if assignment.restore_mode == "continue" else _rewind(store, log, assignment)
+    if rewind is not None and rewind.manifest is not None and sinks:
+        _require_output(log, rewind.manifest)
     chosen = rewind or newest_plan(store, assignment)
     dropped_operators = check_fit(assignment, chosen.resume, operators, sinks)
     positions, dropped_sources = _kept_positions(assignment, chosen.positions, sources)
@@ -162,6 +174,18 @@ def _rewind(store: ObjectStore, log: CommitLog, assignment: Assignment) -> Resum
             next_position=max(resume.next_position, position + 1),
         )
     return ResumePlan(manifest, resume, resume_positions(positions, resume), rewinds=True)
+
+
+def _require_output(log: CommitLog, manifest: Manifest) -> None:
+    """Refuses a snapshot of a history that the job has left.
+
+    Raises:
+        OutputWithdrawnError: The sinks have taken output of the snapshot back.
+    """
+    if manifest.job_id == log.job_id and not keeps_output_of(output_history(log), manifest):
+        raise OutputWithdrawnError(
+            f"the job went back behind {manifest.path}, and its sinks have taken back output that the snapshot needs"
+        )
 
 
 def _exactly(store: ObjectStore, location: str | None) -> Manifest:

@@ -226,7 +226,7 @@ def test_a_job_that_fails_again_and_again_is_upgraded_from_its_last_state(
 
 
 def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revision(
-    context: Context, client: httpx.Client, job: dict[str, Any]
+    context: Context, client: httpx.Client, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take(*wanted: steps.Step) -> None:
         for step in wanted:
@@ -252,6 +252,10 @@ def test_a_driver_that_only_warmed_up_does_not_hide_the_savepoint_of_its_revisio
         with context.sessions() as session:
             assert session.get_one(Operation, answer.json()["id"]).rewind_to == SAVEPOINT
         take(steps.CreateAttempt(1, steps.Cause.UPGRADE, standby=True), steps.AbandonChange(FAILURE))
+    take(steps.ShowStatus(JobStatus.RUNNING))
+    monkeypatch.setattr(context.store, "keeps_output", lambda *_, **__: False)
+    refused = client.post("/v1/jobs/flights/rollback", json={"revision": 1})
+    assert (refused.status_code, refused.json()["code"]) == (422, "RESTORE_OUTPUT_WITHDRAWN")
 
 
 def test_a_settled_job_returns_to_a_revision_with_its_program_alone_if_no_savepoint_was_taken(

@@ -10,10 +10,11 @@ import pytest
 
 from keyscale.api.errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 from keyscale.api.store_check import PublishedSavepoint, StoreCheck
-from keyscale.identifiers import BatchId
+from keyscale.identifiers import Attempt, BatchId
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import encode_manifest, read_manifest
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.layout import location_of
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.errors import StoreRefusedError
@@ -106,6 +107,26 @@ def test_a_log_entry_that_is_too_large_to_be_read_confirms_nothing(
     position = read_manifest(job.store, job.layout.manifest(1, "there")).log_position
     job.store.put(job.layout.log_entry(position), b" " * (largest + 1))
     assert not confirms(job, attempt=1)
+
+
+def test_a_snapshot_that_the_job_went_back_behind_lacks_output(job: StateJob) -> None:
+    check, path = StoreCheck(job.store.url), job.layout.manifest(1, "there")
+    location = location_of(job.store.url, path)
+
+    def answers() -> tuple[bool, bool]:
+        found = check.read_snapshot(job.store.url, path, limit_ms=60_000)
+        return found.keeps_output, check.keeps_output(job.store.url, location, limit_ms=60_000)
+
+    assert answers() == (True, True)
+    log = CommitLog(job.store, job.layout)
+    last = log.last()
+    assert last is not None
+    back = msgspec.structs.replace(log.openings([1])[1], attempt=Attempt(job.attempt + 1), rewinds=True)
+    back = msgspec.structs.replace(back, restored_from="earlier", output_history=(Rewind(back.attempt, BatchId(-1)),))
+    log.append(last[0] + 1, back)
+    assert answers() == (False, False)
+    missing = location_of(job.store.url, job.layout.manifest(1, "missing"))
+    assert check.keeps_output(job.store.url, missing, limit_ms=60_000), "its restore says what is wrong"
 
 
 @pytest.mark.parametrize("savepoint_id", ["there", "never taken"])

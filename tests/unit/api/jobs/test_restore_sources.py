@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from keyscale.api.access.principal import Principal
-from keyscale.api.errors import JobNotFoundError, RequestInvalidError, RestoreSourceError
+from keyscale.api.errors import JobNotFoundError, OutputWithdrawnError, RequestInvalidError, RestoreSourceError
 from keyscale.api.jobs import restore_sources as service
 from keyscale.api.jobs.restore_sources import Restorer, find_source, why_not
 from keyscale.api.jobs.schemas.restore import RestoreRequest, RestoreSource
@@ -88,6 +88,7 @@ class Found:
         self.checkpoints: dict[tuple[str, int], Checkpoint] = {}
         self.manifest = manifest()
         self.claimed_by: str | None = None
+        self.keeps_output = True
         self.read: list[tuple[Any, ...]] = []
         self.context: Any = SimpleNamespace(
             sessions=SimpleNamespace(begin=lambda: nullcontext(None)),
@@ -116,7 +117,7 @@ class Found:
 
     def _read_snapshot(self, store_url: str, path: str, *, limit_ms: int) -> Any:
         self.read.append((store_url, path, limit_ms))
-        return SimpleNamespace(manifest=self.manifest, claimed_by=self.claimed_by)
+        return SimpleNamespace(manifest=self.manifest, claimed_by=self.claimed_by, keeps_output=self.keeps_output)
 
     def source(self, restorer: Restorer | None = None, **request: Any) -> Any:
         claim_mode = request.pop("claim_mode", ClaimMode.NO_CLAIM)
@@ -267,3 +268,14 @@ def test_a_snapshot_that_was_deleted_since_it_was_found_is_refused(
             service.require_kept(session, source)
     else:
         service.require_kept(session, source)
+
+
+def test_a_snapshot_that_the_job_went_back_behind_is_refused_to_that_job_alone(found: Found) -> None:
+    found.add("mine", 9, at_ms=90)
+    found.manifest, found.keeps_output = manifest(job_id="mine"), False
+    with pytest.raises(OutputWithdrawnError, match="went back behind it"):
+        found.source(checkpoint_id=9)
+    assert found.source(latest=True).restore.mode is RestoreMode.CONTINUE, "that is the job's present history"
+    found.manifest = manifest(job_id="other")
+    found.add("other", 9, at_ms=90)
+    assert found.source(job="other", checkpoint_id=9).restore.mode is RestoreMode.REWIND

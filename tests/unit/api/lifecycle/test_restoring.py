@@ -58,6 +58,13 @@ def test_an_upgrade_that_failed_goes_back_to_exactly_its_savepoint(mode: Upgrade
     assert restore_of_roll_back(change(upgrade_mode=mode)) == Restore("c.back", RestoreMode.REWIND, SAVEPOINT)
 
 
+def test_once_the_sinks_went_back_to_an_earlier_savepoint_a_failed_change_continues_from_there() -> None:
+    failed = change(kind=OperationKind.ROLLBACK, rewind_to=EARLIER)
+    assert restore_of_roll_back(failed, has_rewound=True) == Restore("c.back", RestoreMode.REWIND, EARLIER)
+    assert restore_of_roll_back(failed, has_rewound=False) == Restore("c.back", RestoreMode.REWIND, SAVEPOINT)
+    assert restore_of_roll_back(change(), has_rewound=True).location == SAVEPOINT
+
+
 def test_after_a_change_that_kept_all_state_the_job_goes_on_from_its_log() -> None:
     for kept in (change(kind=OperationKind.RESCALE), change(upgrade_mode=UpgradeMode.LAST_STATE)):
         assert restore_of_roll_back(kept).mode is RestoreMode.CONTINUE

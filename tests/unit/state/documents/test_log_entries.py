@@ -9,6 +9,7 @@ from keyscale.metrics import COUNTER, HISTOGRAM
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import OperatorDeclaration
+from keyscale.state.documents.rewind import Rewind
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
@@ -54,8 +55,19 @@ ENTRIES: list[LogEntry] = [
     ),
     BatchCommitted(Attempt(4), BatchId(0), {}, {}, 6000, 5, 3, counters=JobCounters(10, 6, 2, 1)),
     BatchCommitted(Attempt(4), BatchId(1), {}, {}, 7000, 5, 3, counters=JobCounters(15, 9, 2, 1, USER_SERIES)),
+    AttemptOpened(
+        Attempt(5),
+        2,
+        128,
+        HashId.SPARK,
+        "job/chk-1/manifest.json",
+        8000,
+        {},
+        rewinds=True,
+        output_history=(Rewind(Attempt(3), BatchId(-1)), Rewind(Attempt(5), BatchId(0))),
+    ),
 ]
-"""All but the last four are as the first version of the format has them, without the fields that were added later."""
+"""All but the last five are as the first version of the format has them, without the fields that were added later."""
 
 
 def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from keyscale.jobs.runtime.driver.attempt import (
     reopen_attempt,
 )
 from keyscale.jobs.runtime.driver.resume_plan import check_fit, resume_positions
-from keyscale.jobs.runtime.errors import RestoreRefusedError
+from keyscale.jobs.runtime.errors import OutputWithdrawnError, RestoreRefusedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.claim import ClaimRefusedError, take_claim
@@ -518,6 +518,44 @@ def test_a_wish_is_carried_out_once_and_one_without_a_name_each_time(store: Obje
     again.journal.append(BatchPlanned(Attempt(5), BatchId(1), plan(1)))
     again.journal.append(commit(5, 1))
     assert open_attempt(store, rewinding(store, 6, older), OPERATORS).resume.batch_id == 0
+
+
+SINKS = [OperatorUid("files")]
+
+
+def test_a_snapshot_whose_output_the_sinks_have_taken_back_is_refused_before_anything_is_disowned(
+    store: ObjectStore,
+) -> None:
+    older, newer = three_batches(store)
+    open_attempt(store, rewinding(store, 2, older), OPERATORS, sinks=SINKS)
+    with pytest.raises(OutputWithdrawnError, match="chk-2"):
+        open_attempt(store, rewinding(store, 3, newer), OPERATORS, sinks=SINKS)
+    assert open_attempt(store, rewinding(store, 4, older), OPERATORS, sinks=SINKS).manifest == older
+    assert open_attempt(store, rewinding(store, 5, newer), OPERATORS, sinks=[]).manifest == newer, "it has no output"
+
+
+def test_a_rewind_to_nothing_leaves_the_output_until_its_first_batch(store: ObjectStore) -> None:
+    older, newer = three_batches(store)
+    open_attempt(store, rewinding(store, 2, None), OPERATORS, sinks=SINKS)
+    again = open_attempt(store, rewinding(store, 3, None), OPERATORS, sinks=SINKS)
+    again.journal.append(BatchPlanned(Attempt(3), BatchId(0), plan(0)))
+    back = open_attempt(store, rewinding(store, 4, newer), OPERATORS, sinks=SINKS)
+    assert back.manifest == newer
+    first = open_attempt(store, rewinding(store, 5, None), OPERATORS, sinks=SINKS)
+    first.journal.append(BatchPlanned(Attempt(5), BatchId(0), {"metadata": "m", **plan(0)}))
+    first.journal.append(commit(5, 0))
+    for snapshot in (older, newer):
+        with pytest.raises(OutputWithdrawnError):
+            open_attempt(store, rewinding(store, 6, snapshot), OPERATORS, sinks=SINKS)
+
+
+def test_another_jobs_snapshot_needs_no_output_of_the_job(store: ObjectStore) -> None:
+    _, newer = three_batches(store)
+    given = savepoint_of(store, "earlier")
+    for attempt in (2, 3):
+        assert open_attempt(store, rewinding(store, attempt, given), OPERATORS, sinks=SINKS).manifest == given
+    with pytest.raises(OutputWithdrawnError):
+        open_attempt(store, rewinding(store, 4, newer), OPERATORS, sinks=SINKS)
 
 
 def test_of_two_attempts_with_one_wish_the_later_to_open_does_not_carry_it_out_again(
