@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bench.api import ApiSizes, run_api
+from bench.autoscaler import run_autoscaler
 from bench.dedup import DedupSizes, run_dedup
 from bench.environments import PackageError
 from bench.keyed_state import StateSizes, run_state
@@ -206,6 +207,13 @@ def intervals(report: Report, /, *, interval_ms: Sequence[int], **sizes: int) ->
 def timers(report: Report, /, **sizes: int) -> None:
     """Measure the delay of timers' output on idle input."""
     report.show(run_timers(report.root, TimerSizes(**sizes), _say), sizes["cores"])
+
+
+@main.command()
+@click.pass_obj
+def autoscaler(report: Report) -> None:
+    """Play loads under the autoscaler and under two other rules."""
+    report.show([run_autoscaler()], cores=1)
 
 
 @main.command()

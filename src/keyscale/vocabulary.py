@@ -185,6 +185,68 @@ class RescalePhase(StrEnum):
     VERIFY = "VERIFY"  # the first batch at the new parallelism runs
 
 
+class AutoscalerMode(StrEnum):
+    """What the autoscaler does with a job."""
+
+    DISABLED = "DISABLED"
+    MONITORING = "MONITORING"  # it advises
+    ACTIVE = "ACTIVE"  # it rescales the job
+
+
+class ScalingVerdict(StrEnum):
+    """What the autoscaler decides about a job, and why."""
+
+    SCALE_UP = "SCALE_UP"
+    SCALE_DOWN = "SCALE_DOWN"
+    UNDO = "UNDO"  # the last move did not bring what it promised
+    STEADY = "STEADY"  # the parallelism fits
+    # More subtasks are needed, but do not help:
+    SINK_SLOW = "SINK_SLOW"
+    STORE_SLOW = "STORE_SLOW"
+    HOT_KEY_GROUP = "HOT_KEY_GROUP"
+    FUNCTION_SLOW = "FUNCTION_SLOW"  # even with a subtask per key group
+    SOURCE_LIMITED = "SOURCE_LIMITED"
+    FIXED_COST = "FIXED_COST"
+    HOST_OVERLOADED = "HOST_OVERLOADED"
+    NOT_DELIVERED = "NOT_DELIVERED"  # the same move was undone recently
+    # They would help, but are not allowed:
+    NO_SLOTS = "NO_SLOTS"
+    EXCLUDED_HOURS = "EXCLUDED_HOURS"
+    BUDGET = "BUDGET"
+    # The facts do not show how fast the job is:
+    COOLING_DOWN = "COOLING_DOWN"
+    WARMING_UP = "WARMING_UP"
+    GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
+    OUTAGE = "OUTAGE"
+    FAILING = "FAILING"
+    NOT_RUNNING = "NOT_RUNNING"
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the job gets another parallelism."""
+        return self in {ScalingVerdict.SCALE_UP, ScalingVerdict.SCALE_DOWN, ScalingVerdict.UNDO}
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether a trouble hides how fast the job is."""
+        return self in {
+            ScalingVerdict.GARBAGE_COLLECTION,
+            ScalingVerdict.OUTAGE,
+            ScalingVerdict.FAILING,
+            ScalingVerdict.NOT_RUNNING,
+        }
+
+
+class ScalingOutcome(StrEnum):
+    """What has become of a move of the autoscaler."""
+
+    PENDING = "PENDING"  # its effect is not measured yet
+    DELIVERED = "DELIVERED"
+    NOT_DELIVERED = "NOT_DELIVERED"
+    FAILED = "FAILED"  # the rescale failed or was rolled back
+    REPLACED = "REPLACED"  # another change came before the measurement
+
+
 class UpgradeMode(StrEnum):
     """How a change takes state along."""
 

@@ -1,0 +1,1 @@
+"""The autoscaler: facts, a model of batches, decisions, and moves."""

@@ -1,0 +1,162 @@
+"""The facts from which the autoscaler decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """The records of a batch with input, and the parts of its time.
+
+    Attributes:
+        records: The records read.
+        spark_ms: Spark's own time, with the reading of sources and the shuffle.
+        log_ms: Planning and commit in the object store.
+        work_ms: Functions and state, until the slowest subtask was ready.
+        store_ms: Time in which tasks waited for the object store.
+        sink_ms: Sinks and publication.
+    """
+
+    records: int
+    spark_ms: float = 0.0
+    log_ms: float = 0.0
+    work_ms: float = 0.0
+    store_ms: float = 0.0
+    sink_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """How an operator's work in the last batch was spread.
+
+    Attributes:
+        uid: Its uid.
+        work_ms: The time of all its subtasks.
+        subtask_records: The records of each subtask.
+        key_groups: The records of the largest key groups, by number.
+    """
+
+    uid: str
+    work_ms: float
+    subtask_records: tuple[int, ...]
+    key_groups: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a parallelism means for a job.
+
+    Attributes:
+        capacity: Records that the job can process per second.
+        utilization: The share of the capacity that its input and backlog take.
+        work_ms: The time of functions and state for a thousand records, in the slowest subtask.
+    """
+
+    capacity: float
+    utilization: float
+    work_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class MoveFacts:
+    """A move of the autoscaler in the past.
+
+    Attributes:
+        ended_at_ms: When its rescale ended.
+        before: The parallelism before.
+        after: The parallelism after.
+        outcome: What has become of it.
+        work_ms_before: The time of a thousand records' work before.
+        work_ms_expected: The time that the move promised.
+    """
+
+    ended_at_ms: int
+    before: int
+    after: int
+    outcome: ScalingOutcome
+    work_ms_before: float = 0.0
+    work_ms_expected: float = 0.0
+
+    @property
+    def is_up(self) -> bool:
+        return self.after > self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Something that hides how fast the job is.
+
+    Attributes:
+        verdict: Its verdict.
+        message: What is wrong, as a clause.
+    """
+
+    verdict: ScalingVerdict
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a job's settings and its surroundings allow.
+
+    Attributes:
+        parallelism_min: The smallest parallelism.
+        parallelism_max: The largest parallelism.
+        is_excluded: Whether the present time is in an excluded hour.
+        affordable: The largest parallelism that the day's budget has left; None: no budget.
+    """
+
+    parallelism_min: int
+    parallelism_max: int
+    is_excluded: bool = False
+    affordable: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingFacts:
+    """All that the autoscaler knows about a job at one moment.
+
+    Attributes:
+        at_ms: The moment.
+        parallelism: The job's parallelism.
+        key_groups: The number of key groups.
+        limits: What is allowed.
+        batches: The batches of the present attempt, the oldest first, without its first batch.
+        operators: How the work of the last batch was spread.
+        rate: Records that arrive per second, over the last minute.
+        rate_peak: The highest such rate of the last minutes.
+        observed_ms: The time of which `rate_peak` is known.
+        backlog: Records that wait in the sources; None: the sources cannot count.
+        is_backlog_explained: Whether a recent trouble has left the backlog.
+        splits: The splits of the source with most splits; None: unknown.
+        processor_wait: The share of their time for which tasks wait for a processor.
+        batch_interval_ms: The minimum time between two batches.
+        batch_limit: The records that the sources give a batch at most, as an earlier decision has seen; None: unknown.
+        trouble: What hides how fast the job is, if anything.
+        moves: The autoscaler's moves of the last hour and its last move, the newest first.
+    """
+
+    at_ms: int
+    parallelism: int
+    key_groups: int
+    limits: Limits
+    batches: Sequence[BatchFacts] = ()
+    operators: Sequence[OperatorFacts] = ()
+    rate: float = 0.0
+    rate_peak: float = 0.0
+    observed_ms: int = 0
+    backlog: int | None = None
+    is_backlog_explained: bool = False
+    splits: int | None = None
+    processor_wait: float = 0.0
+    batch_interval_ms: int = 0
+    batch_limit: int | None = None
+    trouble: Trouble | None = None
+    moves: Sequence[MoveFacts] = ()
