@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..settings import Settings
     from ..store_check import StoreCheck
     from .calls import Calls
-    from .news import News
+    from .change_feed import ChangeFeed
 
 
 REPORTS_MAX = 64
@@ -62,7 +62,7 @@ class Context:
     rates: Rates
     announcer: Announcer
     programs: ProgramLoading
-    news: News
+    change_feed: ChangeFeed
     verifier: Verifier
     calls: Calls
     issuer: Issuer | None = None

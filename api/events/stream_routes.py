@@ -10,7 +10,7 @@ from ..access.credentials import credential_of
 from ..access.identities import User
 from ..control_plane.context import Context
 from ..control_plane.dependencies import Control
-from ..control_plane.listener import Listener, Subject
+from ..control_plane.subscriber import Subject, Subscriber
 from ..jobs import jobs
 from ..operations import operations
 from ..operations.schemas.operation import OperationAnswer
@@ -30,17 +30,17 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, context: Context, listener: Listener, seconds: float) -> None:
+    def __init__(self, context: Context, subscriber: Subscriber, seconds: float) -> None:
         # nginx would collect the events and pass them on in groups.
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(listener.messages(seconds), headers=headers)
-        self._context, self._listener = context, listener
+        super().__init__(subscriber.messages(seconds), headers=headers)
+        self._context, self._subscriber = context, subscriber
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._context.news.drop(self._listener)
+            self._context.change_feed.drop(self._subscriber)
 
 
 _AT = '"at_ms":1795000000000'
@@ -81,7 +81,7 @@ async def stream_all(control: Control, user: User, request: Request, seconds: Se
     An event `change` names the topics (job, metrics) and the jobs, or null for very many. The first event comes
     immediately.
     """
-    return EventStream(control, control.news.open(Subject(), user, credential_of(request, user)), seconds)
+    return EventStream(control, control.change_feed.open(Subject(), user, credential_of(request, user)), seconds)
 
 
 @router.get("/jobs/{job_id}/stream", status_code=200, response_class=EventStream, responses=_OF_CHANGES)
@@ -95,7 +95,7 @@ async def stream_job(
     `away`: the database does not answer.
     """
     subject = Subject(job_id=job)
-    return EventStream(control, control.news.open(subject, user, credential_of(request, user)), seconds)
+    return EventStream(control, control.change_feed.open(subject, user, credential_of(request, user)), seconds)
 
 
 @router.get("/operations/{operation_id}/stream", status_code=200, response_class=EventStream, responses=_OF_OPERATION)
@@ -111,5 +111,5 @@ async def stream_operation(
     Each event `operation` holds the answer of GET /operations/{operation_id}. The stream ends with the operation.
     """
     subject, present = Subject(operation_id=operation.id), operation.model_dump(mode="json")
-    listener = control.news.open(subject, user, credential_of(request, user), operation=present)
-    return EventStream(control, listener, seconds)
+    subscriber = control.change_feed.open(subject, user, credential_of(request, user), operation=present)
+    return EventStream(control, subscriber, seconds)

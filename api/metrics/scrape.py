@@ -138,7 +138,7 @@ def text_of(context: Context, scope: JobScope) -> str:
         return text
     gauges |= {
         "store_up": int(context.store.problem() is None),
-        "streams": context.news.streams,
+        "streams": context.change_feed.streams,
         "leader": int(context.pulse.role == "leader"),
         "jobs_set_aside": context.pulse.set_aside if context.pulse.role == "leader" else None,
         "scrape_duration": time.monotonic() - began_s,

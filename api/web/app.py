@@ -24,8 +24,8 @@ from ..access_tokens import routes as access_tokens
 from ..artifacts import routes as artifacts
 from ..bundles import routes as bundles
 from ..control_plane.calls import Calls
+from ..control_plane.change_feed import ChangeFeed
 from ..control_plane.context import Context
-from ..control_plane.news import News
 from ..control_plane.own_metrics import OwnMetrics
 from ..dashboard import router as dashboard
 from ..drivers import routes as driver
@@ -130,7 +130,7 @@ def make_context(
         reads=reads,
         launcher=launcher,
         programs=ProgramLoading(settings, launcher),
-        news=News(reads, operations_service.answers, note_look=partial(own_metrics.count, "looks")),
+        change_feed=ChangeFeed(reads, operations_service.answers, note_look=partial(own_metrics.count, "looks")),
         verifier=Verifier(sessions, why_not_own),
         calls=Calls(reads),
         store=StoreCheck(settings.store_url, own_metrics.note_store_check),
@@ -225,7 +225,7 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
 async def _running(context: Context, *, reconcile: bool) -> AsyncIterator[None]:
     """Runs the threads of a control plane while it serves."""
     threads = _threads_of(context) if reconcile else ()
-    context.news.start()
+    context.change_feed.start()
     context.calls.start()
     if reconcile:
         context.programs.sweep()
@@ -233,7 +233,7 @@ async def _running(context: Context, *, reconcile: bool) -> AsyncIterator[None]:
         thread.start()
     yield
     context.calls.close()
-    context.news.close()
+    context.change_feed.close()
     context.verifier.close()
     for thread in reversed(threads):
         thread.close()

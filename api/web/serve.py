@@ -193,7 +193,7 @@ class _Server(uvicorn.Server):
         self._context: Context = app.state.context
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._context.news.end_all()
+        self._context.change_feed.end_all()
         self._context.calls.end_all()
         await super().shutdown(sockets)
 

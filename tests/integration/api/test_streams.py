@@ -17,9 +17,9 @@ from sqlalchemy.exc import OperationalError
 from keyscale.api.access.browser_sessions import SESSION_COOKIE
 from keyscale.api.access.credentials import Credential
 from keyscale.api.access.principal import Principal
-from keyscale.api.control_plane import listener, news
-from keyscale.api.control_plane.listener import JOBS_NAMED_MAX, Listener, Subject, Topic
-from keyscale.api.control_plane.news import News
+from keyscale.api.control_plane import change_feed, subscriber
+from keyscale.api.control_plane.change_feed import ChangeFeed
+from keyscale.api.control_plane.subscriber import JOBS_NAMED_MAX, Subject, Subscriber, Topic
 from keyscale.api.web import serve
 from keyscale.clock import now_ms
 from keyscale.db.job_scope import JobScope
@@ -101,8 +101,8 @@ def reading(client: httpx.Client, path: str, **options: Any) -> Iterator[Reader]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "LOOK_S", 0.05)
-    monkeypatch.setattr(news, "CHECK_S", 0.1)
+    monkeypatch.setattr(change_feed, "LOOK_S", 0.05)
+    monkeypatch.setattr(change_feed, "CHECK_S", 0.1)
 
 
 def names(topic: str) -> Callable[[str, Any], bool]:
@@ -249,29 +249,29 @@ def test_listeners_hold_no_connection_and_share_the_looks(
         settled(another)
         wait_until(lambda: context.engine.pool.checkedout() == 0, what="no connection in use")  # type: ignore[attr-defined]
         with statements(context) as sent:
-            context.news.look()
+            context.change_feed.look()
         with reading(client, f"/v1/jobs/{job['id']}/stream") as third:
             settled(third, 1)
-            assert context.news.streams == 3
+            assert context.change_feed.streams == 3
             with statements(context) as sent_for_three:
-                context.news.look()
+                context.change_feed.look()
         # The thread looks, too, meanwhile.
         assert 1 <= len([statement for statement in sent if "FROM jobs j LEFT JOIN" in statement]) <= 3
         assert len(set(sent_for_three)) <= 4
-    wait_until(lambda: context.news.streams == 0, what="the readers to be forgotten")
+    wait_until(lambda: context.change_feed.streams == 0, what="the readers to be forgotten")
 
 
 def test_too_many_streams_are_refused(client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context.news, "_streams_of_user_max", 1)
+    monkeypatch.setattr(context.change_feed, "_streams_of_user_max", 1)
     with reading(client, "/v1/stream"):
         answer = client.get("/v1/stream")
         assert (answer.status_code, answer.json()["code"]) == (429, "TOO_MANY_IN_FLIGHT")
-    wait_until(lambda: context.news.streams == 0, what="the reader to be forgotten")
+    wait_until(lambda: context.change_feed.streams == 0, what="the reader to be forgotten")
     assert client.get("/v1/stream", params={"seconds": 0}).status_code == 200
 
 
 def test_a_quiet_stream_has_heartbeats(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(subscriber, "HEARTBEAT_S", 0.05)
     with reading(client, "/v1/stream") as reader:
         wait_until(lambda: reader.comments > 2, what="heartbeats")
 
@@ -281,11 +281,11 @@ def test_readers_are_told_when_the_database_is_away_and_when_it_is_back(
 ) -> None:
     with reading(client, f"/v1/jobs/{job['id']}/stream") as reader:
         settled(reader)
-        sessions = context.news._sessions
-        monkeypatch.setattr(context.news, "_sessions", _away)
+        sessions = context.change_feed._sessions
+        monkeypatch.setattr(context.change_feed, "_sessions", _away)
         reader.wait("the outage", lambda event, _: event == "away")
         seen = len(reader.messages)
-        monkeypatch.setattr(context.news, "_sessions", sessions)
+        monkeypatch.setattr(context.change_feed, "_sessions", sessions)
         assert reader.wait("the return", names("job"), seen)[1]["topics"] == ALL
 
 
@@ -295,7 +295,7 @@ def _away() -> None:
 
 def test_a_slow_reader_costs_a_bounded_amount_of_memory() -> None:
     async def many() -> list[str]:
-        slow = Listener(Subject(), Principal("1", "a", Role.VIEWER), Credential(None))
+        slow = Subscriber(Subject(), Principal("1", "a", Role.VIEWER), Credential(None))
         messages = slow.messages(600.0)
         first = [await anext(messages), await anext(messages)]
         for number in range(10 * JOBS_NAMED_MAX):
@@ -311,7 +311,7 @@ def test_a_slow_reader_costs_a_bounded_amount_of_memory() -> None:
 @pytest.mark.parametrize("why", ["over", "gone"])
 def test_a_reader_that_may_no_longer_know_is_told_nothing_but_that(why: str) -> None:
     async def ended() -> list[str]:
-        slow = Listener(Subject(), Principal("1", "a", Role.VIEWER), Credential(None))
+        slow = Subscriber(Subject(), Principal("1", "a", Role.VIEWER), Credential(None))
         messages = slow.messages(600.0)
         await anext(messages)
         slow.tell([Topic.JOB], ["job-1"])
@@ -336,14 +336,14 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
     async def told() -> list[list[str]]:
         scopes = [JobScope(labels={"team": "a"})] * 50 + [JobScope(labels={"team": "b"})] * 50
         open_streams = [
-            Listener(Subject(), Principal(str(n), "", Role.VIEWER, scope), Credential(None))
+            Subscriber(Subject(), Principal(str(n), "", Role.VIEWER, scope), Credential(None))
             for n, scope in enumerate(scopes)
         ]
         streams = [each.messages(600.0) for each in open_streams]
         for stream in streams:
             await anext(stream)
             await anext(stream)
-        watcher = News(cast("Any", None), cast("Any", None))
+        watcher = ChangeFeed(cast("Any", None), cast("Any", None))
         for mark in (1, 2):
             monkeypatch.setattr(marks, "of_all_jobs", lambda _, mark=mark: look(mark))
             watcher._all = look(1)
@@ -360,18 +360,18 @@ def test_a_reader_that_stops_reading_loses_its_stream(
 ) -> None:
     monkeypatch.setattr(serve, "UNREAD_MS_MAX", 1_000)
     job_ids = ["x" * 10_000] * 10
-    opened: list[Listener] = []
-    open_one = context.news.open
+    opened: list[Subscriber] = []
+    open_one = context.change_feed.open
 
-    def noted(*arguments: Any, **options: Any) -> Listener:
+    def noted(*arguments: Any, **options: Any) -> Subscriber:
         opened.append(open_one(*arguments, **options))
         return opened[-1]
 
-    monkeypatch.setattr(context.news, "open", noted)
+    monkeypatch.setattr(context.change_feed, "open", noted)
 
     def is_dropped() -> bool:
         opened[0].tell([Topic.JOB], {f"{number}{job_id}" for number, job_id in enumerate(job_ids)})
-        return context.news.streams == 0
+        return context.change_feed.streams == 0
 
     with served(app, serve.listen(replace(settings, host="127.0.0.1", port=0))) as client, socket.socket() as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -379,5 +379,5 @@ def test_a_reader_that_stops_reading_loses_its_stream(
         host = client.base_url.netloc.decode()
         request = f"GET /v1/stream HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
         stuck.sendall(request.encode())
-        wait_until(lambda: context.news.streams == 1, what="the stream")
+        wait_until(lambda: context.change_feed.streams == 1, what="the stream")
         wait_until(is_dropped, 60, what="the stream's end")

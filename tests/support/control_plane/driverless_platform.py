@@ -81,7 +81,7 @@ class Platform:
 
     def stop(self) -> None:
         """Ends all streams and connections; what is in the database stays."""
-        self._context.news.end_all()  # else the server would wait for the streams
+        self._context.change_feed.end_all()  # else the server would wait for the streams
         self._context.calls.end_all()
         self._server.should_exit = True
         self._thread.join()

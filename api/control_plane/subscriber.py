@@ -1,4 +1,4 @@
-"""A listener: an open event stream with its unsent news.
+"""A subscriber: an open event stream with its unsent changes.
 
 It takes a bounded amount of memory.
 """
@@ -60,12 +60,12 @@ class Subject:
         return frozenset({Topic.JOB, Topic.METRICS}) if self.job_id is None else EVERY_TOPIC
 
 
-class Listener:
-    """The news of one stream.
+class Subscriber:
+    """The changes of one stream.
 
     All methods except `tell` and `end` belong to the event loop that created it.
 
-    Unsent news is merged, so that a slow reader costs no more than a fast reader.
+    unsent changes is merged, so that a slow reader costs no more than a fast reader.
 
     Args:
         subject: The subject of the stream.
@@ -104,7 +104,7 @@ class Listener:
         operation: Mapping[str, Any] | None = None,
         is_away: bool = False,
     ) -> None:
-        """Adds news, from any thread.
+        """Adds changes, from any thread.
 
         Args:
             topics: What has changed.

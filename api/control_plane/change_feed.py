@@ -17,7 +17,7 @@ from keyscale.vocabulary import OperationStatus
 
 from ..access.credentials import lapsed
 from ..errors import TooManyInFlightError
-from .listener import EVERY_TOPIC, Listener, Subject, Topic
+from .subscriber import EVERY_TOPIC, Subject, Subscriber, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,10 +38,10 @@ STREAMS_MAX = 1000
 STREAMS_OF_USER_MAX = 50
 
 
-class News:
-    """A thread that polls the database while listeners exist.
+class ChangeFeed:
+    """A thread that polls the database while subscribers exist.
 
-    A listener holds no connection.
+    A subscriber holds no connection.
 
     Args:
         sessions: The database.
@@ -66,7 +66,7 @@ class News:
         self._streams_max = streams_max
         self._streams_of_user_max = streams_of_user_max
         self._lock = threading.Lock()
-        self._listeners: set[Listener] = set()
+        self._subscribers: set[Subscriber] = set()
         self._came = threading.Event()
         self._closing = threading.Event()
         self._is_away = False
@@ -74,7 +74,7 @@ class News:
         self._all: dict[str, JobMarks] | None = None
         self._watched: dict[str, Mapping[str, str | None]] = {}
         self._operations: dict[str, Mapping[str, Any]] = {}
-        self._thread = threading.Thread(target=self._run, name="news", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="change-feed", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -87,9 +87,9 @@ class News:
         self._closing.set()
         self._came.set()
         with self._lock:
-            listeners = tuple(self._listeners)
-        for listener in listeners:
-            listener.end()
+            subscribers = tuple(self._subscribers)
+        for subscriber in subscribers:
+            subscriber.end()
 
     def close(self) -> None:
         """Ends all streams, and the thread."""
@@ -104,10 +104,10 @@ class News:
         credential: Credential,
         *,
         operation: Mapping[str, Any] | None = None,
-    ) -> Listener:
-        """Returns a new listener.
+    ) -> Subscriber:
+        """Returns a new subscriber.
 
-        It must be called in an event loop, and the listener must be closed at its end.
+        It must be called in an event loop, and the subscriber must be closed at its end.
 
         Args:
             subject: The subject of the stream.
@@ -119,91 +119,93 @@ class News:
             TooManyInFlightError: Too many streams are open.
         """
         with self._lock:
-            of_user = sum(each.user.id == user.id for each in self._listeners)
-            if len(self._listeners) >= self._streams_max or of_user >= self._streams_of_user_max:
+            of_user = sum(each.user.id == user.id for each in self._subscribers)
+            if len(self._subscribers) >= self._streams_max or of_user >= self._streams_of_user_max:
                 raise TooManyInFlightError(f"at most {self._streams_of_user_max} streams of a user are open at once")
-            listener = Listener(
+            subscriber = Subscriber(
                 subject,
                 user,
                 credential,
                 operation=operation,
                 is_ending=operation is not None and _has_ended(operation),
             )
-            self._listeners.add(listener)
+            self._subscribers.add(subscriber)
         if self._closing.is_set():
-            listener.end()
+            subscriber.end()
         self._came.set()
-        return listener
+        return subscriber
 
-    def drop(self, listener: Listener) -> None:
-        """Forgets a listener."""
+    def drop(self, subscriber: Subscriber) -> None:
+        """Forgets a subscriber."""
         with self._lock:
-            self._listeners.discard(listener)
+            self._subscribers.discard(subscriber)
 
     @property
     def streams(self) -> int:
         """How many streams are open."""
-        return len(self._listeners)
+        return len(self._subscribers)
 
     def look(self) -> None:
-        """Polls the database once and tells all listeners the changes.
+        """Polls the database once and tells all subscribers the changes.
 
         The number of statements is fixed.
         """
         self._note_look()
         with self._lock:
-            listeners = tuple(self._listeners)
+            subscribers = tuple(self._subscribers)
         try:
             with self._sessions() as session:
-                self._check(session, listeners)
-                self._look_at_all(session, [each for each in listeners if each.subject == Subject()])
-                self._look_at_jobs(session, [each for each in listeners if each.subject.job_id is not None])
-                self._look_at_operations(session, [each for each in listeners if each.subject.operation_id is not None])
+                self._check(session, subscribers)
+                self._look_at_all(session, [each for each in subscribers if each.subject == Subject()])
+                self._look_at_jobs(session, [each for each in subscribers if each.subject.job_id is not None])
+                self._look_at_operations(
+                    session, [each for each in subscribers if each.subject.operation_id is not None]
+                )
         except SQLAlchemyError as error:
             if not self._is_away:
-                logger.warning("the streams have no news: %s", type(error).__name__)
-                for listener in listeners:
-                    listener.tell(is_away=True)
+                logger.warning("the streams cannot read changes: %s", type(error).__name__)
+                for subscriber in subscribers:
+                    subscriber.tell(is_away=True)
             self._is_away = True
             return
         if self._is_away:
             self._is_away = False
-            for listener in listeners:
-                listener.tell(EVERY_TOPIC, None if listener.subject.job_id is None else [listener.subject.job_id])
+            for subscriber in subscribers:
+                subscriber.tell(EVERY_TOPIC, None if subscriber.subject.job_id is None else [subscriber.subject.job_id])
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            if not self._listeners:
+            if not self._subscribers:
                 self._all, self._watched, self._operations = None, {}, {}
                 self._came.wait()
                 self._came.clear()
                 continue
             try:
                 self.look()
-            except Exception:  # the thread survives every error: a stream without news still has its heartbeats
-                logger.exception("a poll for news failed")
+            except Exception:  # the thread survives every error: a stream without changes still has its heartbeats
+                logger.exception("a poll for changes failed")
             self._closing.wait(LOOK_S)
 
-    def _check(self, session: Session, listeners: Sequence[Listener]) -> None:
+    def _check(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
         """Ends the streams with invalid tokens or sessions."""
         now_s = time.monotonic()
         if now_s - self._checked_at_s < CHECK_S:
             return
         self._checked_at_s = now_s
-        over: set[Credential] = lapsed(session, {each.credential for each in listeners})
-        for listener in listeners:
-            if listener.credential in over:
-                listener.end("over")
+        over: set[Credential] = lapsed(session, {each.credential for each in subscribers})
+        for subscriber in subscribers:
+            if subscriber.credential in over:
+                subscriber.end("over")
 
-    def _look_at_all(self, session: Session, listeners: Sequence[Listener]) -> None:
-        if not listeners:
+    def _look_at_all(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
+        if not subscribers:
             self._all = None
             return
         before, now = self._all, marks.of_all_jobs(session)
         self._all = now
-        if before is None:  # changes since the listeners came are unknown
-            for listener in listeners:
-                listener.tell(listener.subject.topics, None)
+        if before is None:  # changes since the subscribers came are unknown
+            for subscriber in subscribers:
+                subscriber.tell(subscriber.subject.topics, None)
             return
         changed = [
             (job, topics)
@@ -211,7 +213,7 @@ class News:
             if (topics := _changed(before.get(job_id), now.get(job_id)))
             if (job := now.get(job_id) or before.get(job_id)) is not None
         ]
-        scopes = {each.user.scope.key: each.user.scope for each in listeners}
+        scopes = {each.user.scope.key: each.user.scope for each in subscribers}
         seen = {
             key: [
                 (job.id, topics)
@@ -220,38 +222,38 @@ class News:
             ]
             for key, scope in scopes.items()
         }
-        for listener in listeners:
-            if found := seen[listener.user.scope.key]:
-                listener.tell({topic for _, topics in found for topic in topics}, [job_id for job_id, _ in found])
+        for subscriber in subscribers:
+            if found := seen[subscriber.user.scope.key]:
+                subscriber.tell({topic for _, topics in found for topic in topics}, [job_id for job_id, _ in found])
 
-    def _look_at_jobs(self, session: Session, listeners: Sequence[Listener]) -> None:
-        wanted = {each.subject.job_id for each in listeners if each.subject.job_id is not None}
+    def _look_at_jobs(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
+        wanted = {each.subject.job_id for each in subscribers if each.subject.job_id is not None}
         now = marks.of_jobs(session, wanted) if wanted else {}
         before, self._watched = self._watched, now
-        for listener in listeners:
-            job_id = listener.subject.job_id or ""
+        for subscriber in subscribers:
+            job_id = subscriber.subject.job_id or ""
             if job_id not in now:
-                listener.end("gone")
+                subscriber.end("gone")
             elif (old := before.get(job_id)) is None:
-                listener.tell(EVERY_TOPIC, [job_id])
+                subscriber.tell(EVERY_TOPIC, [job_id])
             elif topics := [topic for topic in Topic if old[topic] != now[job_id][topic]]:
-                listener.tell(topics, [job_id])
+                subscriber.tell(topics, [job_id])
 
-    def _look_at_operations(self, session: Session, listeners: Sequence[Listener]) -> None:
-        wanted = {each.subject.operation_id for each in listeners if each.subject.operation_id is not None}
+    def _look_at_operations(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
+        wanted = {each.subject.operation_id for each in subscribers if each.subject.operation_id is not None}
         found = self._read_operations(session, wanted) if wanted else {}
         now: dict[str, Mapping[str, Any]] = {each: answer.model_dump(mode="json") for each, answer in found.items()}
         before, self._operations = self._operations, now
-        for listener in listeners:
-            operation_id = listener.subject.operation_id or ""
+        for subscriber in subscribers:
+            operation_id = subscriber.subject.operation_id or ""
             answer = now.get(operation_id)
             if answer is None:
-                listener.end("gone")
+                subscriber.end("gone")
                 continue
             if answer != before.get(operation_id):
-                listener.tell(operation=answer)
+                subscriber.tell(operation=answer)
             if _has_ended(answer):
-                listener.end()
+                subscriber.end()
 
 
 def _has_ended(operation: Mapping[str, Any]) -> bool:

@@ -13,10 +13,10 @@ from sqlalchemy.exc import OperationalError
 from keyscale.api.access import credentials
 from keyscale.api.access.credentials import Credential, lapsed
 from keyscale.api.access.principal import Principal
-from keyscale.api.control_plane import listener as listener_module
-from keyscale.api.control_plane import news as news_module
-from keyscale.api.control_plane.listener import EVERY_TOPIC, JOBS_NAMED_MAX, Listener, Subject, Topic
-from keyscale.api.control_plane.news import CHECK_S, News
+from keyscale.api.control_plane import change_feed as change_feed_module
+from keyscale.api.control_plane import subscriber as subscriber_module
+from keyscale.api.control_plane.change_feed import CHECK_S, ChangeFeed
+from keyscale.api.control_plane.subscriber import EVERY_TOPIC, JOBS_NAMED_MAX, Subject, Subscriber, Topic
 from keyscale.api.errors import TooManyInFlightError
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories.marks import JobMarks
@@ -31,26 +31,26 @@ BOTH = {Topic.JOB, Topic.METRICS}
 
 
 class Told:
-    """A listener that keeps what it is told."""
+    """A subscriber that keeps what it is told."""
 
     def __init__(self, subject: Subject, scope: JobScope, credential: Credential) -> None:
         self.subject, self.credential = subject, credential
         self.user = Principal("id", "ann", Role.VIEWER, scope)
-        self.news: list[Any] = []
+        self.feed: list[Any] = []
 
     def tell(self, topics: Any = (), job_ids: Any = (), *, operation: Any = None, is_away: bool = False) -> None:
         if is_away:
-            self.news.append("away")
+            self.feed.append("away")
         elif operation is not None:
-            self.news.append(operation["status"])
+            self.feed.append(operation["status"])
         else:
-            self.news.append((set(topics), None if job_ids is None else sorted(job_ids)))
+            self.feed.append((set(topics), None if job_ids is None else sorted(job_ids)))
 
     def end(self, event: str | None = None) -> None:
-        self.news.append(f"end: {event}")
+        self.feed.append(f"end: {event}")
 
     def take(self) -> list[Any]:
-        taken, self.news = self.news, []
+        taken, self.feed = self.feed, []
         return taken
 
 
@@ -65,7 +65,7 @@ class Database:
         self.checked: list[set[Credential]] = []
         self.is_away = False
         self.now_s = 100.0
-        self.news = News(
+        self.feed = ChangeFeed(
             cast("Any", self.session), cast("Any", self.read_operations), streams_max=3, streams_of_user_max=2
         )
 
@@ -90,7 +90,7 @@ class Database:
 
     def listen(self, subject: Subject, scope: JobScope = EVERYTHING, expires: int | None = None) -> Told:
         told = Told(subject, scope, Credential(expires))
-        self.news._listeners.add(cast("Any", told))
+        self.feed._subscribers.add(cast("Any", told))
         return told
 
 
@@ -105,10 +105,10 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Database:
     def of_jobs(_: Any, wanted: set[str]) -> dict[str, Any]:
         return {job_id: dict(database.watched[job_id]) for job_id in wanted if job_id in database.watched}
 
-    monkeypatch.setattr(news_module, "lapsed", find_lapsed)
-    monkeypatch.setattr(news_module.time, "monotonic", lambda: database.now_s)
-    monkeypatch.setattr(news_module.marks, "of_all_jobs", lambda _: dict(database.jobs))
-    monkeypatch.setattr(news_module.marks, "of_jobs", of_jobs)
+    monkeypatch.setattr(change_feed_module, "lapsed", find_lapsed)
+    monkeypatch.setattr(change_feed_module.time, "monotonic", lambda: database.now_s)
+    monkeypatch.setattr(change_feed_module.marks, "of_all_jobs", lambda _: dict(database.jobs))
+    monkeypatch.setattr(change_feed_module.marks, "of_jobs", of_jobs)
     return database
 
 
@@ -116,17 +116,17 @@ def test_a_reader_of_all_jobs_is_told_the_jobs_of_the_scope_that_have_changed(da
     everyone, of_team = database.listen(Subject()), database.listen(Subject(), OF_TEAM)
     for job_id, team in (("1", "a"), ("2", "b"), ("3", "a")):
         database.put(job_id, "old", team=team)
-    database.news.look()
+    database.feed.look()
     assert everyone.take() == of_team.take() == [(BOTH, None)], "what came before is not known"
-    database.news.look()
+    database.feed.look()
     assert everyone.take() == of_team.take() == []
     database.put("1", "old", "metrics", team="a")
     database.put("2", "new", team="b")
-    database.news.look()
+    database.feed.look()
     assert (everyone.take(), of_team.take()) == ([(BOTH, ["1", "2"])], [({Topic.METRICS}, ["1"])])
     del database.jobs["2"]
     database.put("4", "new", team="a")
-    database.news.look()
+    database.feed.look()
     assert (everyone.take(), of_team.take()) == ([(BOTH, ["2", "4"])], [(BOTH, ["4"])])
 
 
@@ -134,25 +134,25 @@ def test_a_reader_of_one_job_is_told_each_topic_and_that_the_job_is_gone(databas
     told, other = database.listen(Subject("1")), database.listen(Subject("2"))
     database.watch("1", events="5")
     database.watch("2")
-    database.news.look()
+    database.feed.look()
     assert (told.take(), other.take()) == ([(set(EVERY_TOPIC), ["1"])], [(set(EVERY_TOPIC), ["2"])])
     database.watch("1", events="6", operations="c")
-    database.news.look()
+    database.feed.look()
     assert (told.take(), other.take()) == ([({Topic.EVENTS, Topic.OPERATIONS}, ["1"])], [])
     del database.watched["1"]
-    database.news.look()
+    database.feed.look()
     assert (told.take(), other.take()) == (["end: gone"], [])
 
 
 def test_a_reader_of_an_operation_is_told_its_state_until_it_has_ended(database: Database) -> None:
     told, gone = database.listen(Subject(operation_id="o")), database.listen(Subject(operation_id="x"))
     database.operations["o"] = OperationStatus.IN_PROGRESS
-    database.news.look()
+    database.feed.look()
     assert (told.take(), gone.take()) == (["IN_PROGRESS"], ["end: gone"])
-    database.news.look()
+    database.feed.look()
     assert told.take() == []
     database.operations["o"] = OperationStatus.FAILED
-    database.news.look()
+    database.feed.look()
     assert told.take() == ["FAILED", "end: None"]
 
 
@@ -162,14 +162,14 @@ def test_credentials_are_checked_every_few_seconds_and_lapsed_credentials_end_th
     kept, ended = database.listen(Subject("1"), expires=1), database.listen(Subject("1"), expires=2)
     database.watch("1")
     database.over = {Credential(2)}
-    database.news.look()
+    database.feed.look()
     assert "end: over" not in kept.take()
     assert ended.take()[0] == "end: over"
     database.now_s += CHECK_S - 0.1
-    database.news.look()
+    database.feed.look()
     assert database.checked == [{Credential(1), Credential(2)}]
     database.now_s += 0.1
-    database.news.look()
+    database.feed.look()
     assert len(database.checked) == 2
 
 
@@ -178,36 +178,36 @@ def test_readers_are_told_once_that_the_database_is_away_and_read_everything_aga
 ) -> None:
     of_all, of_one = database.listen(Subject()), database.listen(Subject("1"))
     database.watch("1")
-    database.news.look()
+    database.feed.look()
     of_all.take(), of_one.take()
     database.is_away = True
     for _ in range(2):
-        database.news.look()
+        database.feed.look()
     assert of_all.take() == of_one.take() == ["away"]
     database.is_away = False
     for _ in range(2):
-        database.news.look()
+        database.feed.look()
     assert (of_all.take(), of_one.take()) == ([(set(EVERY_TOPIC), None)], [(set(EVERY_TOPIC), ["1"])])
 
 
 def test_a_user_and_all_users_have_so_many_streams_and_a_closed_one_makes_room(database: Database) -> None:
     async def play() -> None:
-        def opened(user: str) -> Listener:
-            return database.news.open(Subject(), Principal(user, user, Role.VIEWER), Credential(None))
+        def opened(user: str) -> Subscriber:
+            return database.feed.open(Subject(), Principal(user, user, Role.VIEWER), Credential(None))
 
         first, _, third = opened("ann"), opened("ann"), opened("bob")
         for user in ("ann", "bob"):
             with pytest.raises(TooManyInFlightError):
                 opened(user)
-        database.news.drop(third)
+        database.feed.drop(third)
         with pytest.raises(TooManyInFlightError):
             opened("ann")
         opened("bob")
-        database.news.drop(first)
+        database.feed.drop(first)
         opened("ann")
-        assert database.news.streams == 3
-        database.news.end_all()
-        database.news.drop(next(iter(database.news._listeners)))
+        assert database.feed.streams == 3
+        database.feed.end_all()
+        database.feed.drop(next(iter(database.feed._subscribers)))
         late = opened("carl")
         await asyncio.sleep(0)
         assert late._is_ending, "its reader comes back to another replica"
@@ -231,7 +231,7 @@ def test_a_stream_of_an_operation_that_has_ended_tells_its_state_and_ends(
 
     async def play() -> None:
         user = Principal("id", "ann", Role.VIEWER)
-        opened = database.news.open(Subject(operation_id="o"), user, Credential(None), operation=operation)
+        opened = database.feed.open(Subject(operation_id="o"), user, Credential(None), operation=operation)
         assert opened._is_ending is is_ending
         told = [] if status is None else [f'event: operation\ndata: {{"status":"{status}"}}\n\n']
         assert opened._drain() == told
@@ -240,10 +240,10 @@ def test_a_stream_of_an_operation_that_has_ended_tells_its_state_and_ends(
 
 
 def test_news_that_were_not_sent_are_merged_and_too_many_jobs_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "now_ms", lambda: 7)
+    monkeypatch.setattr(subscriber_module, "now_ms", lambda: 7)
 
     async def play() -> None:
-        reader = Listener(Subject(), Principal("id", "ann", Role.VIEWER), Credential(None))
+        reader = Subscriber(Subject(), Principal("id", "ann", Role.VIEWER), Credential(None))
 
         def text(names: str, jobs: str) -> list[str]:
             return [f'event: change\ndata: {{"at_ms":7,"topics":[{names}],"job_ids":{jobs}}}\n\n']
