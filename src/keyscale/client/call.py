@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote, urlsplit
 
 from pydantic import BaseModel, ValidationError
 
@@ -72,8 +72,9 @@ class Call(Generic[T]):
 
     def options(self) -> dict[str, Any]:
         """Returns the arguments of an HTTP client's request."""
+        in_path = parse_qs(urlsplit(self.path).query, keep_blank_values=True)  # httpx would drop it
         options: dict[str, Any] = {
-            "params": {name: value for name, value in self.query.items() if value is not None},
+            "params": in_path | {name: value for name, value in self.query.items() if value is not None},
             "timeout": self.timeout_s,
         }
         if self.file is not None:

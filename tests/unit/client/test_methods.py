@@ -243,3 +243,21 @@ def test_a_refused_stream_raises_the_refusal(perform: Perform) -> None:
 
 OPERATION = {"id": "nightly", "job_id": "0d3b", "kind": "SAVEPOINT", "requested_at_ms": 1, "ended_at_ms": None}
 FAILURE = "failure"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "sent"),
+    [
+        ("/v1/jobs?label=a%3D1&label=b", {}, b"label=a%3D1&label=b"),
+        ("/v1/jobs?label=a", {"limit": 2, "after": None}, b"label=a&limit=2"),
+        ("/v1/jobs?limit=1", {"limit": 2}, b"limit=2"),
+        ("/v1/jobs", {}, b""),
+    ],
+)
+def test_a_query_in_a_path_is_sent(path: str, query: dict[str, Any], sent: bytes) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        assert request.url.query == sent
+        return httpx.Response(200, json={})
+
+    with Keyscale(URL, "secret", transport=httpx.MockTransport(handle)) as client:
+        assert client.get(path, **query) == {}
