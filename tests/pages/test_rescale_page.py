@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
 
 from keyscale.api.operations.schemas.operation import ChangeMetricsAnswer
-from keyscale.db.models import Operation
-from keyscale.vocabulary import ChangePhase, OperationKind, OperationStatus, UpgradeMode
+from keyscale.client import Keyscale
+from keyscale.db.models import Attempt, Job, Operation
+from keyscale.vocabulary import AttemptStage, ChangePhase, JobStatus, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page
 from tests.support.recordings import journey
 from tests.support.servers.browser import faults_of_access
@@ -155,3 +157,31 @@ def test_a_rescale_has_the_time_of_each_phase_and_stays_in_the_history(page: Pag
     expect(steps).to_have_text([re.compile(r"done\s*[\d,.]+ (ms|s|min)")] * 5)
     expect(page.get_by_role("table", name="Past rescales").get_by_role("row")).to_have_count(2)
     expect(page.get_by_label("Parallelism", exact=True)).to_have_value("2")
+
+
+def test_a_user_approves_the_rescale_that_another_user_has_requested(page: Page, platform: Platform) -> None:
+    platform.create_job("guarded")
+    platform.api.patch("/v1/jobs/guarded", {"spec": {"approval": "REQUIRED"}}, if_match="*")
+    with platform.sessions.begin() as session:
+        session.get_one(Job, platform.jobs["guarded"]).status = JobStatus.RUNNING
+        session.add(
+            Attempt(
+                job_id=platform.jobs["guarded"], number=1, stage=AttemptStage.ACTIVE, cause="start", revision=2,
+                parallelism=2, created_at_ms=1,
+            )
+        )  # fmt: skip
+    token = platform.api.post("/v1/tokens", {"name": "ben", "role": "OPERATOR"})["token"]
+    with Keyscale(connection=replace(platform.connection, token=token)) as ben:
+        ben.post("/v1/jobs/guarded/rescale", {"parallelism": 4})
+    open_page(page, platform, "/ui/jobs/guarded/rescale")
+    expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 Pending approval")
+    expect(page.locator("#change-summary")).to_contain_text("Requested by ben at")
+    assert faults_of_access(page) == []
+    page.get_by_role("button", name="Approve…").click()
+    question = page.get_by_role("dialog")
+    expect(question).to_contain_text("The change begins now.")
+    question.get_by_role("button", name="Approve the change").click()
+    expect(page.locator("#change-title")).to_have_text("Rescale 2 → 4 In progress")
+    expect(page.get_by_role("button", name="Approve…")).to_have_count(0)
+    [change] = platform.api.get("/v1/jobs/guarded/operations", kind="RESCALE")["operations"]
+    assert (change["requested_by"], change["approved_by"]) == ("ben", "admin")

@@ -99,10 +99,10 @@ function showHealth({ health, failure }) {
   score.dataset.tone = HEALTH_TONES[health.level] ?? "calm";
   setText(score, `Health ${number(health.score)}`);
   const reasons = health.reasons.filter(({ code, message }) => code !== failure?.code || message !== failure.message);
-  const list = byId("health");
-  list.hidden = reasons.length === 0;
-  list.dataset.tone = health.level === "CRITICAL" ? "bad" : "calm";
-  setChildren(list, ...reasons.map(({ code, message, since_ms: since, advice }) =>
+  const notice = byId("health");
+  notice.hidden = reasons.length === 0;
+  notice.dataset.tone = health.level === "CRITICAL" ? "bad" : "calm";
+  setChildren(notice.firstElementChild, ...reasons.map(({ code, message, since_ms: since, advice }) =>
     element("li", {}, ...(since === null ? [] : ["Since ", when(since), ": "]), `${message} `, element("code", {}, code),
       ...(advice ? [" ", ...prose(advice.replaceAll(COMMAND, ""))] : []))));
 }
