@@ -238,6 +238,23 @@ def split_location(location: str) -> tuple[str, str]:
     return f"{scheme}://{root.rstrip('/')}", rest.removeprefix(root)
 
 
+def savepoint_of(location: str) -> tuple[str, JobId, str]:
+    """Returns the store URL, job and id of a savepoint's location.
+
+    The location is the URL of the savepoint's manifest, or of the manifest's directory.
+
+    Raises:
+        LocationError: The location cannot be a savepoint's.
+    """
+    location = location if location.endswith(f"/{MANIFEST_NAME}") else f"{location.rstrip('/')}/{MANIFEST_NAME}"
+    root, path = split_location(location)
+    job_id = job_of_manifest(path)
+    found = _OWNED_PATH.fullmatch(path)
+    if found is None or found["savepoint"] is None:
+        raise LocationError("a savepoint's location is <store>/<job>/savepoints/<id>")
+    return root, job_id, unquote(found["savepoint"])
+
+
 def job_of_manifest(path: str) -> JobId:
     """Returns the job that owns the manifest at a path.
 

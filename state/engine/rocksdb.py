@@ -188,11 +188,7 @@ class RocksDbEngine:
         try:
             writer = SstFileWriter(options=self._batch_file_options)
             writer.open(str(file))
-            for key, value in zip(run.keys, run.values, strict=True):
-                if value is None:
-                    del writer[key]
-                else:
-                    writer[key] = value
+            _append(writer, run)
             writer.finish()
         except Exception as error:
             raise self._failure(error, file) from error
@@ -403,6 +399,61 @@ class RocksDbEngine:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError(f"the store in {self.directory} is closed")
+
+
+class SortedFiles:
+    """Writes ascending runs of a family as files for a store.
+
+    Unlike the files of a batch, the files have the compression and the filters of a store's lowest level.
+    """
+
+    def __init__(self, directory: Path, settings: RocksDbSettings | None = None) -> None:
+        """Creates the writer of files in an existing directory."""
+        settings = settings or RocksDbSettings()
+        self.paths: list[Path] = []
+        self._directory = directory
+        self._options = database_options(settings)
+        self._file_bytes_max = settings.target_file_bytes
+        self._file_bytes = 0
+        self._writer: SstFileWriter | None = None
+
+    def append(self, run: SortedRun) -> None:
+        """Appends a run with keys greater than all keys before.
+
+        Raises:
+            DiskFullError, DiskReadOnlyError, StoreIOError: The directory cannot be written.
+        """
+        if not len(run):
+            return
+        try:
+            if self._writer is None:
+                self.paths.append(self._directory / f"{uuid4().hex}.sst")
+                self._writer = SstFileWriter(options=self._options)
+                self._writer.open(str(self.paths[-1]))
+            _append(self._writer, run)
+        except Exception as error:
+            raise _translated(error, self._directory) from error
+        self._file_bytes += run.size_bytes()
+        if self._file_bytes >= self._file_bytes_max:
+            self.finish()
+
+    def finish(self) -> None:
+        """Completes the last file; raises as `append`."""
+        if self._writer is None:
+            return
+        try:
+            self._writer.finish()
+        except Exception as error:
+            raise _translated(error, self._directory) from error
+        self._writer, self._file_bytes = None, 0
+
+
+def _append(writer: SstFileWriter, run: SortedRun) -> None:
+    for key, value in zip(run.keys, run.values, strict=True):
+        if value is None:
+            del writer[key]
+        else:
+            writer[key] = value
 
 
 def _translated(error: Exception, where: Path) -> StateError:

@@ -14,15 +14,19 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import CorruptValueError, UnsupportedTypeError, ValueTooLargeError
+from ..serializers.arrow_columns import fixed_values
 from ..serializers.evolution import conversion
+from ..serializers.key_columns import EncodedColumn, join_columns
 from ..serializers.pickled import Pickled, decode_pickle, encode_pickle
 from ..serializers.structured import Structured
 from ..serializers.type_names import type_from_json
 from ..serializers.value_serializer import ValueSerializer, serializer_for
-from .stamp import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp
+from .stamp import STAMP_BYTES, STAMP_MAX_MS, STAMP_MIN_MS, decode_stamp, encode_stamp, encode_stamps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+
+    import numpy.typing as npt
 
     from .schema import StateSchema
 
@@ -159,6 +163,23 @@ class ValueFormats:
             return [head + payload for payload in payloads]
         valid = values.is_valid().to_pylist()
         return [head + payload if there else null for payload, there in zip(payloads, valid, strict=True)]
+
+    def pack_column(self, values: pa.Array, stamps_ms: npt.NDArray[np.int64]) -> EncodedColumn:
+        """Returns the stored values of a column, each with its own stamp.
+
+        Pickled values are given as bytes. Raises as `pack_array`.
+        """
+        if isinstance(self.type, Pickled):
+            payloads = EncodedColumn.over(values)
+        else:
+            payloads = self.serializer.encode_column(values)
+        _check_size(int((payloads.offsets[1:] - payloads.offsets[:-1]).max(initial=0)))
+        valid = np.ones(len(values), np.bool_) if values.null_count == 0 else fixed_values(values.is_valid())
+        headers = np.where(valid, self._write_format, self._write_format | NULL_FLAG).astype(np.uint8)
+        heads = [EncodedColumn.fixed(headers.reshape(-1, 1))]
+        if self.written.stamps is not None:
+            heads.append(EncodedColumn.fixed(encode_stamps(stamps_ms)))
+        return join_columns([*heads, payloads])
 
     def unpack_array(self, raws: Sequence[bytes | None]) -> pa.Array:
         """Returns stored values as a column of the declared type.

@@ -10,16 +10,20 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from ..errors import CorruptValueError, NoCurrentKeyError, SerializationError
 from ..keys.key_groups import KEY_GROUP_BYTES
 from ..keys.stored_key import check_key_size
 from ..serializers.conversions import converter
+from ..serializers.key_columns import EncodedColumn, join_columns
 from .pending import Pending
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    import numpy.typing as npt
 
     from ..engine.engine import Engine
     from ..serializers.key_codecs import KeyCodec
@@ -206,6 +210,21 @@ def parse_stored_timer(raw: bytes, keys: KeySerializer, namespace: KeyCodec | No
     if at != len(raw):
         raise CorruptValueError("a stored timer has bytes after its last part")
     return Timer(_time_of(raw), int.from_bytes(raw[:KEY_GROUP_BYTES], "big"), key, scope)
+
+
+def stored_timers(
+    key_groups: npt.NDArray[np.integer[Any]],
+    times_ms: npt.NDArray[np.int64],
+    keys: EncodedColumn,
+    namespaces: EncodedColumn | None,
+) -> tuple[EncodedColumn, EncodedColumn]:
+    """Returns the stored keys and values of timers, a row each."""
+    groups = np.ascontiguousarray(key_groups, ">u2").view(np.uint8).reshape(-1, KEY_GROUP_BYTES)
+    ordered = np.ascontiguousarray(times_ms, np.int64).view(np.uint64) ^ np.uint64(_SIGN)
+    times = ordered.astype(">u8").view(np.uint8).reshape(-1, _TIME_BYTES)
+    scope = [] if namespaces is None else [namespaces]
+    stored = join_columns([EncodedColumn.fixed(groups), EncodedColumn.fixed(times), keys, *scope])
+    return stored, EncodedColumn.fixed(np.tile(np.frombuffer(_VALUE, np.uint8), (len(groups), 1)))
 
 
 def _whole(timestamp_ms: Any) -> int:

@@ -140,6 +140,11 @@ class KeyBatch:
     def __len__(self) -> int:
         return len(self._column)
 
+    @property
+    def column(self) -> EncodedColumn:
+        """The stored key of each row, in row order."""
+        return self._column
+
     def extended(self, part: EncodedColumn) -> KeyBatch:
         """Returns the stored keys with one more part each."""
         return KeyBatch(join_columns([self._column, part]))
@@ -191,22 +196,30 @@ class KeyBatch:
         return self._groups
 
     def _sort(self) -> None:
+        self._order, first = stored_order(self._column)
         if self._column.width:
-            matrix = self._column.matrix()
-            self._order, first = sort_rows(matrix)
-            self._distinct = StoredKeys.of_rows(matrix[self._order[first]])
+            self._distinct = StoredKeys.of_rows(self._column.matrix()[self._order[first]])
         else:
-            array = self._column.arrow()
-            indices = pc.array_sort_indices(array)  # stable
-            ordered = array.take(indices)
-            self._order = fixed_values(indices).astype(np.intp)
-            first = np.ones(len(ordered), np.bool_)
-            first[1:] = fixed_values(pc.not_equal(ordered[1:], ordered[:-1]))
-            self._distinct = StoredKeys(ordered.filter(column_over(first)).to_pylist())
+            self._distinct = StoredKeys(self._column.arrow().take(column_over(self._order[first])).to_pylist())
         self._starts = np.flatnonzero(first)
         self._first_rows = self._order[self._starts]
         self._groups = np.empty(len(first), np.intp)
         self._groups[self._order] = np.cumsum(first) - 1
+
+
+def stored_order(column: EncodedColumn) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Returns the stable order of encoded keys, and the key changes.
+
+    The second result marks keys that differ from the previous key.
+    """
+    if column.width:
+        return sort_rows(column.matrix())
+    array = column.arrow()
+    indices = pc.array_sort_indices(array)  # stable
+    ordered = array.take(indices)
+    first = np.ones(len(ordered), np.bool_)
+    first[1:] = fixed_values(pc.not_equal(ordered[1:], ordered[:-1]))
+    return fixed_values(indices).astype(np.intp), first
 
 
 def sort_rows(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:

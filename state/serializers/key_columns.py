@@ -60,6 +60,30 @@ class EncodedColumn:
         lengths = np.fromiter(map(len, items), np.int64, len(items))
         return cls(np.frombuffer(b"".join(items), np.uint8), _offsets(lengths), None)
 
+    @classmethod
+    def over(cls, array: pa.Array) -> EncodedColumn:
+        """Returns the rows of an Arrow array of strings or bytes.
+
+        Null rows are empty.
+        """
+        offsets, data = variable_bytes(array)
+        return cls(data[offsets[0] : offsets[-1]], offsets - offsets[0], None)
+
+    @classmethod
+    def concatenated(cls, columns: Sequence[EncodedColumn]) -> EncodedColumn:
+        """Returns the rows of several columns, in order."""
+        lengths = [each.offsets[1:] - each.offsets[:-1] for each in columns]
+        widths = {each.width for each in columns}
+        data = np.concatenate([np.empty(0, np.uint8), *[each.data for each in columns]])
+        width = widths.pop() if len(widths) == 1 else None
+        return cls(data, _offsets(np.concatenate([np.empty(0, np.int64), *lengths])), width)
+
+    def take(self, rows: npt.NDArray[np.intp]) -> EncodedColumn:
+        """Returns some rows, in the given order."""
+        if self.width:
+            return EncodedColumn.fixed(self.matrix()[rows])
+        return EncodedColumn.over(self.arrow().take(column_over(rows)))
+
     def matrix(self) -> npt.NDArray[np.uint8]:
         """Returns the rows of a column with a `width` as a matrix."""
         return self.data.reshape(len(self), self.width or 0)
@@ -120,8 +144,7 @@ def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:
         return columns[0]
     if all(column.width is not None for column in columns):
         return EncodedColumn.fixed(np.hstack([column.matrix() for column in columns]))
-    joined = pc.binary_join_element_wise(*[column.arrow() for column in columns], _NOTHING)
-    return _of_arrow(joined)
+    return EncodedColumn.over(pc.binary_join_element_wise(*[column.arrow() for column in columns], _NOTHING))
 
 
 def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
@@ -177,12 +200,7 @@ def _encode_strings(array: pa.Array, valid: npt.NDArray[np.bool_] | None) -> Enc
         stored = pc.replace_with_mask(stored, column_over(is_uuid), uuids.arrow())
     if valid is not None:
         stored = stored.fill_null(_NULL)
-    return _of_arrow(stored)
-
-
-def _of_arrow(array: pa.LargeBinaryArray) -> EncodedColumn:
-    offsets, data = variable_bytes(array)
-    return EncodedColumn(data, offsets, None)
+    return EncodedColumn.over(stored)
 
 
 def _canonical_uuids(

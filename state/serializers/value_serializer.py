@@ -25,6 +25,7 @@ from .arrow_columns import decimal_unscaled, fixed_values
 from .conversions import converter, exact_classes, of_field, struct_parts
 from .evolution import conversion
 from .key_codecs import timestamp_conversion
+from .key_columns import EncodedColumn
 from .pickled import Pickled, decode_pickle, encode_pickle, refuse_pickle
 from .simple_rows import decode_rows, encode_rows, row_decoder, simple_row
 from .structured import Structured
@@ -80,6 +81,24 @@ class ValueSerializer:
         if pa.types.is_struct(self.type) and simple_row(self.type) is not None:
             return encode_rows(array)
         return [b"" if value is None else self.encode(value) for value in array.to_pylist()]
+
+    def encode_column(self, array: pa.Array) -> EncodedColumn:
+        """Returns the stored forms of all rows as one column.
+
+        Null rows are empty.
+        """
+        if self.dtype is not None and array.null_count == 0:
+            numbers = self.numbers(array)
+            return EncodedColumn.fixed(numbers.view(np.uint8).reshape(len(array), numbers.dtype.itemsize))
+        types = pa.types
+        if types.is_string(self.type) or types.is_binary(self.type):
+            return EncodedColumn.over(array)
+        payloads = self.encode_array(array)
+        if array.null_count:
+            payloads = [
+                raw if there else b"" for raw, there in zip(payloads, array.is_valid().to_pylist(), strict=True)
+            ]
+        return EncodedColumn.of(payloads)
 
     def numbers(self, array: pa.Array) -> npt.NDArray[Any]:
         """Returns the rows of a type with a `dtype` as stored numbers."""

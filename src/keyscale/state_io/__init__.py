@@ -1,18 +1,26 @@
-"""Reads the state of jobs as data: Arrow, SQL, Spark DataFrames.
+"""Reads and writes state as data: Arrow, SQL, Spark DataFrames.
 
 Neither a control plane nor the job's program is needed, only its object store.
 """
 
 from __future__ import annotations
 
+from .new_operator import EVENT_TIMERS, PROCESSING_TIMERS, NewOperator, NewState, NewTimers
+from .savepoint_writer import write
 from .state_partition import StatePartition, partitions_of
 from .state_reader import KeyedStateTable, OperatorStateTable, StateReader, StateTable
 
 __all__ = [
+    "EVENT_TIMERS",
+    "PROCESSING_TIMERS",
     "KeyedStateTable",
+    "NewOperator",
+    "NewState",
+    "NewTimers",
     "OperatorStateTable",
     "StatePartition",
     "StateReader",
     "StateTable",
     "partitions_of",
+    "write",
 ]

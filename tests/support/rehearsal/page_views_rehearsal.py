@@ -14,7 +14,7 @@ import pyarrow as pa
 from keyscale.jobs.examples import page_views
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.streams.streams import DataStream
-from tests.support.examples.page_views import deliveries
+from tests.support.examples.page_views import View, deliveries
 from tests.support.rehearsal.rehearsal import Rehearsal
 
 FILES = deliveries(seed=5, files=8, records=40)
@@ -22,13 +22,13 @@ PARALLELISM = 2
 _SCHEMA = pa.schema([("view_id", pa.string()), ("page", pa.string())])
 
 
-def page_views_rehearsal(directory: Path, attempt: int = 0) -> Rehearsal:
-    """The job after some attempts."""
+def page_views_rehearsal(directory: Path, attempt: int = 0, files: list[list[View]] = FILES) -> Rehearsal:
+    """The job after some attempts, with files as its input."""
     builder = TopologyBuilder()
     views = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), _SCHEMA), None)
     page_views.declare(views).sink_to(cast("Any", None)).uid("files")
     tables = [
-        pa.Table.from_pylist([{"view_id": view.view_id, "page": view.page} for view in file], _SCHEMA) for file in FILES
+        pa.Table.from_pylist([{"view_id": view.view_id, "page": view.page} for view in file], _SCHEMA) for file in files
     ]
     return Rehearsal(directory, builder.build(), tables, cast("Any", None), attempt)
 

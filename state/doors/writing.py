@@ -1,0 +1,26 @@
+"""New savepoints: rows as stored entries, and the files of subtasks.
+
+Like the doors of subtasks and of reading, it leads to RocksDB.
+"""
+
+from __future__ import annotations
+
+from ..keyed.schema import KeyedSchema, TimersSchema, schema_of_key
+from ..serializers.type_names import type_to_json
+from ..writing.new_savepoint import NewSavepoint, operator_snapshot
+from ..writing.row_encoder import KeyHashing, StoredEntries, encoder_of
+from ..writing.subtask_writer import NewSubtask, SubtaskWriter
+
+__all__ = [
+    "KeyHashing",
+    "KeyedSchema",
+    "NewSavepoint",
+    "NewSubtask",
+    "StoredEntries",
+    "SubtaskWriter",
+    "TimersSchema",
+    "encoder_of",
+    "operator_snapshot",
+    "schema_of_key",
+    "type_to_json",
+]

@@ -1,0 +1,1 @@
+"""Writes savepoints from rows, as sorted files."""

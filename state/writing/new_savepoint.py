@@ -1,0 +1,177 @@
+"""A savepoint that is being written: its place, and its manifest."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from keyscale.clock import now_ms
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
+
+from ..documents.job_time import JobTime
+from ..documents.manifest import Manifest, OperatorDeclaration, OperatorSnapshot, SnapshotKind, write_manifest
+from ..documents.state_version import NO_BATCH
+from ..errors import StateError
+from ..keys.key_groups import key_group_range
+from ..layout import Layout, location_of, savepoint_of
+from ..objects.opening import open_store
+from ..snapshot.own_copy import FileCopies
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from keyscale.identifiers import JobId
+
+    from ..documents.manifest import SnapshotHandle
+    from ..keyed.schema import KeyedSchema
+    from ..keys.key_groups import KeyGroupRange
+    from ..objects.object_store import ObjectStore
+    from .row_encoder import KeyHashing
+
+FIRST_CHECKPOINT = CheckpointId(1)
+_NO_ATTEMPT = Attempt(0)
+
+
+class SavepointExistsError(StateError):
+    """A location has a savepoint already."""
+
+    code = "STATE_SAVEPOINT_EXISTS"
+    domain = "user"
+    advice = "Choose another id for the savepoint; a savepoint is never overwritten."
+
+
+@dataclass(frozen=True, slots=True)
+class NewSavepoint:
+    """The place of a new savepoint, and its common facts; picklable.
+
+    Attributes:
+        store_url: The object store.
+        job_id: The job, in whose folder the savepoint is.
+        savepoint_id: Its id.
+        hashing: How keys are assigned to key groups.
+        checkpoint_id: The number in its manifest.
+        batch_id: The batch after which its state is; -1: before any.
+        attempt: The attempt that took the snapshot that it is derived from; 0: there is none.
+        unique: A string that no other write uses.
+    """
+
+    store_url: str
+    job_id: JobId
+    savepoint_id: str
+    hashing: KeyHashing
+    checkpoint_id: CheckpointId = FIRST_CHECKPOINT
+    batch_id: BatchId = NO_BATCH
+    attempt: Attempt = _NO_ATTEMPT
+    unique: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def at(cls, location: str, hashing: KeyHashing, *, base: Manifest | None = None) -> NewSavepoint:
+        """Returns the new savepoint at a location.
+
+        Args:
+            location: `<store>/<job>/savepoints/<id>`, with or without the name of the manifest.
+            hashing: How keys are assigned to key groups.
+            base: The snapshot that the savepoint is derived from; None: there is none.
+
+        Raises:
+            LocationError: The location cannot be a savepoint's.
+            SavepointExistsError: It has a savepoint already.
+            StoreUrlError, StoreUnavailableError: The store cannot be used.
+        """
+        root, job_id, savepoint_id = savepoint_of(location)
+        store = open_store(root)
+        new = cls(store.url, job_id, savepoint_id, hashing)
+        if base is not None:
+            attempt = base.attempt if base.job_id == job_id else _NO_ATTEMPT
+            new = replace(new, checkpoint_id=base.checkpoint_id, batch_id=base.batch_id, attempt=attempt)
+        if store.head(new.path) is not None:
+            raise SavepointExistsError(f"{new.location} has a savepoint already")
+        return new
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.job_id)
+
+    @property
+    def path(self) -> str:
+        """The path of its manifest."""
+        return self.layout.manifest(self.checkpoint_id, self.savepoint_id)
+
+    @property
+    def location(self) -> str:
+        """The location that a job starts from."""
+        return location_of(self.store_url, self.path)
+
+    def store(self) -> ObjectStore:
+        """Returns its object store."""
+        return open_store(self.store_url)
+
+    def ranges(self, parallelism: int) -> list[KeyGroupRange]:
+        """Returns the key groups of each subtask.
+
+        Raises:
+            KeyGroupError: Not 1 <= parallelism <= max parallelism <= 32768.
+        """
+        return [key_group_range(self.hashing.max_parallelism, parallelism, index) for index in range(parallelism)]
+
+    def copies(self) -> FileCopies:
+        """Returns the copies of files of other snapshots in the same store."""
+        return FileCopies(self.store(), self.layout, self.savepoint_id, self.checkpoint_id)
+
+    def publish(self, operators: Iterable[OperatorSnapshot], *, base: Manifest | None = None) -> Manifest:
+        """Publishes the manifest, which completes the savepoint.
+
+        The savepoint keeps source positions and times of its base. The savepoint contains no part of a job's log, so
+        that it counts only for an attempt that restores from it by name.
+
+        Raises:
+            ManifestTakenError: Another savepoint was published there meanwhile.
+            StoreUnavailableError: The store is unavailable.
+        """
+        ordered = tuple(sorted(operators, key=lambda each: each.uid))
+        manifest = Manifest(
+            job_id=self.job_id,
+            checkpoint_id=self.checkpoint_id,
+            kind=SnapshotKind.SAVEPOINT,
+            attempt=self.attempt,
+            batch_id=self.batch_id,
+            log_position=0,
+            max_parallelism=self.hashing.max_parallelism,
+            hash_id=self.hashing.hash_id,
+            created_at_ms=now_ms(),
+            operators=ordered,
+            savepoint_id=self.savepoint_id,
+        )
+        if base is not None:
+            manifest = self._continued(manifest, base)
+        write_manifest(self.store(), manifest)
+        return manifest
+
+    def _continued(self, manifest: Manifest, base: Manifest) -> Manifest:
+        """Returns the manifest with its base's positions and times."""
+        is_own = base.job_id == self.job_id
+        uids = {each.uid for each in manifest.operators}
+        time = base.time
+        if isinstance(time, JobTime):
+            kept = {uid: times for uid, times in time.event_times.items() if uid in uids}
+            time = msgspec.structs.replace(time, event_times=kept)
+        return msgspec.structs.replace(
+            manifest,
+            positions=None if base.positions is None else self.copies().file(base.positions),
+            created_at_ms=max(manifest.created_at_ms, base.created_at_ms + 1),
+            time=time,
+            sinks=base.sinks if is_own else {},
+            forked_from=UNSET if is_own else base.job_id,
+            counters=base.counters if is_own else UNSET,
+            rewinds=base.rewinds if is_own else UNSET,
+        )
+
+
+def operator_snapshot(uid: str, schema: KeyedSchema, subtasks: Sequence[SnapshotHandle]) -> OperatorSnapshot:
+    """Returns an operator of written subtasks, in order."""
+    key = tuple((field.name, str(field.type)) for field in schema.key_schema())
+    return OperatorSnapshot(OperatorUid(uid), len(subtasks), OperatorDeclaration(key, schema), tuple(subtasks))

@@ -1,0 +1,211 @@
+"""Savepoints from rows: what they hold, what is refused, and a job that starts from one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from keyscale.state.errors import KeyTooLargeError, StateSchemaMismatchError
+from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.keyed.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.layout import LocationError
+from keyscale.state.serializers.pickled import Pickled
+from keyscale.state.writing.new_savepoint import SavepointExistsError
+from keyscale.state.writing.row_encoder import RowsInvalidError
+from keyscale.state_io import EVENT_TIMERS, NewOperator, NewState, NewTimers, StateReader, savepoint_writer, write
+from keyscale.state_io.difference import differences
+from keyscale.state_io.verified_state import verify_state
+from tests.support.examples.page_views import ids_by_page
+from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
+from tests.support.repository import GOLDEN
+from tests.support.state.every_kind import KEY_SCHEMA, NAMESPACE, SAVEPOINT, UID, VALUES, Longest, Sum
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from keyscale.state.keyed.descriptors import StateDescriptor
+
+KEY = {"user": pa.string()}
+CLICKS = ValueStateDescriptor("clicks", pa.int64())
+TABLE = pa.table({"user": ["ada", "bob"], "value": [3, 5]})
+EVERY_KIND = f"{(GOLDEN / 'savepoint-v1').as_uri()}/every-kind/savepoints/{SAVEPOINT}"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> str:
+    return f"file://{tmp_path}/store/history/savepoints/first"
+
+
+def written(place: str, descriptor: StateDescriptor[Any], rows: Any) -> list[dict[str, Any]]:
+    """Writes a state, and returns its rows as they are read back."""
+    location = write(place, [NewOperator("counts", KEY, [NewState(descriptor, rows)])])
+    with StateReader.open(location) as reader:
+        return reader.table("counts", descriptor.name).reader().read_all().drop_columns("key_group").to_pylist()
+
+
+def test_every_kind_and_type_of_an_old_savepoint_is_written_again_as_it_was(place: str) -> None:
+    descriptors: list[StateDescriptor[Any]] = [ValueStateDescriptor(name, each) for name, (each, _) in VALUES.items()]
+    descriptors += [
+        MapStateDescriptor("map", pa.string(), pa.int64()),
+        ListStateDescriptor("list", pa.float64()),
+        ReducingStateDescriptor("reducing", pa.string(), Longest()),
+        AggregatingStateDescriptor("aggregating", pa.int64(), Sum()),
+        ValueStateDescriptor("with_ttl", pa.int64(), Ttl(60_000)),
+        ValueStateDescriptor("in_window", pa.int64(), namespace_type=pa.timestamp("ms", "UTC")),
+    ]
+    with StateReader.open(EVERY_KIND, shards_open=8) as golden:
+        states = [NewState(each, golden.table(UID, each.name)) for each in descriptors]
+        location = write(place, [NewOperator(UID, KEY_SCHEMA, states)], max_parallelism=8, parallelism=2)
+        assert verify_state(location).problems == []
+        with StateReader.open(location, shards_open=8) as reader:
+            declarations = [each.point.operator(UID).declaration for each in (reader, golden)]
+            assert len({each.key_schema for each in declarations if each is not None}) == 1
+            rows = reader.table(UID, "in_window").reader().read_all().to_pylist()
+            assert {row["namespace"] for row in rows} == {NAMESPACE}
+            for difference in differences(golden, reader, UID):
+                assert list(difference.changes()) == []
+
+
+def test_whole_maps_and_lists_are_written_as_entries(place: str) -> None:
+    rows = pa.table(
+        {"user": ["ada", "bob"], "value": pa.array([[("a", 1), ("b", None)], []], pa.map_("string", "int64"))}
+    )
+    assert written(place, MapStateDescriptor("pages", pa.string(), pa.int64()), rows) == [
+        {"key": {"user": "ada"}, "map_key": "a", "value": 1},
+        {"key": {"user": "ada"}, "map_key": "b", "value": None},
+    ]
+    lists = pa.table({"user": ["ada", "bob", "eve"], "value": [[1.5, 2.5], None, [3.5]]})
+    found = written(f"{place}-lists", ListStateDescriptor("marks", pa.float64()), lists.slice(0, 2))
+    assert [(row["list_index"], row["value"]) for row in found] == [(0, 1.5), (1, 2.5)]
+
+
+def test_values_convert_to_the_declared_type_only_without_loss(place: str) -> None:
+    narrow = TABLE.set_column(1, "value", TABLE["value"].cast(pa.int8()))
+    assert [row["value"] for row in written(place, CLICKS, narrow)] == [3, 5]
+    with pytest.raises(RowsInvalidError, match="'value' does not fit"):
+        written(f"{place}-text", CLICKS, TABLE.set_column(1, "value", TABLE["user"]))
+
+
+def test_pickled_objects_are_given_as_bytes(place: str) -> None:
+    rows = pa.table({"user": ["ada"], "value": [b"bytes of a pickle"]})
+    assert written(place, ValueStateDescriptor("model", Pickled()), rows)[0]["value"] == b"bytes of a pickle"
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        (TABLE.rename_columns(["name", "value"]), "unknown columns name"),
+        (TABLE.drop_columns("user"), "lack the column 'user'"),
+        (TABLE.drop_columns("value"), "lack the column 'value'"),
+        (TABLE.append_column("map_key", TABLE["user"]), "unknown columns map_key"),
+        (pa.table({"user": ["ada"], "value": pa.array([None], pa.int64())}), "has no value"),
+        (pa.concat_tables([TABLE, TABLE.slice(1)]), "1 rows have the key of another row"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(place: str, rows: pa.Table, complaint: str) -> None:
+    with pytest.raises(RowsInvalidError, match=complaint):
+        written(place, CLICKS, rows)
+    assert written(place, CLICKS, TABLE)  # nothing was published
+
+
+@pytest.mark.parametrize("index", [None, -1])
+def test_a_list_index_is_the_place_of_an_element(place: str, index: int | None) -> None:
+    rows = pa.table({"user": ["ada"], "list_index": pa.array([index], pa.int64()), "value": [1]})
+    with pytest.raises(RowsInvalidError, match="from 0"):
+        written(place, ListStateDescriptor("marks", pa.int64()), rows)
+
+
+def test_a_timer_has_a_time(place: str) -> None:
+    rows = pa.table({"user": ["ada"], "time_ms": pa.array([None], pa.int64())})
+    with pytest.raises(RowsInvalidError, match="no time_ms"):
+        write(place, [NewOperator("counts", KEY, [NewTimers(EVENT_TIMERS, rows)])])
+
+
+def test_rows_without_a_time_get_the_present_only_in_processing_time(place: str) -> None:
+    (row, _) = written(place, ValueStateDescriptor("clicks", pa.int64(), Ttl(1000)), TABLE)
+    assert row["ttl_started_at"].year >= 2026
+    in_event_time = Ttl(1000, time_domain=TimeDomain.EVENT)
+    with pytest.raises(RowsInvalidError, match="event time"):
+        written(f"{place}-event", ValueStateDescriptor("clicks", pa.int64(), in_event_time), TABLE)
+
+
+def test_a_key_that_is_too_large_is_refused(place: str) -> None:
+    with pytest.raises(KeyTooLargeError):
+        written(place, CLICKS, pa.table({"user": ["x" * 70_000], "value": [1]}))
+
+
+def test_a_savepoint_is_never_overwritten(place: str) -> None:
+    written(place, CLICKS, TABLE)
+    with pytest.raises(SavepointExistsError):
+        written(place, CLICKS, TABLE)
+
+
+@pytest.mark.parametrize("place", ["file:///tmp/store/job/chk-1", "nowhere", "file:///tmp/store/job"])
+def test_a_place_that_is_not_a_savepoints_is_refused(place: str) -> None:
+    with pytest.raises(LocationError):
+        write(place, [])
+
+
+@pytest.mark.parametrize("operators", [["a", "a"], ["a"]])
+def test_operators_and_states_are_declared_once(place: str, operators: list[str]) -> None:
+    states = [NewState(CLICKS, TABLE)] * (2 if len(operators) == 1 else 1)
+    with pytest.raises(StateSchemaMismatchError, match="written twice"):
+        write(place, [NewOperator(uid, KEY, states) for uid in operators])
+
+
+def test_spilled_entries_are_written_as_the_entries_in_memory(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pa.table({"user": [f"user {number * 7919 % 3000}" for number in range(3000)], "value": list(range(3000))})
+    in_memory = written(place, CLICKS, rows)
+    monkeypatch.setattr(savepoint_writer, "MEMORY_BYTES", 20_000)
+    batches = rows.to_batches(max_chunksize=100)
+    assert written(f"{place}-spilled", CLICKS, batches) == in_memory
+    with pytest.raises(RowsInvalidError, match="1 rows have the key"):
+        written(f"{place}-twice", CLICKS, [*batches, rows.slice(5, 1)])
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_a_job_that_starts_from_totals_of_its_history_goes_on_as_an_undisturbed_job(
+    tmp_path: Path, parallelism: int
+) -> None:
+    undisturbed = page_views_rehearsal(tmp_path / "undisturbed")
+    undisturbed.start(2)
+    undisturbed.drain()
+    expected = undisturbed.checkpoint("end")
+
+    history, later = FILES[:5], FILES[5:]
+    pages = ids_by_page(history)
+    ids = [{"page": page, "map_key": each, "value": True} for page, found in pages.items() for each in found]
+    totals = [{"page": page, "value": len(found)} for page, found in pages.items()]
+    location = write(
+        f"file://{tmp_path}/job/store/history/savepoints/totals",
+        [
+            NewOperator(
+                "views",
+                {"page": pa.string()},
+                [
+                    NewState(MapStateDescriptor("view_ids", pa.string(), pa.bool_()), pa.Table.from_pylist(ids)),
+                    NewState(ValueStateDescriptor("views", pa.int64()), pa.Table.from_pylist(totals)),
+                ],
+            )
+        ],
+        max_parallelism=16,
+        parallelism=2,
+    )
+    job = page_views_rehearsal(tmp_path / "job", files=later)
+    job.start(parallelism, location)
+    job.drain()
+    with StateReader.open(expected) as before, StateReader.open(job.checkpoint("end")) as after:
+        for difference in differences(before, after):
+            assert list(difference.changes()) == []
+    emitted, later_of_undisturbed = job.output("files"), undisturbed.output("files")[sum(map(len, pages.values())) :]
+    assert sorted(map(repr, emitted)) == sorted(map(repr, later_of_undisturbed))
+    assert emitted
