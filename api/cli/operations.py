@@ -46,6 +46,7 @@ def follow(
     operation_id: str,
     on_phase: Callable[[dict[str, Any]], None] = lambda _: None,
     on_look: Callable[[], None] = lambda: None,
+    on_wait: Callable[[str], None] = lambda _: None,
     *,
     timeout_s: float | None = None,
 ) -> Any:
@@ -56,19 +57,24 @@ def follow(
         operation_id: The operation.
         on_phase: Called once per phase, when it has ended.
         on_look: Called after each poll that finds the operation still in progress.
+        on_wait: Called once per message that says why a phase waits.
         timeout_s: Time limit; None for no limit.
 
     Raises:
         WaitTimeoutError: The time is over; the operation continues.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    shown = 0
+    shown, waited_for = 0, ""
     while True:
         answer = control_plane.get(operation_path(operation_id))
         ended = [phase for phase in answer["phases"] if phase["ended_at_ms"] is not None]
         for phase in ended[shown:]:
             on_phase(phase)
         shown = max(shown, len(ended))
+        waits_for = next((phase["waits_for"]["message"] for phase in answer["phases"] if phase.get("waits_for")), "")
+        if waits_for and waits_for != waited_for:
+            on_wait(waits_for)
+            waited_for = waits_for
         if has_ended(answer):
             return answer
         if deadline is not None and time.monotonic() >= deadline:
@@ -102,7 +108,11 @@ def show_end(
         if not output.as_json:
             output.console.print(phase_line(phase))
 
-    answer = follow(control_plane, accepted["id"], show_phase, timeout_s=timeout_s)
+    def show_wait(message: str) -> None:
+        if not output.as_json:
+            output.console.print(f"  waits for the object store: {message}", markup=False)
+
+    answer = follow(control_plane, accepted["id"], show_phase, on_wait=show_wait, timeout_s=timeout_s)
     if answer["not_live"] and not output.as_json:
         output.console.print(f"  by a new driver: {answer['not_live']['message']}", markup=False)
     for step in answer["steps"] if not output.as_json else ():

@@ -249,6 +249,13 @@ def _(step: steps.AbandonChange, transaction: JobTransaction) -> None:
 
 
 @apply.register
+def _(step: steps.NoteWait, transaction: JobTransaction) -> None:
+    change = transaction.running()
+    if change.phases and change.phases[-1].get("waits_for") != step.why:
+        change.phases = [*change.phases[:-1], {**change.phases[-1], "waits_for": dict(step.why)}]
+
+
+@apply.register
 def _(step: steps.RollBack, transaction: JobTransaction) -> None:
     change = transaction.running()
     if step.attempt is not None:

@@ -104,9 +104,10 @@ def end_with_job(session: Session, operation: Operation, why: Mapping[str, Any] 
 
 
 def ended(phases: list[dict[str, Any]], at_ms: int) -> list[dict[str, Any]]:
-    """Returns phases of which none goes on."""
+    """Returns phases of which none goes on, and none waits."""
+    lasting = ({name: value for name, value in phase.items() if name != "waits_for"} for phase in phases)
     return [
-        {**phase, "ended_at_ms": at_ms if phase["ended_at_ms"] is None else phase["ended_at_ms"]} for phase in phases
+        {**phase, "ended_at_ms": at_ms if phase["ended_at_ms"] is None else phase["ended_at_ms"]} for phase in lasting
     ]
 
 

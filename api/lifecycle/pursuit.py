@@ -342,6 +342,7 @@ class Pursuit:
             found = self._store.find_savepoint(job.store_url, job_id, operation.id)
         except StoreUnavailableError as error:
             logger.warning("job %s: the store does not answer whether the savepoint exists: %s", job_id, error.detail)
+            self._note_wait(job_id, error)
             refused_ms = self._stopwatch.elapsed_ms(("savepoint", operation.id), operation.old_attempt)
             if refused_ms <= self._timeouts.store_ms:
                 return False
@@ -371,6 +372,13 @@ class Pursuit:
                 )
         return True
 
+    def _note_wait(self, job_id: str, error: StoreUnavailableError) -> None:
+        """Notes in the job's change that it waits for the store."""
+        with self._leadership.transaction() as session:
+            job = jobs.lock(session, job_id)
+            if job is not None and operations.running(session, job_id) is not None:
+                apply(steps.NoteWait(failure(error.code, error.detail)), JobTransaction(session, job))
+
     def _roll_back(self, job_id: str, step: steps.RollBack) -> bool:
         """Rolls a change back, unless its new revision has committed a batch.
 
@@ -393,6 +401,7 @@ class Pursuit:
                 logger.warning(
                     "job %s: the store does not answer which batches are committed: %s", job_id, error.detail
                 )
+                self._note_wait(job_id, error)
                 return False
         with self._leadership.transaction() as session:
             job = jobs.lock(session, job_id)

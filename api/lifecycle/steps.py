@@ -290,6 +290,13 @@ class AbandonChange:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteWait:
+    """Notes why the present phase of a change waits."""
+
+    why: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class RollBack:
     """Begins the phase ROLL_BACK of a change.
 
@@ -335,6 +342,7 @@ Step = (
     | FollowReturn
     | RetryRestore
     | AbandonChange
+    | NoteWait
     | RollBack
     | CompleteChange
 )

@@ -103,11 +103,14 @@ def test_a_rescale_that_was_rolled_back_says_why_and_one_in_progress_can_be_canc
         answer = route.fetch()
         (change,) = answer.json()["operations"]
         change |= {"status": "IN_PROGRESS", "phase": "RESTORE", "ended_at_ms": None, "can_cancel": True}
-        change |= {"phases": change["phases"][:-1], "failure": None}
+        waiting = {"code": "STORE_UNAVAILABLE", "message": f"403 {HOSTILE_NAME}"}
+        restoring = {**change["phases"][-2], "ended_at_ms": None, "duration_ms": None, "waits_for": waiting}
+        change |= {"phases": [*change["phases"][:-2], restoring], "failure": None}
         route.fulfill(response=answer, json={"operations": [change], "next": None})
 
     page.route(f"{platform.url}/v1/jobs/returned/operations?*", go_on)
     open_page(page, platform, "/ui/jobs/returned/rescale")
+    expect(page.locator("#change-summary")).to_contain_text(f"continues when the store answers: 403 {HOSTILE_NAME}")
     page.get_by_role("button", name="Cancel it…").click()
     question = page.get_by_role("dialog")
     expect(question).to_contain_text("No record is lost.")

@@ -87,7 +87,7 @@ export function showChange(change) {
   setChildren(summary, ...(waits
     ? [`Requested by ${change.requested_by ?? NONE} at `, when(change.requested_at_ms), `. ${WAITS}`]
     : inProgress ? ["Requested at ", when(change.requested_at_ms), change.rescale_mode === "LIVE" ? ". The job continues." : ". The job continues until the savepoint.",
-      " Each bar is as long as its phase.", ...(change.not_live ? [` A new driver takes over: ${change.not_live.message}.`] : [])]
+      " Each bar is as long as its phase.", ...(change.not_live ? [` A new driver takes over: ${change.not_live.message}.`] : []), ...waitText(change)]
     : [element("dl", { class: "definitions" }, ...definitions([
       ["Downtime", downtime(change), hasStopped(change) ? "from the last batch before until the job continues" : ""],
       ...(change.held_ms == null ? [] : [["Batches held", duration(change.held_ms), "during the switch"]]),
@@ -100,6 +100,12 @@ export function showChange(change) {
   showTimeline(change, rows);
   announce(change, rows);
 }
+
+/** Why the present phase of a change waits, in words. */
+const waitText = (change) => {
+  const why = change.phases.at(-1)?.waits_for;
+  return why ? [` It waits for the object store, and continues when the store answers: ${why.message}`] : [];
+};
 
 /** Whether a change has gone as far as to stop the job. */
 const hasStopped = (change) => change.phases.some((one) => !["PREPARE", "REQUESTED"].includes(one.phase));

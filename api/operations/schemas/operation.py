@@ -71,6 +71,13 @@ class PhaseAnswer(Answer):
     started_at_ms: int
     ended_at_ms: int | None
     duration_ms: int | None
+    waits_for: FailureAnswer | None = Field(
+        default=None,
+        description=(
+            "Why the phase waits: the object store does not answer. The change continues when the store answers. null:"
+            " it does not wait, or has ended."
+        ),
+    )
 
 
 class StepAnswer(Answer):

@@ -551,13 +551,18 @@ def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> 
     asked.answers["PATCH /v1/jobs/flights"] = [{**CHANGE, "status": "IN_PROGRESS"}]
     going_on = {**CHANGE, "status": "IN_PROGRESS", "phases": [{**PHASES[0], "ended_at_ms": None}]}
     verified = {"phase": "VERIFY", "started_at_ms": 3, "ended_at_ms": 9, "duration_ms": 6}
+    waits = {**verified, "ended_at_ms": None, "waits_for": {"code": "STORE_UNAVAILABLE", "message": "403 [x]"}}
+    waiting = {**CHANGE, "status": "IN_PROGRESS", "phases": [*PHASES, waits]}
     asked.answers["GET /v1/operations/c"] = [
         going_on,
         {**CHANGE, "status": "IN_PROGRESS"},
+        waiting,
+        waiting,
         {**CHANGE, "phases": [*PHASES, verified]},
     ]
     shown = done(keyscale("jobs", "update", "flights", "-p", "4")).stdout
-    assert [line.split()[0] for line in shown.splitlines()] == ["SAVEPOINT", "VERIFY", "COMPLETED:"]
+    assert [line.split()[0] for line in shown.splitlines()] == ["SAVEPOINT", "waits", "VERIFY", "COMPLETED:"]
+    assert "waits for the object store: 403 [x]" in shown
     assert "revision 7 -> 8" in shown
     assert done(keyscale("jobs", "update", "flights", "-p", "4", "--json")).json["status"] == "COMPLETED"
     asked.answers["GET /v1/operations/c"] = [

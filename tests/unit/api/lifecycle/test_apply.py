@@ -447,6 +447,22 @@ def test_a_change_is_given_up_with_its_new_driver_and_the_job_keeps_its_revision
     assert (stored.job.restarts, stored.points) == ((5, []) if replaced is None else (6, [{"restarts": 1}]))
 
 
+def test_a_phase_says_what_it_waits_for_until_the_next_one_begins(stored: Stored) -> None:
+    away = {"code": "STORE_UNAVAILABLE", "message": "away"}
+    stored.attempt(2)
+    change = stored.begin(phase=ChangePhase.VERIFY)
+    take(stored, steps.NoteWait(away))
+    assert change.phases[-1]["waits_for"] == away
+    noted = change.phases
+    take(stored, steps.NoteWait(away))
+    assert change.phases is noted, "the same wait changes no row"
+    take(stored, steps.RollBack(2, FAILURE))
+    assert all("waits_for" not in phase for phase in change.phases)
+    plain = stored.begin(phases=[])
+    take(stored, steps.NoteWait(away))
+    assert plain.phases == [], "an operation without phases"
+
+
 @pytest.mark.parametrize("attempt", [2, None])
 def test_a_change_that_fails_goes_back_to_the_old_revision_and_its_savepoint(
     stored: Stored, attempt: int | None

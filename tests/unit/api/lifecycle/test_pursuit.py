@@ -291,7 +291,12 @@ def test_a_change_goes_back_unless_its_new_driver_has_committed_a_batch(
 def test_a_change_goes_back_once_the_store_has_said_what_is_committed(platform: Platform) -> None:
     platform.change, platform.is_store_away = change(), True
     assert not platform.take(ROLL_BACK)
-    assert platform.applied == []
+    [noted] = platform.applied
+    assert isinstance(noted, steps.NoteWait)
+    assert (noted.why["code"], noted.why["message"]) == ("STORE_UNAVAILABLE", "away")
+    platform.is_store_away = False
+    assert platform.take(ROLL_BACK)
+    assert platform.applied == [noted, ROLL_BACK]
 
 
 @pytest.mark.parametrize("columns", [{"kind": OperationKind.RESCALE}, {"location": None}])
