@@ -61,6 +61,8 @@ class Change:
         mode: How state is taken along.
         allow_non_restored_state: Whether state may be dropped that the revision's program does not have.
         rewind_to: Location of the earlier savepoint that the revision starts from; None: the present state.
+        last_state_age_ms_max: The greatest age of the latest checkpoint that a change from the last state may take;
+            None: any age.
     """
 
     kind: OperationKind
@@ -68,6 +70,7 @@ class Change:
     mode: UpgradeMode = UpgradeMode.SAVEPOINT
     allow_non_restored_state: bool = False
     rewind_to: str | None = None
+    last_state_age_ms_max: int | None = None
 
 
 def start(
@@ -328,6 +331,7 @@ def _columns_of(session: Session, job: Job, wanted: Change) -> dict[str, Any]:
         "upgrade_mode": wanted.mode,
         "allow_non_restored_state": wanted.allow_non_restored_state,
         "rewind_to": wanted.rewind_to,
+        "last_state_age_ms_max": wanted.last_state_age_ms_max,
     }
 
 

@@ -96,10 +96,14 @@ def update(
         if (wanted.artifact_id, wanted.libraries) != (present.artifact_id, present.libraries):
             require_program(context, session, user, wanted)
         require_covered(session, user, present, wanted)
-        if mode is UpgradeMode.LAST_STATE and job.status not in SETTLED:
-            _require_young(session, job, request.last_state_age_ms_max)
         revision = requests.revise(session, job, wanted, user, request.message)
-        change = Change(kind, revision, mode, allow_non_restored_state=request.allow_non_restored_state)
+        change = Change(
+            kind,
+            revision,
+            mode,
+            request.allow_non_restored_state,
+            last_state_age_ms_max=request.last_state_age_ms_max,
+        )
         return request_change(session, job, user, operation_id, change)
 
     return carry_out(context, reference, OperationKind.UPGRADE, request, begin)
@@ -161,7 +165,13 @@ def roll_back(context: Context, user: Principal, reference: str, request: Rollba
 
 
 def request_change(session: Session, job: Job, user: Principal, operation_id: str, change: Change) -> Operation:
-    """Begins a change, or stores that the change waits for an approval."""
+    """Begins a change, or stores that the change waits for an approval.
+
+    Raises:
+        LastStateTooOldError: The latest checkpoint is older than the change allows.
+        ApiError: The job's status, or another operation, does not allow the change.
+    """
+    _require_young(session, job, change)
     if spec_of(revisions.current(session, job)).approval is Approval.NONE:
         return _begin(session, job, user, operation_id, change)
     return requests.await_approval(session, job, user, operation_id, change)
@@ -186,7 +196,9 @@ def approve(session: Session, job: Job, user: Principal, operation: Operation) -
         operation.upgrade_mode or UpgradeMode.SAVEPOINT,
         operation.allow_non_restored_state,
         operation.rewind_to,
+        operation.last_state_age_ms_max,
     )
+    _require_young(session, job, change)
     _begin(session, job, user, operation.id, change, approved=operation)
 
 
@@ -289,8 +301,14 @@ def _is_followed(present: JobSpec, wanted: JobSpec) -> bool:
     return not any(each.needs_restart for each in differences(present, wanted))
 
 
-def _require_young(session: Session, job: Job, age_ms_max: int | None) -> None:
-    if age_ms_max is None:
+def _require_young(session: Session, job: Job, change: Change) -> None:
+    """Refuses a change of a running job from a checkpoint that is too old.
+
+    Raises:
+        LastStateTooOldError: The latest checkpoint is older than the change allows.
+    """
+    age_ms_max = change.last_state_age_ms_max
+    if age_ms_max is None or change.mode is not UpgradeMode.LAST_STATE or job.status in SETTLED:
         return
     latest = JobTransaction(session, job).latest_completed()
     if latest is None or latest.latest_ack_timestamp is None:

@@ -81,6 +81,7 @@ class Operation(Base):
     from_parallelism: Mapped[int | None]
     to_parallelism: Mapped[int | None]
     upgrade_mode: Mapped[UpgradeMode | None] = mapped_column(closed_set(UpgradeMode, "upgrade_mode"))
+    last_state_age_ms_max: Mapped[int | None]  # an older checkpoint refuses the change; None: any age
     allow_non_restored_state: Mapped[bool] = mapped_column(default=False, server_default=false())
     rewind_to: Mapped[str | None]  # the earlier savepoint from which the new revision starts
     rescale_mode: Mapped[RescaleMode | None] = mapped_column(closed_set(RescaleMode, "rescale_mode"))

@@ -193,6 +193,13 @@ class OperationAnswer(Answer):
     from_parallelism: int | None = None
     to_parallelism: int | None = None
     upgrade_mode: UpgradeMode | None = Field(default=None, description="How a change takes state along.")
+    last_state_age_ms_max: int | None = Field(
+        default=None,
+        description=(
+            "Of a change from the last state: the greatest age of the latest checkpoint, at the request and at the"
+            " approval; null: any age."
+        ),
+    )
     allow_non_restored_state: bool = False
     rewind_to: str | None = Field(
         default=None,

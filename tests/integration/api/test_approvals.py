@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
-from keyscale.db.models import Attempt, Job, Token
-from keyscale.vocabulary import AttemptStage, JobStatus, Role
+from keyscale.clock import now_ms
+from keyscale.db.models import Attempt, Checkpoint, Job, Token
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, JobStatus, Role
 from tests.integration.api.conftest import add_token
 
 if TYPE_CHECKING:
@@ -115,3 +116,29 @@ def test_a_change_is_approved_for_the_revision_that_it_was_requested_for(
     settled = client.post(f"{RESCALE}/approve", headers=BEN)
     assert (settled.status_code, settled.json()["status"]) == (200, "COMPLETED")
     assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 4
+
+
+def test_a_change_from_the_last_state_is_refused_at_its_approval_if_the_checkpoint_is_too_old_by_then(
+    client: httpx.Client, context: Context, guarded: dict[str, Any]
+) -> None:
+    key = (guarded["id"], 1)
+
+    def complete(age_ms: int) -> None:
+        with context.sessions.begin() as session:
+            session.get_one(Checkpoint, key).latest_ack_timestamp = now_ms() - age_ms
+
+    with context.sessions.begin() as session:
+        taken = Checkpoint(job_id=key[0], checkpoint_id=key[1], attempt=1, status=CheckpointStatus.COMPLETED)
+        taken.is_savepoint, taken.trigger_timestamp, taken.latest_ack_timestamp = False, 1, now_ms()
+        taken.end_to_end_duration = taken.checkpointed_size = taken.state_size = taken.processed_records = 0
+        taken.num_subtasks = taken.num_acknowledged_subtasks = 0
+        session.add(taken)
+    change = {"spec": {"parallelism": 4}, "upgrade_mode": "LAST_STATE", "last_state_age_ms_max": 60_000, "id": "more"}
+    asked = client.patch("/v1/jobs/flights", json={**change, "plan_first": False}, headers={"If-Match": "*"})
+    assert (asked.json()["status"], asked.json()["last_state_age_ms_max"]) == ("PENDING_APPROVAL", 60_000), asked.text
+    complete(61_000)
+    late = client.post(f"{RESCALE}/approve", headers=BEN)
+    assert (late.status_code, late.json()["code"]) == (409, "LAST_STATE_TOO_OLD")
+    assert client.get(RESCALE).json()["status"] == "PENDING_APPROVAL", "it can be approved after the next checkpoint"
+    complete(0)
+    assert client.post(f"{RESCALE}/approve", headers=BEN).json()["status"] == "IN_PROGRESS"
