@@ -53,9 +53,10 @@ def waiting_records(
         metrics: The last report of the attempt's driver.
         at_ms: The time of the report.
     """
-    records = None if metrics is None else metrics.pending_records
-    if records is not None and 0 <= records < NUMBER_MAX and at_ms is not None:
-        return {"lag_records": records, "lag_records_at_ms": at_ms}
+    if metrics is not None and at_ms is not None:
+        records, age_ms = metrics.pending_records, metrics.lag_age_ms or 0
+        if records is not None and 0 <= records < NUMBER_MAX:
+            return {"lag_records": records, "lag_records_at_ms": at_ms - age_ms}
     return {name: before[name] for name in ("lag_records", "lag_records_at_ms") if before and name in before}
 
 

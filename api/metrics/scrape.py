@@ -272,8 +272,9 @@ def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
 
 def _waiting_at_ms(job: JobFacts) -> int | None:
     """Returns when the records that wait were counted."""
-    if _plausible((job.metrics or {}).get("pending_records")) is not None:
-        return job.heartbeat_at_ms
+    report = job.metrics or {}
+    if _plausible(report.get("pending_records")) is not None:
+        return job.heartbeat_at_ms and job.heartbeat_at_ms - int(_plausible(report.get("lag_age_ms")) or 0)
     counted_at_ms: int | None = (job.totals_before or {}).get("lag_records_at_ms")
     return counted_at_ms
 

@@ -121,7 +121,7 @@ def sample(
     """
     figures = job_metrics_of(metrics, before, None, is_current=is_current, at_ms=at_ms)
     kept = figures.model_dump(include=set(_SAMPLED))
-    kept["lag_records"] = waiting_records(None, metrics, at_ms).get("lag_records")
+    kept["lag_records"] = None if metrics.lag_age_ms else waiting_records(None, metrics, at_ms).get("lag_records")
     if user := user_metrics.sampled(metrics, is_current=is_current):
         kept["user_metrics"] = user
     series.store(session, job_id, at_ms, kept)

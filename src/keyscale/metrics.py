@@ -362,6 +362,14 @@ METRICS = (
         is_optional=True,
     ),
     Metric(
+        "lag_age_ms",
+        GAUGE,
+        DRIVER,
+        Unit.MS,
+        "Age of the number of waiting records; 0 while the sources answer.",
+        is_optional=True,
+    ),
+    Metric(
         "garbage_collection_ratio",
         GAUGE,
         DRIVER,

@@ -8,3 +8,7 @@ export const CHANGES = ["RESCALE", "UPGRADE", "ROLLBACK", "RESTART"];
 
 /** Whether an operation replaces the job's driver now. */
 export const isChanging = (job) => CHANGES.includes(job.status.operation?.kind);
+
+/** Whether the number of waiting records is of an earlier time: no driver reports, or the sources do not answer. */
+export const isLagOld = ({ metrics, status: { attempt } }) => metrics.lag_records !== null
+  && (metrics.input_rate === null || metrics.lag_records_at_ms < attempt?.heartbeat_at_ms);

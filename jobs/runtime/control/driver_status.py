@@ -70,6 +70,7 @@ _OF_THE_DRIVER = (
     "counters",
     "failures",
     "graph",
+    "lag_age_ms",
     "last_failure",
     "pending_records",
     "restart",
@@ -337,13 +338,21 @@ class DriverStatus:
                 update = {"lost_records": lost, "lost_records_since_ms": since_ms}
                 self._metrics = self._metrics.model_copy(update=update)
 
-    def records_wait(self, records: int, by_source: Sequence[SourceLag] = ()) -> None:
-        """Sets the number of records that no committed batch has."""
+    def records_wait(self, records: int, by_source: Sequence[SourceLag] = (), *, age_ms: int = 0) -> None:
+        """Sets the number of records that no committed batch has.
+
+        Args:
+            records: The number.
+            by_source: The number by source and split.
+            age_ms: The time since which the sources do not answer; 0 while they answer.
+        """
         with self._lock:
             self._are_counted = True
-            self._lag_trend.saw(self._clock(), records)
+            if not age_ms:
+                self._lag_trend.saw(self._clock(), records)
             update = {
                 "pending_records": records,
+                "lag_age_ms": age_ms,
                 "lag_growth": self._lag_trend.growth(),
                 "source_lags": list(by_source),
             }

@@ -5,6 +5,7 @@ import { ApiError, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural, rate, time } from "../format.js";
+import { isLagOld } from "../job_status.js";
 import { live } from "../live.js";
 import { parametersOf, problemOfLines } from "../parameters.js";
 import { mayActAs, viewer } from "../viewer.js";
@@ -147,9 +148,9 @@ function showRates({ metrics: figures }, cell) {
   showTwoLines(cell, rate(figures.input_rate), figures.processed_rate === null ? "" : `could process ${rate(figures.processed_rate)}`);
 }
 
-function showWaiting({ metrics: figures }, cell) {
-  const isOld = figures.lag_records !== null && figures.input_rate === null;
-  showTwoLines(cell, number(figures.lag_records), isOld ? `as of ${time(figures.lag_records_at_ms)}` : "");
+function showWaiting(job, cell) {
+  const { lag_records: records, lag_records_at_ms: atMs } = job.metrics;
+  showTwoLines(cell, number(records), isLagOld(job) ? `as of ${time(atMs)}` : "");
 }
 
 function showCheckpoint({ status: { latest_checkpoint: latest } }, cell) {

@@ -7,6 +7,7 @@ import { byId, definitions, element, setChildren, setText, since, words } from "
 import { bytes, duration, NONE, number, percent, plural, rate, time } from "../format.js";
 import { drawGraph } from "../job_graph.js";
 import { jobPage, path, tabPath } from "../job_page.js";
+import { isLagOld } from "../job_status.js";
 
 const MINUTE_MS = 60_000, HOUR_MS = 60 * MINUTE_MS, DAY_MS = 24 * HOUR_MS;
 const SPANS = { "15m": ["15 min", 15 * MINUTE_MS], "1h": ["1 h", HOUR_MS], "6h": ["6 h", 6 * HOUR_MS],
@@ -37,9 +38,9 @@ const page = jobPage(() => readSeries(), (job) => {
 
 // --- current metrics ------------------------------------------------------------------------------------------------
 
-/** Says of a job that does not run when its waiting records were counted. */
-const waitingSince = (figures) => figures.input_rate !== null ? "in the sources, and in no committed batch"
-  : `as of ${time(figures.lag_records_at_ms)}`;
+/** Says where records wait, and when they were counted, if that is some time ago. */
+const waitingSince = (job) => isLagOld(job) ? `as of ${time(job.metrics.lag_records_at_ms)}`
+  : "in the sources, and in no committed batch";
 
 function showFigures(job) {
   const figures = job.metrics;
@@ -47,7 +48,7 @@ function showFigures(job) {
   const up = sinceMs !== null;
   setChildren(byId("figures"), ...definitions([
     ["Input", rate(figures.input_rate), up ? `could process ${rate(figures.processed_rate)}` : "not running now"],
-    ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? waitingSince(figures)
+    ["Records waiting", number(figures.lag_records), figures.lag_records !== null ? waitingSince(job)
       : figures.input_rate !== null ? "a source cannot count them, as sources of files cannot" : ""],
     ["Lag", duration(figures.lag_ms), "from an event to its result"],
     ["Last checkpoint", since(checkpoint?.completed_at_ms), checkpoint ? element("span", {},

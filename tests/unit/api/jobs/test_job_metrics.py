@@ -95,6 +95,11 @@ def test_while_a_driver_starts_the_records_waited_when_the_driver_before_last_re
     assert (figures.lag_records, figures.lag_records_at_ms) == (420_000, NOW_MS)
 
 
+def test_the_records_that_wait_in_a_source_that_is_away_were_counted_at_its_last_answer() -> None:
+    figures = shown(attempt({"lag_age_ms": 60_000}), None, now_ms=NOW_MS)
+    assert (figures.lag_records, figures.lag_records_at_ms) == (7, NOW_MS - 60_000)
+
+
 def test_an_implausible_number_of_waiting_records_is_unknown() -> None:
     figures = shown(attempt({"pending_records": -1}), None, now_ms=NOW_MS)
     assert (figures.lag_records, figures.lag_records_at_ms) == (None, None)

@@ -42,6 +42,7 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
         "busy_ratio": 0.5,
         "pending_records": 7,
         "lag_growth": -1.5,
+        "lag_age_ms": 0,
         "garbage_collection_ratio": 0.25,
         "lost_records": 2,
         "operators": [
@@ -155,6 +156,9 @@ def test_the_records_that_wait_are_known_with_their_time_while_a_job_does_not_ru
     silent = samples(job(heartbeat_at_ms=NOW_MS - 90_000))
     assert silent["keyscale_job_lag_records"] == 7
     assert silent["keyscale_job_lag_records_at_timestamp_seconds"] == (NOW_MS - 90_000) / 1000
+    unanswered = samples(job(metrics={**REPORT, "lag_age_ms": 60_000}))
+    counted_at = unanswered["keyscale_job_lag_records_at_timestamp_seconds"]
+    assert counted_at == samples(job())["keyscale_job_lag_records_at_timestamp_seconds"] - 60
     starting = samples(job(metrics=None, totals_before={"lag_records": 9, "lag_records_at_ms": 5000}))
     assert starting["keyscale_job_lag_records"] == 9
     assert starting["keyscale_job_lag_records_at_timestamp_seconds"] == 5

@@ -184,6 +184,9 @@ def test_a_sample_has_the_jobs_counters_and_the_gauges_of_a_running_driver(
     assert set(values) <= set(COLUMNS), "the size of the state comes from checkpoints, and rates from counters"
     series.sample(session, "job", DriverMetrics(pending_records=9), before, is_current=is_current, at_ms=78)
     assert stored[1][2]["lag_records"] == 9
+    old = DriverMetrics(pending_records=9, lag_age_ms=3000)
+    series.sample(session, "job", old, before, is_current=is_current, at_ms=79)
+    assert stored[2][2]["lag_records"] is None, "the sources do not answer"
 
 
 def test_a_sample_has_the_values_of_functions_metrics_and_gauges_of_a_running_driver_only(stored: list[Any]) -> None:

@@ -152,6 +152,17 @@ def test_while_the_sources_are_away_commits_still_count(status: DriverStatus, ca
     assert len(caplog.records) == 2
 
 
+def test_the_number_of_a_source_that_is_away_has_the_age_of_its_last_answer(status: DriverStatus) -> None:
+    clock, source = Clock(), Log(a=100)
+    backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 40)})}, 0), status, clock)
+    ages = []
+    for source.is_away in (False, True, True, False):
+        backlog.look()
+        ages.append(status.heartbeat().metrics.lag_age_ms)
+        clock.now += ASK_SECONDS
+    assert ages == [0, 1000 * ASK_SECONDS, 2000 * ASK_SECONDS, 0]
+
+
 def test_a_source_that_leaves_out_its_splits_has_nothing_that_waits(status: DriverStatus) -> None:
     source = Log(a=100)
     source.latest = lambda positions, limit: {}  # type: ignore[method-assign]  # noqa: ARG005
