@@ -366,7 +366,7 @@ METRICS = (
         GAUGE,
         DRIVER,
         Unit.MS,
-        "Age of the number of waiting records; 0 while the sources answer.",
+        "Age of the number of waiting records; 0 while it is below ten seconds.",
         is_optional=True,
     ),
     Metric(

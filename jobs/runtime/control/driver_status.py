@@ -60,6 +60,8 @@ if TYPE_CHECKING:
     from ..batch.locality import Locality
 
 _HEARTBEAT_SUBTASKS_MAX = 8192  # some 300 bytes each; the control plane reads 4 MiB
+LAG_AGE_S_MIN = 10.0
+"""The sources are asked every three seconds; a younger answer counts as present."""
 IDLE_MS = 5000  # a job is idle that has run no batch and found no input for this long
 
 TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
@@ -70,7 +72,6 @@ _OF_THE_DRIVER = (
     "counters",
     "failures",
     "graph",
-    "lag_age_ms",
     "last_failure",
     "pending_records",
     "restart",
@@ -114,6 +115,7 @@ class DriverStatus:
         self._metrics = DriverMetrics()
         self._has_found_no_input = False
         self._are_counted = False
+        self._answered_at: float | None = None
         self._lag_trend = LagTrend()
         self._losing_query, self._lost_before = "", 0
         self._results: dict[str, CommandResult] = {}
@@ -338,21 +340,21 @@ class DriverStatus:
                 update = {"lost_records": lost, "lost_records_since_ms": since_ms}
                 self._metrics = self._metrics.model_copy(update=update)
 
-    def records_wait(self, records: int, by_source: Sequence[SourceLag] = (), *, age_ms: int = 0) -> None:
+    def records_wait(self, records: int, by_source: Sequence[SourceLag] = (), *, age_s: float = 0.0) -> None:
         """Sets the number of records that no committed batch has.
 
         Args:
             records: The number.
             by_source: The number by source and split.
-            age_ms: The time since which the sources do not answer; 0 while they answer.
+            age_s: The age of the sources' last answer.
         """
         with self._lock:
             self._are_counted = True
-            if not age_ms:
+            self._answered_at = self._clock() - age_s
+            if age_s < LAG_AGE_S_MIN:
                 self._lag_trend.saw(self._clock(), records)
             update = {
                 "pending_records": records,
-                "lag_age_ms": age_ms,
                 "lag_growth": self._lag_trend.growth(),
                 "source_lags": list(by_source),
             }
@@ -468,6 +470,9 @@ class DriverStatus:
         There is no input, an outage keeps a batch waiting, or a batch takes more than twice as long as the last one.
         """
         metrics = self._metrics
+        if self._answered_at is not None:
+            age_s = self._clock() - self._answered_at
+            metrics = metrics.model_copy(update={"lag_age_ms": 1000 * int(age_s) if age_s >= LAG_AGE_S_MIN else 0})
         if self._committed_at is None:
             return metrics
         is_away = metrics.sink_outage is not None or metrics.store_away_since_ms is not None

@@ -80,7 +80,7 @@ class Backlog:
         self._status = status
         self._clock = clock
         self._asked_at: float | None = None
-        self._answered_at = clock()
+        self._answered_at = clock()  # once the sources have answered, the time at which they were asked
         self._is_silent = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="backlog", daemon=True)
@@ -115,14 +115,13 @@ class Backlog:
         known = [count for count in counts if count is not None]
         if len(known) == len(counts) and not self._ended.is_set():  # the sum of some sources would be too small
             lags = source_lags(self._uids, known)
-            self._status.records_wait(sum(lag.lag_records for lag in lags), lags, age_ms=self._age_ms())
-
-    def _age_ms(self) -> int:
-        """Returns the age of the sources' last answer, in whole seconds; 0 while the sources answer."""
-        return 1000 * int(self._clock() - self._answered_at) if self._is_silent else 0
+            self._status.records_wait(
+                sum(lag.lag_records for lag in lags), lags, age_s=self._clock() - self._answered_at
+            )
 
     def _ask(self) -> None:
         committed, planned = self._ends()
+        asked_at = self._clock()
         try:
             for each, *ends in zip(self._waiting, committed, planned, strict=True):
                 each.ask(*ends)
@@ -132,7 +131,7 @@ class Backlog:
             self._is_silent = True
         else:
             self._is_silent = False
-            self._answered_at = self._clock()
+            self._answered_at = asked_at
 
     def _ends(self) -> tuple[list[str | None], list[str | None]]:
         """Returns each input's records of the committed and the running batch."""

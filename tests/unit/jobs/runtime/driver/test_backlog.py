@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from keyscale.jobs.runtime.control.driver_status import IDLE_MS, DriverStatus
+from keyscale.jobs.runtime.control.driver_status import IDLE_MS, LAG_AGE_S_MIN, DriverStatus
 from keyscale.jobs.runtime.driver.backlog import ASK_SECONDS, Backlog, Reached
 from keyscale.jobs.sources import source_reader
 from keyscale.jobs.sources.source import Source
@@ -152,15 +152,26 @@ def test_while_the_sources_are_away_commits_still_count(status: DriverStatus, ca
     assert len(caplog.records) == 2
 
 
-def test_the_number_of_a_source_that_is_away_has_the_age_of_its_last_answer(status: DriverStatus) -> None:
+def test_the_number_of_a_source_that_does_not_answer_has_the_age_of_the_last_answer() -> None:
     clock, source = Clock(), Log(a=100)
+    status = DriverStatus(clock)
     backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 40)})}, 0), status, clock)
-    ages = []
-    for source.is_away in (False, True, True, False):
-        backlog.look()
-        ages.append(status.heartbeat().metrics.lag_age_ms)
-        clock.now += ASK_SECONDS
-    assert ages == [0, 1000 * ASK_SECONDS, 2000 * ASK_SECONDS, 0]
+    backlog.look()
+    age_ms = lambda: status.heartbeat().metrics.lag_age_ms  # noqa: E731
+    assert age_ms() == 0
+    clock.now += ASK_SECONDS
+    source.is_away = True
+    backlog.look()
+    assert age_ms() == 0, "the sources are asked every few seconds"
+    clock.now += LAG_AGE_S_MIN
+    backlog.look()
+    assert age_ms() == 1000 * (ASK_SECONDS + LAG_AGE_S_MIN)
+    clock.now += 1.5
+    assert age_ms() == 1000 * (ASK_SECONDS + LAG_AGE_S_MIN + 1), "the source is still being asked"
+    source.is_away = False
+    clock.now += ASK_SECONDS
+    backlog.look()
+    assert age_ms() == 0
 
 
 def test_a_source_that_leaves_out_its_splits_has_nothing_that_waits(status: DriverStatus) -> None:
