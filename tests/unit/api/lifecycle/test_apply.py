@@ -14,7 +14,7 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
-from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, series
+from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, replicas, series
 from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.vocabulary import (
@@ -29,6 +29,7 @@ from keyscale.vocabulary import (
     JobStatus,
     OperationKind,
     OperationStatus,
+    RescaleMode,
     RestoreMode,
     UpgradeMode,
 )
@@ -37,6 +38,7 @@ NOW_MS = 100_000
 FAILURE = {"code": "X", "message": "it broke"}
 SAVEPOINT, LATEST = "file:///store/savepoint.json", "file:///store/latest.json"
 ACTIVE, STANDBY, ENDED = AttemptStage.ACTIVE, AttemptStage.STANDBY, AttemptStage.ENDED
+RESERVED = AttemptStage.RESERVED
 
 
 class Stored:
@@ -107,6 +109,7 @@ class Stored:
             attempts: {
                 "find": lambda _, job_id, number: self.attempts.get(number) if job_id == "job" else None,
                 "of_stage": self._of_stage,
+                "all_of_stage": self._all_of_stage,
                 "next_number": lambda _, job_id: max(self.attempts, default=0) + 1 if job_id == "job" else 0,
                 "find_restored": self._find_restored,
                 "newest_counted": lambda session, job_id: self._counted_before(session, job_id, 1000),
@@ -117,11 +120,16 @@ class Stored:
             checkpoints: {"latest_completed": self._latest_completed, "fail_unfinished": self._fail_unfinished},
             events: {"record": self._note_event},
             exceptions: {"record": self._note_exception},
+            replicas: {"shared_key": lambda _: "key"},
             series: {"store": self._store},
         }
 
     def _of_stage(self, _: Any, job_id: str, stage: AttemptStage) -> Attempt | None:
         return next((each for each in self.attempts.values() if job_id == "job" and each.stage is stage), None)
+
+    def _all_of_stage(self, _: Any, job_id: str, stage: AttemptStage) -> list[Attempt]:
+        found = [each for _, each in sorted(self.attempts.items()) if each.stage is stage]
+        return found if job_id == "job" else []
 
     def _find_restored(self, _: Any, job_id: str, restore_id: str) -> Attempt | None:
         done = (each for each in self.attempts.values() if each.restored_at_ms and each.restore_id == restore_id)
@@ -495,6 +503,89 @@ def test_a_change_ends_with_the_times_of_the_attempt_that_runs_the_job(
     assert (change.status, change.failure, change.ended_at_ms) == (status, failure, NOW_MS)
     assert (change.resumed_at_ms, change.times and change.times["first_commit_at_ms"]) == (55, 4)
     assert stored.events[-1][1]["ending"] == ("rolled back: X" if rolled_back else "completed")
+
+
+def begin_live(rows: Stored, **columns: Any) -> Operation:
+    prepare = {"phase": "PREPARE", "started_at_ms": 1000, "ended_at_ms": None}
+    given = {"phase": ChangePhase.PREPARE, "phases": [prepare], "rescale_mode": RescaleMode.LIVE}
+    return rows.begin(OperationKind.RESCALE, **{**given, **columns})
+
+
+def phases_of(change: Operation) -> list[tuple[str, int]]:
+    return [(str(phase["phase"]), phase["started_at_ms"]) for phase in change.phases]
+
+
+def test_a_live_rescale_reserves_the_next_attempt_and_the_return_for_the_running_driver(stored: Stored) -> None:
+    stored.attempt(1, launched_at_ms=3, attached_at_ms=4, pid=5, host="h", slots=8)
+    change = begin_live(stored)
+    take(stored, steps.ReserveAttempts(after=4), steps.SendRescale(), steps.SendRescale())
+    opened, back = stored.attempts[5], stored.attempts[6]
+    assert (opened.revision, opened.cause, back.revision, back.cause) == (2, Cause.LIVE_RESCALE, 1, Cause.ROLL_BACK)
+    assert opened.token_sha256 != back.token_sha256
+    for reserved in (opened, back):
+        assert (reserved.stage, reserved.run, reserved.reaped) == (RESERVED, 1, True)
+        assert (reserved.launched_at_ms, reserved.attached_at_ms, reserved.pid) == (3, 4, 5)
+        assert (reserved.host, reserved.slots) == ("h", 8)
+    assert (change.new_attempt, change.command_status) == (5, CommandStatus.IN_PROGRESS)
+    assert stored.kinds() == [], "an attempt that may never run is not announced"
+
+
+@pytest.mark.parametrize(
+    ("reported", "begun"),
+    [
+        ({"prepared_at_ms": 98_000, "switched_at_ms": 99_000}, [98_000, 99_000]),
+        ({"prepared_at_ms": 7, "switched_at_ms": 99_000}, [1000, 99_000]),
+        ({"prepared_at_ms": 98_000, "switched_at_ms": NOW_MS + 5000}, [98_000, NOW_MS]),
+        ({}, [NOW_MS, NOW_MS]),
+    ],
+    ids=["as reported", "before the phase before", "by a clock ahead", "unknown"],
+)
+def test_a_switch_that_the_driver_reports_ends_the_attempt_before_and_keeps_its_counters(
+    stored: Stored, reported: dict[str, int], begun: list[int]
+) -> None:
+    old = stored.attempt(1, last_commit_at_ms=97_000, metrics=DriverMetrics(input_records=5).model_dump())
+    opened = stored.attempt(
+        2, RESERVED, revision=2, driver_state="RUNNING", rescale=reported, totals_before={"input_records": 1}
+    )
+    back = stored.attempt(3, RESERVED, revision=1)
+    change = begin_live(stored, new_attempt=2, command_status=CommandStatus.IN_PROGRESS)
+    take(stored, steps.FollowSwitch())
+    assert (old.stage, old.reaped) == (ENDED, True), "its driver goes on"
+    assert (opened.stage, opened.reaped, opened.assigned_at_ms) == (ACTIVE, False, NOW_MS)
+    assert opened.totals_before["input_records"] == 5, "the attempt before has counted on since the reservation"
+    assert (back.stage, stored.job.revision, change.command_status) == (RESERVED, 2, CommandStatus.COMPLETED)
+    assert phases_of(change) == [("PREPARE", 1000), ("SWITCH", begun[0]), ("VERIFY", begun[1])]
+    assert change.stopped_at_ms is not None
+    assert change.stopped_at_ms <= begun[1]
+
+
+@pytest.mark.parametrize(("stopped_at_ms", "shown_at_ms"), [(97_000, 97_000), (None, NOW_MS)])
+def test_a_return_that_the_driver_reports_gives_the_job_its_revision_back(
+    stored: Stored, stopped_at_ms: int | None, shown_at_ms: int
+) -> None:
+    failed = stored.attempt(2, metrics=DriverMetrics(input_records=7).model_dump())
+    back = stored.attempt(3, RESERVED, revision=1, driver_state="RUNNING", rescale={"failure": FAILURE})
+    stored.job.revision = 2
+    change = begin_live(stored, new_attempt=2, phase=ChangePhase.VERIFY, stopped_at_ms=stopped_at_ms)
+    take(stored, steps.FollowReturn())
+    assert (failed.stage, back.stage, stored.job.revision) == (ENDED, ACTIVE, 1)
+    assert (back.totals_before["input_records"], change.failure) == (7, FAILURE)
+    assert (change.phase, change.stopped_at_ms) == (ChangePhase.ROLL_BACK, shown_at_ms)
+
+
+def test_a_rescale_that_is_not_live_begins_again_with_a_new_driver(stored: Stored) -> None:
+    stored.attempt(1)
+    stored.attempt(2, RESERVED)
+    stored.attempt(3, RESERVED)
+    change = begin_live(stored, new_attempt=2, command_status=CommandStatus.FAILED, failure=FAILURE)
+    take(stored, steps.FallBack(FAILURE))
+    assert [stored.attempts[number].stage for number in (1, 2, 3)] == [ACTIVE, ENDED, ENDED]
+    assert (change.phase, change.rescale_mode, change.not_live) == (
+        ChangePhase.REQUESTED,
+        RescaleMode.STANDBY,
+        FAILURE,
+    )
+    assert (change.command_status, change.failure, change.new_attempt) == (None, None, None)
 
 
 def test_a_restore_that_was_carried_out_is_cleared_and_a_rewind_begins_a_new_history(stored: Stored) -> None:
