@@ -8,6 +8,7 @@ import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import (
+    ApprovalRefusedError,
     JobStatusConflictError,
     OperationInProgressError,
     OperationNotCancellableError,
@@ -390,3 +391,30 @@ def test_a_name_tells_who_requested_a_change_when_the_event_of_the_request_was_r
     waiting.requested_by = "ben"
     requests.approve(session(Rows()), job(), USER, waiting)
     assert (waiting.approved_by, waiting.approved_at_ms) == ("ann", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "requester_id", "error"),
+    [
+        ({}, "another id", None),
+        ({}, "id", OwnApprovalError),
+        ({"requested_by": "ann"}, "another id", OwnApprovalError),
+        ({"from_revision": 2}, "another id", ApprovalRefusedError),
+        ({"status": OperationStatus.CANCELLED}, "another id", ApprovalRefusedError),
+    ],
+    ids=["of another user", "of a user with another name now", "of a namesake", "of another revision", "cancelled"],
+)
+def test_a_change_of_the_present_revision_that_waits_is_approved_by_another_user(
+    monkeypatch: pytest.MonkeyPatch, columns: dict[str, Any], requester_id: str, error: type[Exception] | None
+) -> None:
+    request = Event(actor_id=requester_id)
+    monkeypatch.setattr(requests.events, "first_of_operation", lambda _, *key: request if key == ("job", "c") else None)
+    given = {"status": OperationStatus.PENDING_APPROVAL, "from_revision": 3, "requested_by": "ben", **columns}
+    waiting = Operation(id="c", job_id="job", kind=OperationKind.UPGRADE, **given)
+    if error is None:
+        requests.approve(session(Rows()), job(), USER, waiting)
+        assert waiting.approved_by == "ann"
+    else:
+        with pytest.raises(error):
+            requests.approve(session(Rows()), job(), USER, waiting)
+        assert waiting.approved_by is None

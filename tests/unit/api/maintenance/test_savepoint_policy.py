@@ -34,6 +34,12 @@ def test_a_savepoint_is_due_after_the_interval_or_sooner_after_a_failure(
     assert is_due(Taking("j", {"interval_ms": HOUR_MS}, requested_at_ms, status), NOW_MS) is due
 
 
+@pytest.mark.parametrize(("minutes_ago", "due"), [(2, True), (1, True), (0, False)])
+def test_a_failure_never_makes_a_savepoint_later_than_its_interval(minutes_ago: int, due: bool) -> None:
+    requested_at_ms = NOW_MS - minutes_ago * 60_000
+    assert is_due(Taking("j", {"interval_ms": 60_000}, requested_at_ms, FAILED), NOW_MS) is due
+
+
 def test_without_an_interval_no_savepoint_is_due() -> None:
     assert not is_due(Taking("j", {}, None, None), NOW_MS)
 

@@ -231,6 +231,13 @@ def test_functions_counters_are_shown_as_rates_gauges_as_values_and_histograms_a
     assert shown.show([SeriesName.INPUT_RATE]).user == []
 
 
+def test_of_several_points_the_latest_values_of_functions_metrics_count() -> None:
+    values = ({"age": [1], "sum": [5, 2]}, {"age": [2], "sum": [9, 3]}, None)
+    points = [point(at_ms, user_metrics=each) for at_ms, each in zip((0, 10_000, 20_000), values, strict=True)]
+    [step] = merged(points, 40_000).values()
+    assert (step["age"], step["sum"], step["sum count"]) == (2, 9, 3)
+
+
 def test_a_job_counts_on_from_what_was_known_before_its_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     session: Any = None
     monkeypatch.setattr(series, "known_before", lambda _, job_id, number: {"job": {"input_records": number}}[job_id])

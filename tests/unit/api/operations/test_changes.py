@@ -8,17 +8,19 @@ from typing import Any, cast
 
 import pytest
 
+from keyscale.api.access.principal import Principal
 from keyscale.api.errors import (
     LastStateTooOldError,
     RevisionConflictError,
     RevisionRequiredError,
 )
+from keyscale.api.lifecycle.requests import Change
 from keyscale.api.operations import changes as service
 from keyscale.api.operations.schemas.change import UpdateRequest
-from keyscale.db.models import Attempt, Checkpoint, Job, Revision
+from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.specification import JobSpec, changed
-from keyscale.vocabulary import JobStatus, UpgradeMode
+from keyscale.vocabulary import JobStatus, OperationKind, Role, UpgradeMode
 
 SESSION: Any = None
 NOW_MS = 10_000
@@ -112,6 +114,36 @@ def test_the_last_state_is_at_most_as_old_as_the_request_allows(
     else:
         with pytest.raises(LastStateTooOldError):
             service._require_young(SESSION, job, age_ms_max)
+
+
+def test_an_approved_change_is_the_change_that_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    before, to = revision(1, parallelism=1), revision(2)
+    monkeypatch.setattr(service.requests, "approve", lambda *_: None)
+    monkeypatch.setattr(service.revisions, "current", lambda *_: before)
+    monkeypatch.setattr(service, "require_revision", lambda _, __, number: {2: to}[number])
+    monkeypatch.setattr(service, "is_failing", lambda *_: False)
+    monkeypatch.setattr(service.requests, "require_changeable", lambda *_: None)
+    monkeypatch.setattr(
+        service.requests, "change", lambda *given, approved: begun.append((given[-2], given[-1], approved))
+    )
+    waiting = Operation(
+        id="back",
+        job_id="job",
+        kind=OperationKind.ROLLBACK,
+        to_revision=2,
+        upgrade_mode=LAST_STATE,
+        allow_non_restored_state=True,
+        rewind_to="file:///store/savepoint.json",
+        requested_by="ann",
+    )
+    job, user = Job(id="job", revision=1, status=JobStatus.RUNNING), Principal("id", "ben", Role.OPERATOR)
+    service.approve(SESSION, job, user, waiting)
+    wanted = Change(OperationKind.ROLLBACK, to, LAST_STATE, True, "file:///store/savepoint.json")
+    assert begun == [("back", wanted, waiting)]
+    waiting.approved_by = "ben"
+    service.approve(SESSION, job, user, waiting)
+    assert len(begun) == 1, "a repeated approval changes nothing"
 
 
 @pytest.mark.parametrize(

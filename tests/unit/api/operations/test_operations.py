@@ -201,6 +201,8 @@ def test_durations_are_between_their_own_moments() -> None:
     assert (shown.duration_ms, shown.downtime_ms) == (3000, 300)
     assert [phase.duration_ms for phase in shown.phases] == [400, None]
     assert [(step.name, step.duration_ms) for step in shown.steps] == [("RESTORE", 100)]
+    approved = service.operation_answer(change(approved_at_ms=3000, ended_at_ms=4000))
+    assert approved.duration_ms == 1000, "the wait for an approval is no part of the change"
     unfinished = service.operation_answer(change(stopped_at_ms=2000))
     assert (unfinished.duration_ms, unfinished.downtime_ms) == (None, None)
 
