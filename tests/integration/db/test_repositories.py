@@ -20,13 +20,17 @@ from keyscale.db.models import (
     CheckpointDay,
     CheckpointSubtask,
     DeletedJob,
+    Delivery,
+    Event,
     Job,
     JobException,
     Operation,
     Replica,
     Revision,
+    Subscription,
     Token,
 )
+from keyscale.db.models.operation import SAVEPOINT_POLICY
 from keyscale.db.repositories import (
     artifacts,
     attempts,
@@ -42,8 +46,10 @@ from keyscale.db.repositories import (
     overviews,
     replicas,
     revisions,
+    savepoint_policies,
     series,
     snapshot_needs,
+    subscriptions,
     tokens,
 )
 from keyscale.db.repositories.events import EventFilter
@@ -52,12 +58,15 @@ from keyscale.vocabulary import (
     ArtifactKind,
     AttemptStage,
     ChangePhase,
+    Channel,
     CheckpointStatus,
     CommandStatus,
+    DeliveryStatus,
     DesiredState,
     JobStatus,
     OperationKind,
     OperationStatus,
+    RescaleMode,
     Role,
     UpgradeMode,
 )
@@ -287,11 +296,20 @@ class TestAttempts:
         found = attempts.latest(rows.session, "mine")
         assert found is not None
         assert found.number == 3, "its change stopped the attempt before"
-        rows.attempt(4, ACTIVE)
-        rows.attempt(5, STANDBY)
+        rows.attempt(4, run=3)
+        rows.change("given up", new_attempt=4, stopped_at_ms=5)
         found = attempts.latest(rows.session, "mine")
         assert found is not None
-        assert found.number == 4
+        assert found.number == 3, "attempt 4 was only reserved"
+        rows.attempt(5, run=3, driver_state="STOPPED")
+        found = attempts.latest(rows.session, "mine")
+        assert found is not None
+        assert found.number == 5, "its driver has opened it"
+        rows.attempt(6, ACTIVE)
+        rows.attempt(7, STANDBY)
+        found = attempts.latest(rows.session, "mine")
+        assert found is not None
+        assert found.number == 6
 
     def test_attempts_whose_processes_may_live_have_ended_and_are_not_reaped(self, rows: Rows) -> None:
         rows.attempt(1, reaped=True)
@@ -367,8 +385,17 @@ class TestChanges:
         change(6, 900)  # a later attempt of its change
         change(7, 1700)
         change(2, 1999, job_id="other")
+        rows.attempt(8, attached_at_ms=1000)
+        change(8, 1800, rescale_mode=RescaleMode.LIVE)
         assert operations.last_warm_ups(rows.session, "mine", 2) == [1_700_000_000_400, 300]
         assert operations.last_warm_ups(rows.session, "mine", 9) == [1_700_000_000_400, 300, 200]
+
+    def test_ended_operations_of_all_jobs_are_in_exactly_one_of_two_intervals_that_follow(self, rows: Rows) -> None:
+        for ended_at_ms, job_id in ((10, "mine"), (20, "other"), (30, "mine"), (40, "mine"), (None, "mine")):
+            rows.change(f"at {ended_at_ms}", job_id=job_id, ended_at_ms=ended_at_ms)
+        first, second = (operations.ended_between(rows.session, *times, limit=9) for times in ((10, 30), (30, 40)))
+        assert [[one.id for one in found] for found in (first, second)] == [["at 20", "at 30"], ["at 40"]]
+        assert [one.id for one in operations.ended_between(rows.session, 0, 99, limit=2)] == ["at 10", "at 20"]
 
     def test_a_list_of_one_kind_or_status_leaves_out_the_others(self, rows: Rows) -> None:
         rows.change("a", at_ms=2)
@@ -414,6 +441,28 @@ class TestCommands:
         assert len(operations.in_progress(rows.session, "mine")) == 4
         with pytest.raises(IntegrityError):
             rows.command("start", kind=OperationKind.START, **now)
+
+    def test_a_policy_knows_the_last_savepoint_that_it_has_requested_of_a_running_job(self, rows: Rows) -> None:
+        rows.revision(2, savepoints={"interval_ms": 5, "keep_count": 3})
+        rows.revision(3, savepoints={"keep_count": 3})
+
+        def known() -> list[tuple[str, int | None, OperationStatus | None]]:
+            found = savepoint_policies.running_policies(rows.session)
+            return [(each.job_id, each.requested_at_ms, each.status) for each in found]
+
+        rows.set_job(status=JobStatus.RUNNING, revision=2)
+        rows.set_job("other", status=JobStatus.RUNNING, revision=1)
+        assert known() == [("mine", None, None)], "the policy has requested no savepoint yet"
+        rows.command("first", at_ms=10, requested_by=SAVEPOINT_POLICY, status=OperationStatus.COMPLETED)
+        rows.command("second", at_ms=20, requested_by=SAVEPOINT_POLICY, status=OperationStatus.FAILED)
+        rows.command("of a user", at_ms=30, requested_by="ann")
+        rows.command("elsewhere", at_ms=40, requested_by=SAVEPOINT_POLICY, job_id="other")
+        rows.command("another kind", at_ms=50, requested_by=SAVEPOINT_POLICY, kind=OperationKind.CHECKPOINT)
+        assert known() == [("mine", 20, OperationStatus.FAILED)]
+        rows.set_job(revision=3)
+        assert known() == [], "without an interval the policy takes no savepoints"
+        rows.set_job(revision=2, status=JobStatus.RESCALING)
+        assert known() == []
 
     def test_a_revision_goes_back_to_the_savepoint_of_its_last_attempt_that_ran(self, rows: Rows) -> None:
         stop: dict[str, Any] = {"kind": OperationKind.STOP, "command_status": CommandStatus.COMPLETED}
@@ -749,6 +798,66 @@ class TestJobs:
         assert revisions.next_number(rows.session, "mine") == 6
 
 
+class TestDeliveries:
+    def add(self, rows: Rows, name: str, *times_ms: int, channel: Channel = Channel.WEBHOOK) -> None:
+        """Adds a subscription with a delivery that is due at each time."""
+        given = {"kinds": [], "job_names": [], "job_labels": {}, "created_by": "ann", "created_at_ms": 1}
+        owner = {"owner_id": "ann", "owner_job_names": [], "owner_job_labels": {}, "owner_any_labels": []}
+        rows.session.add(Subscription(id=name, channel=channel, target="t", **given, **owner))
+        event = Event(at_ms=1, kind="JOB_FAILED", actor="system", message="m", details={})
+        rows.session.add(event)
+        rows.session.flush()
+        for number, at_ms in enumerate(times_ms):
+            made = Delivery(
+                id=f"{name}{number}",
+                subscription_id=name,
+                event_id=event.id,
+                status=DeliveryStatus.PENDING,
+                created_at_ms=number,
+                next_at_ms=at_ms,
+            )
+            rows.session.add(made)
+        rows.session.flush()
+
+    def claim(self, rows: Rows, now_ms: int) -> set[str]:
+        """Claims what is due in two channels, at most two deliveries of a subscription, for ten milliseconds."""
+        channels = (Channel.WEBHOOK, Channel.SLACK)
+        found = subscriptions.claim_due(rows.session, now_ms, channels=channels, lease_ms=10, each_max=2)
+        return {each.delivery.id for each in found}
+
+    def settle(
+        self, rows: Rows, delivery_id: str, attempts: int, status: DeliveryStatus, next_at_ms: int | None
+    ) -> bool:
+        result = {"status": status, "now_ms": 70, "next_at_ms": next_at_ms, "problem": f"attempt {attempts}"}
+        return subscriptions.settle(rows.session, delivery_id, attempts, **result)
+
+    def test_the_deliveries_that_are_due_for_longest_are_claimed_a_few_of_each_subscription(self, rows: Rows) -> None:
+        self.add(rows, "a", 5, 3, 4, 9)
+        self.add(rows, "b", 5)
+        self.add(rows, "mail", 1, channel=Channel.MAIL)
+        assert self.claim(rows, 5) == {"a1", "a2", "b0"}
+        assert self.claim(rows, 5) == {"a0"}
+        assert self.claim(rows, 8) == set(), "each sender has its lease"
+        assert self.claim(rows, 9) == {"a3"}
+        assert "b0" in self.claim(rows, 15), "its sender has died"
+
+    def test_the_result_of_an_attempt_is_stored_unless_a_later_attempt_has_begun(self, rows: Rows) -> None:
+        self.add(rows, "a", 5)
+        self.claim(rows, 5)
+        self.claim(rows, 15)
+        assert not self.settle(rows, "a0", 1, DeliveryStatus.DELIVERED, None)
+        stored = rows.session.get_one(Delivery, "a0", populate_existing=True)
+        assert (stored.status, stored.attempts, stored.problem) == (DeliveryStatus.PENDING, 2, None)
+        assert self.settle(rows, "a0", 2, DeliveryStatus.PENDING, 99)
+        stored = rows.session.get_one(Delivery, "a0", populate_existing=True)
+        assert (stored.next_at_ms, stored.ended_at_ms, stored.problem) == (99, None, "attempt 2")
+        assert self.settle(rows, "a0", 2, DeliveryStatus.FAILED, None)
+        stored = rows.session.get_one(Delivery, "a0", populate_existing=True)
+        assert (stored.status, stored.next_at_ms, stored.ended_at_ms) == (DeliveryStatus.FAILED, None, 70)
+        assert not self.settle(rows, "a0", 2, DeliveryStatus.DELIVERED, None), "its result is final"
+        assert subscriptions.counts(rows.session) == {"a": (0, 1)}
+
+
 class TestArtifacts:
     def add(self, rows: Rows, artifact_id: str, version: int, sha256: str) -> Artifact:
         made = Artifact(
@@ -924,6 +1033,7 @@ class TestHistory:
                 ("made a kept attempt", {"old_attempt": 1, "new_attempt": 2}),
                 ("snapshot", {"old_attempt": 2, "kind": OperationKind.SAVEPOINT}),
                 ("running", {"old_attempt": 1, "status": OperationStatus.IN_PROGRESS}),
+                ("waiting", {"old_attempt": None, "status": OperationStatus.PENDING_APPROVAL}),
                 ("newest but one", {"old_attempt": 1}),
                 ("newest", {"old_attempt": 1}),
             )
@@ -933,7 +1043,7 @@ class TestHistory:
         assert history.remove_operations(rows.session, "mine", keep=2, some=1) == 1
         assert history.remove_operations(rows.session, "mine", keep=2, some=10) == 1
         kept = [one.id for one in operations.list_page(rows.session, "mine", PageRequest()).rows]
-        assert kept == ["newest", "newest but one", "running", "made a kept attempt", "of a kept attempt"]
+        assert kept == ["newest", "newest but one", "waiting", "running", "made a kept attempt", "of a kept attempt"]
         assert len(operations.list_page(rows.session, "other", PageRequest()).rows) == 1
 
     def test_removed_checkpoints_are_summed_up_by_day_and_complete_or_needed_ones_stay(self, rows: Rows) -> None:
