@@ -125,3 +125,11 @@ def test_the_history_of_a_key_has_each_change_of_the_stored_batches(job: StateJo
     cut = read_history(request(job, rows_max=1))
     assert [each["batch_id"] for each in cut["changes"]] == [3]
     assert cut["is_truncated"]
+
+
+def test_the_history_of_a_key_begins_with_the_last_rewind(job: StateJob) -> None:
+    assert job.manifest is not None
+    job.start(2, job.manifest.path, rewinds=True)
+    job.run_batch({1: 5})
+    answer = read_history(request(job))
+    assert [(each["batch_id"], each["row"]) for each in answer["changes"]] == [(1, {"value": 6})]

@@ -10,8 +10,9 @@ import pytest
 
 from keyscale.identifiers import JobId
 from keyscale.state.inspection import shard_reader
+from keyscale.state.inspection.shard_reader import ShardReader
 from keyscale.state.inspection.source_ends import source_ends
-from keyscale.state.inspection.state_point import BatchNotStoredError, UnknownStateError
+from keyscale.state.inspection.state_point import BatchNotStoredError, StatePoint, UnknownStateError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from keyscale.state.layout import location_of
 from keyscale.state.objects.errors import ObjectNotFoundError
@@ -110,6 +111,24 @@ def test_a_key_is_read_from_the_shard_of_its_key_group_alone(monkeypatch: pytest
         ]
         assert list(table.batches(key=("nobody", 1))) == []
     assert opened == [shard for shard in table.shards if group_of(KEYS[1]) in shard]
+
+
+def test_shards_that_are_read_now_count_against_the_number_of_open_shards(job: StateJob, tmp_path: Path) -> None:
+    job.start(2)
+    job.run_batch(random_batch(1))
+    job.checkpoint()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    point = StatePoint.of_job(job.store, job.job_id)
+    first, second = point.shard_ranges("count")
+    reader = ShardReader(point, scratch, open_max=1)
+    used = reader.entries("count", "count", first, first.start_key, first.end_key)
+    next(used)
+    assert list(reader.entries("count", "count", second, second.start_key, second.end_key))
+    assert len(list(scratch.iterdir())) == 1, "the shard that is read now"
+    assert list(used)
+    reader.close()
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("parallelism", [1, 3])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from keyscale.errors import KeyscaleError
-from keyscale.identifiers import BatchId
+from keyscale.identifiers import BatchId, CheckpointId
+from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.operator_files import OperatorStatePlan
@@ -54,8 +55,8 @@ def prepare(job: StateJob, cache: OpenStoreCache, parallelism: int) -> list[Subt
     return stores
 
 
-def take(job: StateJob, cache: OpenStoreCache, index: int) -> SubtaskStore:
-    return cache.take(job.spec(index), job.version(index), job.plans[index], job.local_root, job.store)
+def take(job: StateJob, cache: OpenStoreCache, index: int, **more: Any) -> SubtaskStore:
+    return cache.take(job.spec(index), job.version(index), job.plans[index], job.local_root, job.store, **more)
 
 
 @pytest.mark.parametrize("parallelism", short_form([1, 3, 4], [3]))
@@ -80,6 +81,18 @@ def test_stores_that_are_prepared_beside_the_batches_catch_up_when_the_job_switc
     assert job.dump() == job.reference
     job.recover(2)
     assert job.dump() == job.reference, "a driver that knows nothing but the log finds the same"
+
+
+def test_a_store_that_catches_up_has_the_times_of_its_batch(job: StateJob, cache: OpenStoreCache) -> None:
+    first = take(job.ahead(1), cache, 0, clock=BatchClock(processing_time_ms=10, event_time_ms=1))
+    cache.give_back(first)
+    job.run_batch(random_batch(2))
+    job.rescale_live(1)
+    caught_up = take(job, cache, 0, clock=BatchClock(processing_time_ms=20, event_time_ms=2))
+    assert (caught_up is first, caught_up.source) == (True, StateSource.WARM)
+    assert isinstance(caught_up.keyed.clock, BatchClock)
+    assert (caught_up.keyed.clock.processing_time_ms, caught_up.keyed.clock.event_time_ms) == (20, 2)
+    caught_up.close()
 
 
 def test_local_files_that_are_behind_are_opened_and_catch_up(job: StateJob, cache: OpenStoreCache) -> None:
@@ -107,6 +120,22 @@ def test_a_state_that_later_batches_declared_is_there_after_catching_up(job: Sta
     job.commit(BatchId(job.batch_id + 1), [handle])
     job.recover(2)
     assert {key: value for index in range(2) for key, value in _entries_of(job, index).items()} == {1: 6, 2: 6}
+
+
+def test_local_files_that_catch_up_know_the_states_that_later_batches_declared(
+    job: StateJob, cache: OpenStoreCache
+) -> None:
+    (prepared,) = prepare(job, cache, 1)
+    cache.close()
+    job.adds = lambda store, increments, _: add(store, increments, OTHER)
+    job.run_batch({1: 5, 2: 6})
+    job.rescale_live(1)
+    job.history = replace(job.history, schema=prepared.spec.schema)
+    with job.open(0) as store:
+        assert store.source is StateSource.LOCAL
+        schema = store.snapshot(CheckpointId(9)).schema
+    assert schema is not None
+    assert {state.name for state in schema.states} == {"count", "other"}, "a checkpoint of these files names both"
 
 
 def _entries_of(job: StateJob, index: int) -> dict[int, int]:
@@ -190,6 +219,15 @@ def test_plans_of_one_history_are_joined_again(job: StateJob) -> None:
         parts = [[(plan.snapshots, plan.changelogs) for plan in plans] for plans in (joined, job.plans)]
         assert parts[0] == parts[1]
         job.run_batch(random_batch(parallelism))
+    assert job.dump() == job.reference
+
+
+def test_changelogs_of_joined_plans_are_in_the_order_of_their_batches(job: StateJob) -> None:
+    for parallelism in (2, 1, 3, 1):
+        job.rescale_live(parallelism)
+        job.run_batch(random_batch(parallelism))
+    batches = [changelog.batch_id for changelog in history_of(job.plans).changelogs]
+    assert batches == sorted(batches)
     assert job.dump() == job.reference
 
 

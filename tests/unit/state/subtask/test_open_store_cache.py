@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from keyscale.identifiers import BatchId
+from keyscale.identifiers import Attempt, BatchId, JobId
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -182,6 +182,21 @@ def test_above_the_limit_the_store_that_has_been_idle_longest_is_closed_cleanly(
         assert reopened is not stores[0]
     assert cache.take(job.spec(1), job.version(1), job.plans[1], job.local_root, job.store) is stores[1]
     stores[1].close()
+
+
+def test_a_new_attempt_abandons_the_stores_of_its_own_jobs_earlier_attempts(
+    job: StateJob, cache: OpenStoreCache
+) -> None:
+    store = run_batch(cache, job, {1: 2})
+    newer = replace(job.spec(0), attempt=Attempt(job.attempt + 1))
+    cache.abandon_older(replace(newer, job_id=JobId("another")))
+    cache.abandon_older(job.spec(0))
+    assert take(cache, job) is store
+    cache.give_back(store)
+    cache.abandon_older(newer)
+    again = take(cache, job)
+    assert again is not store
+    again.close()
 
 
 def test_a_store_that_failed_is_not_kept(job: StateJob, cache: OpenStoreCache) -> None:
