@@ -11,6 +11,7 @@ from keyscale.jobs.protocol.messages import (
     Counters,
     Failure,
     FailureHistory,
+    LiveRescale,
     SinkMetrics,
     SinkOutage,
 )
@@ -20,10 +21,11 @@ from keyscale.jobs.runtime.control import driver_status
 from keyscale.jobs.runtime.control.driver_status import TERMINAL_STATES, DriverStatus
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.retention.deletion import Deleted
-from keyscale.vocabulary import DriverState
+from keyscale.vocabulary import DriverState, RescalePhase
 
 FAILURE = Failure(code="X", message="it broke")
 OTHER = Failure(code="Y", message="it broke again")
+RESCALE = LiveRescale(command_id="c", phase=RescalePhase.PREPARE, from_attempt=1, to_attempt=2, began_at_ms=1)
 COUNTERS = JobCounters(input_records=1, output_records=2, late_records=3, dead_letters=4)
 
 
@@ -163,6 +165,38 @@ def test_a_driver_that_waits_for_input_has_looked_for_it_for_good() -> None:
         looked.append(status.has_looked_for_input)
     assert looked == [False, True, True], "a batch of timers is no look for input"
     assert not status.heartbeat().metrics.waits_for_input
+
+
+def test_the_next_attempt_of_a_driver_has_not_looked_for_input_restored_or_committed() -> None:
+    status = DriverStatus()
+    assert [status.begins(attempt) for attempt in (1, 1)] == [True, False]
+    status.restored(7, COUNTERS)
+    commit(status, 0)
+    status.waits_for_input(True)
+    status.waits_for_input(False)
+    status.sources_have_lost(3, "query")
+    assert status.begins(2)
+    beat = status.heartbeat()
+    assert (beat.attempt, beat.restored_at_ms, beat.first_commit, beat.last_commit) == (2, None, None, None)
+    assert not status.has_looked_for_input
+    assert (status.commits, status.input_records, beat.metrics.lost_records) == (0, 0, 0)
+
+
+def test_the_pause_of_a_live_rescale_is_from_the_last_commit_before_to_the_first_commit_after_it() -> None:
+    status = DriverStatus()
+    status.begins(1)
+    for batch_id in (100, 250):
+        commit(status, batch_id)
+    status.rescales(RESCALE)
+    status.begins(2)
+    status.rescale_verified()
+    assert status.heartbeat().rescale == RESCALE, "a rescale that is verified without input has no pause yet"
+    for batch_id in (400, 900):
+        commit(status, batch_id)
+    status.rescale_verified()
+    rescale = status.heartbeat().rescale
+    assert rescale is not None
+    assert (rescale.pause_ms, rescale.committed_at_ms) == (150, 1400)
 
 
 def test_how_often_subtasks_ran_moved_and_were_rebuilt_is_told() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import JobId
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.protocol.messages import Command, ReservedAttempt
 from keyscale.jobs.runtime.batch.committed_state import CommittedState
-from keyscale.jobs.runtime.driver import batch_loop, live_rescale
+from keyscale.jobs.runtime.driver import batch_loop, execution, live_rescale
 from keyscale.jobs.runtime.driver.live_rescale import LiveRescale, next_context
 from keyscale.jobs.runtime.errors import (
     RescaleNotLiveError,
@@ -24,9 +26,13 @@ from keyscale.jobs.runtime.errors import (
 from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.state.doors.commits import FencedError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
+from keyscale.state.layout import Layout
 from keyscale.state.log import commit_log
+from keyscale.state.log.commit_log import CommitLog
+from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.rehearsal.keyed_rehearsal import SINK, keyed_rehearsal, lose_the_host
+from tests.support.rehearsal.rehearsal import JOB
 from tests.support.short_form import short_form
 
 if TYPE_CHECKING:
@@ -237,6 +243,72 @@ def test_the_counts_of_the_next_attempt_begin_anew_and_its_pause_is_known(job: R
     assert beat.rescale.pause_ms is not None
     assert beat.rescale.committed_at_ms == beat.first_commit.at_ms if beat.first_commit else None
     assert [(result.command_id, result.status) for result in beat.results] == [("rescale", "COMPLETED")]
+
+
+def test_a_rescale_is_answered_after_the_first_commit_or_when_there_is_no_input(job: Rehearsal) -> None:
+    job.start(2)
+    job.run_batches(1)
+    job.rescale(4)
+    status = job._execution.context.status
+    job._execution._verify()
+    assert status.heartbeat().results == []
+    status.waits_for_input(True)
+    for _ in range(2):
+        job._execution._verify()
+        assert [(result.command_id, result.status) for result in status.heartbeat().results] == [
+            ("rescale", "COMPLETED")
+        ]
+
+
+def test_an_attempt_that_dies_right_after_the_switch_leaves_the_counters_and_its_checkpoint(
+    job: Rehearsal, undisturbed: Rows
+) -> None:
+    job.start(2)
+    job.run_batches(3)
+    job.rescale(4)
+    counted = CommitLog(job._execution.context.store, Layout(JobId(JOB))).newest_counters()
+    assert (counted.input_records, counted.output_records) == (27, job.counters.output_records)
+    job.checkpoint()
+    job.run_batches(1)
+    job.start(1)
+    job.drain()
+    assert rows_of(job) == undisturbed
+
+
+def test_no_batch_follows_an_opening_that_the_store_has_not_answered(
+    job: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise StoreUnavailableError("no answer")
+
+    job.start(2)
+    job.run_batches(3)
+    running, loop = job._execution, job._loop
+    with monkeypatch.context() as patch:
+        patch.setattr(execution, "open_next_attempt", lost)
+        with pytest.raises(StoreUnavailableError):
+            job.rescale(4)
+    outcome = running.context.outcome_box.outcome
+    assert outcome is not None
+    assert (outcome.state, running.has_opened) == (DriverState.FAILED, False)
+    with pytest.raises(RunEndedError), loop.paused(0.0):
+        pass
+
+
+@pytest.mark.parametrize("changelogs", [live_rescale._CHANGELOGS_MAX, live_rescale._CHANGELOGS_MAX + 1])
+def test_stores_are_prepared_from_a_new_checkpoint_if_many_changelogs_lead_to_them(changelogs: int) -> None:
+    steps: list[str] = []
+    committed = SimpleNamespace(changelogs_max=changelogs, batch_id=3)
+    loop = SimpleNamespace(committed=committed, wait_until_rebased=lambda: steps.append("rebase"))
+    checkpoints = SimpleNamespace(take=lambda: steps.append("checkpoint"))
+    following = SimpleNamespace(
+        prepare=lambda given: steps.append(f"prepare {given.batch_id}"), rehearse=lambda: steps.append("rehearse")
+    )
+    running: Any = SimpleNamespace(context=SimpleNamespace(withdrawn=set()))
+    given: list[Any] = [running, loop, checkpoints, Command(id="c", kind=CommandKind.RESCALE, limit_ms=60_000)]
+    LiveRescale(*given)._prepare(cast("Any", following))
+    checkpoint = ["checkpoint"] if changelogs > live_rescale._CHANGELOGS_MAX else []
+    assert steps == [*checkpoint, "rebase", "prepare 3", "rehearse"], "a later rebase would lead past the stores"
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
