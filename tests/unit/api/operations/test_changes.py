@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -99,21 +99,31 @@ def test_a_job_fails_until_a_batch_with_input_is_committed(
 
 
 @pytest.mark.parametrize(
-    ("ack_ms", "age_ms_max", "is_young"),
-    [(9_000, 1_000, True), (9_000, 999, False), (None, 1_000, False), (0, None, True), (None, None, True)],
+    ("ack_ms", "age_ms_max", "is_young", "facts"),
+    [
+        (9_000, 1_000, True, {}),
+        (9_000, 999, False, {}),
+        (None, 1_000, False, {}),
+        (0, None, True, {}),
+        (None, None, True, {}),
+        (0, 999, True, {"mode": SAVEPOINT}),
+        (0, 999, True, {"status": JobStatus.STOPPED}),
+    ],
 )
-def test_the_last_state_is_at_most_as_old_as_the_request_allows(
-    monkeypatch: pytest.MonkeyPatch, ack_ms: int | None, age_ms_max: int | None, is_young: bool
+def test_the_last_state_of_a_running_job_is_at_most_as_old_as_the_change_allows(
+    monkeypatch: pytest.MonkeyPatch, ack_ms: int | None, age_ms_max: int | None, is_young: bool, facts: dict[str, Any]
 ) -> None:
     latest = Checkpoint(checkpoint_id=3, latest_ack_timestamp=ack_ms)
     monkeypatch.setattr(service.JobTransaction, "latest_completed", lambda _: latest)
     monkeypatch.setattr(service, "now_ms", lambda: NOW_MS)
-    job = cast("Any", Job(id="job"))
+    job = Job(id="job", status=facts.get("status", JobStatus.RUNNING))
+    mode = facts.get("mode", LAST_STATE)
+    change = Change(OperationKind.UPGRADE, revision(1), mode, last_state_age_ms_max=age_ms_max)
     if is_young:
-        service._require_young(SESSION, job, age_ms_max)
+        service._require_young(SESSION, job, change)
     else:
         with pytest.raises(LastStateTooOldError):
-            service._require_young(SESSION, job, age_ms_max)
+            service._require_young(SESSION, job, change)
 
 
 def test_an_approved_change_is_the_change_that_was_requested(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,12 +145,19 @@ def test_an_approved_change_is_the_change_that_was_requested(monkeypatch: pytest
         upgrade_mode=LAST_STATE,
         allow_non_restored_state=True,
         rewind_to="file:///store/savepoint.json",
+        last_state_age_ms_max=1000,
         requested_by="ann",
     )
+    latest = Checkpoint(checkpoint_id=3, latest_ack_timestamp=NOW_MS - 1000)
+    monkeypatch.setattr(service.JobTransaction, "latest_completed", lambda _: latest)
+    monkeypatch.setattr(service, "now_ms", lambda: NOW_MS)
     job, user = Job(id="job", revision=1, status=JobStatus.RUNNING), Principal("id", "ben", Role.OPERATOR)
     service.approve(SESSION, job, user, waiting)
-    wanted = Change(OperationKind.ROLLBACK, to, LAST_STATE, True, "file:///store/savepoint.json")
+    wanted = Change(OperationKind.ROLLBACK, to, LAST_STATE, True, "file:///store/savepoint.json", 1000)
     assert begun == [("back", wanted, waiting)]
+    latest.latest_ack_timestamp = NOW_MS - 1001
+    with pytest.raises(LastStateTooOldError):
+        service.approve(SESSION, job, user, waiting)
     waiting.approved_by = "ben"
     service.approve(SESSION, job, user, waiting)
     assert len(begun) == 1, "a repeated approval changes nothing"
