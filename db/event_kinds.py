@@ -61,6 +61,8 @@ EVENT_KINDS = frozenset(
         "RUNS_REMOVED",
         "RUN_FAILED",
         "SAVEPOINT_KEPT",
+        "SCALING_DECIDED",
+        "SCALING_MEASURED",
         "SECRET_LABELLED",
         "SIGNED_IN",
         "SIGNED_OUT",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from keyscale.units import duration_text
 from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
+from ..diagnosis.slowness import OVERLOADED
 from .facts import Effect
 from .model import CostModel
 
@@ -36,8 +37,6 @@ DELIVERED_SHARE = 0.5
 """An upward move has delivered that shortens the work of a record by half of what was promised."""
 REMEMBERED_MS = 3_600_000
 """For this time a move that was undone, or failed, is not repeated."""
-OVERLOADED = 0.3
-"""The share of their time for which tasks on an overloaded host wait for a processor."""
 HOT_KEY_GROUPS = 4
 """A key group is hot that has the records of as many average key groups."""
 
@@ -83,6 +82,8 @@ def decide(facts: ScalingFacts) -> Decision:
     within = min(max(at, limits.parallelism_min), limits.parallelism_max)
     if within != at:
         reason = f"the limits are {limits.parallelism_min} to {limits.parallelism_max}"
+        if (bad := _remembered(facts, within)) is not None:
+            return _hold(facts, _V.NOT_DELIVERED, f"{reason}, but {_not_repeated(facts, bad)}")
         return _moved(facts, within, reason) or _hold(facts, _V.EXCLUDED_HOURS, f"{reason}; {_EXCLUDED}")
     if len(facts.batches) < BATCHES_MIN:
         return _hold(facts, _V.WARMING_UP, f"{BATCHES_MIN} batches with input show how fast the job is")
@@ -101,6 +102,22 @@ def _moved(facts: ScalingFacts, target: int, reason: str) -> Decision | None:
         return None
     verdict = _V.SCALE_UP if target > facts.parallelism else _V.SCALE_DOWN
     return Decision(verdict, facts.parallelism, target, f"{facts.parallelism} to {target}: {reason}")
+
+
+def _remembered(facts: ScalingFacts, target: int) -> MoveFacts | None:
+    """Returns a recent move in the same direction that has not helped."""
+    for move in facts.moves:
+        is_bad = move.outcome in {ScalingOutcome.NOT_DELIVERED, ScalingOutcome.FAILED}
+        reaches = target >= move.after > facts.parallelism if move.is_up else target <= move.after < facts.parallelism
+        if is_bad and reaches and facts.at_ms - move.ended_at_ms < REMEMBERED_MS:
+            return move
+    return None
+
+
+def _not_repeated(facts: ScalingFacts, bad: MoveFacts) -> str:
+    until = duration_text(REMEMBERED_MS - (facts.at_ms - bad.ended_at_ms))
+    how = "has failed" if bad.outcome is ScalingOutcome.FAILED else "has not helped"
+    return f"{bad.before} to {bad.after} {how} and is not repeated for {until}"
 
 
 class _Judge:
@@ -176,15 +193,6 @@ class _Judge:
         )
         return self._decision(_V.UNDO, f"the move from {last.before} to {last.after} {what}", target=last.before)
 
-    def _remembered(self, target: int) -> MoveFacts | None:
-        """Returns a recent move in the same direction that has not helped."""
-        for move in self._facts.moves:
-            is_bad = move.outcome in {ScalingOutcome.NOT_DELIVERED, ScalingOutcome.FAILED}
-            reaches = target >= move.after > self._at if move.is_up else target <= move.after < self._at
-            if is_bad and reaches and self._facts.at_ms - move.ended_at_ms < REMEMBERED_MS:
-                return move
-        return None
-
     # --- up
 
     def _up(self, last: MoveFacts | None) -> Decision:
@@ -198,13 +206,9 @@ class _Judge:
                 f"{needed}, but tasks wait for a processor for {self._facts.processor_wait:.0%} of their time",
                 advice="Give the job hosts with more processors, or run fewer jobs on its hosts.",
             )
-        if (bad := self._remembered(target)) is not None:
-            until = duration_text(REMEMBERED_MS - (self._facts.at_ms - bad.ended_at_ms))
-            return self._decision(
-                _V.NOT_DELIVERED,
-                f"{needed}; {self._at} to {target} would help by the model, but {bad.before} to {bad.after} has not"
-                f" helped and is not repeated for {until}",
-            )
+        if (bad := _remembered(self._facts, target)) is not None:
+            helps = f"{needed}; {self._at} to {target} would help by the model"
+            return self._decision(_V.NOT_DELIVERED, f"{helps}, but {_not_repeated(self._facts, bad)}")
         if limits.affordable is not None and target > limits.affordable:
             if limits.affordable <= self._at:
                 return self._decision(
@@ -276,7 +280,7 @@ class _Judge:
             if peak <= UTILIZATION_DOWN * self._model.capacity(target)
         )
         target = next(fits, None)
-        if target is None or self._remembered(target) is not None:
+        if target is None or _remembered(self._facts, target) is not None:
             return None
         share = peak / self._model.capacity(target)
         return self._gated(last, target, f"the highest input takes {share:.0%} of the capacity of {target} subtasks")

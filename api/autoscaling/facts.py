@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """The records of a batch with input, and the parts of its time.
+    """The records and the times of a batch with input.
 
     Attributes:
         records: The records read.

@@ -17,6 +17,7 @@ from keyscale.installation import VERSION
 
 from .apply import apply, export
 from .artifacts import artifacts
+from .autoscaler import autoscaler
 from .change_plan import plan
 from .checkpoints import checkpoints, savepoints
 from .completion import completion
@@ -94,6 +95,7 @@ for command in (
     apply,
     export,
     rescale,
+    autoscaler,
     operations,
     savepoints,
     checkpoints,

@@ -218,18 +218,26 @@ def _garbage_collection(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
 
 
 def _overloaded_host(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
-    subtasks = list(chain.from_iterable(operator.get("subtasks") or () for operator in facts.operators))
-    worked_ms = sum(map(_busy_ms, subtasks))
-    waited_ms = sum(float(each.get("processor_wait_ms") or 0) for each in subtasks)
-    if worked_ms < OVERLOADED_MIN_MS or waited_ms < OVERLOADED * worked_ms:
+    share = processor_wait(facts.operators)
+    if share < OVERLOADED:
         return
-    share = min(1.0, waited_ms / worked_ms)
     yield HealthReasonAnswer(
         code="HOST_OVERLOADED",
         message=f"tasks wait for a processor of their host for {share:.0%} of their time",
         advice="Give the job hosts with more processors, or run fewer jobs on its hosts.",
         severity=15 + round(15 * share),
     )
+
+
+def processor_wait(operators: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the share of the tasks' time spent waiting for a processor.
+
+    It is 0 if the tasks have hardly worked.
+    """
+    subtasks = list(chain.from_iterable(operator.get("subtasks") or () for operator in operators))
+    worked_ms = sum(map(_busy_ms, subtasks))
+    waited_ms = sum(float(each.get("processor_wait_ms") or 0) for each in subtasks)
+    return min(1.0, waited_ms / worked_ms) if worked_ms >= OVERLOADED_MIN_MS else 0.0
 
 
 def _work_ms(operator: Mapping[str, Any]) -> float:

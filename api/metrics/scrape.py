@@ -180,7 +180,7 @@ def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
         value = values[metric.key]
         if metric.label is None:
             add(metric, labels, value)
-        else:
+        elif value is not None:
             add(metric, f'{{{inner},{metric.label}="{value}"}}', 1)
     for metric, total in zip(_COUNTERS, _totals(job, reported), strict=True):
         add(metric, labels, total)
@@ -250,6 +250,8 @@ def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
         "last_checkpoint_age_ms": checkpoint_age_ms(job, at_ms),
         "last_checkpoint_failed": int(job.failed is not None and (completed is None or job.failed.id > completed.id)),
         "checkpoint_interval_ms": (job.checkpoints or {}).get("interval_ms"),
+        "autoscaler_verdict": job.scaling_verdict,
+        "autoscaler_parallelism": job.scaling_target,
         "last_change_downtime_ms": None if job.downtime_ms is None else max(0, job.downtime_ms),
     }
 

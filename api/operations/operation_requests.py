@@ -148,18 +148,45 @@ def _rescale(context: Context, user: Principal, reference: str, wanted: RescaleR
         return planned(user, OperationKind.RESCALE, plans.plan(context, user, reference, change))
 
     def begin(session: Session, job: Job, operation_id: str) -> Operation:
-        check_parallelism(wanted.parallelism, job.max_parallelism)
-        context.settings.job_limits.check_parallelism(wanted.parallelism)
-        present = spec_of(stored_revisions.current(session, job))
-        requests.require_changeable(session, job, OperationKind.RESCALE, UpgradeMode.SAVEPOINT)
-        if wanted.parallelism == present.parallelism:
-            raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
-        revision = requests.revise(session, job, changed(present, {"parallelism": wanted.parallelism}), user)
-        return changes.request_change(
-            session, job, user, operation_id, requests.Change(OperationKind.RESCALE, revision)
-        )
+        return begin_rescale(context, session, job, user, operation_id, wanted.parallelism)
 
     return carry_out(context, reference, OperationKind.RESCALE, wanted, begin)
+
+
+def begin_rescale(  # noqa: PLR0917 - the parts of a change
+    context: Context,
+    session: Session,
+    job: Job,
+    user: Principal,
+    operation_id: str,
+    parallelism: int,
+    *,
+    message: str | None = None,
+) -> Operation:
+    """Begins a rescale of a locked job, or requests its approval.
+
+    Args:
+        context: The control plane.
+        session: The transaction.
+        job: The job.
+        user: Who rescales the job.
+        operation_id: The id of the operation.
+        parallelism: The wanted parallelism.
+        message: The reason, for the revision.
+
+    Raises:
+        ParallelismInvalidError: The parallelism is out of range.
+        ParallelismUnchangedError: The job has this parallelism.
+        ApiError: The job cannot be changed now.
+    """
+    check_parallelism(parallelism, job.max_parallelism)
+    context.settings.job_limits.check_parallelism(parallelism)
+    present = spec_of(stored_revisions.current(session, job))
+    requests.require_changeable(session, job, OperationKind.RESCALE, UpgradeMode.SAVEPOINT)
+    if parallelism == present.parallelism:
+        raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
+    revision = requests.revise(session, job, changed(present, {"parallelism": parallelism}), user, message)
+    return changes.request_change(session, job, user, operation_id, requests.Change(OperationKind.RESCALE, revision))
 
 
 def _restart(session: Session, job: Job, user: Principal, operation_id: str) -> Operation:

@@ -22,6 +22,8 @@ from ..access.openid import Issuer
 from ..access.rates import Rates
 from ..access_tokens import routes as access_tokens
 from ..artifacts import routes as artifacts
+from ..autoscaling import routes as autoscaling
+from ..autoscaling.autoscaler import Autoscaler
 from ..bundles import routes as bundles
 from ..control_plane.calls import Calls
 from ..control_plane.change_feed import ChangeFeed
@@ -216,6 +218,7 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
         deliveries_of(context, HTTP_CHANNELS),
         deliveries_of(context, (Channel.MAIL,)),
         AlarmWatch(sessions, pulse),
+        Autoscaler(context),
         context.announcer,
         *_collectors_of(context),
     )
@@ -284,6 +287,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         event_streams,
         revisions,
         operations,
+        autoscaling,
         events,
         access_tokens,
         secret_labels,

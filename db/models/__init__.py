@@ -17,6 +17,7 @@ from .leader import Leader
 from .operation import Operation
 from .replica import Replica, ReplicaKey
 from .revision import Revision
+from .scaling_decision import ScalingDecision
 from .secret_labels import SecretLabels
 from .series_point import SeriesPoint
 from .subscription import Delivery, Subscription
@@ -41,6 +42,7 @@ __all__ = [
     "Replica",
     "ReplicaKey",
     "Revision",
+    "ScalingDecision",
     "SecretLabels",
     "SeriesPoint",
     "Subscription",

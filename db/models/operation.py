@@ -22,6 +22,8 @@ from ..base import Base, closed_set
 
 SAVEPOINT_POLICY = "savepoint policy"
 """Who requests the savepoints of a job's policy. The name of a token has no space."""
+AUTOSCALER = "autoscaler"
+"""Who requests the rescales of a job's autoscaler."""
 
 
 class Operation(Base):

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import and_, func, literal, select, true
 
-from keyscale.vocabulary import AttemptStage, CheckpointStatus, DesiredState, JobStatus
+from keyscale.vocabulary import AttemptStage, AutoscalerMode, CheckpointStatus, DesiredState, JobStatus, ScalingVerdict
 
-from ..models import Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
+from ..models import Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision, ScalingDecision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,6 +54,8 @@ class JobFacts(NamedTuple):
         downtime_ms: The downtime of the newest operation that has resumed the job.
         failure: The failure that has ended the job, or its last attempt.
         last_commit_at_ms: When the attempt committed last.
+        scaling_verdict: The verdict of the autoscaler; None: it is disabled, or has not decided.
+        scaling_target: The parallelism that the autoscaler wants.
     """
 
     id: str
@@ -73,6 +75,8 @@ class JobFacts(NamedTuple):
     downtime_ms: int | None
     failure: Mapping[str, Any] | None
     last_commit_at_ms: int | None
+    scaling_verdict: ScalingVerdict | None = None
+    scaling_target: int | None = None
 
 
 def of_scope(session: Session, scope: JobScope, *, limit: int) -> Sequence[JobFacts]:
@@ -157,12 +161,24 @@ _DOWNTIME = (
     .correlate(Job.__table__)
     .lateral("operation")
 )
+_OF_DECISION = ScalingDecision.__table__.c
+_SCALING = (
+    select(_OF_DECISION.verdict, _OF_DECISION.target)
+    .where(
+        _OF_DECISION.job_id == _JOB.id,
+        _REVISION.spec["autoscaler"]["mode"].as_string() != _fixed(AutoscalerMode.DISABLED),
+    )
+    .order_by(_OF_DECISION.id.desc())
+    .limit(_fixed(1))
+    .correlate(Job.__table__, Revision.__table__)
+    .lateral("scaling_decision")
+)
 _FACTS = (
     select(_JOB.id, _JOB.name, _JOB.status, _JOB.desired, _JOB.restarts, _REVISION.spec["checkpoints"])
     .add_columns(_ATTEMPT.c.stage, _ATTEMPT.c.driver_state, _ATTEMPT.c.running_at_ms, _ATTEMPT.c.totals_before)
     .add_columns(_HEARTBEAT.at_ms, _HEARTBEAT.metrics)
     .add_columns(*(column for each in _SNAPSHOTS for column in each.c), _DOWNTIME.c.downtime_ms)
-    .add_columns(_JOB.failure, _HEARTBEAT.last_commit_at_ms)
+    .add_columns(_JOB.failure, _HEARTBEAT.last_commit_at_ms, _SCALING.c.verdict, _SCALING.c.target)
     .select_from(Job.__table__)
     .join(Revision.__table__, and_(_REVISION.job_id == _JOB.id, _REVISION.number == _JOB.revision))
     .outerjoin(_ATTEMPT, true())
@@ -171,6 +187,7 @@ _FACTS = (
         and_(_HEARTBEAT.job_id == _ATTEMPT.c.job_id, _HEARTBEAT.attempt == _ATTEMPT.c.number),
     )
     .outerjoin(_DOWNTIME, true())
+    .outerjoin(_SCALING, true())
 )
 for each in _SNAPSHOTS:
     _FACTS = _FACTS.outerjoin(each, true())

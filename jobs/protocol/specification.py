@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from keyscale.state.doors.bounds import default_max_parallelism
-from keyscale.vocabulary import Approval, RescaleMode
+from keyscale.vocabulary import Approval, AutoscalerMode, RescaleMode
 
 from .strict_model import StrictModel
 
@@ -138,6 +138,50 @@ class SavepointSettings(Settings):
         description="Age above which one of these savepoints is deleted, unless it is the newest that is known to be"
         " intact. Default: no limit.",
     )
+
+
+HoursOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")]
+"""A span of each day in UTC, such as 22:00-06:00."""
+
+
+class AutoscalerSettings(Settings):
+    """Whether and within which limits the platform chooses a job's parallelism."""
+
+    mode: Annotated[AutoscalerMode, Strict(False)] = Field(
+        default=AutoscalerMode.DISABLED,
+        description=(
+            "MONITORING: the platform advises a parallelism, with its evidence. ACTIVE: it rescales the job by itself."
+        ),
+    )
+    parallelism_min: int = Field(default=1, ge=1, le=KEY_GROUPS_MAX, description="The smallest parallelism.")
+    parallelism_max: int | None = Field(
+        default=None,
+        ge=1,
+        le=KEY_GROUPS_MAX,
+        description=(
+            "The largest parallelism. Default: the task slots of the running driver, which parallelism_limit sets."
+        ),
+    )
+    excluded_hours: list[HoursOfDay] = Field(
+        default_factory=list,
+        max_length=24,
+        description="Times of each day, in UTC, at which the job keeps its parallelism, such as `08:00-09:30`.",
+    )
+    core_hours_per_day: float | None = Field(
+        default=None,
+        ge=0,
+        le=COUNT_MAX,
+        description=(
+            "Budget: parallelism by time, from midnight to midnight in UTC. The job is not scaled up beyond it."
+            " Default: no budget."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.parallelism_max is not None and self.parallelism_max < self.parallelism_min:
+            raise ValueError("parallelism_max is less than parallelism_min")
+        return self
 
 
 class NoRestart(Settings):
@@ -277,6 +321,10 @@ class JobSpec(Settings):
             "The largest parallelism that a live rescale reaches: Spark is started with as many task slots. Default:"
             " with a local master twice the parallelism, at least 8; on a cluster the parallelism."
         ),
+    )
+    autoscaler: Annotated[AutoscalerSettings, ChangeClass.AT_ONCE] = Field(
+        default=AutoscalerSettings(),
+        description="Whether and within which limits the platform chooses the parallelism.",
     )
     max_parallelism: Annotated[int, ChangeClass.FIXED] = Field(
         default_factory=_default_max_parallelism,

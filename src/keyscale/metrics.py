@@ -722,6 +722,21 @@ METRICS = (
         "Downtime of the job's newest rescale, upgrade or rollback that has resumed it.",
         stem="last_operation_downtime_ms",
     ),
+    Metric(
+        "autoscaler_verdict",
+        GAUGE,
+        OBSERVED,
+        Unit.COUNT,
+        "1 for the verdict of the autoscaler's latest decision; unknown while it is disabled.",
+        labels=("verdict",),
+    ),
+    Metric(
+        "autoscaler_parallelism",
+        GAUGE,
+        OBSERVED,
+        Unit.COUNT,
+        "Parallelism that the autoscaler wants; unknown while it is disabled.",
+    ),
     # --- the control plane, since the replica started
     Metric(
         "requests",
@@ -746,6 +761,14 @@ METRICS = (
         Unit.COUNT,
         "Errors in answers, by their code in the error catalogue.",
         labels=("code",),
+    ),
+    Metric(
+        "autoscaler_moves",
+        COUNTER,
+        CONTROL_PLANE,
+        Unit.COUNT,
+        "Rescales that the autoscaler has begun.",
+        labels=("verdict",),
     ),
     Metric(
         "database_errors", COUNTER, CONTROL_PLANE, Unit.COUNT, "Statements and connections of requests that failed."

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.specification import ChangeClass, Difference, JobSpec, change_class_of, differences
+from keyscale.vocabulary import AutoscalerMode
 
 from .job_file import Content
 
@@ -161,7 +162,8 @@ def _is_on(job: JobSummaryAnswer) -> bool:
 def _desired(declaration: Declaration, present: JobSpec | None, hashes: Mapping[str, str]) -> JobSpec:
     """Returns the specification that a job gets.
 
-    A fixed setting that the file leaves out stays as it is, and so does a setting that the platform owns.
+    A fixed setting that the file leaves out stays as it is, and so does a setting that the platform owns. The platform
+    owns the parallelism of a job with an active autoscaler.
     """
     given = dict(declaration.given)
     if present is not None:
@@ -169,6 +171,8 @@ def _desired(declaration: Declaration, present: JobSpec | None, hashes: Mapping[
         given |= {name: getattr(present, name) for name in kept | declaration.owned}
     spec = JobSpec.model_validate({**given, "artifact_id": "program"})
     known = [] if present is None else [present.artifact_id, *present.libraries]
+    if present is not None and spec.autoscaler.mode is AutoscalerMode.ACTIVE:
+        spec = spec.model_copy(update={"parallelism": present.parallelism})
     libraries = [
         _artifact_id(each, hashes, known) if isinstance(each, Content) else each for each in declaration.libraries
     ]

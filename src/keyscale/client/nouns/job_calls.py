@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keyscale.api.autoscaling.schemas import AutoscalerAnswer, ScalingDecisionAnswer, ScalingDecisionList
 from keyscale.api.jobs.schemas.job import (
     AttemptAnswer,
     AttemptList,
@@ -105,6 +106,21 @@ class Jobs(Noun[S]):
         """Lists the failures of a job's runs, the newest first."""
         return Pages(
             Call("GET", f"{JOB}/exceptions", JobExceptionList, {"job_id": job}, {"limit": limit}), "exceptions"
+        )
+
+    @Method
+    def autoscaler(self, job: str) -> Call[AutoscalerAnswer]:
+        """Shows the mode, latest decision and last move of a job's autoscaler."""
+        return Call("GET", f"{JOB}/autoscaler", AutoscalerAnswer, {"job_id": job})
+
+    @ListMethod
+    def scaling_decisions(
+        self, job: str, *, moves_only: bool | None = None, limit: int | None = None
+    ) -> Pages[ScalingDecisionAnswer]:
+        """Lists the autoscaler's decisions about a job, the newest first."""
+        query = {"moves_only": moves_only, "limit": limit}
+        return Pages(
+            Call("GET", f"{JOB}/autoscaler/decisions", ScalingDecisionList, {"job_id": job}, query), "decisions"
         )
 
     @Method

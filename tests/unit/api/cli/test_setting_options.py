@@ -81,6 +81,7 @@ def test_every_setting_can_be_set_by_its_path_and_unset(setting: Any) -> None:
     text = {"restart.attempts_before_reset_backoff": "7", "restart.max_failures_per_interval": "7"}.get(path, text)
     text = {"restart.backoff_multiplier": "2", "secrets": "A, B", "savepoints.keep_count": "7"}.get(path, text)
     text = {"savepoints.interval_ms": "3_600_000", "savepoints.keep_age_ms": "3_600_000"}.get(path, text)
+    text = {"autoscaler.excluded_hours": "08:00-09:30, 22:00-02:00"}.get(path, text)
     given = spec(values=[(path, text)])
     if setting.of_types:
         given["restart"]["type"] = setting.of_types[0]

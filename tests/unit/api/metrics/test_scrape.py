@@ -27,7 +27,7 @@ from keyscale.metrics import (
     SUBTASK,
     of_scope,
 )
-from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus
+from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, ScalingVerdict
 
 NOW_MS = 1_000_000
 REPORT: dict[str, Any] = DriverMetrics.model_validate(
@@ -92,6 +92,8 @@ def job(**facts: Any) -> JobFacts:
         downtime_ms=2500,
         failure=None,
         last_commit_at_ms=None,
+        scaling_verdict=ScalingVerdict.SCALE_UP,
+        scaling_target=4,
     )
     return known._replace(**facts)
 

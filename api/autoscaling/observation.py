@@ -1,0 +1,253 @@
+"""Turns rows of the database into the facts of a decision. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from keyscale.jobs.protocol.specification import AutoscalerSettings
+from keyscale.vocabulary import DriverState, JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
+
+from ..diagnosis.faults import FAILURES_SPAN_MS, unsettled_failure
+from ..diagnosis.slowness import COLLECTING, processor_wait
+from ..lifecycle.current_report import SILENT_MS
+from .decision import REMEMBERED_MS
+from .facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
+
+RATE_MS = 60_000
+"""The time over which the rate of the input is measured."""
+PEAK_MS = 600_000
+"""The time of which the highest rate counts."""
+EXPLAINED_MS = 600_000
+"""For this time after a trouble, the trouble explains the backlog."""
+DAY_MS = 86_400_000
+_MINUTE_MS = 60_000
+
+
+def facts_of(
+    job: ScaledJob,
+    loads: Sequence[Load],
+    past: Sequence[PastDecision],
+    *,
+    core_ms: int,
+    parallelism_max: int,
+    at_ms: int,
+) -> ScalingFacts:
+    """Returns the facts of a job.
+
+    Args:
+        job: The job.
+        loads: Its loads of the last minutes, in the order of time.
+        past: Its recent decisions, the newest first.
+        core_ms: Parallelism by time, since midnight.
+        parallelism_max: The platform's limit.
+        at_ms: The present time.
+    """
+    settings, report = settings_of(job.spec), job.metrics or {}
+    parallelism = job.parallelism or job.spec["parallelism"]
+    most = settings.parallelism_max or job.slots or job.spec.get("parallelism_limit") or parallelism
+    most = min(most, parallelism_max, job.max_parallelism)
+    rates = rates_of(loads)
+    return ScalingFacts(
+        at_ms=at_ms,
+        parallelism=parallelism,
+        key_groups=job.max_parallelism,
+        limits=Limits(
+            min(settings.parallelism_min, most),
+            most,
+            is_excluded=any(_is_within(each, at_ms) for each in settings.excluded_hours),
+            affordable=_affordable(settings.core_hours_per_day, core_ms, at_ms),
+        ),
+        batches=batches_of(report),
+        operators=operators_of(report),
+        rate=rates[-1] if rates else 0.0,
+        rate_peak=max(rates, default=0.0),
+        observed_ms=loads[-1].at_ms - loads[0].at_ms if loads else 0,
+        backlog=report.get("pending_records"),
+        is_backlog_explained=any(
+            each.verdict.is_trouble and at_ms - each.confirmed_at_ms < EXPLAINED_MS for each in past
+        ),
+        splits=max((len(each.get("splits") or ()) for each in report.get("source_lags") or ()), default=0) or None,
+        processor_wait=processor_wait(report.get("operators") or ()),
+        batch_interval_ms=job.spec.get("batch_interval_ms") or 0,
+        batch_limit=past[0].batch_limit if past else None,
+        trouble=trouble_of(job, at_ms),
+        moves=moves_of(past, at_ms),
+    )
+
+
+def settings_of(spec: Mapping[str, Any]) -> AutoscalerSettings:
+    """Returns the settings of the autoscaler in a specification."""
+    return AutoscalerSettings.model_validate(spec.get("autoscaler") or {})
+
+
+def batches_of(report: Mapping[str, Any]) -> tuple[BatchFacts, ...]:
+    """Returns the batches with input of a report.
+
+    The first batch of an attempt is left out: it starts Spark and Python, or generates code.
+    """
+    recent: Sequence[Mapping[str, Any]] = report.get("recent_batches") or ()
+    is_whole = int(report.get("batches") or 0) > len(recent)  # the first batch is no longer among them
+    return tuple(
+        BatchFacts(
+            batch["input_records"],
+            spark_ms=batch["spark_ms"],
+            log_ms=batch["plan_ms"] + batch["append_ms"],
+            work_ms=batch["function_ms"] + batch["state_ms"],
+            store_ms=batch["store_ms"],
+            sink_ms=batch["sink_ms"] + batch["publish_ms"],
+        )
+        for batch in recent[0 if is_whole else 1 :]
+        if batch["input_records"]
+    )
+
+
+def operators_of(report: Mapping[str, Any]) -> tuple[OperatorFacts, ...]:
+    """Returns how the work of the last batch was spread."""
+    return tuple(
+        OperatorFacts(
+            operator["uid"],
+            sum(float(each.get(name) or 0) for each in subtasks for name in ("open_ms", "process_ms", "finish_ms")),
+            tuple(int(each.get("read_records") or 0) for each in subtasks),
+            {int(each["key_group"]): int(each["records"]) for each in operator.get("key_groups") or ()},
+        )
+        for operator in report.get("operators") or ()
+        if (subtasks := operator.get("subtasks") or ())
+    )
+
+
+def rates_of(loads: Sequence[Load]) -> list[float]:
+    """Returns the records that arrived per second, over each minute.
+
+    What arrives is read, or waits.
+    """
+    rates = []
+    for at, later in enumerate(loads):
+        earlier = next((each for each in loads[:at] if later.at_ms - each.at_ms <= RATE_MS), None)
+        if earlier is None or later.at_ms - earlier.at_ms < RATE_MS / 2:
+            continue
+        arrived = later.input_records - earlier.input_records
+        if later.lag_records is not None and earlier.lag_records is not None:
+            arrived += later.lag_records - earlier.lag_records
+        rates.append(max(0.0, 1000 * arrived / (later.at_ms - earlier.at_ms)))
+    return rates
+
+
+def trouble_of(job: ScaledJob, at_ms: int) -> Trouble | None:
+    """Returns what hides how fast a job is."""
+    report = job.metrics or {}
+    if (failed := _failure(job, report, at_ms)) is not None:
+        return failed
+    is_current = job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms < SILENT_MS
+    if job.status is not JobStatus.RUNNING or job.driver_state != DriverState.RUNNING or not is_current:
+        return Trouble(ScalingVerdict.NOT_RUNNING, "no driver runs the job at the moment")
+    if report.get("store_away_since_ms") is not None:
+        return Trouble(ScalingVerdict.OUTAGE, "the object store does not answer")
+    if (sink := report.get("sink_outage")) is not None:
+        return Trouble(ScalingVerdict.OUTAGE, f"sink {sink['uid']} does not answer")
+    collecting = float(report.get("garbage_collection_ratio") or 0)
+    if collecting >= COLLECTING:
+        return Trouble(
+            ScalingVerdict.GARBAGE_COLLECTION, f"the JVMs collect garbage for {collecting:.0%} of the tasks' time"
+        )
+    return None
+
+
+def _failure(job: ScaledJob, report: Mapping[str, Any], at_ms: int) -> Trouble | None:
+    times_ms = (report.get("failures") or {}).get("times_ms") or ()
+    failure = job.failure or unsettled_failure(report, job.last_commit_at_ms)
+    if failure is None and not any(at_ms - each < FAILURES_SPAN_MS for each in times_ms):
+        return None
+    failure = failure or report.get("last_failure") or {}
+    code = failure.get("code", "unknown")
+    return Trouble(
+        ScalingVerdict.FAILING, f"the job has failed within the last {FAILURES_SPAN_MS // 60_000} minutes: {code}"
+    )
+
+
+def moves_of(past: Iterable[PastDecision], at_ms: int) -> tuple[MoveFacts, ...]:
+    """Returns the moves among decisions, the newest first.
+
+    They are the last move, and the moves of the last hour.
+    """
+    moves: list[MoveFacts] = []
+    for each in past:
+        if each.operation_id is None or each.outcome is None:
+            continue
+        ended_at_ms = each.operation_ended_at_ms or each.confirmed_at_ms
+        if moves and at_ms - ended_at_ms >= REMEMBERED_MS:
+            continue
+        moves.append(
+            MoveFacts(
+                ended_at_ms,
+                each.parallelism,
+                each.target,
+                outcome_of(each),
+                each.work_ms_before or 0.0,
+                each.work_ms_expected or 0.0,
+            )
+        )
+    return tuple(moves)
+
+
+def outcome_of(move: PastDecision) -> ScalingOutcome:
+    """Returns the outcome of a move.
+
+    The move has failed if its operation has failed.
+    """
+    assert move.outcome is not None  # noqa: S101 - it is a move
+    has_failed = move.operation_status in {
+        OperationStatus.FAILED,
+        OperationStatus.ROLLED_BACK,
+        OperationStatus.CANCELLED,
+    }
+    return ScalingOutcome.FAILED if has_failed else move.outcome
+
+
+def is_under_way(past: Iterable[PastDecision]) -> bool:
+    """Returns whether the operation of a move has not ended.
+
+    The operation may wait for an approval.
+    """
+    return any(each.operation_status is not None and not each.operation_status.has_ended for each in past)
+
+
+def shown(facts: ScalingFacts) -> dict[str, Any]:
+    """Returns the facts as a decision stores and shows them."""
+    count = max(1, len(facts.batches))
+    parts = ("records", "spark_ms", "log_ms", "work_ms", "store_ms", "sink_ms")
+    limits = facts.limits
+    return {
+        "input_records_per_second": round(facts.rate, 1),
+        "peak_records_per_second": round(facts.rate_peak, 1),
+        "lag_records": facts.backlog,
+        "batch": {name: round(sum(getattr(each, name) for each in facts.batches) / count, 1) for name in parts},
+        "batch_limit": facts.batch_limit,
+        "splits": facts.splits,
+        "processor_wait_ratio": round(facts.processor_wait, 3),
+        "parallelism_min": limits.parallelism_min,
+        "parallelism_max": limits.parallelism_max,
+        "affordable_parallelism": limits.affordable,
+    }
+
+
+def _is_within(hours: str, at_ms: int) -> bool:
+    """Returns whether a time is in a span of each day.
+
+    The span may cross midnight.
+    """
+    begin, end = (int(each[:2]) * 60 + int(each[3:]) for each in hours.split("-"))
+    minute = at_ms % DAY_MS // _MINUTE_MS
+    return begin <= minute < end if begin <= end else minute >= begin or minute < end
+
+
+def _affordable(core_hours: float | None, used_ms: int, at_ms: int) -> int | None:
+    """Returns the largest parallelism that the rest of the day's budget carries."""
+    if core_hours is None:
+        return None
+    left_ms = core_hours * 3_600_000 - used_ms
+    return max(0, int(left_ms / (DAY_MS - at_ms % DAY_MS)))

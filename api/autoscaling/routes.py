@@ -1,0 +1,31 @@
+"""The routes of the autoscaler."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from ..access.identities import User
+from ..control_plane.dependencies import Control, ListingOf
+from ..control_plane.guarded_route import GuardedRoute
+from . import decisions
+from .schemas import AutoscalerAnswer, ScalingDecisionList
+
+router = APIRouter(prefix="/jobs/{job_id}/autoscaler", tags=["autoscaler"], route_class=GuardedRoute)
+
+
+@router.get("")
+def show_autoscaler(control: Control, _: User, job_id: str) -> AutoscalerAnswer:
+    """Shows the mode, latest decision and last move of a job's autoscaler."""
+    return decisions.show(control, job_id)
+
+
+@router.get("/decisions")
+def list_scaling_decisions(
+    control: Control,
+    _: User,
+    job_id: str,
+    listing: ListingOf,
+    moves_only: Annotated[bool, Query(description="Only decisions that have rescaled the job.")] = False,
+) -> ScalingDecisionList:
+    """Lists the autoscaler's decisions about a job, the newest first."""
+    return decisions.list_of(control, job_id, listing, moves_only=moves_only)

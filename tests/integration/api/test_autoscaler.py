@@ -1,0 +1,209 @@
+"""The autoscaler rescales jobs that allow it, measures the effect, and tells why a job stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bench.autoscaler import shares
+from keyscale.api.autoscaling import autoscaler as autoscaler_module
+from keyscale.api.autoscaling.autoscaler import Autoscaler
+from keyscale.clock import now_ms
+from keyscale.db.models import Attempt, Job, LastHeartbeat, Operation, Revision
+from keyscale.db.repositories import series
+from keyscale.vocabulary import AttemptStage, DriverState, JobStatus, OperationStatus
+
+if TYPE_CHECKING:
+    import httpx
+
+    from keyscale.api.control_plane.context import Context
+    from keyscale.api.lifecycle.leadership import Leadership
+
+pytestmark = pytest.mark.real
+
+RECORDS = 40_000
+BEGIN_MS = now_ms() // 86_400_000 * 86_400_000 + 43_200_000  # noon
+
+
+def report(parallelism: int, work_us: float = 50.0, **changed: Any) -> dict[str, Any]:
+    """A driver's report of batches with a second's input each."""
+    spread = shares(0.0, parallelism)
+    work_ms = RECORDS * work_us / 1000 * max(spread)
+    batch = {
+        **dict.fromkeys(("wait_ms", "plan_ms", "state_ms", "store_ms", "sink_ms", "append_ms", "publish_ms"), 1),
+        "batch_id": 1,
+        "at_ms": 1,
+        "input_records": RECORDS,
+        "spark_ms": 300,
+        "function_ms": int(work_ms),
+    }
+    subtasks = [
+        {"index": index, "read_records": int(RECORDS * share), "process_ms": work_ms}
+        for index, share in enumerate(spread)
+    ]
+    return {
+        "batches": 50,
+        "recent_batches": [batch] * 8,
+        "operators": [{"uid": "counts", "subtasks": subtasks, "key_groups": []}],
+        "pending_records": 0,
+        **changed,
+    }
+
+
+class ScaledJob:
+    """A running job of 2 subtasks that needs 4, with a driver that only reports."""
+
+    def __init__(self, context: Context, leadership: Leadership, job_id: str, patch: pytest.MonkeyPatch) -> None:
+        self.context, self.leadership, self.job_id = context, leadership, job_id
+        self.autoscaler = Autoscaler(context)
+        self.at_ms = BEGIN_MS
+        patch.setattr(autoscaler_module, "shared_now_ms", lambda: self.at_ms)
+        with context.sessions.begin() as session:
+            job = session.get_one(Job, job_id)
+            job.status, self.parallelism = JobStatus.RUNNING, 2
+            session.add(
+                Attempt(
+                    job_id=job_id, number=1, stage=AttemptStage.ACTIVE, cause="START", parallelism=2, created_at_ms=1,
+                    running_at_ms=self.at_ms - 3_600_000, slots=8, driver_state=DriverState.RUNNING,
+                    heartbeat=LastHeartbeat(at_ms=self.at_ms, metrics=report(2)),
+                )
+            )  # fmt: skip
+            for at_ms in range(self.at_ms - 660_000, self.at_ms + 600_001, 10_000):
+                values = {"input_records": at_ms // 1000 * RECORDS, "lag_records": 0}
+                series.store(session, job_id, at_ms, values)
+
+    def set(self, **settings: Any) -> None:
+        with self.context.sessions.begin() as session:
+            revision = session.query(Revision).filter_by(job_id=self.job_id).order_by(Revision.number.desc()).first()
+            assert revision is not None
+            revision.spec = {**revision.spec, "parallelism": 2, **settings}
+
+    def reports(self, metrics: dict[str, Any], parallelism: int | None = None) -> None:
+        with self.context.sessions.begin() as session:
+            attempt = session.query(Attempt).filter_by(job_id=self.job_id).one()
+            attempt.parallelism = parallelism or attempt.parallelism
+            assert attempt.heartbeat is not None
+            attempt.heartbeat.metrics, attempt.heartbeat.at_ms = metrics, self.at_ms
+
+    def passes(self, seconds: int, metrics: dict[str, Any]) -> None:
+        """Lets some time pass; the driver reports, and the autoscaler looks."""
+        self.at_ms += 1000 * seconds
+        self.reports(metrics)
+        self.autoscaler.look(self.leadership)
+
+    def rescaled(self, status: OperationStatus = OperationStatus.COMPLETED) -> Operation:
+        """Ends the rescale in progress, as the reconciler would."""
+        with self.context.sessions.begin() as session:
+            operation = session.query(Operation).filter_by(job_id=self.job_id, ended_at_ms=None).one()
+            operation.status, operation.ended_at_ms = status, self.at_ms
+            job = session.get_one(Job, self.job_id)
+            job.status = JobStatus.RUNNING
+            if status is OperationStatus.COMPLETED:
+                job.revision = operation.to_revision or 0
+                session.query(Attempt).filter_by(job_id=self.job_id).one().parallelism = operation.to_parallelism or 0
+            return operation
+
+
+@pytest.fixture
+def scaled(context: Context, leadership: Leadership, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> ScaledJob:
+    return ScaledJob(context, leadership, job["id"], monkeypatch)
+
+
+def shown(client: httpx.Client, scaled: ScaledJob) -> dict[str, Any]:
+    answer: dict[str, Any] = client.get(f"/v1/jobs/{scaled.job_id}/autoscaler").json()
+    return answer
+
+
+def listed(client: httpx.Client, scaled: ScaledJob, what: str, **query: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.get(f"/v1/jobs/{scaled.job_id}/{what}", params=query).json()[
+        what.rpartition("/")[2]
+    ]
+    return found
+
+
+def test_an_active_autoscaler_rescales_a_job_and_measures_the_effect(client: httpx.Client, scaled: ScaledJob) -> None:
+    scaled.autoscaler.look(scaled.leadership)
+    assert shown(client, scaled) == {"mode": "DISABLED", "decision": None, "last_move": None}
+    scaled.set(autoscaler={"mode": "ACTIVE"})
+    scaled.passes(15, report(2))
+    scaled.passes(15, report(2))
+    [rescale] = listed(client, scaled, "operations")
+    assert (rescale["kind"], rescale["requested_by"], rescale["to_parallelism"]) == ("RESCALE", "autoscaler", 4)
+    move = shown(client, scaled)["last_move"]
+    assert (move["verdict"], move["target"], move["outcome"]) == ("SCALE_UP", 4, "PENDING")
+    assert move["operation_id"] == rescale["id"]
+    assert move["facts"]["input_records_per_second"] == RECORDS
+    assert move["expected"]["work_ms"] == pytest.approx(move["present"]["work_ms"] / 2, rel=0.05)
+    scaled.rescaled()
+    scaled.passes(15, report(4))
+    assert shown(client, scaled)["decision"]["verdict"] == "COOLING_DOWN"
+    scaled.passes(60, report(4))
+    answer = shown(client, scaled)
+    assert (answer["decision"]["verdict"], answer["last_move"]["outcome"]) == ("STEADY", "DELIVERED")
+    assert answer["last_move"]["measured"] == answer["decision"]["present"]
+    events = {event["kind"]: event for event in reversed(listed(client, scaled, "events"))}
+    assert events["SCALING_DECIDED"]["details"] == {"operation_id": rescale["id"]}
+    assert events["SCALING_MEASURED"]["message"].startswith("the move from 2 to 4: delivered; the job can process")
+    assert events["REVISION_CREATED"]["message"].startswith("revision 2: autoscaler: 2 to 4: the input takes")
+
+
+def test_a_move_that_does_not_deliver_is_undone_and_not_repeated(client: httpx.Client, scaled: ScaledJob) -> None:
+    scaled.set(autoscaler={"mode": "ACTIVE"})
+    scaled.passes(15, report(2))
+    scaled.rescaled()
+    scaled.passes(75, report(4, work_us=100))  # each record takes twice as long: four subtasks are as fast as two
+    undone = scaled.rescaled()
+    assert (undone.kind, undone.to_parallelism) == ("RESCALE", 2)
+    for _ in range(8):
+        scaled.passes(30, report(2))
+    assert [each["verdict"] for each in listed(client, scaled, "autoscaler/decisions", limit=10)] == [
+        *("NOT_DELIVERED", "UNDO", "SCALE_UP")
+    ]
+    assert [each["outcome"] for each in listed(client, scaled, "autoscaler/decisions", moves_only=True)] == [
+        *("DELIVERED", "NOT_DELIVERED")
+    ]
+
+
+def test_a_rescale_that_fails_is_not_repeated(client: httpx.Client, scaled: ScaledJob) -> None:
+    scaled.set(autoscaler={"mode": "ACTIVE", "parallelism_min": 3})
+    scaled.passes(15, report(2))
+    scaled.rescaled(OperationStatus.ROLLED_BACK)
+    scaled.passes(15, report(2))
+    assert len(listed(client, scaled, "operations")) == 1
+    assert "2 to 3 has failed and is not repeated" in shown(client, scaled)["decision"]["message"]
+
+
+def test_a_monitoring_autoscaler_only_advises(client: httpx.Client, scaled: ScaledJob) -> None:
+    scaled.set(autoscaler={"mode": "MONITORING"})
+    for _ in range(3):
+        scaled.passes(15, report(2))
+    scaled.passes(15, report(2, store_away_since_ms=1))
+    assert listed(client, scaled, "operations") == []
+    outage, advice = listed(client, scaled, "autoscaler/decisions")
+    assert (advice["verdict"], advice["target"], advice["outcome"]) == ("SCALE_UP", 4, None)
+    assert advice["confirmed_at_ms"] - advice["at_ms"] == 30_000, "the same decision is one row"
+    assert (outage["verdict"], outage["present"]) == ("OUTAGE", None)
+    assert [each["kind"] for each in listed(client, scaled, "events", kind="SCALING_DECIDED")] == [
+        "SCALING_DECIDED"
+    ] * 2
+
+
+def test_a_rescale_that_needs_an_approval_waits_for_it(client: httpx.Client, scaled: ScaledJob) -> None:
+    scaled.set(autoscaler={"mode": "ACTIVE"}, approval="REQUIRED")
+    for _ in range(3):
+        scaled.passes(15, report(2))
+    [rescale] = listed(client, scaled, "operations")
+    assert rescale["status"] == "PENDING_APPROVAL"
+    assert len(listed(client, scaled, "autoscaler/decisions")) == 1
+
+
+def test_a_budget_counts_the_hours_since_midnight(client: httpx.Client, scaled: ScaledJob) -> None:
+    scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 2 + 35})
+    scaled.passes(15, report(2))
+    assert shown(client, scaled)["decision"]["target"] == 2
+    assert shown(client, scaled)["decision"]["verdict"] == "BUDGET"
+    assert shown(client, scaled)["decision"]["facts"]["affordable_parallelism"] == 2
+    scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 2 + 37})
+    scaled.passes(15, report(2))
+    assert [each["to_parallelism"] for each in listed(client, scaled, "operations")] == [3]

@@ -1,0 +1,150 @@
+"""Reports, series and settings become the facts of a decision."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyscale.api.autoscaling.facts import BatchFacts, Limits
+from keyscale.api.autoscaling.observation import batches_of, facts_of, operators_of, rates_of
+from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
+from keyscale.vocabulary import AttemptStage, DriverState, JobStatus, ScalingVerdict
+
+NOON_MS = 20_000 * 86_400_000 + 43_200_000
+PARTS = ("wait", "plan", "spark", "function", "state", "store", "sink", "append", "publish")
+
+
+def batch(records: int = 100) -> dict[str, Any]:
+    """A batch with a different time of each part: wait 1 ms, plan 2 ms, and so on."""
+    return {"input_records": records, **{f"{part}_ms": 2**at for at, part in enumerate(PARTS)}}
+
+
+def job(**changed: Any) -> ScaledJob:
+    settings, spec = changed.pop("settings", {}), changed.pop("spec", {})
+    known: dict[str, Any] = {
+        "id": "j",
+        "name": "flights",
+        "status": JobStatus.RUNNING,
+        "max_parallelism": 128,
+        "spec": {"parallelism": 2, **spec, "autoscaler": {"mode": "ACTIVE", **settings}},
+        "failure": None,
+        "stage": AttemptStage.ACTIVE,
+        "parallelism": 2,
+        "slots": 8,
+        "driver_state": DriverState.RUNNING,
+        "heartbeat_at_ms": NOON_MS,
+        "last_commit_at_ms": NOON_MS,
+        "metrics": {"recent_batches": [batch()] * 5, "pending_records": 3},
+    }
+    return ScaledJob(**{**known, **changed})
+
+
+def facts(of: ScaledJob, past: tuple[PastDecision, ...] = (), core_ms: int = 0) -> Any:
+    return facts_of(of, [], past, core_ms=core_ms, parallelism_max=1024, at_ms=NOON_MS)
+
+
+def decided(verdict: ScalingVerdict, confirmed_at_ms: int, batch_limit: int | None = None) -> PastDecision:
+    return PastDecision(1, verdict, 2, 2, confirmed_at_ms, batch_limit, None, None, None, None, None, None)
+
+
+def test_the_parts_of_a_batch_have_the_roles_that_more_subtasks_give_them() -> None:
+    assert batches_of({"batches": 50, "recent_batches": [batch(), batch(0)]}) == (
+        BatchFacts(100, spark_ms=4, log_ms=2 + 128, work_ms=8 + 16, store_ms=32, sink_ms=64 + 256),
+    )
+
+
+def test_the_first_batch_of_an_attempt_is_left_out() -> None:
+    assert len(batches_of({"batches": 3, "recent_batches": [batch()] * 3})) == 2
+    assert len(batches_of({"batches": 4, "recent_batches": [batch()] * 3})) == 3
+
+
+def test_the_spread_of_an_operator_is_of_its_last_batch() -> None:
+    subtasks = [{"read_records": 7, "open_ms": 1, "process_ms": 2, "finish_ms": 4, "input_ms": 99}, {"read_records": 3}]
+    groups = [{"key_group": 5, "records": 4}]
+    [found] = operators_of({"operators": [{"uid": "a", "subtasks": subtasks, "key_groups": groups}, {"uid": "old"}]})
+    assert (found.uid, found.work_ms, found.subtask_records, found.key_groups) == ("a", 7, (7, 3), {5: 4})
+
+
+def test_what_arrives_is_read_or_waits() -> None:
+    loads = [Load(10_000 * at, 1000 * at, 500 * at) for at in range(8)]
+    assert rates_of(loads)[-1] == pytest.approx(150)
+    assert rates_of([load._replace(lag_records=None) for load in loads])[-1] == pytest.approx(100)
+    assert rates_of([load._replace(lag_records=20_000 - 2000 * at) for at, load in enumerate(loads)])[-1] == 0
+    assert rates_of(loads[:3]) == [], "half a minute is too short"
+
+
+@pytest.mark.parametrize(
+    ("settings", "spec", "slots", "limits"),
+    [
+        ({}, {}, 8, Limits(1, 8)),
+        ({}, {"parallelism_limit": 6}, None, Limits(1, 6)),
+        ({}, {}, None, Limits(1, 2)),
+        ({"parallelism_min": 3, "parallelism_max": 20}, {}, 8, Limits(3, 20)),
+        ({"parallelism_max": 4000}, {}, 8, Limits(1, 128)),
+        ({"excluded_hours": ["11:00-12:01"]}, {}, 8, Limits(1, 8, is_excluded=True)),
+        ({"excluded_hours": ["11:00-12:00", "12:01-11:00"]}, {}, 8, Limits(1, 8)),
+        ({"excluded_hours": ["23:00-22:00"]}, {}, 8, Limits(1, 8, is_excluded=True)),
+    ],
+)
+def test_limits_come_from_settings_and_slots(
+    settings: dict[str, Any], spec: dict[str, Any], slots: int | None, limits: Limits
+) -> None:
+    assert facts(job(settings=settings, spec=spec, slots=slots)).limits == limits
+
+
+def test_the_rest_of_a_budget_lasts_until_midnight() -> None:
+    def affordable(core_hours: float, used_hours: float) -> Any:
+        given = job(settings={"core_hours_per_day": core_hours})
+        return facts(given, core_ms=int(used_hours * 3_600_000)).limits.affordable
+
+    assert [affordable(60, used) for used in (0, 24, 36.1, 70)] == [5, 3, 1, 0]
+
+
+FAILED = {"failures": {"count": 1, "times_ms": [NOON_MS - 599_999]}, "last_failure": {"code": "USER_CODE_FAILED"}}
+
+
+@pytest.mark.parametrize(
+    ("verdict", "changed"),
+    [
+        (ScalingVerdict.NOT_RUNNING, {"status": JobStatus.RESTARTING}),
+        (ScalingVerdict.NOT_RUNNING, {"driver_state": DriverState.RESTORING}),
+        (ScalingVerdict.NOT_RUNNING, {"heartbeat_at_ms": NOON_MS - 15_000}),
+        (ScalingVerdict.NOT_RUNNING, {"heartbeat_at_ms": None, "metrics": None, "parallelism": None}),
+        (ScalingVerdict.FAILING, {"failure": {"code": "X", "message": "m"}}),
+        (ScalingVerdict.FAILING, {"metrics": FAILED}),
+        (ScalingVerdict.OUTAGE, {"metrics": {"store_away_since_ms": 1}}),
+        (ScalingVerdict.OUTAGE, {"metrics": {"sink_outage": {"uid": "table", "since_ms": 1, "reason": "r"}}}),
+        (ScalingVerdict.GARBAGE_COLLECTION, {"metrics": {"garbage_collection_ratio": 0.2}}),
+    ],
+)
+def test_a_trouble_hides_how_fast_a_job_is(verdict: ScalingVerdict, changed: dict[str, Any]) -> None:
+    trouble = facts(job(**changed)).trouble
+    assert trouble is not None
+    assert trouble.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {},
+        {"garbage_collection_ratio": 0.19},
+        {"failures": {"count": 1, "times_ms": [NOON_MS - 600_000]}, "last_failure": {"code": "USER_CODE_FAILED"}},
+    ],
+)
+def test_a_job_without_a_recent_trouble_shows_how_fast_it_is(metrics: dict[str, Any]) -> None:
+    assert facts(job(metrics=metrics)).trouble is None
+
+
+def test_a_trouble_explains_the_backlog_for_ten_minutes() -> None:
+    def is_explained(verdict: ScalingVerdict, ago_ms: int) -> Any:
+        return facts(job(), (decided(verdict, NOON_MS - ago_ms),)).is_backlog_explained
+
+    assert is_explained(ScalingVerdict.OUTAGE, 599_999)
+    assert not is_explained(ScalingVerdict.OUTAGE, 600_000)
+    assert not is_explained(ScalingVerdict.STEADY, 0)
+
+
+def test_the_limit_of_a_batch_is_remembered_by_the_latest_decision() -> None:
+    past = (decided(ScalingVerdict.STEADY, NOON_MS, 500), decided(ScalingVerdict.STEADY, NOON_MS, 900))
+    assert facts(job(), past).batch_limit == 500
