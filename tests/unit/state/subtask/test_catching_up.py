@@ -12,6 +12,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.identifiers import BatchId, CheckpointId
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
+from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.operator_files import OperatorStatePlan
 from keyscale.state.restore.opened_shards import StateSource
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 PLACES = ListStateDescriptor("places", pa.int64())
 OTHER = ValueStateDescriptor("other", pa.int64())
+BRIEF = ValueStateDescriptor("brief", pa.int64(), ttl=Ttl(1000))
 
 
 @pytest.fixture
@@ -136,6 +138,23 @@ def test_local_files_that_catch_up_know_the_states_that_later_batches_declared(
         schema = store.snapshot(CheckpointId(9)).schema
     assert schema is not None
     assert {state.name for state in schema.states} == {"count", "other"}, "a checkpoint of these files names both"
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_state_that_catches_up_keeps_the_ttls_that_this_host_knows(
+    job: StateJob, cache: OpenStoreCache, *, is_open: bool
+) -> None:
+    first = take(job.ahead(1), cache, 0)
+    first.keyed.state(BRIEF)
+    cache.give_back(first)
+    if not is_open:
+        cache.close()
+    job.run_batch({1: 5})
+    job.rescale_live(1)
+    caught_up = take(job, cache, 0)
+    assert caught_up.source is (StateSource.WARM if is_open else StateSource.LOCAL)
+    assert caught_up.snapshot(CheckpointId(9)).ttls.keys() == {"brief"}, "a savepoint omits what has expired"
+    caught_up.close()
 
 
 def _entries_of(job: StateJob, index: int) -> dict[int, int]:
