@@ -68,6 +68,7 @@ from keyscale.vocabulary import (
     OperationStatus,
     RescaleMode,
     Role,
+    SnapshotOwner,
     UpgradeMode,
 )
 from tests.support.servers.postgres import create_database
@@ -311,6 +312,24 @@ class TestAttempts:
         assert found is not None
         assert found.number == 6
 
+    def test_an_attempt_that_was_only_reserved_is_neither_listed_nor_started(self, rows: Rows) -> None:
+        rows.attempt(1, ACTIVE, launched_at_ms=1, driver_state="RUNNING")
+        rows.attempt(2, AttemptStage.RESERVED, run=1)
+        rows.attempt(3, AttemptStage.RESERVED, run=1)
+
+        def listed() -> list[int]:
+            return [each.number for each in attempts.list_page(rows.session, "mine", PageRequest()).rows]
+
+        assert listed() == [1]
+        assert attempts.list_unlaunched(rows.session) == []
+        assert attempts.list_unstarted(rows.session, ["STANDBY"]) == []
+        reserved = attempts.all_of_stage(rows.session, "mine", AttemptStage.RESERVED)
+        assert [each.number for each in reserved] == [2, 3]
+        reserved[0].driver_state = "RUNNING"
+        rows.session.flush()
+        assert listed() == [2, 1], "its driver has opened it"
+        assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {1, 2, 3}}
+
     def test_attempts_whose_processes_may_live_have_ended_and_are_not_reaped(self, rows: Rows) -> None:
         rows.attempt(1, reaped=True)
         rows.attempt(3)
@@ -463,6 +482,22 @@ class TestCommands:
         assert known() == [], "without an interval the policy takes no savepoints"
         rows.set_job(revision=2, status=JobStatus.RESCALING)
         assert known() == []
+
+    def test_the_savepoints_of_a_policy_are_those_that_no_change_took_and_no_user_keeps(self, rows: Rows) -> None:
+        rows.revision(2, savepoints={"keep_count": 3})
+        rows.set_job(revision=2)
+        rows.command("of a policy")
+        rows.change("of a change")
+        own = {"is_savepoint": True, "savepoint_id": "of a policy", "owner": SnapshotOwner.PLATFORM}
+        rows.checkpoint(1, **own)
+        rows.checkpoint(2, **own)
+        rows.checkpoint(3, **{**own, "owner": SnapshotOwner.USER})
+        rows.checkpoint(4, CheckpointStatus.DISCARDED, **own)
+        rows.checkpoint(5, **{**own, "savepoint_id": "of a change"})
+        rows.checkpoint(6, **{**own, "is_savepoint": False})
+        found = savepoint_policies.kept_savepoints(rows.session)
+        assert [each.savepoint.checkpoint_id for each in found] == [2, 1]
+        assert found[0].settings == {"keep_count": 3}
 
     def test_a_revision_goes_back_to_the_savepoint_of_its_last_attempt_that_ran(self, rows: Rows) -> None:
         stop: dict[str, Any] = {"kind": OperationKind.STOP, "command_status": CommandStatus.COMPLETED}
