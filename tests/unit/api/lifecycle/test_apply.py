@@ -406,15 +406,17 @@ def test_a_change_commands_its_savepoint_once_and_keeps_where_it_is(stored: Stor
 def test_the_new_revision_takes_over_from_the_savepoint_once_the_old_attempt_has_ended(
     stored: Stored, standby: bool
 ) -> None:
-    stored.attempt(1, last_commit_at_ms=NOW_MS - 50)
+    counted = DriverMetrics(input_records=5).model_dump()
+    stored.attempt(1, last_commit_at_ms=NOW_MS - 50, metrics=counted)
     if standby:
-        stored.attempt(2, STANDBY)
+        stored.attempt(2, STANDBY, totals_before={"input_records": 1})
     change = stored.begin(location=SAVEPOINT)
     take(stored, steps.SwitchOver())
     old, new = stored.attempts[1], stored.attempts[2]
     assert (old.stage, new.stage, stored.job.revision) == (ENDED, ACTIVE, 2)
     assert (new.restore_from, new.restore_id, new.restore_mode) == (SAVEPOINT, "c", RestoreMode.CONTINUE)
     assert (change.phase, change.stopped_at_ms) == (ChangePhase.RESTORE, NOW_MS - 50)
+    assert new.totals_before["input_records"] == 5, "the old attempt has counted on since the standby was created"
     if not standby:
         assert (change.new_attempt, new.cause, new.parallelism) == (2, Cause.UPGRADE, 20)
 
@@ -571,6 +573,27 @@ def test_a_return_that_the_driver_reports_gives_the_job_its_revision_back(
     assert (failed.stage, back.stage, stored.job.revision) == (ENDED, ACTIVE, 1)
     assert (back.totals_before["input_records"], change.failure) == (7, FAILURE)
     assert (change.phase, change.stopped_at_ms) == (ChangePhase.ROLL_BACK, shown_at_ms)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        steps.RetryRestore(2),
+        steps.RollBack(2, FAILURE),
+        steps.AbandonChange(FAILURE),
+        steps.CompleteChange(False, 5),
+        steps.FailJob(FAILURE),
+    ],
+    ids=lambda step: type(step).__name__,
+)
+def test_no_reserved_attempt_outlasts_the_driver_or_the_rescale_that_it_was_reserved_for(
+    stored: Stored, step: steps.Step
+) -> None:
+    stored.attempt(2, driver_state="RUNNING")
+    stored.attempt(3, RESERVED)
+    begin_live(stored, new_attempt=2, phase=ChangePhase.VERIFY, location=SAVEPOINT)
+    take(stored, step)
+    assert stored.attempts[3].stage is ENDED
 
 
 def test_a_rescale_that_is_not_live_begins_again_with_a_new_driver(stored: Stored) -> None:

@@ -124,20 +124,25 @@ def test_a_state_that_later_batches_declared_is_there_after_catching_up(job: Sta
     assert {key: value for index in range(2) for key, value in _entries_of(job, index).items()} == {1: 6, 2: 6}
 
 
-def test_local_files_that_catch_up_know_the_states_that_later_batches_declared(
-    job: StateJob, cache: OpenStoreCache
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_checkpoint_after_catching_up_has_the_states_that_later_batches_declared(
+    job: StateJob, cache: OpenStoreCache, *, is_open: bool
 ) -> None:
     (prepared,) = prepare(job, cache, 1)
-    cache.close()
+    if not is_open:
+        cache.close()
     job.adds = lambda store, increments, _: add(store, increments, OTHER)
     job.run_batch({1: 5, 2: 6})
     job.rescale_live(1)
     job.history = replace(job.history, schema=prepared.spec.schema)
-    with job.open(0) as store:
-        assert store.source is StateSource.LOCAL
-        schema = store.snapshot(CheckpointId(9)).schema
+    store = take(job, cache, 0)
+    assert store.source is (StateSource.WARM if is_open else StateSource.LOCAL)
+    add(store, {1: 1})
+    store.finish_batch(BatchId(job.batch_id + 1), "without the other state")
+    schema = store.snapshot(CheckpointId(9)).schema
+    store.abandon()
     assert schema is not None
-    assert {state.name for state in schema.states} == {"count", "other"}, "a checkpoint of these files names both"
+    assert {state.name for state in schema.states} == {"count", "other"}
 
 
 @pytest.mark.parametrize("is_open", [True, False])

@@ -175,11 +175,15 @@ def test_the_next_attempt_of_a_driver_has_not_looked_for_input_restored_or_commi
     status.waits_for_input(True)
     status.waits_for_input(False)
     status.sources_have_lost(3, "query")
+    status.records_wait(9)
     assert status.begins(2)
     beat = status.heartbeat()
     assert (beat.attempt, beat.restored_at_ms, beat.first_commit, beat.last_commit) == (2, None, None, None)
     assert not status.has_looked_for_input
     assert (status.commits, status.input_records, beat.metrics.lost_records) == (0, 0, 0)
+    status.sources_are_behind(4)
+    metrics = status.heartbeat().metrics
+    assert (metrics.pending_records, metrics.lag_growth) == (4, None), "its sources have not counted yet"
 
 
 def test_the_pause_of_a_live_rescale_is_from_the_last_commit_before_to_the_first_commit_after_it() -> None:
