@@ -307,7 +307,7 @@ class JobSpec(Settings):
         description="Subtasks per operator: from 1 to max_parallelism.",
     )
     rescale_mode: Annotated[RescaleMode, Strict(False), ChangeClass.AT_ONCE] = Field(
-        default=RescaleMode.STANDBY,
+        default=RescaleMode.LIVE,
         description=(
             "How a rescale is carried out: LIVE, by the running driver between two batches where that is possible, or"
             " STANDBY, by a new driver."

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(1200)]
 
-START, RESCALE, UPGRADE, FAILING_UPGRADE, STOP = "start", "rescale", "upgrade", "failing upgrade", "stop"
+START, RESCALE, LIVE_RESCALE, STOP = "start", "rescale", "live rescale", "stop"
+UPGRADE, FAILING_UPGRADE = "upgrade", "failing upgrade"
 OPERATION_S = 300.0
 INPUT_EVERY_S = 2.0
 LOSS_WITHIN_S = 12.0
@@ -54,6 +55,15 @@ SWITCH = (
     "AdvanceChange.VERIFY.taken",
     "CompleteChange.decided",
     "CompleteChange.taken",
+)
+LIVE_SWITCH = (
+    "ReserveAttempts.decided",
+    "ReserveAttempts.taken",
+    "SendRescale.decided",
+    "SendRescale.taken",
+    "FollowSwitch.decided",
+    "FollowSwitch.taken",
+    *SWITCH[-2:],
 )
 BACK = ("RollBack.decided", "RollBack.taken", "Launch.decided", "Launch.taken", *SWITCH[-2:])
 SETTLE = ("SettleJob.decided", "SettleJob.taken")
@@ -75,6 +85,16 @@ NEW_DRIVER = {
     "batch.planned": COMPLETED,
     "CompleteChange.decided": COMPLETED,
 }
+# The moments at which the driver of a live rescale is killed, and how the change must then end. Nobody has heard of the
+# switch before the driver has spoken for its next attempt.
+LIVE_DRIVER = {
+    "SendRescale.taken": ROLLED_BACK,
+    "rescale.prepared": ROLLED_BACK,
+    "rescale.held": ROLLED_BACK,
+    "rescale.opened": ROLLED_BACK,
+    "FollowSwitch.taken": COMPLETED,
+    "CompleteChange.decided": COMPLETED,
+}
 AND_LEADER = ("SwitchOver.taken", "CompleteChange.decided")
 
 
@@ -87,7 +107,7 @@ class Case:
         moments: At each of them, one after the other, something is lost.
         members: How many control planes there are.
         leader: How the leader is lost, if it is.
-        driver: The driver that is killed: `old` or `new`, if one is.
+        driver: The driver that is killed, if one is: `old`, `new`, or `running` in a live rescale.
         end: The end that a change must have; None: either.
         after: A moment before the first one: a driver that is held at a moment cannot have been there before.
     """
@@ -100,6 +120,11 @@ class Case:
     end: str | None = COMPLETED
     after: str = ""
 
+    @property
+    def stage(self) -> tuple[int, str]:
+        """The number of control planes, and the job's way to rescale."""
+        return self.members, "LIVE" if self.operation == LIVE_RESCALE else "STANDBY"
+
     def __str__(self) -> str:
         lost = [self.driver and f"{self.driver} driver", self.leader and f"leader of {self.members} {self.leader}"]
         times = f" and {len(self.moments) - 1} more" if len(self.moments) > 1 else ""
@@ -110,6 +135,7 @@ def leader_cases() -> Iterator[Case]:
     """The leader is lost at one moment after the other: each operation once, and a rescale in each way."""
     for members, loss in ((1, Loss.KILLED), *((2, loss) for loss in Loss)):
         yield Case(RESCALE, CREATE + SWITCH, members, loss)
+        yield Case(LIVE_RESCALE, LIVE_SWITCH, members, loss)
     # A leader does not see the processes on another one's host. It waits some time for a driver that was never
     # started, and then gives the change up.
     yield Case(RESCALE, RECORDED, 1, Loss.KILLED)
@@ -125,35 +151,39 @@ def leader_cases() -> Iterator[Case]:
 
 def driver_cases() -> Iterator[Case]:
     """A driver is killed, alone or together with the leader."""
+    ends = OLD_DRIVER | NEW_DRIVER | LIVE_DRIVER
     for operation, leader, driver, moments in (
         (RESCALE, None, "old", OLD_DRIVER),
+        (LIVE_RESCALE, None, "running", LIVE_DRIVER),
         (UPGRADE, None, "new", NEW_DRIVER),
         (UPGRADE, Loss.KILLED, "new", AND_LEADER),
     ):
         for moment in moments:
-            end = (OLD_DRIVER if driver == "old" else NEW_DRIVER)[moment]
+            end = ends[moment]
             after = "SwitchOver.decided" if moment.startswith(("run.", "batch.")) else ""
             yield Case(operation, (moment,), leader=leader, driver=driver, end=end, after=after)
 
 
 def parameters(cases: Iterable[Case]) -> list[Any]:
-    """Cases with as many control planes follow each other."""
-    ordered = sorted(cases, key=lambda case: case.members)
+    """Cases that share a stage follow each other."""
+    ordered = sorted(cases, key=lambda case: case.stage)
     return [pytest.param(case, id=str(case)) for case in ordered]
 
 
 class Stage:
-    """Some control planes and a job, for one case after the other."""
+    """Some control planes and a job with a way to rescale, for one case after the other."""
 
-    def __init__(self, members: int, directory: Path, exits: ExitStack) -> None:
-        self.members = members
+    def __init__(self, members: int, mode: str, directory: Path, exits: ExitStack) -> None:
+        self.of = members, mode
         self.moments = NamedMoments(directory / "moments")
         self.planes: ControlPlanes = exits.enter_context(control_planes(members, self.moments.settings))
         self.job = CountsJob(lambda: self.planes.api, directory / "job")
         self._versions = count(RAISES + 1)
         self._delivered_at_s = 0.0
         # Savepoints only: a moment of a checkpoint is then one of an operation's.
-        self.job.create(1, parallelism=1, max_parallelism=16, checkpoints={"interval_ms": 86_400_000})
+        self.job.create(
+            1, parallelism=1, max_parallelism=16, rescale_mode=mode, checkpoints={"interval_ms": 86_400_000}
+        )
 
     def status(self) -> str:
         return str(self.job.show()["status"]["state"])
@@ -193,7 +223,7 @@ class Stage:
     def ask(self, operation: str) -> str:
         """Asks for an operation; returns a change's id."""
         match operation:
-            case "rescale":
+            case "rescale" | "live rescale":
                 return self.job.rescale(3 - int(self.job.show()["spec"]["parallelism"]))
             case "upgrade":
                 return self.job.update(next(self._versions))
@@ -213,10 +243,19 @@ class Stage:
         self.job.deliver()
         self.job.wait_for_all()
         check_commits(self.planes.store_url, self.job.id)
-        active = self.job.show()["status"]["attempt"]["number"]
+        active = self.job.show()["status"]["attempt"]
         wait_until(
-            lambda: set(driver_processes(self.job.id)) == {active}, 90, what=f"the end of all attempts but {active}"
+            lambda: self.runs() == {self.run_of(active)}, 90, what=f"the end of all attempts but {active['number']}"
         )
+
+    def runs(self) -> set[int]:
+        """The attempts for which the present drivers were started."""
+        return set(driver_processes(self.job.id))
+
+    def run_of(self, attempt: Any) -> int:
+        """The attempt for which an attempt's driver was started: a live rescale keeps its driver."""
+        found = driver_processes(self.job.id).items()
+        return next((run for run, processes in found if attempt["pid"] in {each.pid for each in processes}), 0)
 
     def check_versions(self, revision_before: int, files_before: int) -> None:
         """The rows since the operation began are of the old or the new revision, with one change of hands at most."""
@@ -229,7 +268,7 @@ class Stage:
 
 
 class Stages:
-    """One stage at a time. The next case goes on with it, unless it failed or has another number of control planes."""
+    """One stage at a time. The next case goes on with it, unless it failed or the case needs another one."""
 
     def __init__(self) -> None:
         self._stage: Stage | None = None
@@ -237,11 +276,11 @@ class Stages:
         self._cases = 0
 
     @contextmanager
-    def of(self, members: int) -> Iterator[Stage]:
-        if self._stage is None or self._stage.members != members or self._cases >= CASES_MAX:
+    def of(self, members: int, mode: str) -> Iterator[Stage]:
+        if self._stage is None or self._stage.of != (members, mode) or self._cases >= CASES_MAX:
             self.close()
             directory = Path(self._exits.enter_context(tempfile.TemporaryDirectory(prefix="keyscale-stage-")))
-            self._stage = Stage(members, directory, self._exits)
+            self._stage = Stage(members, mode, directory, self._exits)
         self._cases += 1
         try:
             yield self._stage
@@ -263,13 +302,13 @@ def stages() -> Iterator[Stages]:
 
 @pytest.mark.parametrize("case", parameters(leader_cases()))
 def test_an_operation_ends_and_the_job_is_exact_whenever_the_leader_is_lost(stages: Stages, case: Case) -> None:
-    with stages.of(case.members) as stage:
+    with stages.of(*case.stage) as stage:
         perform(stage, case)
 
 
 @pytest.mark.parametrize("case", parameters(driver_cases()))
 def test_a_change_ends_with_the_old_or_the_new_revision_whenever_a_driver_is_killed(stages: Stages, case: Case) -> None:
-    with stages.of(case.members) as stage:
+    with stages.of(*case.stage) as stage:
         perform(stage, case)
 
 
@@ -278,7 +317,7 @@ def test_an_operation_ends_and_the_job_is_exact_when_leaders_are_lost_at_random(
     stages: Stages, members: int, seed: int
 ) -> None:
     chance = random.Random(seed)
-    with stages.of(members) as stage:
+    with stages.of(members, "STANDBY") as stage:
         operation = chance.choice([RESCALE, UPGRADE, FAILING_UPGRADE])
         stage.prepare(operation)
         before, files_before = stage.job.show(), stage.job.files
@@ -308,10 +347,10 @@ def perform(stage: Stage, case: Case) -> None:
     while True:
         stage.wait(f"{held_at.step}", held_at.held)
         if case.driver:
-            old = int(before["status"]["attempt"]["number"])
+            old = stage.run_of(before["status"]["attempt"])
             new = max(int(attempt["number"]) for attempt in stage.job.attempts())
-            assert new > old or case.driver == "old", "there is no new driver yet"
-            kill_driver(stage.job.id, old if case.driver == "old" else new)
+            assert new > old or case.driver != "new", "there is no new driver yet"
+            kill_driver(stage.job.id, new if case.driver == "new" else old)
         passed = held_at
         if moments:
             held_at = stage.moments.hold_at(moments.pop(0))
@@ -340,6 +379,9 @@ def check_change(stage: Stage, operation: str, change_id: str, before: Any, end:
     assert change["status"] in ({end} if end else {COMPLETED, ROLLED_BACK}), change["failure"]
     is_new = change["status"] == COMPLETED
     assert after["revision"] == (change["to_revision"] if is_new else before["revision"])
-    other = 3 - before["spec"]["parallelism"] if operation == RESCALE and is_new else before["spec"]["parallelism"]
+    present = before["spec"]["parallelism"]
+    other = 3 - present if operation in {RESCALE, LIVE_RESCALE} and is_new else present
+    if operation == LIVE_RESCALE and is_new:
+        assert change["rescale_mode"] == "LIVE", change["not_live"]
     assert after["spec"]["parallelism"] == after["status"]["attempt"]["parallelism"] == other
     assert after["status"]["attempt"]["revision"] == after["revision"]

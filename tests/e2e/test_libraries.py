@@ -81,6 +81,7 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
             *("--library", str(helper), "--library", str(jar), "--library", "package:kafka"),
             *(part for name, value in parameters.items() for part in ("--parameter", f"{name}={value}")),
             *memory,
+            *("--set", "rescale_mode=STANDBY"),  # a new driver has to find the libraries, too
             "--start",
         )
         for partition in range(2):

@@ -85,7 +85,7 @@ def test_a_job_is_restarted_and_rescaled_by_leaders_whose_clocks_differ_by_minut
     python_path = [moving_modules(tmp_path / "modules", clock), IMPORT_PATH, os.environ.get("PYTHONPATH", "")]
     with replicas({"PYTHONPATH": os.pathsep.join(map(str, python_path))}) as (first, second):
         job = FlightsJob(first)
-        job.create(parallelism=1)
+        job.create(parallelism=1, rescale_mode="STANDBY")
         job.start()
         job.deliver_and_wait(4)
         created_s = job.show()["created_at_ms"] / 1000

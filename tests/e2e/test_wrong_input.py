@@ -38,7 +38,7 @@ def test_a_second_rescale_is_refused_while_one_runs_and_the_first_one_is_not_dis
     control_plane: RunningControlPlane,
 ) -> None:
     running = FlightsJob(control_plane, reports=4_000, files=8)
-    running.create(parallelism=1, max_parallelism=8)
+    running.create(parallelism=1, max_parallelism=8, rescale_mode="STANDBY")  # which takes longer than the questions
     running.start()
     running.deliver_and_wait(2)
     for parallelism in (0, 9):

@@ -108,7 +108,7 @@ class PlayedLauncher:
             return Seen(ProcessState.UNLAUNCHED)
         if attempt.launched_on != self.place:
             return Seen(ProcessState.UNKNOWN)
-        place, driver = self._launched.drivers.get((attempt.job_id, attempt.number), ("", None))
+        place, driver = self._launched.drivers.get((attempt.job_id, attempt.run_number), ("", None))
         if driver is None or place != self.place:
             return Seen(ProcessState.UNLAUNCHED)
         process = driver.process
@@ -126,6 +126,9 @@ class PlayedLauncher:
             self._launched.drivers[key] = self.place, self._launched.start(job.id, attempt.number, self.place)
         else:
             self._world.reach("a driver was launched a second time")
+
+    def keep_record(self, _job: Job, _record: object) -> None:
+        self._require_alive()
 
     def kill(self, job_id: str, attempt: int) -> None:
         self._require_alive()

@@ -51,6 +51,7 @@ _TWO_LEADERS = History(
     (
         Event("records", 0.0, {"keys": [0, 1, 2, 3, 4, 5, 0, 1]}),
         Event("idle", 0.0, {"seconds": 14.0}),
+        Event("rescale_mode", 0.0, {"mode": "STANDBY"}),
         Event("freeze_control", 0.0, {"host": "a", "seconds": 30.0}),
         Event("idle", 0.0, {"seconds": 35.0}),
         Event("rescale", 0.0, {"parallelism": 3}),

@@ -128,6 +128,11 @@ class ControlledEnvironment(Environment):
 
     # Requests of the user
 
+    def on_rescale_mode(self, mode: str) -> None:
+        """Sets the way of the job's next rescales."""
+        given = UpdateRequest(spec={"rescale_mode": mode}, plan_first=False, id=self._id())
+        self._request("set the mode of rescales", OperationKind.UPGRADE, given)
+
     def on_rescale(self, parallelism: int, *, twice: bool = False) -> None:
         given = RescaleRequest(parallelism=parallelism, id=self._id())
         self._request("rescale", OperationKind.RESCALE, given, twice=twice)
@@ -274,6 +279,7 @@ class ControlledEnvironment(Environment):
             if self._must_roll_back and all(change.status != OperationStatus.ROLLED_BACK for change in made):
                 self.auditor.find("a change to a program that fails was not rolled back")
             for change in made:
+                self._note_way(change)
                 if change.status == OperationStatus.CANCELLED:
                     self.world.reach("a change was cancelled")
                 elif change.status == OperationStatus.ROLLED_BACK:
@@ -287,6 +293,12 @@ class ControlledEnvironment(Environment):
                 self.world.reach("a job failed for good")
             if len(session.scalars(select(Job.id).where(Job.status == JobStatus.RUNNING)).all()) > 1:
                 self.world.reach("a clone ran beside its original")
+
+    def _note_way(self, change: Operation) -> None:
+        if change.live is not None and change.status is OperationStatus.COMPLETED:
+            self.world.reach("a driver rescaled its job")
+        elif change.not_live is not None:
+            self.world.reach("a new driver carried a live rescale out")
 
     def _come_right(self) -> None:
         if not self._wait("the last wish to come true", self._is_quiet):

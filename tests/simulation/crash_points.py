@@ -93,6 +93,9 @@ KINDS: dict[str, History] = {
     "requested savepoint": _controlled(_watch(), _SAVEPOINT),
     "restart": _controlled(_watch(), Event("kill", 0.0, {"which": 0})),
     "rescale": _controlled(_watch(), Event("rescale", 0.0, {"parallelism": 3}), _MORE),
+    "rescale by a new driver": _controlled(
+        Event("rescale_mode", 0.0, {"mode": "STANDBY"}), _watch(1.0), Event("rescale", 0.0, {"parallelism": 3}), _MORE
+    ),
     "upgrade": _controlled(_watch(), _upgrade("savepoint"), _MORE),
     "failing upgrade": _controlled(_watch(), _upgrade("savepoint", fails=True), _MORE),
     "upgrade from the last state": _controlled(_watch(), _upgrade("last-state"), _MORE),

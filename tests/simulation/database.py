@@ -27,7 +27,7 @@ ARTIFACT = "a" * 32
 MEMORY = Path("/dev/shm") if Path("/dev/shm").is_dir() else None  # noqa: S108 - no power is cut here
 _ORDERED = ("ORDER BY", "LIMIT", "DISTINCT", "UNION", "count(", "max(")
 """A statement with one of these has an order, or one row, or no room for an order."""
-_KEPT = {"leader", "artifacts", "artifact_chunks"}
+_KEPT = {"leader", "artifacts", "artifact_chunks", "replica_key"}
 
 
 class Database:

@@ -19,7 +19,10 @@ from tests.simulation.world import Process
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.protocol.messages import Assignment
+    from keyscale.jobs.runtime.driver.execution import Execution
+    from keyscale.jobs.runtime.driver.restarts import Restarts
     from tests.simulation.file_sink import FileSinkModel
     from tests.simulation.kafka_sink import KafkaSinkModel
     from tests.simulation.network import Network
@@ -50,6 +53,12 @@ class PlayedRun(JobRun):
             topology = topology_of(sink, query, Count())
         describe(topology)
         self._run_topology(topology, None)
+
+    def _next_execution(self, execution: Execution, topology: Topology, restarts: Restarts) -> Execution | None:
+        following = super()._next_execution(execution, topology, restarts)
+        if following is not None:
+            self.driver.assignment = following.context.assignment
+        return following
 
 
 class Driver:

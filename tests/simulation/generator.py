@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.history import Event, History
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 HOSTS = ("a", "b", "c")
 PARALLELISMS = (1, 2, 3, 4)
@@ -82,7 +83,7 @@ RESCALE_MOMENTS = (
     "sink.recovered",
     "message.heartbeat.delivered",
 )
-LIVE_SHARE, LIVE_FAULT_SHARE = 0.3, 0.4
+LIVE_SHARE, LIVE_FAULT_SHARE, MODE_SHARE = 0.3, 0.4, 0.4
 MOMENTS = (*BATCH_MOMENTS, *CHECKPOINT_MOMENTS, *START_MOMENTS)
 
 
@@ -203,7 +204,18 @@ def control_plane_history(seed: int) -> History:
             continue
         given = _GIVEN_CONTROLLED.get(kind) or _GIVEN.get(kind, _nothing)
         events.append(Event(kind, round(_pause(chance) * 2, 3), given(chance)))
-    return History(seed, tuple(events), has_control_plane=True)
+    return History(seed, tuple(_with_modes(seed, events)), has_control_plane=True)
+
+
+def _with_modes(seed: int, events: Iterable[Event]) -> Iterator[Event]:
+    """Has some rescales carried out by a new driver, and the others by the running one."""
+    chance = random.Random(f"modes {seed}")
+    for event in events:
+        if event.kind == "rescale" and chance.random() < MODE_SHARE:
+            yield Event("rescale_mode", event.after, {"mode": chance.choice(("LIVE", "STANDBY"))})
+            yield replace(event, after=0.3)
+        else:
+            yield event
 
 
 def _pause(chance: random.Random) -> float:
@@ -666,6 +678,13 @@ CONTROL_MOMENTS = (
     "AdvanceChange.VERIFY.taken",
     "SwitchOver.decided",
     "SwitchOver.taken",
+    "ReserveAttempts.taken",
+    "SendRescale.taken",
+    "FollowSwitch.decided",
+    "FollowSwitch.taken",
+    "FollowReturn.taken",
+    "FallBack.taken",
+    *RESCALE_MOMENTS[:3],
     "CheckSavepoint.decided",
     "RollBack.decided",
     "RollBack.taken",

@@ -71,6 +71,8 @@ OF_CONTROL_PLANE = (
     "a driver was replaced",
     "a standby was warm beside a running driver",
     "a rescale was completed",
+    "a driver rescaled its job",
+    "a new driver carried a live rescale out",
     "an upgrade was completed",
     "a change was rolled back",
     "a change was cancelled",

@@ -113,9 +113,10 @@ def test_plain_http_and_old_tls_get_no_answer(platform: RunningControlPlane, fil
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
-def test_a_spark_job_is_started_rescaled_and_drained_over_tls(platform: RunningControlPlane) -> None:
+@pytest.mark.parametrize("mode", ["LIVE", "STANDBY"])
+def test_a_spark_job_is_started_rescaled_and_drained_over_tls(platform: RunningControlPlane, mode: str) -> None:
     job = FlightsJob(platform)
-    job.create(parallelism=2)
+    job.create(parallelism=2, rescale_mode=mode)
     job.start()
     job.deliver_and_wait(4)
     rescale = job.rescale(3)

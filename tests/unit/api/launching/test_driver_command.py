@@ -132,7 +132,11 @@ def test_a_driver_can_import_no_package_of_ours_but_keyscale(tmp_path: Path) -> 
 def test_a_job_cannot_override_the_settings_that_guarantees_depend_on(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     wanted = Revision(
-        spec={"artifact_id": "program", "spark_conf": {"spark.speculation": "true", "spark.driver.memory": "3g"}}
+        spec={
+            "artifact_id": "program",
+            "rescale_mode": "STANDBY",
+            "spark_conf": {"spark.speculation": "true", "spark.driver.memory": "3g"},
+        }
     )
     command = driver_command(settings, Job(name="x"), wanted, Attempt(number=1, parallelism=3), tmp_path)
     assert "spark.speculation=false" in command
