@@ -1,8 +1,22 @@
-"""A message is tried again for a day."""
+"""A message is tried again for a day, and each attempt has its own result."""
 
 from __future__ import annotations
 
-from keyscale.api.notifications.deliveries import WAITS_MS, wait_ms
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from keyscale.api.notifications import deliveries
+from keyscale.api.notifications.deliveries import WAITS_MS, Deliveries, wait_ms
+from keyscale.api.notifications.http_sender import NotDeliveredError
+from keyscale.db.models import Delivery, Event, Job, Subscription
+from keyscale.db.repositories.subscriptions import Due
+from keyscale.vocabulary import Channel, DeliveryStatus
+
+NOW_MS = 1_000_000
+DELIVERED, FAILED, PENDING = DeliveryStatus.DELIVERED, DeliveryStatus.FAILED, DeliveryStatus.PENDING
 
 
 def test_the_waits_grow_to_a_day_and_then_end() -> None:
@@ -11,3 +25,93 @@ def test_the_waits_grow_to_a_day_and_then_end() -> None:
     assert list(WAITS_MS) == sorted(WAITS_MS)
     assert 85_000_000 < sum(WAITS_MS) < 90_000_000
     assert (wait_ms(1, 0.0), wait_ms(1, 1.0)) == (4500, 5500)
+
+
+class Outbox:
+    """The due deliveries with their targets, in place of a database and of the network."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.due: list[Due] = []
+        self.answers: dict[str, Exception | None] = {}
+        self.settled: dict[str, tuple[DeliveryStatus, int | None, str | None]] = {}
+        self.events: list[str] = []
+        self.is_last_attempt = True
+        monkeypatch.setattr(deliveries, "shared_now_ms", lambda: NOW_MS)
+        monkeypatch.setattr(deliveries.subscriptions, "claim_due", lambda *_, **__: self.due)
+        monkeypatch.setattr(deliveries.subscriptions, "settle", self._settle)
+        monkeypatch.setattr(deliveries.events, "record", lambda _, *, kind, **__: self.events.append(kind))
+
+    def add(self, name: str, answer: Exception | None = None, *, attempts: int = 1, channel: str = "SLACK") -> None:
+        target = f"https://{name}.example.com/"
+        self.answers[target] = answer
+        delivery = Delivery(id=name, attempts=attempts)
+        subscription = Subscription(id=f"of {name}", channel=Channel(channel), target=target)
+        event = Event(id=1, job_id="job", at_ms=1, kind="JOB_FAILED", message="it failed", actor="system", details={})
+        self.due.append(Due(delivery, subscription, event, Job(id="job", name="flights", labels={})))
+
+    def work(self) -> bool:
+        session = SimpleNamespace(expunge_all=lambda: None)
+        leadership: Any = SimpleNamespace(transaction=lambda: nullcontext(session))
+        unused: Any = None
+        sender = Deliveries(
+            unused,
+            unused,
+            channels=list(Channel),
+            sender=cast("Any", SimpleNamespace(post=self._post)),
+            mail_server=None,
+            source="https://keyscale.example.com",
+            chance=lambda: 0.5,
+        )
+        return sender.work(leadership)
+
+    async def _post(self, post: Any) -> None:
+        answer = self.answers[post.url]
+        if answer is not None:
+            raise answer
+
+    def _settle(self, _: Any, name: str, attempts: int, **result: Any) -> bool:
+        assert (result["now_ms"], attempts) == (NOW_MS, next(d.delivery.attempts for d in self.due if d[0].id == name))
+        self.settled[name] = (result["status"], result["next_at_ms"], result["problem"])
+        return self.is_last_attempt
+
+
+@pytest.fixture
+def outbox(monkeypatch: pytest.MonkeyPatch) -> Outbox:
+    return Outbox(monkeypatch)
+
+
+def test_each_message_has_the_result_of_its_own_target(outbox: Outbox) -> None:
+    outbox.add("good")
+    outbox.add("away", NotDeliveredError("no answer"), attempts=2)
+    outbox.add("gone", NotDeliveredError("it answered 410", is_final=True))
+    outbox.add("defect", ZeroDivisionError())
+    outbox.add("mail", channel="MAIL")
+    assert outbox.work()
+    first, second = NOW_MS + WAITS_MS[0], NOW_MS + WAITS_MS[1]
+    assert outbox.settled == {
+        "good": (DELIVERED, None, None),
+        "away": (PENDING, second, "no answer"),
+        "gone": (FAILED, None, "it answered 410"),
+        "defect": (PENDING, first, "the control plane failed: ZeroDivisionError"),
+        "mail": (PENDING, first, "this control plane has no mail server: KEYSCALE_SMTP_URL is not set"),
+    }
+    assert outbox.events == ["NOTIFICATION_FAILED"], "of the message that is not sent again"
+
+
+@pytest.mark.parametrize(("attempts", "status"), [(len(WAITS_MS), PENDING), (len(WAITS_MS) + 1, FAILED)])
+def test_a_message_fails_with_its_last_attempt(outbox: Outbox, attempts: int, status: DeliveryStatus) -> None:
+    outbox.add("away", NotDeliveredError("no answer"), attempts=attempts)
+    outbox.work()
+    assert outbox.settled["away"][0] is status
+    assert len(outbox.events) == (status is FAILED)
+
+
+def test_a_failure_that_a_later_attempt_has_overtaken_is_no_event(outbox: Outbox) -> None:
+    outbox.add("gone", NotDeliveredError("it answered 410", is_final=True))
+    outbox.is_last_attempt = False
+    outbox.work()
+    assert outbox.events == []
+
+
+def test_without_due_messages_there_is_no_more_work(outbox: Outbox) -> None:
+    assert not outbox.work()
