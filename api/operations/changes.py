@@ -302,7 +302,7 @@ def _is_followed(present: JobSpec, wanted: JobSpec) -> bool:
 
 
 def _require_young(session: Session, job: Job, change: Change) -> None:
-    """Refuses a change of a running job from a checkpoint that is too old.
+    """Refuses a running job's change from a checkpoint that is too old.
 
     Raises:
         LastStateTooOldError: The latest checkpoint is older than the change allows.

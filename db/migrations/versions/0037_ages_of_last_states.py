@@ -1,4 +1,4 @@
-"""Changes that wait for an approval keep the greatest age of the last state."""
+"""Stores the greatest age of the last state with waiting changes."""
 
 from __future__ import annotations
 
