@@ -10,6 +10,7 @@ LASTING = frozenset(
     {
         NotificationKind.RESTARTING_IN_A_LOOP,
         NotificationKind.CHECKPOINTS_LATE,
+        NotificationKind.RESTORABLE_SOON_OVER,
         NotificationKind.STORE_AWAY,
     }
 )

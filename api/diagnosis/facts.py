@@ -49,6 +49,7 @@ class HealthFacts:
         start_wait: The start that waits for its turn, if any.
         checkpoint_ms: Duration of the latest completed checkpoint.
         checkpoint_timeout_ms: The longest that a checkpoint may take.
+        snapshot_at_ms: When the newest checkpoint or savepoint was completed.
         at_ms: The present time.
     """
 
@@ -61,7 +62,21 @@ class HealthFacts:
     start_wait: StartWait | None = None
     checkpoint_ms: int | None = None
     checkpoint_timeout_ms: int | None = None
+    snapshot_at_ms: int | None = None
     at_ms: int = 0
+
+    @property
+    def source_retention_ms(self) -> int | None:
+        """How long the sources keep records, if they tell."""
+        retention_ms: int | None = self.report.get("source_retention_ms")
+        return retention_ms
+
+    @property
+    def restorable_until_at_ms(self) -> int | None:
+        """Until when the sources keep all records after the newest snapshot."""
+        if self.snapshot_at_ms is None or self.source_retention_ms is None:
+            return None
+        return self.snapshot_at_ms + self.source_retention_ms
 
     @cached_property
     def batches(self) -> Sequence[Mapping[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.state.doors.objects import StoreUnavailableError
+from keyscale.units import duration_text
 
 from .schemas import HealthReasonAnswer
 
@@ -21,6 +22,9 @@ FAILURES_MIN = 3
 FAILURES_SPAN_MS = 600_000
 CHECKPOINT_SHARE_MAX = 0.7
 """A checkpoint that takes a larger share of its timeout is near it."""
+
+RETENTION_SHARE_MAX = 0.75
+"""A newest snapshot of a larger share of the sources' retention is near its end."""
 
 
 def unsettled_failure(report: Mapping[str, Any], last_commit_at_ms: int | None) -> Mapping[str, Any] | None:
@@ -59,6 +63,8 @@ def faults_of(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
     if not facts.is_settled:
         yield from _repeated_failures(facts)
     yield from _slow_checkpoint(facts)
+    if not facts.is_settled:
+        yield from _restorable_soon_over(facts)
 
 
 def _reported_faults(report: Mapping[str, Any]) -> Iterator[HealthReasonAnswer]:
@@ -121,4 +127,25 @@ def _slow_checkpoint(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
             message=f"the latest checkpoint took {took_ms / 1000:.1f} s of the {timeout_ms / 1000:.0f} s allowed",
             advice="Raise checkpoints.timeout_ms, or make batches shorter: a checkpoint waits for the running batch.",
             severity=30,
+        )
+
+
+def _restorable_soon_over(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
+    until_ms, retention_ms, snapshot_at_ms = (
+        facts.restorable_until_at_ms,
+        facts.source_retention_ms,
+        facts.snapshot_at_ms,
+    )
+    if until_ms is None or retention_ms is None or snapshot_at_ms is None:
+        return
+    age_ms = facts.at_ms - snapshot_at_ms
+    if age_ms >= RETENTION_SHARE_MAX * retention_ms:
+        kept = f"the newest snapshot is {duration_text(age_ms)} old, and the sources keep records for"
+        yield HealthReasonAnswer(
+            code="RESTORABLE_SOON_OVER",
+            message=f"{kept} {duration_text(retention_ms)}: later, a start from it would miss records",
+            advice="Let the job take a checkpoint (`./keyscale checkpoints trigger JOB`), or have the sources keep"
+            " records for longer.",
+            severity=70,
+            since_ms=snapshot_at_ms + int(RETENTION_SHARE_MAX * retention_ms),
         )

@@ -35,6 +35,7 @@ class JobFacts:
         attempt: The attempt that may run the job, or else its last attempt.
         health: How well the job is.
         snapshot: The latest completed checkpoint or savepoint.
+        restorable_until_at_ms: Until when the sources keep all records after it; None if unknown.
         operation: The kind of the operation in progress.
         lag_records: Records in the sources that no committed batch has; None if the sources cannot count.
         lag_before: Records that waited before the attempt.
@@ -47,6 +48,7 @@ class JobFacts:
     attempt: AttemptSummaryAnswer | None
     health: HealthAnswer
     snapshot: LatestSnapshot | None
+    restorable_until_at_ms: int | None
     operation: OperationKind | None
     lag_records: int | None
     lag_before: int | None
@@ -100,6 +102,10 @@ def _restorable(facts: JobFacts) -> ConditionAnswer:
         return _condition(
             "RESTORABLE", "FALSE", "NO_SNAPSHOT", "the job has no completed checkpoint or savepoint", None
         )
+    until_ms = facts.restorable_until_at_ms
+    if until_ms is not None and facts.at_ms >= until_ms:
+        message = f"the sources may have deleted records after checkpoint {facts.snapshot.id}"
+        return _condition("RESTORABLE", "UNKNOWN", "RETENTION_OVER", message, until_ms)
     message = f"the job can start from checkpoint {facts.snapshot.id}"
     return _condition("RESTORABLE", "TRUE", "SNAPSHOT", message, facts.snapshot.completed_at_ms)
 

@@ -414,26 +414,27 @@ def _fields(
         at_ms=None if attempt is None else attempt.heartbeat_at_ms,
     )
     failure = job["failure"] or (unsettled_failure(report, columns.get("last_commit_at_ms")) if is_active else None)
-    health = health_of(
-        HealthFacts(
-            report=report,
-            is_active=is_active,
-            is_current=is_current,
-            is_settled=job["status"] in SETTLED,
-            failure=failure,
-            ended_at_ms=job["ended_at_ms"],
-            start_wait=wait,
-            checkpoint_ms=None if overview.checkpoint is None else overview.checkpoint.end_to_end_duration,
-            checkpoint_timeout_ms=overview.revision["spec"]["checkpoints"]["timeout_ms"],
-            at_ms=at_ms,
-        )
+    known = HealthFacts(
+        report=report,
+        is_active=is_active,
+        is_current=is_current,
+        is_settled=job["status"] in SETTLED,
+        failure=failure,
+        ended_at_ms=job["ended_at_ms"],
+        start_wait=wait,
+        checkpoint_ms=None if overview.checkpoint is None else overview.checkpoint.end_to_end_duration,
+        checkpoint_timeout_ms=overview.revision["spec"]["checkpoints"]["timeout_ms"],
+        snapshot_at_ms=None if newest is None else newest.completed_at_ms,
+        at_ms=at_ms,
     )
+    health = health_of(known)
     facts = JobFacts(
         status=job["status"],
         ended_at_ms=job["ended_at_ms"],
         attempt=attempt,
         health=health,
         snapshot=newest,
+        restorable_until_at_ms=known.restorable_until_at_ms,
         operation=overview.operation_kind,
         lag_records=shown.lag_records,
         lag_before=columns.get("lag_before"),
@@ -450,6 +451,7 @@ def _fields(
         "running_since_ms": attempt.running_at_ms if attempt and is_active and job["status"] not in SETTLED else None,
         "attempt": attempt,
         "latest_checkpoint": overview.checkpoint,
+        "restorable_until_at_ms": known.restorable_until_at_ms,
         "restore": _restore(job["restore"], columns),
         "operation": None
         if overview.operation_id is None or overview.operation_kind is None

@@ -236,6 +236,7 @@ def checkpoint_age_ms(job: JobFacts, at_ms: int) -> int | None:
 def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
     """Returns what the control plane knows of a job, by metric."""
     completed = job.completed
+    facts = health_facts(job, is_current=is_current, at_ms=at_ms)
     return {
         "state_size": completed and completed.state_size,
         "checkpoint_duration_ms": completed and completed.duration_ms,
@@ -244,7 +245,8 @@ def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
         "status": job.status,
         "wanted": int(is_wanted(job)),
         "up": int(is_current),
-        "health_score": health_of(health_facts(job, is_current=is_current, at_ms=at_ms)).score,
+        "health_score": health_of(facts).score,
+        "restorable_until_at_ms": facts.restorable_until_at_ms,
         "lag_records_at_ms": _waiting_at_ms(job),
         "heartbeat_age_ms": None if job.heartbeat_at_ms is None else max(0, at_ms - job.heartbeat_at_ms),
         "last_checkpoint_age_ms": checkpoint_age_ms(job, at_ms),
@@ -268,6 +270,7 @@ def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
         failure=job.failure or unsettled,
         checkpoint_ms=job.completed and job.completed.duration_ms,
         checkpoint_timeout_ms=(job.checkpoints or {}).get("timeout_ms"),
+        snapshot_at_ms=job.completed and job.completed.ended_at_ms,
         at_ms=at_ms,
     )
 

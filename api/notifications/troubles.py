@@ -22,6 +22,7 @@ CHECKPOINT_AGE_MS_MIN = 600_000
 """A younger checkpoint is not late, however short the interval is."""
 _OF_FAULTS = {
     "FAILS_REPEATEDLY": NotificationKind.RESTARTING_IN_A_LOOP,
+    "RESTORABLE_SOON_OVER": NotificationKind.RESTORABLE_SOON_OVER,
     "SOURCE_RECORDS_LOST": NotificationKind.RECORDS_LOST,
     StoreUnavailableError.code: NotificationKind.STORE_AWAY,
 }

@@ -82,6 +82,7 @@ def _job_series(name: str, values: str, more: str = "") -> dict[str, str]:
 _AGE = name_of(OBSERVED, "last_checkpoint_age_ms")
 _INTERVAL = name_of(OBSERVED, "checkpoint_interval_ms")
 _FAILED = name_of(OBSERVED, "last_checkpoint_failed")
+_UNTIL = name_of(OBSERVED, "restorable_until_at_ms")
 _WANTED, _UP, _STATUS = name_of(OBSERVED, "wanted"), name_of(OBSERVED, "up"), name_of(OBSERVED, "status")
 _RESTARTS = name_of(OBSERVED, "restarts")
 _WAITING, _DEAD, _LOST = name_of(JOB, "lag_records"), name_of(JOB, "dead_letters"), name_of(JOB, "lost_records")
@@ -99,6 +100,15 @@ ALERTS = (
         "The last checkpoint of {{ $labels.job_name }} is {{ $value | humanizeDuration }} old.",
         Example({**_job_series(_AGE, "0+60x20"), **_job_series(_INTERVAL, "10x20")}, "13m"),
         Example({**_job_series(_AGE, "0+60x20"), **_job_series(_INTERVAL, "600x20")}, "13m"),
+    ),
+    Alert(
+        "KeyscaleRestorableSoonOver",
+        f"{_of_job(_AGE)} > 3 * ({_of_job(_UNTIL)} - time())",
+        "1m",
+        "critical",
+        "The sources of {{ $labels.job_name }} soon delete records after its newest snapshot.",
+        Example({**_job_series(_AGE, "0+60x60"), **_job_series(_UNTIL, "3600x60")}, "50m"),
+        Example({**_job_series(_AGE, "0+60x60"), **_job_series(_UNTIL, "3600x60")}, "40m"),
     ),
     Alert(
         "KeyscaleCheckpointFails",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]  # exported, but not in __all__
 
 from ..errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
 from ..kafka_client import Held, answered, client_settings, error_of, offset_of, within
@@ -42,6 +42,7 @@ _WITHOUT_LEADER = frozenset(
 """Transient errors of partitions that are being created or moved to another broker."""
 _UNKNOWN_PARTITION = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._NOENT})
 """Errors of partitions that do not exist, or that brokers do not know yet."""
+_FORBIDDEN = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED})
 _RETRY_SECONDS = 0.2
 _NEW_TOPIC_SECONDS = 10.0
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -197,6 +198,28 @@ class KafkaSource(Source):
         partitions = [each for each in map(topic_partition, splits) if each.topic in self._topics]
         # Read the ids after the offsets, so that the offsets belong to this topic or to an older topic.
         return self._identified(self._offsets(partitions, _EARLIEST))
+
+    def retention_ms(self) -> int | None:
+        """Returns the smallest `retention.ms` of the topics that delete old records.
+
+        None: all topics keep records for ever, or the user may not read the topics' settings.
+
+        Raises SourceUnavailableError if the brokers do not answer.
+        """
+        try:
+            settings = self._answered(self._settings, self._timeout_seconds)
+        except KafkaException as failure:
+            if error_of(failure).code() in _FORBIDDEN:
+                return None
+            raise _unavailable(failure) from None
+        times_ms = [int(each["retention.ms"]) for each in settings if "delete" in each["cleanup.policy"].split(",")]
+        return min((each for each in times_ms if each >= 0), default=None)
+
+    def _settings(self) -> list[dict[str, str]]:
+        """Returns the settings of the topics. May raise KafkaException."""
+        topics = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in self._topics]
+        asked = self._client().describe_configs(topics, request_timeout=self._timeout_seconds)
+        return [{name: entry.value for name, entry in self._result(each).items()} for each in asked.values()]
 
     def read(self, split: str, start: Position, end: Position) -> Iterator[pa.RecordBatch]:
         """Yields the records of a partition as Arrow batches.

@@ -129,5 +129,15 @@ class Source(ABC):
         """
         return {}
 
+    def retention_ms(self) -> int | None:
+        """Returns for how many milliseconds the source keeps a record.
+
+        None: unknown, or for ever.
+
+        Called with `earliest`. The job's page shows until when the job can start from its newest checkpoint, and a
+        notification comes before that time. An exception is logged and does not fail the batch.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 - users may override it
         """Closes the source, in the planner's process, when the job ends."""

@@ -51,8 +51,10 @@ RECORDS_LOST = "records_lost"
 """The key, in the report, of the number of records lost since the query began; absent if no records were lost."""
 EARLIEST = "earliest"
 """The key, in the report, of the earliest position of each split that the source still has; absent if unknown."""
+RETENTION_MS = "retention_ms"
+"""The key, in the report, of the time for which the source keeps a record; absent if unknown."""
 EARLIEST_INTERVAL_MS = 60_000
-"""Minimum time between two requests for the earliest positions."""
+"""Minimum time between two requests for the earliest positions and the retention."""
 
 logger = logging.getLogger(__name__)
 
@@ -174,6 +176,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._records_behind: int | None = None
         self._records_lost = 0
         self._earliest: dict[str, Any] = {}
+        self._retention_ms: int | None = None
         self._earliest_asked_at: float | None = None
         self._planned: dict[str, Any] | None = None
 
@@ -209,7 +212,7 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 latest = within(latest, ends, self._source.records_between)
             following = next_positions(before, positions, latest)
             self._records_behind = records_behind(following.reached, ends, self._source.records_between)
-            self._ask_for_earliest(positions)
+            self._ask_for_retention(positions)
         self._planned = start if following is before else following.to_json()
         return self._planned
 
@@ -218,7 +221,8 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         lost = {RECORDS_LOST: self._records_lost} if self._records_lost else {}
         behind = {} if self._records_behind is None else {RECORDS_BEHIND: self._records_behind}
         earliest = {EARLIEST: self._earliest} if self._earliest else {}
-        return lost | behind | earliest or None
+        retention = {} if self._retention_ms is None else {RETENTION_MS: self._retention_ms}
+        return lost | behind | earliest | retention or None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002 - see `end`
         with _failures_carried():
@@ -269,10 +273,11 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._records_lost += 1 if loss.records is None else loss.records
         return without(ranges, losses)
 
-    def _ask_for_earliest(self, splits: Collection[str]) -> None:
-        """Asks for the earliest positions, at most once per interval.
+    def _ask_for_retention(self, splits: Collection[str]) -> None:
+        """Asks for the earliest positions and the retention.
 
-        The batch does not need the answer.
+        Asks at most once per interval. The batch does not need the answers. A retention stays known if the source does
+        not answer.
         """
         asked_at = self._earliest_asked_at
         if asked_at is not None and (time.monotonic() - asked_at) * 1000 < EARLIEST_INTERVAL_MS:
@@ -283,6 +288,10 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._earliest = comparable_positions(self._source.earliest(splits))
             except Exception:  # a user's code may raise anything
                 logger.warning("the source did not report which records it still has", exc_info=True)
+        try:
+            self._retention_ms = self._source.retention_ms()
+        except Exception:  # a user's code may raise anything
+            logger.warning("the source did not report how long it keeps records", exc_info=True)
         self._earliest_asked_at = time.monotonic()  # a slow answer does not delay every batch
 
     def _new_splits(self, known: Mapping[str, Position]) -> Mapping[str, Position]:

@@ -426,6 +426,14 @@ METRICS = (
         "Load of the driver's host over the last minute, per processor; above 1, processes wait for processors.",
         is_optional=True,
     ),
+    Metric(
+        "source_retention_ms",
+        GAUGE,
+        DRIVER,
+        Unit.MS,
+        "How long the job's sources keep records, the shortest time of all that tell.",
+        is_optional=True,
+    ),
     # --- jobs
     Metric(
         "input_rate",
@@ -704,6 +712,14 @@ METRICS = (
         Unit.MS,
         "Time since the last completed checkpoint or savepoint of a wanted job; before the first, since its driver"
         " runs.",
+    ),
+    Metric(
+        "restorable_until_at_ms",
+        GAUGE,
+        OBSERVED,
+        Unit.AT_MS,
+        "Time until which the sources keep all records after the newest checkpoint or savepoint; unknown if no source"
+        " tells how long it keeps records.",
     ),
     Metric(
         "last_checkpoint_failed",

@@ -156,6 +156,12 @@ class JobStatusSummaryAnswer(Answer):
         description=("The attempt that may run the job now, or else the last attempt.")
     )
     latest_checkpoint: LatestCheckpointAnswer | None = Field(description="The latest completed checkpoint.")
+    restorable_until_at_ms: int | None = Field(
+        description=(
+            "Until when the sources keep all records after the newest checkpoint or savepoint, as far as they tell;"
+            " null: unknown, or for ever."
+        )
+    )
     restore: RestoreAnswer | None = Field(
         description="How the next start restores; null: from the job's own latest checkpoint or savepoint."
     )

@@ -24,7 +24,7 @@ from ...protocol.messages import (
     SubtaskMetrics,
 )
 from ...protocol.source_retention import reported_sources
-from ...sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST
+from ...sources.source_reader import EARLIEST, RECORDS_BEHIND, RECORDS_LOST, RETENTION_MS
 from .record_rates import rate_after
 
 if TYPE_CHECKING:
@@ -285,6 +285,17 @@ def source_metrics(progress: Any, uids: Sequence[str], at_ms: int) -> list[Sourc
         return []
     reports = [_document(source["latestOffset"]) for source in progress["sources"]]
     return reported_sources(uids, [each.get(EARLIEST, {}) if isinstance(each, Mapping) else {} for each in reports])
+
+
+def source_retention_ms(progress: Any) -> int | None:
+    """Returns how long the Python sources keep records, the shortest time.
+
+    Args:
+        progress: Spark's report of the last trigger; None before the first trigger.
+    """
+    reports = [] if progress is None else [_document(source["latestOffset"]) for source in progress["sources"]]
+    told = [each.get(RETENTION_MS) for each in reports if isinstance(each, Mapping)]
+    return min((each for each in told if isinstance(each, int) and each >= 0), default=None)
 
 
 def _behind(source: Any) -> int | None:

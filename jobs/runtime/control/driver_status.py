@@ -385,6 +385,15 @@ class DriverStatus:
         with self._lock:
             self._metrics = self._metrics.model_copy(update={"sources": sources})
 
+    def sources_keep_records(self, retention_ms: int | None) -> None:
+        """Sets how long the sources keep records.
+
+        None keeps the last known time.
+        """
+        if retention_ms is not None:
+            with self._lock:
+                self._metrics = self._metrics.model_copy(update={"source_retention_ms": retention_ms})
+
     def restarts(self, strategy: RestartStrategy | None, history: FailureHistory, last: Failure | None = None) -> None:
         """Sets the job's restart strategy and its failures so far."""
         with self._lock:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 
-from ..batch.batch_metrics import lost_records, pending_records, source_metrics
+from ..batch.batch_metrics import lost_records, pending_records, source_metrics, source_retention_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,9 @@ class ProgressWatch:
         now = self._clock()
         if self._sources_seen_at is None or now - self._sources_seen_at > _SOURCES_SECONDS:
             self._sources_seen_at = now  # records also expire while there is no input
-            self._status.sources_still_have(source_metrics(current.lastProgress, self._source_uids, now_ms()))
+            progress = current.lastProgress
+            self._status.sources_still_have(source_metrics(progress, self._source_uids, now_ms()))
+            self._status.sources_keep_records(source_retention_ms(progress))
 
     def look_a_last_time(self) -> None:
         """Polls once more after the run ends, to include the last batch."""

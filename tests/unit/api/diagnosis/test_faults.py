@@ -89,6 +89,22 @@ def test_a_checkpoint_is_near_its_timeout_from_seven_tenths_on(took_ms: int | No
     assert codes(checkpoint_ms=took_ms, checkpoint_timeout_ms=10_000) == expected
 
 
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"snapshot_at_ms": 1000, "at_ms": 1750}, ["RESTORABLE_SOON_OVER"]),
+        ({"snapshot_at_ms": 1000, "at_ms": 1749}, []),
+        ({"snapshot_at_ms": 1000, "at_ms": 1750, "is_settled": True}, []),
+        ({"at_ms": 1750}, []),
+        ({"snapshot_at_ms": 1000, "at_ms": 1750, "report": {}}, []),
+    ],
+)
+def test_a_snapshot_is_restorable_for_as_long_as_the_sources_keep_the_records_after_it(
+    facts: dict[str, Any], expected: list[str]
+) -> None:
+    assert codes(**{"report": {"source_retention_ms": 1000}, **facts}) == expected
+
+
 def test_a_failed_job_is_critical_and_has_no_score_but_zero() -> None:
     failure = {"code": "JOB_FUNCTION_FAILED", "message": "no such airport"}
     health = health_of(HealthFacts(failure=failure, is_settled=True, ended_at_ms=900))

@@ -39,6 +39,7 @@ FACTS = JobFacts(
     attempt=attempt(),
     health=HealthAnswer(level=HealthLevel.OK, score=100, reasons=[]),
     snapshot=LatestSnapshot(7, 600, 2, 3, 4),
+    restorable_until_at_ms=None,
     operation=None,
     lag_records=90,
     lag_before=9,
@@ -90,6 +91,8 @@ def test_a_job_is_healthy_until_a_reason_is_known() -> None:
 def test_a_job_is_restorable_from_its_first_snapshot_on() -> None:
     assert told("RESTORABLE") == ("TRUE", "SNAPSHOT", 600)
     assert told("RESTORABLE", snapshot=None) == ("FALSE", "NO_SNAPSHOT", None)
+    assert told("RESTORABLE", restorable_until_at_ms=NOW_MS + 1) == ("TRUE", "SNAPSHOT", 600)
+    assert told("RESTORABLE", restorable_until_at_ms=NOW_MS) == ("UNKNOWN", "RETENTION_OVER", NOW_MS)
 
 
 @pytest.mark.parametrize(

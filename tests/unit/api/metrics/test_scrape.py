@@ -69,6 +69,7 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
         "process_memory_bytes": 1 << 21,
         "process_ms": 1500,
         "host_load_ratio": 0.5,
+        "source_retention_ms": 60_000,
     }
 ).model_dump()
 
@@ -111,6 +112,7 @@ def samples(*jobs: JobFacts) -> dict[str, float]:
 def test_values_have_the_units_of_prometheus() -> None:
     found = samples(job())
     assert found["keyscale_job_batch_duration_seconds"] == 0.25
+    assert found["keyscale_job_restorable_until_at_timestamp_seconds"] == (NOW_MS - 20_000 + 60_000) / 1000
     assert found["keyscale_job_lag_seconds"] == 1.5
     assert found["keyscale_job_lag_records"] == 7
     assert found["keyscale_job_watermark_timestamp_seconds"] == 900

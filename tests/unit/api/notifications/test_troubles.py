@@ -63,6 +63,9 @@ def failed(*minutes_ago: int) -> dict[str, Any]:
         (job(completed=saved(11), checkpoints={"interval_ms": 5 * MINUTE_MS}), set()),
         (job(completed=saved(26), checkpoints={"interval_ms": 5 * MINUTE_MS}), {"CHECKPOINTS_LATE"}),
         (job(completed=None), {"CHECKPOINTS_LATE"}),
+        (job({"source_retention_ms": 12 * MINUTE_MS}, completed=saved(9)), {"RESTORABLE_SOON_OVER"}),
+        (job({"source_retention_ms": 13 * MINUTE_MS}, completed=saved(9)), set()),
+        (job({"source_retention_ms": 1}, completed=saved(9), desired=DesiredState.STOPPED), set()),
         (job(completed=saved(900), running_at_ms=NOW_MS - MINUTE_MS), set()),  # just started after a long stop
         (job(completed=saved(900), status=JobStatus.STOPPED, desired=DesiredState.STOPPED), set()),
     ],

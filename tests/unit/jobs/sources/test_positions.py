@@ -400,6 +400,29 @@ def test_a_source_is_asked_once_a_minute_for_what_it_still_has(monkeypatch: pyte
     assert source.asked == 5, "a source that fails is not asked more often"
 
 
+def test_a_source_is_asked_once_a_minute_how_long_it_keeps_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, answers = 100.0, iter([9000, ValueError("no answer"), 8000, None])
+    monkeypatch.setattr("keyscale.jobs.sources.source_reader.time.monotonic", lambda: now)
+
+    def retention_ms(_: Lists) -> int | None:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Lists, "retention_ms", retention_ms)
+    source = Lists()
+    source.lists = {"a": [1]}
+    planner = reader(source)
+    at, _ = batch(planner, planner.initialOffset())
+    at, _ = batch(planner, at)
+    assert (planner.reportLatestOffset() or {})["retention_ms"] == 9000
+    for known in (9000, 8000, None):
+        now += 61
+        at, _ = batch(planner, at)
+        assert (planner.reportLatestOffset() or {}).get("retention_ms") == known
+
+
 def test_a_source_that_does_not_say_what_it_still_has_or_has_too_many_splits_is_not_reported() -> None:
     source = Lists()
     source.lists = {"a": [1]}

@@ -22,6 +22,7 @@ from keyscale.jobs.runtime.batch.batch_metrics import (
     pending_records,
     sink_metrics,
     source_metrics,
+    source_retention_ms,
     state_bytes_of,
 )
 from keyscale.jobs.runtime.batch.record_rates import AVERAGED_MS, Span
@@ -440,6 +441,16 @@ def test_what_sources_still_have_is_not_known_while_a_batch_runs_or_waits_for_lo
     progress = {"timestamp": "2026-11-26T00:00:00.000Z", "sources": [{"latestOffset": '{"earliest":{"a":5}}'}]}
     found = source_metrics(progress, ["orders"], 1_795_651_200_000 + later_ms)
     assert [source.uid for source in found] == (["orders"] if is_known else [])
+
+
+def test_the_shortest_retention_of_the_sources_stays_in_the_heartbeat() -> None:
+    inputs = [{"latestOffset": '{"retention_ms":70}'}, {"latestOffset": {"retention_ms": 60}}, {"latestOffset": None}]
+    status = DriverStatus()
+    assert status.heartbeat().metrics.source_retention_ms is None
+    for progress in ({"sources": inputs}, {"sources": inputs[2:]}, None):
+        status.sources_keep_records(source_retention_ms(progress))
+        assert status.heartbeat().metrics.source_retention_ms == 60
+    assert source_retention_ms({"sources": [{"latestOffset": {"retention_ms": "60"}}]}) is None
 
 
 def test_a_driver_has_looked_for_input_once_it_has_found_none_or_has_committed_some():
