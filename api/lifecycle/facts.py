@@ -56,7 +56,7 @@ class Timeouts:
         request_ms: From the request for a change until the new driver must ask for work. The time in which the new
             driver waits for its turn to start does not count, here and in `restore_ms`.
         prepare_ms: A driver may prepare a live rescale for this long; it measures the time itself.
-        answer_ms: A driver that does not answer this long after `prepare_ms`, or after a cancel, is replaced.
+        answer_ms: A driver that does not answer this long after a checkpoint and `prepare_ms` is replaced.
         savepoint_ms: The savepoint of a change is given up this long after the job's own limit for checkpoints.
         stop_ms: From the savepoint until a driver that does not end is ended.
         store_ms: From the first question until a store is given up that does not say whether a savepoint exists.

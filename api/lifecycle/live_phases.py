@@ -63,7 +63,8 @@ def next_prepare_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) 
         return FallBack(why)
     if command is None:
         return SendRescale() if facts.reserved else ReserveAttempts()
-    limit_ms = timeouts.prepare_ms + timeouts.answer_ms
+    # The driver may have a checkpoint under way when the command arrives.
+    limit_ms = change.checkpoint_timeout_ms + timeouts.prepare_ms + timeouts.answer_ms
     if active is None or change.phase_age_ms <= limit_ms:
         return None
     late = failure("RESCALE_TIMED_OUT", f"the driver did not rescale the job within {limit_ms / 1000:.0f} s")

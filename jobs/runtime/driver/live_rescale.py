@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
 from keyscale.failpoints import failpoint
+from keyscale.units import duration_text
 from keyscale.vocabulary import RescalePhase
 
 from ...protocol.messages import LiveRescale as Progress
@@ -59,8 +60,10 @@ class LiveRescale:
         self._loop = loop
         self._checkpoints = checkpoints
         self._command = command
+        # No checkpoint is taken meanwhile: the preparation may delay the next one as long as a slow one may.
         limit_ms = LIMIT_MS if command.limit_ms is None else command.limit_ms
-        self._deadline = time.monotonic() + limit_ms / 1000
+        self._limit_ms = min(limit_ms, checkpoints.context.timeout_ms)
+        self._deadline = time.monotonic() + self._limit_ms / 1000
 
     def run(self) -> None:
         """Prepares the next attempt and opens it.
@@ -135,7 +138,7 @@ class LiveRescale:
         if self._command.id in self._context.withdrawn:
             raise RescaleWithdrawnError("the rescale was withdrawn before the job switched")
         if time.monotonic() > self._deadline:
-            raise RescaleTimeoutError(f"the new subtasks were not ready in {self._command.limit_ms or LIMIT_MS} ms")
+            raise RescaleTimeoutError(f"the new subtasks were not ready in {duration_text(self._limit_ms)}")
 
     @contextmanager
     def _cancelled_in_time(self) -> Iterator[None]:

@@ -68,7 +68,7 @@ def test_a_switch_counts_more_than_a_cancel_a_failure_and_a_silent_old_attempt()
         {"change_is_cancelled": True},
         {"change_command": command(CommandStatus.FAILED)},
         {"active": attempt(silent_ms=TIMEOUTS.suspended_ms)},
-        {"change_phase_age_ms": TIMEOUTS.prepare_ms + TIMEOUTS.answer_ms + 1},
+        {"change_phase_age_ms": 600_000 + TIMEOUTS.prepare_ms + TIMEOUTS.answer_ms + 1},
     ):
         assert step_of(preparing(**{"change_command": command(), **switched, **late})) == FollowSwitch()
 
@@ -92,10 +92,12 @@ def test_a_cancelled_rescale_waits_for_the_answer_of_its_driver() -> None:
     assert isinstance(step_of(preparing(change_is_cancelled=True)), AbandonChange)
 
 
-def test_a_driver_that_never_answers_is_replaced() -> None:
-    limit_ms = TIMEOUTS.prepare_ms + TIMEOUTS.answer_ms
-    assert step_of(preparing(change_command=command(), change_phase_age_ms=limit_ms)) is None
-    step = step_of(preparing(change_command=command(), change_phase_age_ms=limit_ms + 1))
+def test_a_driver_that_never_answers_is_replaced_once_a_checkpoint_under_way_must_have_ended() -> None:
+    checkpoint_ms = 7_000
+    limit_ms = checkpoint_ms + TIMEOUTS.prepare_ms + TIMEOUTS.answer_ms
+    silent = {"change_command": command(), "change_checkpoint_timeout_ms": checkpoint_ms}
+    assert step_of(preparing(**silent, change_phase_age_ms=limit_ms)) is None
+    step = step_of(preparing(**silent, change_phase_age_ms=limit_ms + 1))
     assert isinstance(step, AbandonChange)
     assert (step.replaced, step.failure["code"]) == (1, "RESCALE_TIMED_OUT")
 

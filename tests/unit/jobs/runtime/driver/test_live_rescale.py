@@ -300,7 +300,8 @@ def test_stores_are_prepared_from_a_new_checkpoint_if_many_changelogs_lead_to_th
     steps: list[str] = []
     committed = SimpleNamespace(changelogs_max=changelogs, batch_id=3)
     loop = SimpleNamespace(committed=committed, wait_until_rebased=lambda: steps.append("rebase"))
-    checkpoints = SimpleNamespace(take=lambda: steps.append("checkpoint"))
+    context = SimpleNamespace(timeout_ms=60_000)
+    checkpoints = SimpleNamespace(context=context, take=lambda: steps.append("checkpoint"))
     following = SimpleNamespace(
         prepare=lambda given: steps.append(f"prepare {given.batch_id}"), rehearse=lambda: steps.append("rehearse")
     )
@@ -366,6 +367,20 @@ def test_a_rescale_that_is_withdrawn_or_late_is_given_up_until_the_last_moment(
     assert context.status.heartbeat().attempt == 1
     finish(job)
     assert rows_of(job) == undisturbed
+
+
+@pytest.mark.parametrize(("limit_ms", "expected"), [(60_000, "60 s"), (1_000, "1 s"), (None, "60 s")])
+def test_a_preparation_delays_checkpoints_no_longer_than_a_checkpoint_may_take(
+    job: Rehearsal, limit_ms: int | None, expected: str
+) -> None:
+    job.start(2)
+    context = job._execution.context
+    command = command_to(context, 2).model_copy(update={"limit_ms": limit_ms})
+    rescale = LiveRescale(job._execution, job._loop, job._checkpoints, command)
+    rescale._deadline = 0.0
+    context.status.has_slots(8)
+    with pytest.raises(RescaleTimeoutError, match=f"not ready in {expected}$"):
+        rescale.run()
 
 
 def keeps_starts(committed: CommittedState, *_: Any) -> CommittedState:
