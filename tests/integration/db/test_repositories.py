@@ -27,6 +27,7 @@ from keyscale.db.models import (
     Operation,
     Replica,
     Revision,
+    ScalingDecision,
     Subscription,
     Token,
 )
@@ -47,6 +48,7 @@ from keyscale.db.repositories import (
     replicas,
     revisions,
     savepoint_policies,
+    scaling,
     series,
     snapshot_needs,
     subscriptions,
@@ -68,6 +70,8 @@ from keyscale.vocabulary import (
     OperationStatus,
     RescaleMode,
     Role,
+    ScalingOutcome,
+    ScalingVerdict,
     SnapshotOwner,
     UpgradeMode,
 )
@@ -891,6 +895,54 @@ class TestDeliveries:
         assert (stored.status, stored.next_at_ms, stored.ended_at_ms) == (DeliveryStatus.FAILED, None, 70)
         assert not self.settle(rows, "a0", 2, DeliveryStatus.DELIVERED, None), "its result is final"
         assert subscriptions.counts(rows.session) == {"a": (0, 1)}
+
+
+class TestScaling:
+    def decide(self, rows: Rows, at_ms: int, *, job_id: str = "mine", **columns: Any) -> int:
+        given = {
+            "verdict": ScalingVerdict.STEADY,
+            "parallelism": 2,
+            "target": 2,
+            "message": "m",
+            "facts": {},
+            **columns,
+        }
+        made = ScalingDecision(job_id=job_id, at_ms=at_ms, confirmed_at_ms=at_ms, **given)
+        rows.session.add(made)
+        rows.session.flush()
+        return made.id
+
+    def test_the_recent_decisions_are_with_the_latest_and_with_moves_that_are_not_measured(self, rows: Rows) -> None:
+        rows.change("rescale", ended_at_ms=7)
+        move = {"operation_id": "rescale", "outcome": ScalingOutcome.PENDING, "present": {"work_ms": 4.0}}
+        pending = self.decide(rows, 10, **move)
+        self.decide(rows, 20, outcome=ScalingOutcome.DELIVERED)
+        first, second = self.decide(rows, 40, facts={"batch_limit": 9}), self.decide(rows, 50)
+        elsewhere = self.decide(rows, 30, job_id="other")
+        found = scaling.recent(rows.session, ["mine", "other"], 40)
+        assert {job_id: [each.id for each in past] for job_id, past in found.items()} == {
+            "mine": [second, first, pending],
+            "other": [elsewhere],
+        }
+        assert (found["mine"][1].batch_limit, found["mine"][2].work_ms_before) == (9, 4.0)
+        assert found["mine"][2].operation_ended_at_ms == 7
+
+    def test_core_hours_are_of_the_time_in_which_attempts_ran_since_a_time(self, rows: Rows) -> None:
+        rows.attempt(1, running_at_ms=10, ended_at_ms=99)
+        rows.attempt(2, running_at_ms=80, ended_at_ms=110)
+        rows.attempt(3, running_at_ms=120, ended_at_ms=150, parallelism=4)
+        rows.attempt(4)
+        rows.attempt(5, ACTIVE, running_at_ms=160, parallelism=3)
+        rows.attempt(1, ACTIVE, running_at_ms=190, job_id="other")
+        used = scaling.core_ms(rows.session, ["mine", "other"], 100, 200)
+        assert used == {"mine": 2 * 10 + 4 * 30 + 3 * 40, "other": 2 * 10}
+
+    def test_loads_are_the_finest_points_in_the_order_of_time(self, rows: Rows) -> None:
+        for at_ms, records in ((20_000, 2), (30_000, 3), (10_000, 1)):
+            series.store(rows.session, "mine", at_ms, {"input_records": records, "lag_records": 10 * records})
+        series.store(rows.session, "mine", 40_000, {"restarts": 1})
+        found = scaling.loads(rows.session, ["mine", "other"], 20_000)
+        assert found == {"mine": [(20_000, 2, 20), (30_000, 3, 30)]}
 
 
 class TestArtifacts:

@@ -180,6 +180,13 @@ def test_a_move_is_measured_after_a_minute_and_only_if_the_job_still_has_its_par
     assert replaced.outcome is ScalingOutcome.REPLACED
 
 
+def test_a_move_is_neither_measured_nor_undone_in_excluded_hours() -> None:
+    pending = (move(2, 4, ScalingOutcome.PENDING, work_ms_before=1.0, work_ms_expected=0.5),)
+    assert decide(facts(4, 40_000, moves=pending)).verdict is V.UNDO
+    waiting = decide(facts(4, 40_000, moves=pending, limits=Limits(1, 16, is_excluded=True)))
+    assert (waiting.verdict, waiting.outcome) == (V.COOLING_DOWN, None)
+
+
 @pytest.mark.parametrize("outcome", [ScalingOutcome.NOT_DELIVERED, ScalingOutcome.FAILED])
 def test_a_move_that_has_not_helped_is_remembered_for_an_hour(outcome: ScalingOutcome) -> None:
     def decided(ago_ms: int, rate: int = 40_000, *, before: int = 2, after: int = 4, at: int = 2) -> ScalingVerdict:

@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 from keyscale.api.autoscaling.facts import BatchFacts, Limits
-from keyscale.api.autoscaling.observation import batches_of, facts_of, operators_of, rates_of
+from keyscale.api.autoscaling.observation import batches_of, facts_of, moves_of, operators_of, rates_of
 from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
-from keyscale.vocabulary import AttemptStage, DriverState, JobStatus, ScalingVerdict
+from keyscale.vocabulary import (
+    AttemptStage,
+    DriverState,
+    JobStatus,
+    OperationStatus,
+    ScalingOutcome,
+    ScalingVerdict,
+)
 
 NOON_MS = 20_000 * 86_400_000 + 43_200_000
 PARTS = ("wait", "plan", "spark", "function", "state", "store", "sink", "append", "publish")
@@ -72,6 +79,7 @@ def test_what_arrives_is_read_or_waits() -> None:
     assert rates_of([load._replace(lag_records=None) for load in loads])[-1] == pytest.approx(100)
     assert rates_of([load._replace(lag_records=20_000 - 2000 * at) for at, load in enumerate(loads)])[-1] == 0
     assert rates_of(loads[:3]) == [], "half a minute is too short"
+    assert rates_of(loads[:5])[-1] == pytest.approx(150), "a time of less than a minute counts as it is"
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,7 @@ def test_what_arrives_is_read_or_waits() -> None:
         ({}, {}, None, Limits(1, 2)),
         ({"parallelism_min": 3, "parallelism_max": 20}, {}, 8, Limits(3, 20)),
         ({"parallelism_max": 4000}, {}, 8, Limits(1, 128)),
+        ({"parallelism_min": 9}, {}, 8, Limits(8, 8)),
         ({"excluded_hours": ["11:00-12:01"]}, {}, 8, Limits(1, 8, is_excluded=True)),
         ({"excluded_hours": ["11:00-12:00", "12:01-11:00"]}, {}, 8, Limits(1, 8)),
         ({"excluded_hours": ["23:00-22:00"]}, {}, 8, Limits(1, 8, is_excluded=True)),
@@ -91,6 +100,29 @@ def test_limits_come_from_settings_and_slots(
     settings: dict[str, Any], spec: dict[str, Any], slots: int | None, limits: Limits
 ) -> None:
     assert facts(job(settings=settings, spec=spec, slots=slots)).limits == limits
+
+
+def test_the_last_move_and_the_moves_of_an_hour_count_from_the_end_of_their_rescales() -> None:
+    def moved(operation: str | None, confirmed_at_ms: int, ended_at_ms: int | None, status: str | None) -> PastDecision:
+        outcome = None if operation is None else ScalingOutcome.PENDING
+        ended = (None if status is None else OperationStatus(status), ended_at_ms)
+        return PastDecision(
+            1, ScalingVerdict.SCALE_UP, 2, 4, confirmed_at_ms, None, 9.0, 5.0, outcome, operation, *ended
+        )
+
+    hour_ms = 3_600_000
+    past = [
+        moved(None, NOON_MS, None, None),
+        moved("last", NOON_MS - 2 * hour_ms, NOON_MS - hour_ms, "COMPLETED"),
+        moved("slow", NOON_MS - 2 * hour_ms, NOON_MS - hour_ms + 1, "ROLLED_BACK"),
+        moved("removed", NOON_MS - hour_ms + 2, None, None),
+        moved("old", NOON_MS - 2 * hour_ms, NOON_MS - hour_ms, "COMPLETED"),
+    ]
+    assert [(move.ended_at_ms - NOON_MS + hour_ms, move.outcome) for move in moves_of(past, NOON_MS)] == [
+        (0, ScalingOutcome.PENDING),
+        (1, ScalingOutcome.FAILED),
+        (2, ScalingOutcome.PENDING),
+    ]
 
 
 def test_the_rest_of_a_budget_lasts_until_midnight() -> None:
