@@ -86,6 +86,11 @@ def test_whole_maps_and_lists_are_written_as_entries(place: str) -> None:
     lists = pa.table({"user": ["ada", "bob", "eve"], "value": [[1.5, 2.5], None, [3.5]]})
     found = written(f"{place}-lists", ListStateDescriptor("marks", pa.float64()), lists.slice(0, 2))
     assert [(row["list_index"], row["value"]) for row in found] == [(0, 1.5), (1, 2.5)]
+    offsets, elements = pa.array([0, 2, 3], pa.int32()), pa.array([1.5, 2.5, 3.5])
+    masked = pa.ListArray.from_arrays(offsets, elements, mask=pa.array([True, False]))
+    rows = pa.table({"user": ["ada", "bob"], "value": masked})
+    found = written(f"{place}-masked", ListStateDescriptor("marks", pa.float64()), rows)
+    assert [(row["key"], row["value"]) for row in found] == [({"user": "bob"}, 3.5)], "a null has no elements"
 
 
 def test_values_convert_to_the_declared_type_only_without_loss(place: str) -> None:
