@@ -17,7 +17,7 @@ from .output import describe_failure
 from .session import Session, json_option, pass_session, timeout_option, wait_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from keyscale.client.keyscale import Keyscale
 
@@ -46,7 +46,7 @@ def follow(
     operation_id: str,
     on_phase: Callable[[dict[str, Any]], None] = lambda _: None,
     on_look: Callable[[], None] = lambda: None,
-    on_wait: Callable[[str], None] = lambda _: None,
+    on_note: Callable[[str], None] = lambda _: None,
     *,
     timeout_s: float | None = None,
 ) -> Any:
@@ -57,24 +57,25 @@ def follow(
         operation_id: The operation.
         on_phase: Called once per phase, when it has ended.
         on_look: Called after each poll that finds the operation still in progress.
-        on_wait: Called once per message that says why a phase waits.
+        on_note: Called once per note on the operation's course.
         timeout_s: Time limit; None for no limit.
 
     Raises:
         WaitTimeoutError: The time is over; the operation continues.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    shown, waited_for = 0, ""
+    shown = 0
+    noted = set[str]()
     while True:
         answer = control_plane.get(operation_path(operation_id))
+        for note in notes_of(answer):
+            if note not in noted:
+                on_note(note)
+                noted.add(note)
         ended = [phase for phase in answer["phases"] if phase["ended_at_ms"] is not None]
         for phase in ended[shown:]:
             on_phase(phase)
         shown = max(shown, len(ended))
-        waits_for = next((phase["waits_for"]["message"] for phase in answer["phases"] if phase.get("waits_for")), "")
-        if waits_for and waits_for != waited_for:
-            on_wait(waits_for)
-            waited_for = waits_for
         if has_ended(answer):
             return answer
         if deadline is not None and time.monotonic() >= deadline:
@@ -108,13 +109,11 @@ def show_end(
         if not output.as_json:
             output.console.print(phase_line(phase))
 
-    def show_wait(message: str) -> None:
+    def show_note(note: str) -> None:
         if not output.as_json:
-            output.console.print(f"  waits for the object store: {message}", markup=False)
+            output.console.print(f"  {note}", markup=False)
 
-    answer = follow(control_plane, accepted["id"], show_phase, on_wait=show_wait, timeout_s=timeout_s)
-    if answer["not_live"] and not output.as_json:
-        output.console.print(f"  by a new driver: {answer['not_live']['message']}", markup=False)
+    answer = follow(control_plane, accepted["id"], show_phase, on_note=show_note, timeout_s=timeout_s)
     for step in answer["steps"] if not output.as_json else ():
         output.console.print(step_line(step))
     if answer["phases"]:
@@ -122,6 +121,15 @@ def show_end(
     else:
         output.fields(answer if output.as_json else {name: answer[name] for name in BRIEF})
     require_completed(answer)
+
+
+def notes_of(answer: dict[str, Any]) -> Iterator[str]:
+    """Yields the reasons for a new driver and for a wait."""
+    if answer["not_live"]:
+        yield f"by a new driver: {answer['not_live']['message']}"
+    for phase in answer["phases"]:
+        if phase.get("waits_for"):
+            yield f"waits for the object store: {phase['waits_for']['message']}"
 
 
 def require_completed(answer: dict[str, Any]) -> None:

@@ -58,6 +58,8 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
             yield f"sink {each['uid']}: dropped{'' if each['reason'] is None else '; ' + each['reason']}"
     moved = plan["movement"]
     yield f"state: {bytes_text(moved['state_bytes'])}, of which {bytes_text(moved['moved_bytes'])} move"
+    if plan["rescale_mode"] is not None:
+        yield f"carried out {way_of(plan)}"
     expected = plan["downtime"]["expected_ms"]
     yield f"downtime: {plan['downtime']['reason'] if expected is None else 'about ' + duration_text(expected)}"
     if (failure := plan["failure"]) is not None:
@@ -65,6 +67,14 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
         yield from filter(None, [failure.get("traceback"), failure.get("advice")])
     if plan["requires_allow_non_restored_state"]:
         yield "state or output would be lost: --allow-non-restored-state has to allow it"
+
+
+def way_of(plan: dict[str, Any]) -> str:
+    """Returns which driver would carry a rescale out."""
+    not_live = plan["not_live"]
+    return (
+        "by the running driver, between two batches" if not_live is None else f"by a new driver: {not_live['message']}"
+    )
 
 
 def _details(state: dict[str, Any]) -> str:

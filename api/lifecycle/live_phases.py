@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from keyscale.vocabulary import CommandStatus, DriverState
+from keyscale.vocabulary import CommandStatus, DriverState, RescaleMode
 
 from .outcomes import failure, failure_of, outcome_of
 from .steps import AbandonChange, FallBack, FollowReturn, FollowSwitch, ReserveAttempts, SendRescale
@@ -29,14 +29,17 @@ NOT_LIVE = "RESCALE_NOT_LIVE"
 """The code of the reason why a rescale takes a new driver."""
 
 
-def why_not_live(state: str | None, slots: int | None, parallelism: int) -> Mapping[str, Any] | None:
-    """Returns why a driver cannot rescale its job live, or None.
+def why_not_live(mode: RescaleMode, state: str | None, slots: int | None, parallelism: int) -> Mapping[str, Any] | None:
+    """Returns why a new driver carries a rescale out, or None.
 
     Args:
+        mode: The job's setting.
         state: The driver's state.
         slots: The largest parallelism that its Spark can run at once; None: unknown.
         parallelism: The wanted parallelism.
     """
+    if mode is RescaleMode.STANDBY:
+        return failure(NOT_LIVE, "the job's rescale_mode is STANDBY")
     if state != DriverState.RUNNING:
         return failure(NOT_LIVE, "the driver does not run the job yet")
     if slots is None:

@@ -265,7 +265,9 @@ def change(
     _end_start(session, job)
     kind = wanted.kind
     active = attempts.latest(session, job.id)
-    mode_of_rescale, not_live = rescale_way(session, job, wanted.to) if kind is OperationKind.RESCALE else (None, None)
+    mode_of_rescale, not_live = (
+        rescale_way(session, job, spec_of(wanted.to)) if kind is OperationKind.RESCALE else (None, None)
+    )
     phase = ChangePhase.PREPARE if mode_of_rescale is RescaleMode.LIVE else ChangePhase.REQUESTED
     columns = _columns_of(session, job, wanted) | {
         "phase": phase,
@@ -283,17 +285,11 @@ def change(
     return _request(session, job, user, operation_id, kind, f"{kind}_REQUESTED", None, **columns)
 
 
-def rescale_way(session: Session, job: Job, to: Revision) -> tuple[RescaleMode, Mapping[str, Any] | None]:
-    """Returns the way of a rescale.
-
-    Returns also why it needs a new driver, if the job wants live rescales.
-    """
-    wanted = spec_of(to)
-    if wanted.rescale_mode is RescaleMode.STANDBY:
-        return RescaleMode.STANDBY, None
+def rescale_way(session: Session, job: Job, wanted: JobSpec) -> tuple[RescaleMode, Mapping[str, Any] | None]:
+    """Returns a rescale's way, and the reason for a new driver."""
     active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     state, slots = (None, None) if active is None else (active.driver_state, active.slots)
-    not_live = why_not_live(state, slots, wanted.parallelism)
+    not_live = why_not_live(wanted.rescale_mode, state, slots, wanted.parallelism)
     return (RescaleMode.LIVE if not_live is None else RescaleMode.STANDBY), not_live
 
 

@@ -24,12 +24,13 @@ from keyscale.state.doors.planning import (
     size_bytes_of,
     skew,
 )
-from keyscale.vocabulary import DesiredState, JobStatus, OperationKind
+from keyscale.vocabulary import DesiredState, JobStatus, OperationKind, RescaleMode
 
 from ..errors import ChangeIncompatibleError, RevisionNotFoundError
 from ..job_spec import changed, spec_of
 from ..jobs.jobs import check_specification, require_job, require_program
 from ..libraries.job_libraries import JobLibraries, libraries_of
+from ..lifecycle.requests import rescale_way
 from ..secret_labels.secret_labels import require_covered
 from ..shapes import FailureAnswer
 from ..store_check import open_to_read, read_within
@@ -74,7 +75,9 @@ class _Facts:
         after: Its specification after the change.
         location: Its latest completed checkpoint or savepoint.
         key_group_bytes: Each operator's bytes per key group, where they are known.
-        downtimes_ms: The downtimes of its last changes, the newest first.
+        rescale_mode: The way of a rescale of a running job.
+        not_live: Why that way needs a new driver.
+        downtimes_ms: The downtimes of its last changes of this kind and way, the newest first.
         artifact_names: The name and version of each artifact in the specifications, by its id.
         sinks: The sinks in the graph that its driver has reported last.
     """
@@ -85,6 +88,8 @@ class _Facts:
     after: JobSpec
     location: str | None
     key_group_bytes: dict[str, list[int]]
+    rescale_mode: RescaleMode | None
+    not_live: Mapping[str, Any] | None
     downtimes_ms: list[int]
     artifact_names: dict[str, str]
     sinks: frozenset[str]
@@ -202,6 +207,8 @@ def _facts(  # noqa: PLR0917 - a job before and after
     used = {each for one in (before, after) for each in (one.artifact_id, *one.libraries)}
     only_parallelism = {each.path for each in differences(before, after)} == {"parallelism"}
     kind = OperationKind.RESCALE if only_parallelism else OperationKind.UPGRADE
+    is_rescale = only_parallelism and job.desired is DesiredState.RUNNING
+    mode, not_live = rescale_way(session, job, after) if is_rescale else (None, None)
     return _Facts(
         job=job,
         before=before,
@@ -209,7 +216,9 @@ def _facts(  # noqa: PLR0917 - a job before and after
         after=after,
         location=None if latest is None else latest.external_path,
         key_group_bytes={uid: [size for _, part in sorted(parts) for size in part] for uid, parts in sizes.items()},
-        downtimes_ms=operations.last_downtimes(session, job.id, kind, _SAMPLES_MAX),
+        rescale_mode=mode,
+        not_live=not_live,
+        downtimes_ms=operations.last_downtimes(session, job.id, kind, mode, _SAMPLES_MAX),
         artifact_names={
             each.id: f"{each.name} version {each.version}" for each in artifacts.find_all(session, used).values()
         },
@@ -301,6 +310,8 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         sinks=[] if declaration is None else _sinks({*facts.sinks, *stored.sinks}, declaration, unpublished),
         settings=settings_changed(facts.before, facts.after, runs=runs, names=facts.artifact_names),
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
+        rescale_mode=facts.rescale_mode,
+        not_live=None if facts.not_live is None else FailureAnswer.model_validate(facts.not_live),
         downtime=downtime(facts.downtimes_ms, runs=runs, restarts=restarts),
     )
     decided = {"compatible": not answer.problems(), "requires_allow_non_restored_state": bool(answer.dropped())}

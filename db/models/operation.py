@@ -88,7 +88,7 @@ class Operation(Base):
     rewind_to: Mapped[str | None]  # the earlier savepoint from which the new revision starts
     rescale_mode: Mapped[RescaleMode | None] = mapped_column(closed_set(RescaleMode, "rescale_mode"))
     live: Mapped[dict[str, Any] | None]  # of a live rescale: its progress in the driver
-    not_live: Mapped[dict[str, Any] | None]  # why a new driver carries out a rescale that should have been live
+    not_live: Mapped[dict[str, Any] | None]  # why a new driver carries out a rescale
     old_attempt: Mapped[int | None]
     new_attempt: Mapped[int | None]
     stopped_at_ms: Mapped[int | None]

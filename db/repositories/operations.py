@@ -220,14 +220,17 @@ def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[i
     return {change.to_revision: change for change in found if change.to_revision is not None}
 
 
-def last_downtimes(session: Session, job_id: str, kind: OperationKind, limit: int) -> list[int]:
-    """Returns the downtimes of a job's last completed operations of a kind.
+def last_downtimes(
+    session: Session, job_id: str, kind: OperationKind, mode: RescaleMode | None, limit: int
+) -> list[int]:
+    """Returns the downtimes of a job's last completed operations of a kind and way.
 
     They are in milliseconds, the newest first.
     """
     downtime = Operation.resumed_at_ms - Operation.stopped_at_ms
-    completed = (Operation.job_id == job_id, Operation.kind == kind, Operation.status == OperationStatus.COMPLETED)
-    newest = select(downtime).where(*completed, downtime.is_not(None)).order_by(Operation.requested_at_ms.desc())
+    of_way = (Operation.job_id == job_id, Operation.kind == kind, Operation.rescale_mode.is_not_distinct_from(mode))
+    completed = (*of_way, Operation.status == OperationStatus.COMPLETED, downtime.is_not(None))
+    newest = select(downtime).where(*completed).order_by(Operation.requested_at_ms.desc())
     return list(session.scalars(newest.limit(limit)))
 
 

@@ -85,13 +85,13 @@ NEW_DRIVER = {
     "batch.planned": COMPLETED,
     "CompleteChange.decided": COMPLETED,
 }
-# The moments at which the driver of a live rescale is killed, and how the change must then end. Nobody has heard of the
-# switch before the driver has spoken for its next attempt.
-LIVE_DRIVER = {
+# The moments at which the driver of a live rescale is killed, and how the change must then end. None: the driver may have
+# spoken for its next attempt.
+LIVE_DRIVER: dict[str, str | None] = {
     "SendRescale.taken": ROLLED_BACK,
     "rescale.prepared": ROLLED_BACK,
     "rescale.held": ROLLED_BACK,
-    "rescale.opened": ROLLED_BACK,
+    "rescale.opened": None,
     "FollowSwitch.taken": COMPLETED,
     "CompleteChange.decided": COMPLETED,
 }
@@ -151,7 +151,7 @@ def leader_cases() -> Iterator[Case]:
 
 def driver_cases() -> Iterator[Case]:
     """A driver is killed, alone or together with the leader."""
-    ends = OLD_DRIVER | NEW_DRIVER | LIVE_DRIVER
+    ends: dict[str, str | None] = {**OLD_DRIVER, **NEW_DRIVER, **LIVE_DRIVER}
     for operation, leader, driver, moments in (
         (RESCALE, None, "old", OLD_DRIVER),
         (LIVE_RESCALE, None, "running", LIVE_DRIVER),

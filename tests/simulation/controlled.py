@@ -30,11 +30,13 @@ from keyscale.state.layout import Layout
 from keyscale.vocabulary import (
     CHANGES,
     AttemptStage,
+    ChangePhase,
     ClaimMode,
     DriverState,
     JobStatus,
     OperationKind,
     OperationStatus,
+    RescaleMode,
     UpgradeMode,
 )
 from tests.simulation.control_plane import ROUND_SECONDS, USER, Election, Launched, PlayedControlPlane
@@ -297,7 +299,7 @@ class ControlledEnvironment(Environment):
     def _note_way(self, change: Operation) -> None:
         if change.live is not None and change.status is OperationStatus.COMPLETED:
             self.world.reach("a driver rescaled its job")
-        elif change.not_live is not None:
+        elif change.rescale_mode is RescaleMode.STANDBY and change.phases[0]["phase"] == ChangePhase.PREPARE:
             self.world.reach("a new driver carried a live rescale out")
 
     def _come_right(self) -> None:

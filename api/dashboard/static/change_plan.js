@@ -5,11 +5,12 @@ import { bytes, duration, NONE, number, percent, plural } from "./format.js";
 
 const FATES = { kept: "good", new: "calm", migrated: "busy", "not declared": "calm", dropped: "bad", incompatible: "bad" };
 
-/** The figures of a plan: downtime, bytes and files to move, skew. */
-export function planFigures({ movement, downtime }) {
+/** The figures of a plan: the driver that carries it out, downtime, bytes and files to move, skew. */
+export function planFigures({ movement, downtime, rescale_mode: mode, not_live: why }) {
   const skews = movement.operators.map((one) => one.skew_ratio).filter((skew) => skew !== null);
   const files = movement.operators.flatMap((one) => one.subtasks).reduce((sum, one) => sum + one.files, 0);
   return definitions([
+    ...(mode ? [["Carried out", why ? "by a new driver" : "by the running driver", why ? why.message : "between two batches"]] : []),
     ["Expected downtime", duration(downtime.expected_ms), downtime.reason ?? `by ${plural(downtime.samples_ms.length, "past change")}`],
     ["Bytes to move", bytes(movement.moved_bytes), movement.same_host
       ? `of ${bytes(movement.state_bytes)} in files, which are linked on the same host` : `of ${bytes(movement.state_bytes)} in files`],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from keyscale.state.doors.fates import Fate
+from keyscale.vocabulary import RescaleMode
 
 from ...shapes import Answer, FailureAnswer
 
@@ -126,6 +127,10 @@ class PlanAnswer(Answer):
     sinks: list[EndpointPlan]
     settings: list[SettingPlan]
     movement: MovementPlan
+    rescale_mode: RescaleMode | None = Field(
+        description="Of a rescale of a running job: LIVE, by the running driver, or STANDBY, by a new driver."
+    )
+    not_live: FailureAnswer | None = Field(description="Why a new driver would carry the rescale out.")
     downtime: DowntimePlan
 
     def problems(self) -> list[str]:

@@ -208,9 +208,7 @@ class OperationAnswer(Answer):
     rescale_mode: RescaleMode | None = Field(
         default=None, description="Of a rescale: LIVE, by the running driver, or STANDBY, by a new driver."
     )
-    not_live: FailureAnswer | None = Field(
-        default=None, description="Why a new driver carries the rescale out, although the job's rescale_mode is LIVE."
-    )
+    not_live: FailureAnswer | None = Field(default=None, description="Why a new driver carries the rescale out.")
     held_ms: int | None = Field(default=None, description="How long batches waited in a live rescale.")
     old_attempt: int | None = Field(default=None, description="The attempt that takes the savepoint, or ends.")
     new_attempt: int | None = None

@@ -150,8 +150,8 @@ class Rehearsal:
         is_rescale = kind in {RESCALE, LIVE_RESCALE, RETURNING_RESCALE}
         change_kind = OperationKind.RESCALE if is_rescale else OperationKind.UPGRADE
         other: dict[str, Any] = {"parallelism": 4} if is_rescale else {"parameters": {"version": "2"}}
-        if kind in {LIVE_RESCALE, RETURNING_RESCALE}:
-            other["rescale_mode"] = "LIVE"
+        if kind == RESCALE:
+            other["rescale_mode"] = "STANDBY"
         with self.context.sessions.begin() as session:
             job = self._locked(session)
             requests.require_changeable(session, job, change_kind, mode)

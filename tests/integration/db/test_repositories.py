@@ -382,10 +382,12 @@ class TestChanges:
             ("d", 4, 400, {"status": OperationStatus.ROLLED_BACK}),
             ("e", 5, 500, {"kind": OperationKind.UPGRADE}),
             ("f", 6, 600, {"job_id": "other"}),
+            ("h", 8, 700, {"rescale_mode": RescaleMode.LIVE}),
         ):
             rows.change(name, at_ms=at_ms, stopped_at_ms=1000, resumed_at_ms=1000 + downtime, **columns)
         rows.change("g", at_ms=7, resumed_at_ms=5)
-        assert operations.last_downtimes(rows.session, "mine", OperationKind.RESCALE, 2) == [300, 200]
+        assert operations.last_downtimes(rows.session, "mine", OperationKind.RESCALE, None, 2) == [300, 200]
+        assert operations.last_downtimes(rows.session, "mine", OperationKind.RESCALE, RescaleMode.LIVE, 2) == [700]
 
     def test_the_last_warm_ups_end_with_the_first_phase_of_their_change_and_are_the_newest_first(
         self, rows: Rows

@@ -14,6 +14,12 @@ import { keyGroupRanges } from "../key_group_ranges.js";
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
 const LEDGER_MAX = 50, PLAN_AFTER_MS = 250, STOPS_APART = 1.05;
 
+/** What a rescale does while the job runs on, by the driver that carries it out. */
+const PREPARATIONS = {
+  LIVE: "The running driver prepares the new subtasks beside the batches. ",
+  STANDBY: "A new driver starts beside the running one, and takes over at a savepoint. ",
+};
+
 const input = byId("parallelism"), slider = byId("slider"), button = byId("rescale");
 let job = null;
 /** The numbers that the slider's positions stand for. */
@@ -86,10 +92,11 @@ function choose() {
 async function send() {
   if (sending || whyNot()) return;
   const wanted = input.valueAsNumber;
-  const expected = shownPlan?.to_parallelism === wanted ? shownPlan.downtime.expected_ms : null;
+  const plan = shownPlan?.to_parallelism === wanted ? shownPlan : null;
+  const expected = plan?.downtime.expected_ms ?? null;
   const agreed = await ask({
     title: `Rescale ${job.name} from ${number(job.spec.parallelism)} to ${number(wanted)}?`,
-    text: `The job takes a savepoint, pauses${expected === null ? "" : ` for about ${duration(expected)}`}, and continues `
+    text: `${PREPARATIONS[plan?.rescale_mode] ?? ""}The job pauses${expected === null ? "" : ` for about ${duration(expected)}`} and continues `
       + "with all its state; no record is lost or counted twice. If it does not run at the new parallelism, it goes back "
       + "automatically. You can rescale it back at any time.",
     action: `Rescale to ${number(wanted)}`,

@@ -24,6 +24,8 @@ PLAN: dict[str, Any] = {
     "sources": [{"uid": "source", "fate": "kept", "reason": None}],
     "sinks": [{"uid": "out", "fate": "dropped", "reason": None}, {"uid": "files", "fate": "new", "reason": None}],
     "movement": {"state_bytes": 2048, "moved_bytes": 0},
+    "rescale_mode": None,
+    "not_live": None,
     "downtime": {"expected_ms": None, "reason": "the job does not run"},
     "failure": None,
     "requires_allow_non_restored_state": True,
@@ -52,3 +54,11 @@ def test_a_failure_of_the_script_is_shown_with_its_code_traceback_and_advice() -
     failure = {"code": "JOB_SCRIPT_FAILED", "message": "raised", "traceback": "Traceback ...", "advice": "Mend it."}
     failed = {**PLAN, "failure": failure}
     assert list(summary_lines(failed))[-4:-1] == ["JOB_SCRIPT_FAILED: raised", "Traceback ...", "Mend it."]
+
+
+def test_a_rescale_says_which_driver_carries_it_out() -> None:
+    assert not any(line.startswith("carried out") for line in summary_lines(PLAN))
+    live = {**PLAN, "rescale_mode": "LIVE"}
+    assert "carried out by the running driver, between two batches" in summary_lines(live)
+    standby = {**PLAN, "rescale_mode": "STANDBY", "not_live": {"message": "the job's rescale_mode is STANDBY"}}
+    assert "carried out by a new driver: the job's rescale_mode is STANDBY" in summary_lines(standby)

@@ -547,6 +547,15 @@ def test_a_restart_says_that_a_new_driver_runs_the_same_revision(asked: ControlP
     assert "COMPLETED: a new driver of revision 7 in" in done(keyscale("jobs", "restart", "flights")).stdout
 
 
+def test_a_rescale_says_once_and_at_once_why_a_new_driver_carries_it_out(asked: ControlPlane) -> None:
+    change = {**CHANGE, "kind": "RESCALE", "not_live": {"code": "RESCALE_NOT_LIVE", "message": "4 task slots"}}
+    asked.answers["POST /v1/jobs/flights/rescale"] = [{**change, "status": "IN_PROGRESS"}]
+    asked.answers["GET /v1/operations/c"] = [{**change, "status": "IN_PROGRESS", "phases": []}, change]
+    shown = done(keyscale("rescale", "flights", "4")).stdout.splitlines()
+    assert shown[0] == "  by a new driver: 4 task slots"
+    assert [line.split()[0] for line in shown] == ["by", "SAVEPOINT", "COMPLETED:"]
+
+
 def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> None:
     asked.answers["PATCH /v1/jobs/flights"] = [{**CHANGE, "status": "IN_PROGRESS"}]
     going_on = {**CHANGE, "status": "IN_PROGRESS", "phases": [{**PHASES[0], "ended_at_ms": None}]}

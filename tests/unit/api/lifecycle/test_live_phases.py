@@ -19,7 +19,7 @@ from keyscale.api.lifecycle.steps import (
     RollBack,
     SendRescale,
 )
-from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState
+from keyscale.vocabulary import ChangePhase, CommandStatus, DriverState, RescaleMode
 from tests.support.control_plane.job_facts import (
     TIMEOUTS,
     attempt,
@@ -122,16 +122,18 @@ def test_an_attempt_that_the_driver_has_not_opened_is_never_killed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "slots", "may_be"),
+    ("mode", "state", "slots", "reason"),
     [
-        (DriverState.RUNNING, 4, True),
-        (DriverState.RUNNING, 3, False),
-        (DriverState.RUNNING, None, False),
-        (DriverState.RESTORING, 4, False),
-        (None, None, False),
+        (RescaleMode.LIVE, DriverState.RUNNING, 4, None),
+        (RescaleMode.LIVE, DriverState.RUNNING, 3, "Spark has 3 task slots for subtasks"),
+        (RescaleMode.LIVE, DriverState.RUNNING, None, "does not support live rescales"),
+        (RescaleMode.LIVE, DriverState.RESTORING, 4, "does not run the job yet"),
+        (RescaleMode.LIVE, None, None, "does not run the job yet"),
+        (RescaleMode.STANDBY, DriverState.RUNNING, 4, "rescale_mode is STANDBY"),
     ],
 )
 def test_only_a_running_driver_with_enough_slots_rescales_live(
-    state: DriverState | None, slots: int | None, may_be: bool
+    mode: RescaleMode, state: DriverState | None, slots: int | None, reason: str | None
 ) -> None:
-    assert (why_not_live(state, slots, 4) is None) is may_be
+    why = why_not_live(mode, state, slots, 4)
+    assert (why is None) if reason is None else (why is not None and reason in why["message"])
