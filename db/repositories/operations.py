@@ -223,9 +223,9 @@ def last_to(session: Session, job_id: str, revisions: Collection[int]) -> dict[i
 def last_downtimes(
     session: Session, job_id: str, kind: OperationKind, mode: RescaleMode | None, limit: int
 ) -> list[int]:
-    """Returns the downtimes of a job's last completed operations of a kind and way.
+    """Returns the downtimes of a job's last completed operations.
 
-    They are in milliseconds, the newest first.
+    They are of one kind and, if rescales, of one way; in milliseconds, the newest first.
     """
     downtime = Operation.resumed_at_ms - Operation.stopped_at_ms
     of_way = (Operation.job_id == job_id, Operation.kind == kind, Operation.rescale_mode.is_not_distinct_from(mode))
