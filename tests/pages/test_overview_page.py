@@ -11,6 +11,8 @@ from playwright.sync_api import expect
 
 from keyscale.api.metrics import series, user_metrics
 from keyscale.clock import now_ms
+from keyscale.db.models import ScalingDecision
+from keyscale.db.repositories import scaling
 from keyscale.db.repositories import series as series_points
 from tests.pages.opening import NONE, open_page
 from tests.support.recordings import journey
@@ -286,3 +288,47 @@ def test_a_job_at_work_has_its_labels_figures_graph_and_charts(page: Page, platf
 
 def with_health(job: dict[str, Any], faults: list[dict[str, Any]]) -> dict[str, Any]:
     return {**job, "status": {**job["status"], "health": {"level": "DEGRADED", "score": 80, "reasons": faults}}}
+
+
+def test_the_autoscaler_tells_its_verdict_the_evidence_and_its_last_move(page: Page, platform: Platform) -> None:
+    platform.create_job("scaled")
+    batch = dict.fromkeys(("records", "spark_ms", "log_ms", "work_ms", "store_ms", "sink_ms"), 1.0)
+    facts = {"input_records_per_second": 45_000, "peak_records_per_second": 50_000, "lag_records": 9, "batch": batch}
+    facts |= {"batch_limit": None, "splits": None, "processor_wait_ratio": 0.0, "affordable_parallelism": None}
+    facts |= {"parallelism_min": 1, "parallelism_max": 8}
+    before, after = ({"capacity": each, "utilization": 0.91, "work_ms": 1.0} for each in (30_000.0, 58_000.0))
+    rows: list[dict[str, Any]] = [
+        {
+            "verdict": "SCALE_UP",
+            "parallelism": 2,
+            "target": 4,
+            "message": "2 to 4: the input takes 150%",
+            "advice": None,
+        },
+        {
+            "verdict": "SINK_SLOW",
+            "parallelism": 4,
+            "target": 4,
+            "message": "the sinks dominate",
+            "advice": "Add indexes.",
+        },
+    ]
+    rows[0] |= {"present": before, "expected": after, "measured": after, "outcome": "DELIVERED", "operation_id": "up"}
+    rows[1] |= {"present": before}
+    open_page(page, platform, "/ui/jobs/scaled/overview")
+    card = page.get_by_role("region", name="Autoscaler")
+    expect(page.get_by_role("region", name="Operators")).to_be_visible()
+    expect(card).to_be_hidden()
+    with platform.sessions.begin() as session:
+        for row in rows:
+            decision = ScalingDecision(
+                job_id=platform.jobs["scaled"], at_ms=1, confirmed_at_ms=now_ms(), facts=facts, **row
+            )
+            scaling.record(session, decision)
+    platform.api.jobs.update("scaled", 1, spec={"autoscaler": {"mode": "ACTIVE"}})
+    page.reload()
+    expect(card).to_contain_text("Sink slow: the sinks dominate. Add indexes.")
+    expect(card.get_by_role("definition").nth(2)).to_contain_text("30,000/s")
+    expect(card).to_contain_text("(delivered): 2 to 4: the input takes 150%. Capacity before 30,000/s, expected 58,000/s")
+    assert faults_of_access(page) == []
+    platform.api.delete("/v1/jobs/scaled")

@@ -1,6 +1,7 @@
 // A job's overview: its current metrics, its operators, and its metrics over time.
 
 import { get } from "../api.js";
+import { AutoscalerCard } from "../autoscaler_card.js";
 import { drawBatches } from "../batch_bars.js";
 import { arrangeCharts, drawChart } from "../charts.js";
 import { byId, definitions, element, setChildren, setText, since, words } from "../dom.js";
@@ -21,9 +22,11 @@ let span = SPANS[query.get("span")] ? query.get("span") : "15m";
 const COUNTERS = JSON.parse(byId("charts").dataset.counters);
 let series = null;
 let readAtMs = 0;
+const autoscaler = new AutoscalerCard(path);
 
 const page = jobPage(() => readSeries(), (job) => {
   showFigures(job);
+  autoscaler.show(job);
   const operators = job.status.attempt?.metrics?.operators ?? [];
   const isDrawn = drawGraph(byId("graph"), job);
   byId("no-operators").hidden = isDrawn;
