@@ -30,7 +30,8 @@ EFFICIENCY_MIN = 0.25
 """Twice as many subtasks must raise the capacity by a quarter at least, and so on."""
 DOUBLING_MIN = 1.6
 """Where no parallelism suffices, each doubling must give this much."""
-BATCHES_MIN = 4
+BATCHES_MIN, BATCHES_MIN_MS = 4, 30_000.0
+"""So many batches, or batches of so long, show how fast a job is: an overloaded job has few long batches."""
 UP_COOLDOWN_MS, DOWN_COOLDOWN_MS, UP_TO_DOWN_MS = 60_000, 120_000, 300_000
 MEASURED_AFTER_MS = 60_000
 DELIVERED_SHARE = 0.5
@@ -85,8 +86,12 @@ def decide(facts: ScalingFacts) -> Decision:
         if (bad := _remembered(facts, within)) is not None:
             return _hold(facts, _V.NOT_DELIVERED, f"{reason}, but {_not_repeated(facts, bad)}")
         return _moved(facts, within, reason) or _hold(facts, _V.EXCLUDED_HOURS, f"{reason}; {_EXCLUDED}")
-    if len(facts.batches) < BATCHES_MIN:
-        return _hold(facts, _V.WARMING_UP, f"{BATCHES_MIN} batches with input show how fast the job is")
+    if len(facts.batches) < BATCHES_MIN and sum(each.duration_ms for each in facts.batches) < BATCHES_MIN_MS:
+        return _hold(
+            facts,
+            _V.WARMING_UP,
+            f"{BATCHES_MIN} batches with input, or half a minute of them, show how fast the job is",
+        )
     return _Judge(facts).decision()
 
 

@@ -31,6 +31,11 @@ class BatchFacts:
     store_ms: float = 0.0
     sink_ms: float = 0.0
 
+    @property
+    def duration_ms(self) -> float:
+        """The time of the batch, without the wait for input."""
+        return self.spark_ms + self.log_ms + self.work_ms + self.store_ms + self.sink_ms
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:

@@ -5,11 +5,13 @@ Requests, revisions, assignments of drivers, plans, forms and the reference of s
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeGuard, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -140,7 +142,16 @@ class SavepointSettings(Settings):
     )
 
 
-HoursOfDay = Annotated[str, Field(pattern=r"^([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d$")]
+_HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
+
+
+def _check_hours(text: str) -> str:
+    if not _HOURS.fullmatch(text):
+        raise ValueError(f"{text} is not a span of a day such as 22:00-06:00")
+    return text
+
+
+HoursOfDay = Annotated[str, AfterValidator(_check_hours), Field(json_schema_extra={"pattern": f"^{_HOURS.pattern}$"})]
 """A span of each day in UTC, such as 22:00-06:00."""
 
 

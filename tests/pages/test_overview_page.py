@@ -329,6 +329,8 @@ def test_the_autoscaler_tells_its_verdict_the_evidence_and_its_last_move(page: P
     page.reload()
     expect(card).to_contain_text("Sink slow: the sinks dominate. Add indexes.")
     expect(card.get_by_role("definition").nth(2)).to_contain_text("30,000/s")
-    expect(card).to_contain_text("(delivered): 2 to 4: the input takes 150%. Capacity before 30,000/s, expected 58,000/s")
+    expect(card).to_contain_text(
+        "(delivered): 2 to 4: the input takes 150%. Capacity before 30,000/s, expected 58,000/s"
+    )
     assert faults_of_access(page) == []
     platform.api.delete("/v1/jobs/scaled")

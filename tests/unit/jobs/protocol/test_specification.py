@@ -63,6 +63,10 @@ def test_defaults_are_filled_in_and_the_number_of_key_groups_follows_from_the_pa
         {"restart": {"attempts": 3}},
         {"restart": {"type": "exponential-delay", "initial_backoff_ms": 9, "max_backoff_ms": 8}},
         {"batch_interval_ms": -1},
+        {"autoscaler": {"mode": "ON"}},
+        {"autoscaler": {"excluded_hours": ["8-9"]}},
+        {"autoscaler": {"excluded_hours": ["08:00-24:00"]}},
+        {"autoscaler": {"parallelism_min": 3, "parallelism_max": 2}},
         {"unknown": 1},
     ],
 )
