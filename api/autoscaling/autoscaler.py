@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..control_plane.context import Context
     from ..lifecycle.leadership import Leadership
     from .decision import Decision
-    from .facts import ScalingFacts
+    from .facts import Effect, ScalingFacts
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +183,7 @@ def _settle(session: Session, job_id: str, at_ms: int, decision: Decision, past:
     if outcome is None:
         return
     is_measured = outcome in {ScalingOutcome.DELIVERED, ScalingOutcome.NOT_DELIVERED}
-    measured = asdict(decision.present) if is_measured and decision.present is not None else None
+    measured = _shown(decision.present) if is_measured else None
     scaling.settle(session, pending.id, outcome, measured)
     told = outcome.replace("_", " ").lower()
     message = f"the move from {pending.parallelism} to {pending.target}: {told}"
@@ -198,9 +198,13 @@ def _columns(facts: ScalingFacts, decision: Decision) -> dict[str, Any]:
         "message": decision.message,
         "advice": decision.advice,
         "facts": shown(facts) | {"batch_limit": known},
-        "present": None if decision.present is None else asdict(decision.present),
-        "expected": None if decision.expected is None else asdict(decision.expected),
+        "present": _shown(decision.present),
+        "expected": _shown(decision.expected),
     }
+
+
+def _shown(effect: Effect | None) -> dict[str, Any] | None:
+    return None if effect is None else {name: round(value, 4) for name, value in asdict(effect).items()}
 
 
 def _is_same(latest: PastDecision, decision: Decision) -> bool:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
 
 RATE_MS = 60_000
-"""The time over which the rate of the input is measured."""
+"""The time over which the rate of the input is measured, unless batches are long."""
+RATE_BATCHES = 3
+"""The rate is measured over as many of the longest batch: records are counted when a batch commits."""
 PEAK_MS = 600_000
 """The time of which the highest rate counts."""
 EXPLAINED_MS = 600_000
@@ -51,7 +53,9 @@ def facts_of(
     parallelism = job.parallelism or job.spec["parallelism"]
     most = settings.parallelism_max or job.slots or job.spec.get("parallelism_limit") or parallelism
     most = min(most, parallelism_max, job.max_parallelism)
-    rates = rates_of(loads)
+    batches = batches_of(report)
+    longest_ms = max((each.duration_ms for each in batches), default=0.0)
+    rates = rates_of(loads, max(RATE_MS, RATE_BATCHES * longest_ms))
     return ScalingFacts(
         at_ms=at_ms,
         parallelism=parallelism,
@@ -62,7 +66,7 @@ def facts_of(
             is_excluded=any(_is_within(each, at_ms) for each in settings.excluded_hours),
             affordable=_affordable(settings.core_hours_per_day, core_ms, at_ms),
         ),
-        batches=batches_of(report),
+        batches=batches,
         operators=operators_of(report),
         rate=rates[-1] if rates else 0.0,
         rate_peak=max(rates, default=0.0),
@@ -120,14 +124,14 @@ def operators_of(report: Mapping[str, Any]) -> tuple[OperatorFacts, ...]:
     )
 
 
-def rates_of(loads: Sequence[Load]) -> list[float]:
-    """Returns the records that arrived per second, over each minute.
+def rates_of(loads: Sequence[Load], span_ms: float = RATE_MS) -> list[float]:
+    """Returns the records that arrived per second, over each span of time.
 
     What arrives is read, or waits.
     """
     rates = []
     for at, later in enumerate(loads):
-        earlier = next((each for each in loads[:at] if later.at_ms - each.at_ms <= RATE_MS), None)
+        earlier = next((each for each in loads[:at] if later.at_ms - each.at_ms <= span_ms), None)
         if earlier is None or later.at_ms - earlier.at_ms < RATE_MS / 2:
             continue
         arrived = later.input_records - earlier.input_records

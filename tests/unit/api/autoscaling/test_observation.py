@@ -80,6 +80,9 @@ def test_what_arrives_is_read_or_waits() -> None:
     assert rates_of([load._replace(lag_records=20_000 - 2000 * at) for at, load in enumerate(loads)])[-1] == 0
     assert rates_of(loads[:3]) == [], "half a minute is too short"
     assert rates_of(loads[:5])[-1] == pytest.approx(150), "a time of less than a minute counts as it is"
+    jumps = [Load(10_000 * at, at // 9 * 63_000, None) for at in range(30)]  # batches of 90 s, 700 records per second
+    assert max(rates_of(jumps)) > 1000
+    assert rates_of(jumps, 270_000)[-1] == pytest.approx(700)
 
 
 @pytest.mark.parametrize(
