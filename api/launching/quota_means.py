@@ -118,4 +118,7 @@ def _why_no_cgroup(host: QuotaHost, needed: frozenset[str]) -> str | None:
         return "it has no cgroups of version 2"
     if missing := needed - host.controllers:
         return f"the cgroup {host.cgroup} has no controller {', '.join(sorted(missing))}"
-    return None if host.is_writable else f"the control plane may not make cgroups in {host.cgroup}"
+    if host.is_writable:
+        return None
+    helps = "run the control plane as root, in a systemd unit with Delegate=yes, or in a container of its own"
+    return f"the control plane may not make cgroups in {host.cgroup}: {helps}"
