@@ -258,6 +258,9 @@ def test_a_source_says_which_records_it_still_has(kafka: Broker) -> None:
     topic = kafka.create_topic(2)
     kafka.send(topic, list("abcdef"), partition=1)
     source = KafkaSource(kafka.servers, topic)
+    shorter = kafka.create_topic(**{"retention.ms": "3600000"})
+    assert source.retention_ms() == 7 * 24 * 3_600_000, "the brokers' default"
+    assert KafkaSource(kafka.servers, [topic, shorter]).retention_ms() == 3_600_000
     splits = [f"{topic}/0", f"{topic}/1", "no-topic-of-the-job/0"]
     assert offsets(source.earliest(splits)) == {splits[0]: 0, splits[1]: 0}
     kafka.delete_records(topic, 1, before=4)
