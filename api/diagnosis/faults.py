@@ -23,6 +23,17 @@ FAILURES_SPAN_MS = 600_000
 CHECKPOINT_SHARE_MAX = 0.7
 """A checkpoint that takes a larger share of its timeout is near it."""
 
+FAULT_REPORT = (
+    "store_away_since_ms",
+    "sink_outage",
+    "lost_records",
+    "lost_records_since_ms",
+    "clean_up",
+    "failures",
+    "last_failure",
+    "source_retention_ms",
+)
+"""The parts of a driver's report that faults follow from."""
 RETENTION_SHARE_MAX = 0.75
 """A newest snapshot of a larger share of the sources' retention is near its end."""
 

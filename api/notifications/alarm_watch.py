@@ -10,6 +10,7 @@ from keyscale.db.repositories import alarms, events, jobs, scrapes
 from keyscale.vocabulary import NotificationKind
 
 from ..database_clock import shared_now_ms
+from ..diagnosis.faults import FAULT_REPORT
 from ..maintenance.leader_thread import LeaderThread
 from ..metrics.scrape import JOBS_MAX
 from .troubles import can_have_ended, troubles_of
@@ -45,7 +46,7 @@ class AlarmWatch(LeaderThread):
         """
         at_ms = shared_now_ms()
         with leadership.transaction() as session:
-            found = scrapes.of_scope(session, EVERYTHING, limit=JOBS_MAX)
+            found = scrapes.of_scope(session, EVERYTHING, limit=JOBS_MAX, report=FAULT_REPORT)
             known = alarms.of_all_jobs(session)
         for job in found:
             troubles = troubles_of(job, at_ms)

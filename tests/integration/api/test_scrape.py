@@ -9,8 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import event
 
-from keyscale.db.job_scope import JobScope
-from keyscale.vocabulary import Role
+from keyscale.db.job_scope import EVERYTHING, JobScope
+from keyscale.db.models import Attempt
+from keyscale.db.repositories import scrapes
+from keyscale.vocabulary import AttemptStage, Role
 from tests.integration.api.conftest import add_token
 
 if TYPE_CHECKING:
@@ -75,3 +77,18 @@ def test_a_scrape_takes_as_many_statements_for_many_jobs_as_for_one(
     with statements_of(context) as of_three:
         assert client.get("/metrics").text.count("keyscale_job_wanted{") == 3
     assert len(of_three) == len(of_one) <= 5
+
+
+def test_a_part_of_the_last_report_is_read_where_it_suffices(context: Context, job: dict[str, Any]) -> None:
+    reported = {"failures": {"times_ms": [1]}, "batches": 9}
+    with context.sessions.begin() as session:
+        at = {"number": 1, "stage": AttemptStage.ACTIVE, "cause": "start", "revision": 1, "parallelism": 2}
+        attempt = Attempt(job_id=job["id"], created_at_ms=1, **at)
+        session.add(attempt)
+        session.flush()
+        attempt.metrics = reported
+    with context.sessions() as session:
+        [whole] = scrapes.of_scope(session, EVERYTHING, limit=9)
+        [part] = scrapes.of_scope(session, EVERYTHING, limit=9, report=("failures", "sink_outage"))
+    assert whole.metrics == reported
+    assert part == whole._replace(metrics={"failures": reported["failures"], "sink_outage": None})

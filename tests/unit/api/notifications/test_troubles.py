@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keyscale.api.diagnosis.faults import FAULT_REPORT
 from keyscale.api.notifications.troubles import can_have_ended, troubles_of
 from keyscale.db.repositories.scrapes import JobFacts, Snapshot
 from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, NotificationKind
@@ -72,6 +73,32 @@ def failed(*minutes_ago: int) -> dict[str, Any]:
 )
 def test_a_trouble_follows_from_the_facts_of_its_job(found: JobFacts, kinds: set[str]) -> None:
     assert troubles_of(found, NOW_MS).keys() == {NotificationKind(kind) for kind in kinds}
+
+
+class Parts(dict[str, Any]):
+    """A report that notes which of its parts are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def get(self, name: str, *default: Any) -> Any:
+        self.read.add(name)
+        reported = {"sink_outage": {"uid": "s", "reason": "r", "since_ms": 1}, "lost_records_since_ms": 1}
+        return reported.get(name, *default)
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return 3
+
+
+def test_troubles_follow_from_the_parts_of_a_report_that_the_watch_reads() -> None:
+    report = Parts()
+    troubles_of(job(report), NOW_MS)
+    assert report.read == set(FAULT_REPORT)
 
 
 def test_a_trouble_can_have_ended_only_if_its_job_reports_or_is_not_to_run() -> None:
