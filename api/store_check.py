@@ -28,7 +28,7 @@ from keyscale.state.doors.catalogue import (
     read_manifest,
 )
 from keyscale.state.doors.objects import ObjectNotFoundError, open_store, probe
-from keyscale.state.doors.paths import Layout, location_of, split_location
+from keyscale.state.doors.paths import Layout, LocationError, location_of, split_location
 
 from .errors import PlanTimeoutError, RestoreSourceError, StoreUnavailableError
 
@@ -306,7 +306,7 @@ class StoreCheck:
             store = open_to_read(store_url)
             try:
                 manifest = read_manifest(store, split_location(location)[1])
-            except _NO_MANIFEST:
+            except (LocationError, *_NO_MANIFEST):
                 return True
             return keeps_output(store, manifest)
 
