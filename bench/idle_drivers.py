@@ -22,6 +22,7 @@ from keyscale.vocabulary import DriverState
 
 ATTEMPT = 1
 _SUBTASKS = 2
+GONE, UNAVAILABLE = 410, 503
 
 
 def job_id(number: int) -> str:
@@ -78,6 +79,8 @@ def _request(method: str, path: str, netloc: str, job: str, body: str = "") -> b
 async def _is_answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bool:
     """Sends a request; returns False if the attempt is over.
 
+    A control plane that is short of time may answer that it is unavailable; a driver then sends again later.
+
     Raises:
         ConnectionError: The control plane refuses the request.
     """
@@ -85,9 +88,10 @@ async def _is_answered(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     lengths = [line.partition(":")[2] for line in head.split("\r\n") if line.lower().startswith("content-length")]
     body = await reader.readexactly(int(lengths[0])) if lengths else b""
-    if not head.startswith(("HTTP/1.1 2", "HTTP/1.1 410")):
+    status = int(head.split()[1])
+    if not 200 <= status < 300 and status not in {GONE, UNAVAILABLE}:
         raise ConnectionError(f"{head.splitlines()[0]}: {body.decode()}")
-    return head.startswith("HTTP/1.1 2")
+    return status != GONE
 
 
 async def main(url: str, jobs: int) -> None:

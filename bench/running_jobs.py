@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -42,8 +43,12 @@ CANCELS = 10
 READS_PER_S = 50
 TARGET_CORES = 0.5
 TARGET_READ_MS = 5
+TARGET_SCRAPE_MS = 200
 TARGET_CANCEL_MS = 1000
 _CHECKPOINTS = 20
+_HEARTBEATS = re.compile(
+    r'^keyscale_requests_total\{[^}]*route="/driver/heartbeat"[^}]*status="200"\} (\S+)$', re.MULTILINE
+)
 
 # What `fill` has written becomes the history of jobs that run.
 _RUN = (
@@ -62,7 +67,7 @@ class RunningJobSizes:
     """The size of the measurement.
 
     Attributes:
-        seconds: How long each number of jobs is measured, and then once more with reads.
+        seconds: How long each number of jobs is measured, and then with scrapes, and with reads.
         cores: The cores of the machine for everything.
     """
 
@@ -74,15 +79,30 @@ def run_running_jobs(numbers: Sequence[int], sizes: RunningJobSizes, say: Callab
     """Measures a control plane with each number of idle jobs."""
     table = Table(
         "idle running jobs on one control plane",
-        ("jobs", "control plane cores", "PostgreSQL cores", "CPU ms per read", "cancel p50 ms", "cancel worst ms"),
+        (
+            "jobs",
+            "reports/s",
+            "control plane cores",
+            "PostgreSQL cores",
+            "CPU ms per read",
+            "CPU ms per scrape",
+            "cancel p50 ms",
+            "cancel worst ms",
+        ),
     )
     for number in numbers:
         say(f"{number} jobs")
         table.add(count(number), *_row(number, sizes, say))
     table.notes.append(
-        f"targets: {TARGET_CORES} cores at 1,000 jobs, {TARGET_READ_MS} ms per read, {TARGET_CANCEL_MS} ms to cancel"
+        f"targets: {TARGET_CORES} cores at 1,000 jobs, {TARGET_READ_MS} ms per read, {TARGET_SCRAPE_MS} ms per scrape,"
+        f" {TARGET_CANCEL_MS} ms to cancel"
     )
-    table.notes.append("cores: processor seconds per second; a read is GET /v1/jobs/{id}, 50 per second")
+    table.notes.append(
+        "reports/s: heartbeats that were answered; a ninth of the jobs unless the machine is too busy for the stand-ins"
+    )
+    table.notes.append(
+        "cores: processor seconds per second; a read is GET /v1/jobs/{id}, 50 per second; a scrape is GET /metrics"
+    )
     table.notes.append("cancel: from the request to the end of the attempt, after which its processes are killed")
     yield table
 
@@ -99,18 +119,25 @@ def _row(number: int, sizes: RunningJobSizes, say: Callable[[str], None]) -> lis
         _begin_jobs(home, number, drivers.pid)
         _go(drivers)
         time.sleep(WARM_UP_S + WARM_UP_S_PER_JOB * number)
+        reported, began_s = _reports(control_plane), time.monotonic()
         idle = _cores(control_plane, lambda: time.sleep(sizes.seconds))
-        say(f"  {idle}")
+        reports_per_s = (_reports(control_plane) - reported) / (time.monotonic() - began_s)
+        say(f"  {idle}, {reports_per_s:.0f} reports/s")
+        scraping = _cores(control_plane, lambda: _scrape(control_plane, sizes.seconds))
+        say(f"  with scrapes: {scraping}")
         reading = _cores(control_plane, lambda: _read(control_plane, number, sizes.seconds))
         say(f"  with reads: {reading}")
         took = [_cancel_ms(control_plane, job_id(each + 1)) for each in range(CANCELS)]
         if drivers.poll() is not None:
             raise ContenderFailedError("the stand-ins for drivers have ended")
+    scrape_ms = 1000 * (scraping["the control planes"] - idle["the control planes"])
     read_ms = 1000 * (reading["the control planes"] - idle["the control planes"]) / READS_PER_S
     return [
+        decimal(reports_per_s),
         decimal(idle["the control planes"], 2),
         decimal(idle["PostgreSQL"], 2),
         decimal(read_ms),
+        decimal(scrape_ms),
         decimal(statistics.median(took)),
         decimal(max(took)),
     ]
@@ -177,6 +204,23 @@ def _read(control_plane: ControlPlaneProcess, number: int, seconds: int) -> None
         for each in range(READS_PER_S * seconds):
             time.sleep(max(0.0, begin_s + each / READS_PER_S - time.monotonic()))
             client.get(f"/v1/jobs/{job_id(each % number + 1)}").raise_for_status()
+
+
+def _reports(control_plane: ControlPlaneProcess) -> float:
+    """Returns how many heartbeats the control plane has answered."""
+    with _client(control_plane) as client:
+        text = client.get("/metrics").raise_for_status().text
+    return sum(map(float, _HEARTBEATS.findall(text)))
+
+
+def _scrape(control_plane: ControlPlaneProcess, seconds: int) -> None:
+    """Scrapes the metrics once a second."""
+    with _client(control_plane) as client:
+        begin_s = time.monotonic()
+        for each in range(seconds):
+            time.sleep(max(0.0, begin_s + each - time.monotonic()))
+            client.get("/metrics").raise_for_status()
+        time.sleep(max(0.0, begin_s + seconds - time.monotonic()))
 
 
 def _cancel_ms(control_plane: ControlPlaneProcess, job: str) -> float:
