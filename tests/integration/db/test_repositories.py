@@ -940,11 +940,11 @@ class TestScaling:
         assert used == {"mine": 2 * 10 + 4 * 30 + 3 * 40, "other": 2 * 10}
 
     def test_loads_are_the_finest_points_in_the_order_of_time(self, rows: Rows) -> None:
-        for at_ms, records in ((20_000, 2), (30_000, 3), (10_000, 1)):
+        for at_ms, records in ((120_000, 2), (130_000, 3), (110_000, 1)):
             series.store(rows.session, "mine", at_ms, {"input_records": records, "lag_records": 10 * records})
-        series.store(rows.session, "mine", 40_000, {"restarts": 1})
-        found = scaling.loads(rows.session, ["mine", "other"], 20_000)
-        assert found == {"mine": [(20_000, 2, 20), (30_000, 3, 30)]}
+        series.store(rows.session, "mine", 140_000, {"restarts": 1})
+        found = scaling.loads(rows.session, ["mine", "other"], 115_000)
+        assert found == {"mine": [(120_000, 2, 20), (130_000, 3, 30)]}
 
 
 class TestArtifacts:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.autoscaler import HOT_GROUP, KEY_GROUPS, shares
+from keyscale.api.autoscaling import autoscaler
 from keyscale.api.autoscaling.decision import (
     BATCHES_MIN,
     BATCHES_MIN_MS,
@@ -120,6 +121,11 @@ def test_a_trouble_that_hides_the_jobs_speed_forbids_each_move(verdict: ScalingV
     decided = decide(facts(4, rate, trouble=Trouble(verdict, "why")))
     assert (decided.verdict, decided.target, decided.message) == (verdict, 4, "why")
     assert decide(facts(4, rate)).is_move
+
+
+def test_a_decision_in_trouble_passes_on_the_limit_of_batches_that_an_earlier_decision_has_seen() -> None:
+    troubled = facts(2, 100, trouble=Trouble(V.OUTAGE, "the store does not answer"), batch_limit=7)
+    assert autoscaler._columns(troubled, decide(troubled))["facts"]["batch_limit"] == 7
 
 
 def test_a_job_outside_its_limits_moves_into_them_at_once() -> None:
