@@ -85,8 +85,8 @@ NEW_DRIVER = {
     "batch.planned": COMPLETED,
     "CompleteChange.decided": COMPLETED,
 }
-# The moments at which the driver of a live rescale is killed, and how the change must then end; None: either way, as the
-# driver may have spoken for its next attempt.
+# The moments at which the driver of a live rescale is killed, and how the change must then end; None: either way, as
+# the driver may have spoken for its next attempt.
 LIVE_DRIVER: dict[str, str | None] = {
     "SendRescale.taken": ROLLED_BACK,
     "rescale.prepared": ROLLED_BACK,

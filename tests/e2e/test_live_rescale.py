@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(900)
 def job() -> Iterator[FlightsJob]:
     with running_control_plane() as control_plane:
         job = FlightsJob(control_plane, reports=24_000, files=48)
-        job.create(parallelism=2, rescale_mode="LIVE", parallelism_limit=4)
+        job.create(parallelism=2, parallelism_limit=4)
         job.start()
         job.deliver_and_wait(4)
         yield job

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -156,6 +157,7 @@ class ShopUnderFaults:
 
     def __init__(self, control_plane: RunningControlPlane, broker: Broker, postgres_url: str, seed: int) -> None:
         self._control_plane = control_plane
+        self._modes = cycle(("STANDBY", "LIVE"))
         self.broker = broker
         self._postgres_url = postgres_url
         output = control_plane.home / "data" / "shop"
@@ -212,7 +214,9 @@ class ShopUnderFaults:
         return {"numbers": numbered, **files} if numbered else None
 
     def rescale(self) -> str:
-        """Asks for another parallelism; returns the id of the change."""
+        """Asks for another parallelism, of a new driver and of the running one in turns; returns the change's id."""
+        mode = {"spec": {"rescale_mode": next(self._modes)}}
+        self._control_plane.api.patch(job_path(self.id), mode, if_match="*")
         parallelism = 5 - show(self._control_plane, self.id)["spec"]["parallelism"]
         return str(self._control_plane.api.post(job_path(self.id, "rescale"), {"parallelism": parallelism})["id"])
 

@@ -11,9 +11,11 @@ from keyscale.jobs.protocol.messages import Command, Heartbeat, ReservedAttempt
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.vocabulary import CommandKind, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess, sink_rows
+from tests.support.servers.s3_server import RestartableS3Server
 from tests.support.servers.spark_cluster import running_spark_cluster
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
@@ -26,6 +28,13 @@ def job(tmp_path: Path) -> ChainJob:
     job = ChainJob(tmp_path, ChainInput.write(tmp_path / "in", seed=1, files=FILES, records=30))
     job.checkpoints = CheckpointSettings(interval_ms=3000)
     return job
+
+
+@pytest.fixture
+def s3() -> Iterator[RestartableS3Server]:
+    server = RestartableS3Server()
+    yield server
+    server.stop()
 
 
 def reserved(job: ChainJob, attempt: int, parallelism: int) -> ReservedAttempt:
@@ -99,6 +108,40 @@ def test_a_driver_whose_first_batch_fails_goes_back_to_the_old_parallelism(
     assert beat.rescale is not None
     assert beat.rescale.failure == result.failure
     assert (beat.attempt, beat.state) == (3, DriverState.RUNNING)
+    driver.command(Command(id="stop", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s1"))
+    driver.result("stop")
+    driver.wait_for_exit()
+    job.check_output()
+
+
+def test_a_job_on_s3_is_rescaled_beside_a_savepoint_in_an_outage_and_without_input(
+    job: ChainJob, drivers: list[DriverProcess], s3: RestartableS3Server
+) -> None:
+    job.store_url = f"s3://{s3.server.new_bucket()}/jobs"
+    driver = DriverProcess.start(job.home / "first", cores=5, environment=s3.server.variables)
+    drivers.append(driver)
+    driver.assign(job.assignment(1))
+    driver.wait_for(lambda: len(list(job.output.glob("batch=*"))) > 4, "some batches")
+    driver.command(Command(id="beside", kind=CommandKind.SAVEPOINT, savepoint_id="beside"))
+    rescale(job, driver, 2, 4)
+    assert driver.result("beside").status == "COMPLETED"
+
+    s3.stop()
+    outage = command_to(job, 4, 1)
+    driver.command(outage)
+    driver.wait_for(lambda: driver.log.count("retrying for up to"), "something that waits for the store")
+    s3.start_again()
+    result = driver.result(outage.id)
+    assert result.failure is None or result.failure.code == "STATE_STORE_UNAVAILABLE", result
+    driver.wait_for(job.is_complete, "all output")
+
+    driver.wait_for(lambda: (beat := driver.heartbeat()) and beat.metrics.waits_for_input, "the end of the input")
+    idle = command_to(job, 6, 3)
+    driver.command(idle)
+    assert driver.result(idle.id).status == "COMPLETED"
+    beat = driver.heartbeat()
+    assert beat is not None
+    assert (beat.attempt, beat.state, beat.first_commit) == (6, DriverState.RUNNING, None)
     driver.command(Command(id="stop", kind=CommandKind.STOP_WITH_SAVEPOINT, savepoint_id="s1"))
     driver.result("stop")
     driver.wait_for_exit()
