@@ -1,4 +1,4 @@
-"""Random histories of a job: batches, checkpoints, savepoints, kills, lost disks and rescales, in any order."""
+"""Random histories of a job: batches, snapshots, kills, lost disks, and rescales with and without a new driver."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def play(directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
         if job.is_at_end:
             break
         action = history.choice(
-            ("batch", "batch", "checkpoint", "savepoint", "kill", "die in batch", "die in checkpoint")
+            ("batch", "batch", "checkpoint", "savepoint", "rescale", "kill", "die in batch", "die in checkpoint")
         )
         if action == "batch":
             job.run_batches(1)
@@ -60,6 +60,8 @@ def play(directory: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
             hint = job.checkpoint()
         elif action == "savepoint":
             hint = job.checkpoint(f"savepoint-{step}")
+        elif action == "rescale":
+            job.rescale(history.randrange(1, 5), meanwhile=history.randrange(2))
         elif action == "die in batch":
             die(monkeypatch, history.choice(BATCH_MOMENTS), lambda: job.run_batches(1))
         elif action == "die in checkpoint":

@@ -87,6 +87,24 @@ def test_an_example_killed_and_rescaled_gives_what_a_batch_computation_gives(
     assert differences(case, job) == {}
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("parallelism", [1, 2, 3])
+def test_an_example_rescaled_by_its_running_driver_gives_what_a_batch_computation_gives(
+    case: ExampleCase, job: Rehearsal, parallelism: int
+) -> None:
+    job.start(parallelism)
+    job.run_batches(2)
+    job.rescale(OTHER[parallelism], meanwhile=1)
+    job.run_batches(1)
+    job.checkpoint()
+    job.rescale(parallelism)
+    job.run_batches(1)
+    job.start(OTHER[parallelism], local="another host")
+    job.drain()
+    wait_until(lambda: not differences(case, job), what="windows that the clock ends", poll=0.1, timeout=120)
+    assert differences(case, job) == {}
+
+
 def differences(case: ExampleCase, job: Rehearsal) -> dict[str, Any]:
     job.fire_timers()
     return case.differences(lambda name: job.output(f"{name}-files"))
