@@ -19,6 +19,8 @@ from .facts import Effect
 from .model import CostModel
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .facts import MoveFacts, ScalingFacts
 
 UTILIZATION_MAX, UTILIZATION_AIM, UTILIZATION_DOWN = 0.9, 0.75, 0.6
@@ -231,7 +233,7 @@ class _Judge:
         Where none suffices, it is the largest that doublings reach, each of which helps.
         """
         present = self._present.capacity
-        for target in range(self._at + 1, parallelism_max + 1):
+        for target in candidates(self._at + 1, parallelism_max):
             effect = self._effect(target)
             if effect.utilization <= UTILIZATION_AIM:
                 is_worth = effect.capacity / present - 1 >= EFFICIENCY_MIN * (target / self._at - 1)
@@ -281,7 +283,7 @@ class _Judge:
         peak = max(facts.rate, facts.rate_peak)
         fits = (
             target
-            for target in range(facts.limits.parallelism_min, self._at)
+            for target in candidates(facts.limits.parallelism_min, self._at - 1)
             if peak <= UTILIZATION_DOWN * self._model.capacity(target)
         )
         target = next(fits, None)
@@ -305,6 +307,16 @@ class _Judge:
             )
         verdict = _V.SCALE_UP if target > self._at else _V.SCALE_DOWN
         return self._decision(verdict, f"{self._at} to {target}: {reason}", target=target)
+
+
+def candidates(least: int, most: int) -> Iterator[int]:
+    """Yields the parallelisms to try, which are at most a thirty-second apart.
+
+    Trying each of a thousand would take a second.
+    """
+    while least <= most:
+        yield least
+        least += max(1, least // 32)
 
 
 def _cooldown_ms(last: MoveFacts | None, *, is_up: bool) -> int:

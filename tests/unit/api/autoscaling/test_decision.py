@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from keyscale.api.autoscaling.decision import (
     UTILIZATION_DOWN,
     UTILIZATION_MAX,
     Decision,
+    candidates,
     decide,
 )
 from keyscale.api.autoscaling.facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble
@@ -104,6 +106,15 @@ def test_where_more_subtasks_do_not_help_or_are_not_allowed_the_job_stays_and_th
     assert decided.present.utilization > UTILIZATION_MAX
     assert (decided.advice is None) == (verdict is V.EXCLUDED_HOURS)
     assert decide(facts(2, 45_000)).verdict is V.SCALE_UP, "the same load without the obstacle"
+
+
+def test_small_parallelisms_are_all_tried_and_large_ones_in_small_steps() -> None:
+    assert list(candidates(3, 9)) == [3, 4, 5, 6, 7, 8, 9]
+    tried = list(candidates(1, 4096))
+    assert tried[:64] == list(range(1, 65))
+    assert len(tried) < 250
+    assert all(later <= earlier * 33 / 32 for earlier, later in pairwise(tried[64:]))
+    assert list(candidates(4, 3)) == []
 
 
 def test_a_hot_key_group_is_named_with_its_share() -> None:
