@@ -94,7 +94,9 @@ def decide(facts: ScalingFacts) -> Decision:
             _V.WARMING_UP,
             f"{BATCHES_MIN} batches with input, or half a minute of them, show how fast the job is",
         )
-    return _Judge(facts).decision()
+    if facts.rate is None:
+        return _hold(facts, _V.WARMING_UP, "half a minute shows how many records arrive")
+    return _Judge(facts, facts.rate).decision()
 
 
 _EXCLUDED = "no move takes place in excluded hours"
@@ -133,11 +135,12 @@ class _Judge:
     The job has no trouble, and its parallelism is within the limits.
     """
 
-    def __init__(self, facts: ScalingFacts) -> None:
+    def __init__(self, facts: ScalingFacts, rate: float) -> None:
         self._facts = facts
+        self._rate = rate
         self._at = facts.parallelism
         self._model = CostModel(facts)
-        self._load = facts.rate + self._catch_up_rate()
+        self._load = rate + self._catch_up_rate()
         self._present = self._effect(self._at)
         self._outcome: ScalingOutcome | None = None
 
@@ -156,7 +159,7 @@ class _Judge:
         if not facts.backlog or facts.is_backlog_explained:
             return 0.0
         waiting = max(0.0, facts.backlog - 2 * max(batch.records for batch in facts.batches))
-        return min(waiting / CATCH_UP_S, BACKLOG_SHARE_MAX * facts.rate)
+        return min(waiting / CATCH_UP_S, BACKLOG_SHARE_MAX * self._rate)
 
     def _effect(self, parallelism: int) -> Effect:
         capacity = self._model.capacity(parallelism)
@@ -280,7 +283,7 @@ class _Judge:
         is_behind = (facts.backlog or 0) > 2 * max(batch.records for batch in facts.batches)
         if is_behind or facts.is_backlog_explained or facts.observed_ms < UP_TO_DOWN_MS:
             return None
-        peak = max(facts.rate, facts.rate_peak)
+        peak = max(self._rate, facts.rate_peak)
         fits = (
             target
             for target in candidates(facts.limits.parallelism_min, self._at - 1)

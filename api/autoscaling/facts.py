@@ -135,7 +135,7 @@ class ScalingFacts:
         limits: What is allowed.
         batches: The batches of the present attempt, the oldest first, without its first batch.
         operators: How the work of the last batch was spread.
-        rate: Records that arrive per second, over the last minute.
+        rate: Records that arrive per second, over the last minute; None: not known yet.
         rate_peak: The highest such rate of the last minutes.
         observed_ms: The time of which `rate_peak` is known.
         backlog: Records that wait in the sources; None: the sources cannot count.
@@ -154,7 +154,7 @@ class ScalingFacts:
     limits: Limits
     batches: Sequence[BatchFacts] = ()
     operators: Sequence[OperatorFacts] = ()
-    rate: float = 0.0
+    rate: float | None = None
     rate_peak: float = 0.0
     observed_ms: int = 0
     backlog: int | None = None

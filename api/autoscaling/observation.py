@@ -68,7 +68,7 @@ def facts_of(
         ),
         batches=batches,
         operators=operators_of(report),
-        rate=rates[-1] if rates else 0.0,
+        rate=rates[-1] if rates else None,
         rate_peak=max(rates, default=0.0),
         observed_ms=loads[-1].at_ms - loads[0].at_ms if loads else 0,
         backlog=report.get("pending_records"),
@@ -226,7 +226,7 @@ def shown(facts: ScalingFacts) -> dict[str, Any]:
     parts = ("records", "spark_ms", "log_ms", "work_ms", "store_ms", "sink_ms")
     limits = facts.limits
     return {
-        "input_records_per_second": round(facts.rate, 1),
+        "input_records_per_second": None if facts.rate is None else round(facts.rate, 1),
         "peak_records_per_second": round(facts.rate_peak, 1),
         "lag_records": facts.backlog,
         "batch": {name: round(sum(getattr(each, name) for each in facts.batches) / count, 1) for name in parts},

@@ -31,7 +31,9 @@ class BatchCostAnswer(Answer):
 class ScalingFactsAnswer(Answer):
     """The evidence of a decision."""
 
-    input_records_per_second: float = Field(description="Records that arrived per second, over the last minute.")
+    input_records_per_second: float | None = Field(
+        description="Records that arrived per second, over the last minute; null if not known yet."
+    )
     peak_records_per_second: float = Field(description="The highest such rate of the last ten minutes.")
     lag_records: int | None = Field(description="Records that wait; null if the sources cannot count.")
     batch: BatchCostAnswer

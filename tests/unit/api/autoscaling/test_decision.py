@@ -149,6 +149,7 @@ def test_the_first_batches_after_a_start_decide_nothing() -> None:
     given_ = facts(2, 90_000)
     assert decide(replace(given_, batches=given_.batches[: BATCHES_MIN - 1])).verdict is V.WARMING_UP
     assert decide(replace(given_, batches=given_.batches[:BATCHES_MIN])).is_move
+    assert decide(replace(given_, rate=None)).verdict is V.WARMING_UP
     long = BatchFacts(900_000, spark_ms=2000, work_ms=BATCHES_MIN_MS - 2000)
     assert decide(replace(given_, batches=(long,))).is_move, "an overloaded job has few long batches"
     assert decide(replace(given_, batches=(replace(long, spark_ms=1999),))).verdict is V.WARMING_UP
