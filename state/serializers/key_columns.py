@@ -78,6 +78,12 @@ class EncodedColumn:
         width = widths.pop() if len(widths) == 1 else None
         return cls(data, _offsets(np.concatenate([np.empty(0, np.int64), *lengths])), width)
 
+    def with_width(self) -> EncodedColumn:
+        """Returns the column with its `width`, if all rows have one length."""
+        lengths = self.offsets[1:] - self.offsets[:-1]
+        same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
+        return EncodedColumn(self.data, self.offsets, int(lengths[0])) if same else self
+
     def take(self, rows: npt.NDArray[np.intp]) -> EncodedColumn:
         """Returns some rows, in the given order."""
         if self.width:

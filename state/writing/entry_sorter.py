@@ -103,8 +103,7 @@ class _Spill:
 
     def read(self, key_group: int) -> StoredEntries:
         """Returns the entries of a key group."""
-        batch = self._reader.get_batch(self.places[key_group])
-        return StoredEntries(*[EncodedColumn.over(column) for column in batch.columns])
+        return StoredEntries.of_columns(*self._reader.get_batch(self.places[key_group]).columns)
 
 
 def _joined(parts: list[StoredEntries]) -> StoredEntries:

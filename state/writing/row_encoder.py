@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -76,6 +76,11 @@ class StoredEntries:
     def __len__(self) -> int:
         return len(self.keys)
 
+    @classmethod
+    def of_columns(cls, keys: pa.Array, values: pa.Array) -> Self:
+        """Returns the entries in two Arrow columns of bytes."""
+        return cls(EncodedColumn.over(keys).with_width(), EncodedColumn.over(values).with_width())
+
     @property
     def size_bytes(self) -> int:
         return len(self.keys.data) + len(self.values.data)
@@ -85,6 +90,10 @@ class StoredEntries:
         """The key group of each entry."""
         starts = self.keys.offsets[:-1]
         return self.keys.data[starts].astype(np.int64) << 8 | self.keys.data[starts + 1]
+
+    def subtasks(self, max_parallelism: int, parallelism: int) -> npt.NDArray[np.int64]:
+        """Returns the subtask that owns each entry."""
+        return self.key_groups * parallelism // max_parallelism
 
     def take(self, rows: npt.NDArray[np.intp]) -> StoredEntries:
         """Returns some rows, in the given order."""

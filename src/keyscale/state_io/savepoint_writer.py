@@ -132,16 +132,10 @@ def write_operator(
             for index, key_groups in enumerate(ranges)
         ]
         for name, some in entries:
-            for index, part in parts_of(some, savepoint.hashing.max_parallelism, parallelism):
-                writers[index].add(name, part)
+            subtasks = some.subtasks(savepoint.hashing.max_parallelism, parallelism)
+            for index in np.unique(subtasks).tolist():
+                writers[index].add(name, some if parallelism == 1 else some.take(np.flatnonzero(subtasks == index)))
         return operator_snapshot(uid, schema, [writer.finish() for writer in writers])
-
-
-def parts_of(entries: StoredEntries, max_parallelism: int, parallelism: int) -> Iterator[tuple[int, StoredEntries]]:
-    """Yields the entries of each subtask with its index."""
-    subtasks = entries.key_groups * parallelism // max_parallelism
-    for index in np.unique(subtasks).tolist():
-        yield index, entries if parallelism == 1 else entries.take(np.flatnonzero(subtasks == index))
 
 
 def check_operators(operators: Sequence[NewOperator]) -> None:

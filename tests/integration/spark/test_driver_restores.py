@@ -7,10 +7,13 @@ import os
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
+from keyscale import ValueStateDescriptor
 from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.state_io import EVENT_TIMERS, NewOperator, NewState, NewTimers, write
 from keyscale.vocabulary import CommandKind
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
@@ -100,6 +103,29 @@ def test_a_job_is_forked_at_another_parallelism_without_one_of_its_sources_and_i
     assert not {nonce for _, nonce in later} & {row[1] for row in counted(output)}, "its batches are gone"
     assert (tmp_path / "store" / "union_job" / "savepoints" / "past" / "manifest.json").exists()
     assert "goes back to union_job/savepoints/past/manifest.json" in rewound.log
+
+
+@pytest.mark.exhaustive
+def test_a_job_starts_from_state_that_was_computed_from_its_history(
+    tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    counts = pa.table({"key": ["k0", "k1"], "value": [100, 50]})
+    alarms = pa.table({"key": ["k0", "k1"], "time_ms": [-5, 2**50]})
+    states = [NewState(ValueStateDescriptor("count", pa.int64()), counts), NewTimers(EVENT_TIMERS, alarms)]
+    location = write(
+        f"file://{tmp_path}/store/history/savepoints/counts",
+        [NewOperator("numbered", {"key": pa.string()}, states)],
+        max_parallelism=16,
+        parallelism=3,
+    )
+    feed(tmp_path, "left", 0)
+    wish = {"restore_mode": "rewind", "restore_from": location, "restore_id": "history"}
+    drivers.append(job := start(tmp_path, "job", 1, 2, parameters={"sources": "left"}, **wish))
+    job.wait_for(lambda: len(counted(tmp_path / "out")) == 10, "the records after the history")
+    found = numbers(counted(tmp_path / "out"))
+    assert found == {"k0": [101, 102, 103, 104], "k1": [51, 52, 53], "k2": [1, 2, 3]}
+    fired = lambda: [row["fired"] for row in sink_rows(tmp_path / "out") if row.get("key") == "k0" and "fired" in row]  # noqa: E731
+    job.wait_for(lambda: -5 in fired(), "the timer of the history")
 
 
 @pytest.mark.exhaustive

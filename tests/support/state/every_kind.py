@@ -24,6 +24,7 @@ from keyscale.state.keyed.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
+    StateDescriptor,
     ValueStateDescriptor,
 )
 from keyscale.state.keyed.ttl import Ttl
@@ -98,23 +99,30 @@ KINDS: dict[str, list[tuple[Any, Any]]] = {
     "in_window": [(None, 9)],
 }
 NAMESPACE = datetime(2013, 1, 1, tzinfo=UTC)
+DESCRIPTORS: tuple[StateDescriptor[Any], ...] = (
+    *(ValueStateDescriptor(name, of_type) for name, (of_type, _) in VALUES.items()),
+    MapStateDescriptor("map", pa.string(), pa.int64()),
+    ListStateDescriptor("list", pa.float64()),
+    ReducingStateDescriptor("reducing", pa.string(), Longest()),
+    AggregatingStateDescriptor("aggregating", pa.int64(), Sum()),
+    ValueStateDescriptor("with_ttl", pa.int64(), Ttl(60_000)),
+    ValueStateDescriptor("in_window", pa.int64(), namespace_type=pa.timestamp("ms", "UTC")),
+)
 
 
 def _fill(keyed: KeyedStateBackend) -> None:
-    for name, (of_type, value) in VALUES.items():
-        keyed.state(ValueStateDescriptor(name, of_type)).update(value)
-    keyed.state(MapStateDescriptor("map", pa.string(), pa.int64())).put_all({"JFK": 1, "BOS": 2})
-    keyed.state(ListStateDescriptor("list", pa.float64())).update([1.5, -2.5])
-    reducing = keyed.state(ReducingStateDescriptor("reducing", pa.string(), Longest()))
-    reducing.add("long")
-    reducing.add("longer")
-    aggregating = keyed.state(AggregatingStateDescriptor("aggregating", pa.int64(), Sum()))
-    aggregating.add(3)
-    aggregating.add(4)
-    keyed.state(ValueStateDescriptor("with_ttl", pa.int64(), Ttl(60_000))).update(3)
-    window = keyed.state(ValueStateDescriptor("in_window", pa.int64(), namespace_type=pa.timestamp("ms", "UTC")))
-    window.set_current_namespace(NAMESPACE)
-    window.update(9)
+    states: dict[str, Any] = {each.name: keyed.state(each) for each in DESCRIPTORS}
+    for name, (_, value) in VALUES.items():
+        states[name].update(value)
+    states["map"].put_all({"JFK": 1, "BOS": 2})
+    states["list"].update([1.5, -2.5])
+    for text in ("long", "longer"):
+        states["reducing"].add(text)
+    for number in (3, 4):
+        states["aggregating"].add(number)
+    states["with_ttl"].update(3)
+    states["in_window"].set_current_namespace(NAMESPACE)
+    states["in_window"].update(9)
 
 
 def group_of(key: tuple[str | None, int]) -> int:

@@ -10,10 +10,8 @@ import pytest
 from keyscale.state.errors import KeyTooLargeError, StateSchemaMismatchError
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import (
-    AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     ValueStateDescriptor,
 )
 from keyscale.state.keyed.ttl import Ttl
@@ -27,7 +25,7 @@ from keyscale.state_io.verified_state import verify_state
 from tests.support.examples.page_views import ids_by_page
 from tests.support.rehearsal.page_views_rehearsal import FILES, page_views_rehearsal
 from tests.support.repository import GOLDEN
-from tests.support.state.every_kind import KEY_SCHEMA, NAMESPACE, SAVEPOINT, UID, VALUES, Longest, Sum
+from tests.support.state.every_kind import DESCRIPTORS, KEY_SCHEMA, NAMESPACE, SAVEPOINT, UID
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,17 +51,8 @@ def written(place: str, descriptor: StateDescriptor[Any], rows: Any) -> list[dic
 
 
 def test_every_kind_and_type_of_an_old_savepoint_is_written_again_as_it_was(place: str) -> None:
-    descriptors: list[StateDescriptor[Any]] = [ValueStateDescriptor(name, each) for name, (each, _) in VALUES.items()]
-    descriptors += [
-        MapStateDescriptor("map", pa.string(), pa.int64()),
-        ListStateDescriptor("list", pa.float64()),
-        ReducingStateDescriptor("reducing", pa.string(), Longest()),
-        AggregatingStateDescriptor("aggregating", pa.int64(), Sum()),
-        ValueStateDescriptor("with_ttl", pa.int64(), Ttl(60_000)),
-        ValueStateDescriptor("in_window", pa.int64(), namespace_type=pa.timestamp("ms", "UTC")),
-    ]
     with StateReader.open(EVERY_KIND, shards_open=8) as golden:
-        states = [NewState(each, golden.table(UID, each.name)) for each in descriptors]
+        states = [NewState(each, golden.table(UID, each.name)) for each in DESCRIPTORS]
         location = write(place, [NewOperator(UID, KEY_SCHEMA, states)], max_parallelism=8, parallelism=2)
         assert verify_state(location).problems == []
         with StateReader.open(location, shards_open=8) as reader:

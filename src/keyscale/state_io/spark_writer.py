@@ -1,0 +1,166 @@
+"""Writes a savepoint from DataFrames, in parallel tasks.
+
+Tasks encode the rows of all states. One shuffle brings the entries of a subtask into one partition, whose task sorts
+them, writes the files, and stores them. Then the driver publishes the manifest.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+
+from keyscale.clock import now_ms
+from keyscale.state.doors.subtasks import SnapshotHandle
+from keyscale.state.doors.values import HashId
+from keyscale.state.doors.writing import (
+    KeyHashing,
+    NewSavepoint,
+    NewSubtask,
+    StoredEntries,
+    SubtaskWriter,
+    encoder_of,
+    operator_snapshot,
+)
+
+from .savepoint_writer import MAX_PARALLELISM, check_operators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from pyspark.sql import SparkSession
+
+    from keyscale.state.doors.commits import OperatorSnapshot
+    from keyscale.state.doors.writing import KeyedSchema
+
+    from .new_operator import NewOperator
+
+_ENTRIES = "subtask int, state int, key binary, value binary"
+_ENTRIES_ARROW = pa.schema(
+    [("subtask", pa.int32()), ("state", pa.int32()), ("key", pa.binary()), ("value", pa.binary())]
+)
+_HANDLES = "subtask int, handle binary"
+_HANDLES_ARROW = pa.schema([("subtask", pa.int32()), ("handle", pa.binary())])
+
+
+def write(
+    spark: SparkSession,
+    location: str,
+    operators: Sequence[NewOperator],
+    *,
+    max_parallelism: int = MAX_PARALLELISM,
+    parallelism: int | None = None,
+    hash_id: str = HashId.SPARK,
+    scratch: str | None = None,
+) -> str:
+    """Writes a savepoint from DataFrames, and publishes it.
+
+    Args:
+        spark: The session, whose executors can import `keyscale` and reach the store.
+        location: Where: `<store>/<name>/savepoints/<id>`.
+        operators: The operators; the rows of their states are DataFrames.
+        max_parallelism: The number of key groups, which a job that starts from the savepoint keeps.
+        parallelism: The number of tasks that write an operator, and of its subtasks; None: the session's default.
+        hash_id: How keys are hashed: `spark` or `java`.
+        scratch: A directory on each executor with room for twice a task's state; None: the system's.
+
+    Returns:
+        The location of the savepoint, for `jobs start --from`.
+
+    Raises:
+        PythonException: A task has failed; the message names Keyscale's error, as `savepoint_writer.write` raises it.
+        KeyscaleError: As `savepoint_writer.write`.
+    """
+    savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
+    check_operators(operators)
+    subtasks = parallelism or min(spark.sparkContext.defaultParallelism, max_parallelism)
+    savepoint.publish([_written(savepoint, operator, subtasks, scratch) for operator in operators])
+    return savepoint.location
+
+
+def _written(savepoint: NewSavepoint, operator: NewOperator, parallelism: int, scratch: str | None) -> OperatorSnapshot:
+    schema = operator.schema
+    subtasks = [
+        NewSubtask(savepoint, operator.uid, schema, index, key_groups)
+        for index, key_groups in enumerate(savepoint.ranges(parallelism))
+    ]
+    names = [state.name for state in operator.states]
+    at_ms = now_ms()
+    encoded = [
+        state.rows.mapInArrow(_Encode(schema, names, place, savepoint.hashing, at_ms, parallelism), _ENTRIES)
+        for place, state in enumerate(operator.states)
+    ]
+    handles: dict[int, SnapshotHandle] = {}
+    if encoded:
+        entries = reduce(DataFrame.union, encoded).repartitionById(parallelism, "subtask")
+        rows = entries.mapInArrow(_Store(subtasks, names, scratch), _HANDLES).collect()
+        handles = {row.subtask: msgspec.json.decode(row.handle, type=SnapshotHandle) for row in rows}
+    with tempfile.TemporaryDirectory(prefix="keyscale-write-") as directory:
+        for subtask in subtasks:
+            if subtask.index not in handles:  # it has no entries
+                with SubtaskWriter(subtask, Path(directory)) as writer:
+                    handles[subtask.index] = writer.finish()
+    return operator_snapshot(operator.uid, schema, [handles[subtask.index] for subtask in subtasks])
+
+
+@dataclass(frozen=True, slots=True)
+class _Encode:
+    """Encodes the rows of one state in a task."""
+
+    schema: KeyedSchema
+    names: Sequence[str]
+    place: int
+    hashing: KeyHashing
+    at_ms: int
+    parallelism: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        encoder = encoder_of(self.schema, self.names[self.place], self.hashing, self.at_ms)
+        for batch in batches:
+            entries = encoder.encode(batch)
+            columns = [
+                pa.array(entries.subtasks(self.hashing.max_parallelism, self.parallelism), pa.int32()),
+                pa.repeat(pa.scalar(self.place, pa.int32()), len(entries)),
+                entries.keys.arrow().cast(pa.binary()),
+                entries.values.arrow().cast(pa.binary()),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=_ENTRIES_ARROW)
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """Writes the files of the subtask of a partition in a task."""
+
+    subtasks: Sequence[NewSubtask]
+    names: Sequence[str]
+    scratch: str | None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        writer: SubtaskWriter | None = None
+        index = -1
+        with tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=self.scratch) as directory:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if writer is None:
+                    index = batch.column("subtask")[0].as_py()
+                    writer = SubtaskWriter(self.subtasks[index], Path(directory))
+                for place, entries in _by_state(batch):
+                    writer.add(self.names[place], entries)
+            if writer is None:
+                return
+            handle = msgspec.json.encode(writer.finish())
+        yield pa.RecordBatch.from_arrays([pa.array([index], pa.int32()), pa.array([handle])], schema=_HANDLES_ARROW)
+
+
+def _by_state(batch: pa.RecordBatch) -> Iterator[tuple[int, StoredEntries]]:
+    for place in pc.unique(batch.column("state")).to_pylist():
+        part = batch.filter(pc.equal(batch.column("state"), place))
+        yield place, StoredEntries.of_columns(part.column("key"), part.column("value"))
