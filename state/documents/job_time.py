@@ -6,6 +6,8 @@ import msgspec
 
 from keyscale.identifiers import OperatorUid
 
+from ..keyed.stamp import STAMP_MIN_MS
+
 
 class EventTime(msgspec.Struct, frozen=True):
     """An operator's event time after a batch, in milliseconds since the epoch.
@@ -40,3 +42,13 @@ class JobTime(msgspec.Struct, frozen=True):
     event_times: dict[OperatorUid, EventTime] = {}
     time_batches: int = 0
     processing_ms: int = 0
+
+
+def event_time_ms(time: JobTime | msgspec.UnsetType, uid: OperatorUid) -> int:
+    """Returns an operator's watermark in milliseconds since the epoch.
+
+    Before any record it is the earliest time.
+    """
+    times = time.event_times if isinstance(time, JobTime) else {}
+    watermark_ms = times.get(uid, EventTime()).watermark_ms
+    return STAMP_MIN_MS if watermark_ms is None else watermark_ms

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..documents.claim import ClaimMode, check_claim, take_claim
-from ..documents.job_time import EventTime, JobTime
+from ..documents.job_time import EventTime, JobTime, event_time_ms
 from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from ..documents.manifest import OperatorDeclaration, OperatorSnapshot, distinct_bytes, known_files, write_manifest
 from ..documents.rewind import Rewind
@@ -42,6 +42,7 @@ __all__ = [
     "check_claim",
     "delete_planned",
     "distinct_bytes",
+    "event_time_ms",
     "gather_facts",
     "keeps_output_of",
     "known_files",

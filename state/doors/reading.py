@@ -5,6 +5,7 @@ Like the door of subtasks, it leads to RocksDB.
 
 from __future__ import annotations
 
+from ..engine.engine import Engine, Mutation
 from ..inspection.checkpoint_reader import CheckpointReader
 from ..inspection.key_changes import key_changes
 from ..inspection.shard_reader import ShardReader
@@ -19,7 +20,9 @@ from ..operator_state.operator_files import read_operator_state
 __all__ = [
     "BatchNotStoredError",
     "CheckpointReader",
+    "Engine",
     "KeyedTable",
+    "Mutation",
     "OperatorTable",
     "RawEntry",
     "ShardReader",

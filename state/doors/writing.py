@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from ..keyed.schema import KeyedSchema, TimersSchema, schema_of_key
 from ..serializers.type_names import type_to_json
+from ..writing.changed_subtask import store_changed
 from ..writing.new_savepoint import NewSavepoint, operator_snapshot
-from ..writing.row_encoder import KeyHashing, StoredEntries, encoder_of
+from ..writing.row_encoder import KeyHashing, StoredEntries, encoder_of, rehashed
 from ..writing.subtask_writer import NewSubtask, SubtaskWriter
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "TimersSchema",
     "encoder_of",
     "operator_snapshot",
+    "rehashed",
     "schema_of_key",
+    "store_changed",
     "type_to_json",
 ]

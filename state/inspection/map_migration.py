@@ -8,9 +8,6 @@ retention removes its remains.
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,22 +17,21 @@ import pyarrow as pa
 from keyscale.clock import now_ms
 from keyscale.failpoints import failpoint
 
-from ..documents.job_time import EventTime, JobTime
+from ..documents.job_time import event_time_ms
 from ..documents.manifest import SnapshotKind, write_manifest
-from ..documents.state_version import StateVersion
 from ..engine.engine import Mutation
 from ..errors import StateError
 from ..keyed.batch_clock import TimeDomain
 from ..keyed.descriptors import MapStateDescriptor, check_name
 from ..keyed.formats import ValueFormats
 from ..keyed.schema import StateKind, ValueFormat
-from ..keyed.stamp import STAMP_MIN_MS
 from ..keys.stored_key import check_key_size
 from ..layout import Layout
-from ..local.subtask_directory import snapshots_root
 from ..serializers.key_codecs import key_codec_for
 from ..serializers.type_names import type_from_json, type_to_json
-from ..snapshot.snapshot import LocalSnapshot, link_snapshot, upload_snapshot
+from ..writing.changed_subtask import store_changed
+from ..writing.new_savepoint import NewSavepoint
+from ..writing.row_encoder import KeyHashing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,10 +39,9 @@ if TYPE_CHECKING:
 
     from keyscale.identifiers import OperatorUid
 
-    from ..documents.manifest import FileHandle, Manifest, OperatorSnapshot, SnapshotHandle
+    from ..documents.manifest import Manifest, OperatorSnapshot, SnapshotHandle
     from ..engine.engine import Engine
     from ..keyed.schema import KeyedSchema, StateSchema
-    from ..objects.object_store import ObjectStore
     from ..serializers.key_codecs import KeyCodec
     from .checkpoint_reader import CheckpointReader, SubtaskState
 
@@ -118,11 +113,21 @@ def migrate_map(reader: CheckpointReader, migration: MapMigration) -> Migrated:
     if store.head(target) is not None:
         raise MigrationRefusedError(f"job {source.job_id!r} already has a savepoint {migration.savepoint_id!r}")
     default_ms = _time_ms(source, operator.uid, new)
-    work = _NewSavepoint(store, source, migration.savepoint_id, _MapConversion(old, new, default_ms), reader.scratch)
-    operators = tuple(
-        work.migrated(operator, reader) if each.uid == operator.uid else work.copied(each) for each in source.operators
+    new_savepoint = NewSavepoint(
+        store.url,
+        source.job_id,
+        migration.savepoint_id,
+        KeyHashing(source.max_parallelism, source.hash_id),
+        source.checkpoint_id,
+        source.batch_id,
+        source.attempt,
     )
-    positions = None if source.positions is None else work.copied_file(source.positions, work.unique)
+    work, copies = _Migration(new_savepoint, _MapConversion(old, new, default_ms)), new_savepoint.copies()
+    operators = tuple(
+        work.migrated(operator, reader) if each.uid == operator.uid else copies.operator(each)
+        for each in source.operators
+    )
+    positions = None if source.positions is None else copies.file(source.positions)
     manifest = msgspec.structs.replace(
         source,
         kind=SnapshotKind.SAVEPOINT,
@@ -161,11 +166,8 @@ def plan_map_state(schema: KeyedSchema | None, old: StateSchema, name: str) -> S
 
 def _time_ms(manifest: Manifest, uid: OperatorUid, state: StateSchema) -> int:
     """Returns the start of the TTL for maps without a time."""
-    if state.formats[0].stamps != TimeDomain.EVENT:
-        return manifest.created_at_ms
-    times = manifest.time.event_times if isinstance(manifest.time, JobTime) else {}
-    watermark_ms = times.get(uid, EventTime()).watermark_ms
-    return STAMP_MIN_MS if watermark_ms is None else watermark_ms
+    is_event_time = state.formats[0].stamps == TimeDomain.EVENT
+    return event_time_ms(manifest.time, uid) if is_event_time else manifest.created_at_ms
 
 
 class _MapConversion:
@@ -207,94 +209,34 @@ class _MapConversion:
         return keys, entries
 
 
-class _NewSavepoint:
-    """The stored parts of the new savepoint."""
+class _Migration:
+    """The operators of the new savepoint, with the numbers of migrated keys and entries."""
 
-    def __init__(
-        self, store: ObjectStore, source: Manifest, savepoint_id: str, maps: _MapConversion, scratch: Path
-    ) -> None:
-        self.unique = uuid.uuid4().hex
+    def __init__(self, savepoint: NewSavepoint, maps: _MapConversion) -> None:
         self.keys = 0
         self.entries = 0
-        self._store = store
-        self._source = source
-        self._savepoint_id = savepoint_id
+        self._savepoint = savepoint
         self._maps = maps
-        self._scratch = scratch
-        self._layout = Layout(source.job_id)
 
     def migrated(self, operator: OperatorSnapshot, reader: CheckpointReader) -> OperatorSnapshot:
         schema = reader.schema(operator)
         assert schema is not None  # noqa: S101 - the state was found in it
-        fresh = self._schema(schema)
+        others = tuple(state for state in schema.states if state.name != self._maps.old.name)
+        fresh = msgspec.structs.replace(schema, states=others).with_state(self._maps.new)
         declared = operator.declaration
         declaration = msgspec.structs.replace(declared, schema=fresh if declared.schema is not None else None)
-        subtasks = tuple(self._migrated_subtask(operator, subtask, fresh) for subtask in reader.subtasks(operator))
+        subtasks = tuple(
+            self._migrated_subtask(operator, subtask, fresh, reader.scratch) for subtask in reader.subtasks(operator)
+        )
         return msgspec.structs.replace(operator, subtasks=subtasks, declaration=declaration)
 
-    def copied(self, operator: OperatorSnapshot) -> OperatorSnapshot:
-        subtasks = tuple(self._copied_subtask(operator.uid, snapshot) for snapshot in operator.subtasks)
-        return msgspec.structs.replace(operator, subtasks=subtasks)
-
-    def copied_file(self, file: FileHandle, folder: str) -> FileHandle:
-        """Copies a file into the new savepoint; returns the copy's handle."""
-        if file.shared:
-            path = self._layout.savepoint_file(
-                self._savepoint_id, file.sha256, self._source.attempt, self._source.checkpoint_id
-            )
-        else:
-            path = f"{self._layout.savepoint(self._savepoint_id)}{folder}/{file.name}"
-        self._store.copy(file.path, path)
-        return msgspec.structs.replace(file, path=path)
-
-    def _schema(self, schema: KeyedSchema) -> KeyedSchema:
-        others = tuple(state for state in schema.states if state.name != self._maps.old.name)
-        return msgspec.structs.replace(schema, states=others).with_state(self._maps.new)
-
     def _migrated_subtask(
-        self, operator: OperatorSnapshot, subtask: SubtaskState, schema: KeyedSchema
+        self, operator: OperatorSnapshot, subtask: SubtaskState, schema: KeyedSchema, scratch: Path
     ) -> SnapshotHandle:
-        snapshot = subtask.snapshot
         keys, entries = self._maps.migrate(subtask.engine)
         self.keys, self.entries = self.keys + keys, self.entries + entries
-        root = self._scratch / uuid.uuid4().hex
-        directory = snapshots_root(root) / f"{self._source.checkpoint_id}-{self.unique}"
-        lineage = hashlib.sha256(f"{snapshot.lineage}\n{self._maps.old.name}\n{self._maps.new.name}".encode())
-        try:
-            link_snapshot(directory, subtask.shards)
-            local = LocalSnapshot(
-                directory=str(directory),
-                local_root=str(root),
-                job_id=self._source.job_id,
-                operator_uid=operator.uid,
-                subtask=snapshot.subtask,
-                attempt=self._source.attempt,
-                checkpoint_id=self._source.checkpoint_id,
-                unique=self.unique,
-                version=StateVersion(snapshot.batch_id, lineage.hexdigest()),
-                key_groups=snapshot.key_groups,
-                shards=tuple(shard.key_groups for shard in snapshot.shards),
-                schema=schema,
-            )
-            handle = upload_snapshot(local, self._store, self._layout, {}, self._savepoint_id).handle
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
+        stored = store_changed(
+            self._savepoint, operator.uid, subtask.snapshot, subtask.shards, schema=schema, scratch=scratch
+        )
         failpoint("migration.subtask_stored")
-        return self._with_operator_state(operator.uid, snapshot, handle)
-
-    def _copied_subtask(self, uid: OperatorUid, snapshot: SnapshotHandle) -> SnapshotHandle:
-        shards = []
-        for number, shard in enumerate(snapshot.shards):
-            files = tuple(self.copied_file(file, f"{self._folder(uid, snapshot)}/{number}") for file in shard.files)
-            shards.append(msgspec.structs.replace(shard, files=files))
-        return self._with_operator_state(uid, snapshot, msgspec.structs.replace(snapshot, shards=tuple(shards)))
-
-    def _with_operator_state(self, uid: OperatorUid, source: SnapshotHandle, handle: SnapshotHandle) -> SnapshotHandle:
-        file = source.operator_state_file
-        if file is None:
-            return handle
-        copied = self.copied_file(file, self._folder(uid, source))
-        return msgspec.structs.replace(handle, operator_state=copied)
-
-    def _folder(self, uid: OperatorUid, snapshot: SnapshotHandle) -> str:
-        return f"{self.unique}-{hashlib.sha256(uid.encode()).hexdigest()[:16]}/{snapshot.subtask}"
+        return stored

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 BATCH_ROWS_MAX = 65_536
 BATCH_BYTES_MAX = 16 << 20
 TIMERS_KIND = "timers"
+_SHOWN_MIN_MS = -62_135_596_800_000
 
 RawEntry: TypeAlias = tuple[bytes, bytes]
 """A stored key and a stored value."""
@@ -146,7 +147,8 @@ class EntriesTable(KeyedTable):
             columns.append(pa.array([each.user_key for each in keys], pa.int64()))
         columns.append(self._values(values))
         if self._has_stamps:
-            columns.append(pa.array([self._formats.stamp(raw) for raw in values], pa.timestamp("ms", "UTC")))
+            stamps = [_shown_ms(self._formats.stamp(raw)) for raw in values]
+            columns.append(pa.array(stamps, pa.timestamp("ms", "UTC")))
         columns.append(pa.array([each.key_group for each in keys], pa.int32()))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -329,6 +331,14 @@ def shown_type(stored: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(stored):
         return pa.struct([pa.field(each.name, shown_type(each.type)) for each in stored])
     return stored
+
+
+def _shown_ms(stamp_ms: int | None) -> int | None:
+    """Returns a stamp no earlier than the year 1, which all tools can show.
+
+    Before any record, event time is earlier.
+    """
+    return None if stamp_ms is None else max(_SHOWN_MIN_MS, stamp_ms)
 
 
 def _column(values: Sequence[Any], shown: pa.DataType) -> pa.Array:

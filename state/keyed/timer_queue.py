@@ -197,6 +197,11 @@ class TimerQueue:
         return prefix[:KEY_GROUP_BYTES] + time + prefix[KEY_GROUP_BYTES:] + scope
 
 
+def key_position(*, is_timer: bool) -> int:
+    """Returns the position of the key in a stored key."""
+    return _KEY_AT if is_timer else KEY_GROUP_BYTES
+
+
 def parse_stored_timer(raw: bytes, keys: KeySerializer, namespace: KeyCodec | None) -> Timer:
     """Returns the timer in a stored key.
 

@@ -17,12 +17,12 @@ from ..documents.manifest import Manifest, OperatorDeclaration, OperatorSnapshot
 from ..documents.state_version import NO_BATCH
 from ..errors import StateError
 from ..keys.key_groups import key_group_range
-from ..layout import Layout, location_of, savepoint_of
+from ..layout import Layout, LocationError, location_of, savepoint_of
 from ..objects.opening import open_store
 from ..snapshot.own_copy import FileCopies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from keyscale.identifiers import JobId
 
@@ -69,21 +69,26 @@ class NewSavepoint:
     unique: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def at(cls, location: str, hashing: KeyHashing, *, base: Manifest | None = None) -> NewSavepoint:
+    def at(
+        cls, location: str, hashing: KeyHashing, *, base: Manifest | None = None, base_store: str | None = None
+    ) -> NewSavepoint:
         """Returns the new savepoint at a location.
 
         Args:
             location: `<store>/<job>/savepoints/<id>`, with or without the name of the manifest.
             hashing: How keys are assigned to key groups.
             base: The snapshot that the savepoint is derived from; None: there is none.
+            base_store: The URL of the base's store.
 
         Raises:
-            LocationError: The location cannot be a savepoint's.
+            LocationError: The location cannot be a savepoint's, or is in another store than the base.
             SavepointExistsError: It has a savepoint already.
             StoreUrlError, StoreUnavailableError: The store cannot be used.
         """
         root, job_id, savepoint_id = savepoint_of(location)
         store = open_store(root)
+        if base_store is not None and store.url != base_store:
+            raise LocationError(f"a savepoint that is derived from another one is in its store, {base_store}")
         new = cls(store.url, job_id, savepoint_id, hashing)
         if base is not None:
             attempt = base.attempt if base.job_id == job_id else _NO_ATTEMPT
@@ -122,11 +127,22 @@ class NewSavepoint:
         """Returns the copies of files of other snapshots in the same store."""
         return FileCopies(self.store(), self.layout, self.savepoint_id, self.checkpoint_id)
 
-    def publish(self, operators: Iterable[OperatorSnapshot], *, base: Manifest | None = None) -> Manifest:
+    def publish(
+        self,
+        operators: Iterable[OperatorSnapshot],
+        *,
+        base: Manifest | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> Manifest:
         """Publishes the manifest, which completes the savepoint.
 
         The savepoint keeps source positions and times of its base. The savepoint contains no part of a job's log, so
         that it counts only for an attempt that restores from it by name.
+
+        Args:
+            operators: All operators.
+            base: The snapshot that the savepoint is derived from.
+            renamed: The new uid of each operator of the base with a new uid.
 
         Raises:
             ManifestTakenError: Another savepoint was published there meanwhile.
@@ -147,17 +163,18 @@ class NewSavepoint:
             savepoint_id=self.savepoint_id,
         )
         if base is not None:
-            manifest = self._continued(manifest, base)
+            manifest = self._continued(manifest, base, renamed or {})
         write_manifest(self.store(), manifest)
         return manifest
 
-    def _continued(self, manifest: Manifest, base: Manifest) -> Manifest:
+    def _continued(self, manifest: Manifest, base: Manifest, renamed: Mapping[str, str]) -> Manifest:
         """Returns the manifest with its base's positions and times."""
         is_own = base.job_id == self.job_id
         uids = {each.uid for each in manifest.operators}
         time = base.time
         if isinstance(time, JobTime):
-            kept = {uid: times for uid, times in time.event_times.items() if uid in uids}
+            event_times = {OperatorUid(renamed.get(uid, uid)): times for uid, times in time.event_times.items()}
+            kept = {uid: times for uid, times in event_times.items() if uid in uids}
             time = msgspec.structs.replace(time, event_times=kept)
         return msgspec.structs.replace(
             manifest,
@@ -171,7 +188,7 @@ class NewSavepoint:
         )
 
 
-def operator_snapshot(uid: str, schema: KeyedSchema, subtasks: Sequence[SnapshotHandle]) -> OperatorSnapshot:
+def operator_snapshot(uid: str, schema: KeyedSchema | None, subtasks: Sequence[SnapshotHandle]) -> OperatorSnapshot:
     """Returns an operator of written subtasks, in order."""
-    key = tuple((field.name, str(field.type)) for field in schema.key_schema())
+    key = () if schema is None else tuple((field.name, str(field.type)) for field in schema.key_schema())
     return OperatorSnapshot(OperatorUid(uid), len(subtasks), OperatorDeclaration(key, schema), tuple(subtasks))

@@ -17,12 +17,12 @@ from ..errors import SerializationError, StateError
 from ..keyed.batch_clock import TimeDomain
 from ..keyed.formats import ValueFormats
 from ..keyed.schema import StateKind
-from ..keyed.timer_queue import stored_timers
+from ..keyed.timer_queue import key_position, stored_timers
 from ..keys.hashing import HashId, hash_codes
-from ..keys.key_groups import assign_to_key_groups
+from ..keys.key_groups import KEY_GROUP_BYTES, assign_to_key_groups
 from ..keys.stored_key import KeyBatch, encode_index
 from ..serializers.arrow_columns import fixed_values
-from ..serializers.conversions import column_of
+from ..serializers.conversions import column_of, exact_array
 from ..serializers.key_columns import EncodedColumn, encode_column
 from ..serializers.key_serializer import KeySerializer
 from ..serializers.pickled import Pickled
@@ -75,6 +75,12 @@ class StoredEntries:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @classmethod
+    def of(cls, entries: Sequence[tuple[bytes, bytes]]) -> Self:
+        """Returns the entries in pairs of a stored key and a stored value."""
+        keys, values = ([entry[place] for entry in entries] for place in (0, 1))
+        return cls(EncodedColumn.of(keys).with_width(), EncodedColumn.of(values).with_width())
 
     @classmethod
     def of_columns(cls, keys: pa.Array, values: pa.Array) -> Self:
@@ -286,7 +292,9 @@ class TimersEncoder(RowEncoder):
         return StoredEntries(KeyBatch(stored).column, values)
 
 
-def encoder_of(keys: KeyedSchema, name: str, hashing: KeyHashing, now_ms: int) -> RowEncoder:
+def encoder_of(
+    keys: KeyedSchema, name: str, hashing: KeyHashing, now_ms: int, *, event_time_ms: int | None = None
+) -> RowEncoder:
     """Returns the encoder of a state or of timers in a schema.
 
     Args:
@@ -294,6 +302,7 @@ def encoder_of(keys: KeyedSchema, name: str, hashing: KeyHashing, now_ms: int) -
         name: The state or the timers.
         hashing: How keys are assigned to key groups.
         now_ms: When a TTL in processing time begins, for rows that do not say so.
+        event_time_ms: When a TTL in event time begins, for rows that do not say so; None: each row says so.
     """
     timers = keys.timers_of(name)
     if timers is not None:
@@ -301,7 +310,29 @@ def encoder_of(keys: KeyedSchema, name: str, hashing: KeyHashing, now_ms: int) -
     state = keys.state(name)
     assert state is not None  # noqa: S101 - the caller has added it
     is_event_time = state.formats[-1].stamps == TimeDomain.EVENT
-    return EntriesEncoder(keys, state, hashing, ttl_started_at_ms=None if is_event_time else now_ms)
+    return EntriesEncoder(keys, state, hashing, ttl_started_at_ms=event_time_ms if is_event_time else now_ms)
+
+
+def rehashed(entries: StoredEntries, keys: KeyedSchema, name: str, hashing: KeyHashing) -> StoredEntries:
+    """Returns stored entries in the key groups of another hashing.
+
+    Only keys are decoded, values stay as they are.
+
+    Raises:
+        CorruptValueError: A stored key is damaged.
+        UnsupportedTypeError: A key column's type has no hash.
+    """
+    serializer = KeySerializer(keys.key_schema())
+    at = key_position(is_timer=keys.state(name) is None)  # earlier versions did not list timers
+    decoded = [serializer.decode(raw, at)[0] for raw in entries.keys.to_list()]
+    columns = [
+        exact_array(list(values), field.type)
+        for values, field in zip(zip(*decoded, strict=True), serializer.schema, strict=True)
+    ]
+    groups = np.ascontiguousarray(hashing.key_groups(columns), ">u2").view(np.uint8).reshape(-1, KEY_GROUP_BYTES)
+    data, starts = entries.keys.data.copy(), entries.keys.offsets[:-1]
+    data[starts], data[starts + 1] = groups[:, 0], groups[:, 1]
+    return StoredEntries(EncodedColumn(data, entries.keys.offsets, entries.keys.width), entries.values)
 
 
 def _uuids(column: pa.Array) -> pa.Array:

@@ -16,6 +16,7 @@ from keyscale.identifiers import OperatorUid, SubtaskIndex
 from ..documents.state_version import StateVersion
 from ..engine.rocksdb import RocksDbEngine, SortedFiles
 from ..local.subtask_directory import local_failures, snapshots_root
+from ..operator_state.operator_files import NAME as OPERATOR_STATE_NAME
 from ..snapshot.snapshot import LocalSnapshot, link_snapshot, upload_snapshot
 from .entry_sorter import MEMORY_BYTES, EntrySorter
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..documents.manifest import SnapshotHandle
     from ..keyed.schema import KeyedSchema
     from ..keys.key_groups import KeyGroupRange
+    from ..operator_state.backend import OperatorStateSnapshot
     from .new_savepoint import NewSavepoint
     from .row_encoder import StoredEntries
 
@@ -36,14 +38,14 @@ class NewSubtask:
     Attributes:
         savepoint: The savepoint.
         uid: The operator.
-        schema: The operator's schema.
+        schema: The operator's schema; None: it has no keyed state.
         index: The subtask.
         key_groups: Its key groups.
     """
 
     savepoint: NewSavepoint
     uid: str
-    schema: KeyedSchema
+    schema: KeyedSchema | None
     index: int
     key_groups: KeyGroupRange
 
@@ -85,8 +87,11 @@ class SubtaskWriter:
             self._sorters[family] = EntrySorter(family, self._root, self._memory_bytes)
         self._sorters[family].add(entries)
 
-    def finish(self) -> SnapshotHandle:
+    def finish(self, operator_state: OperatorStateSnapshot | None = None) -> SnapshotHandle:
         """Writes the files, and stores them in the object store.
+
+        Args:
+            operator_state: The operator state of the subtask.
 
         Raises:
             RowsInvalidError: Two rows are of the same key, map entry, list element or timer.
@@ -106,6 +111,9 @@ class SubtaskWriter:
                 if files.paths:
                     engine.ingest(family, files.paths)
             link_snapshot(directory, [engine])
+            if operator_state is not None and operator_state.states:
+                with local_failures(directory):
+                    (directory / OPERATOR_STATE_NAME).write_bytes(operator_state.to_bytes())
         finally:
             engine.close()
         lineage = hashlib.sha256(f"{savepoint.unique}\n{unique}".encode()).hexdigest()

@@ -14,10 +14,11 @@ from keyscale.state.errors import CorruptValueError
 from keyscale.state.inspection import state_table
 from keyscale.state.inspection.state_table import keyed_tables
 from keyscale.state.keyed.backend import KeyedStateBackend
-from keyscale.state.keyed.descriptors import (
-    ValueStateDescriptor,
-)
+from keyscale.state.keyed.batch_clock import END_OF_TIME_MS, BatchClock, TimeDomain
+from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.schema import StateKind
+from keyscale.state.keyed.stamp import STAMP_MIN_MS
+from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.serializers.pickled import Pickled
 from tests.property.histories import EXAMPLES
 from tests.property.state_examples import Example, comparable, examples, shown, written
@@ -103,6 +104,18 @@ def test_pickled_objects_stay_bytes_and_run_no_code() -> None:
     (batch,) = table.batches(engine.scan("model", b"", None))
     assert table.schema.field("value").type == pa.binary()
     assert b"a pickle was loaded" in batch["value"][0].as_py()
+
+
+@pytest.mark.parametrize(("event_time_ms", "year"), [(STAMP_MIN_MS, 1), (END_OF_TIME_MS, 6429), (0, 1970)])
+def test_the_start_of_a_ttl_before_all_dates_is_shown_as_the_first_date(event_time_ms: int, year: int) -> None:
+    engine, clock = HeapEngine(), BatchClock(event_time_ms=event_time_ms)
+    backend = KeyedStateBackend(engine, pa.schema([("user", pa.string())]), clock)
+    backend.set_current_key(0, ("ada",))
+    backend.state(ValueStateDescriptor("s", pa.int64(), Ttl(1, time_domain=TimeDomain.EVENT))).update(1)
+    engine.write_runs(backend.drain())
+    (table,) = keyed_tables(backend.schema)
+    (batch,) = table.batches(engine.scan("s", b"", None))
+    assert batch.to_pylist()[0]["ttl_started_at"].year == year
 
 
 def test_batches_have_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,19 @@ Neither a control plane nor the job's program is needed, only its object store.
 
 from __future__ import annotations
 
+from .key_change import ChangedKey, KeyChange, change_key
 from .new_operator import EVENT_TIMERS, PROCESSING_TIMERS, NewOperator, NewState, NewTimers
 from .savepoint_writer import write
 from .state_partition import StatePartition, partitions_of
 from .state_reader import KeyedStateTable, OperatorStateTable, StateReader, StateTable
+from .transformation import ChangedOperator, transform
 
 __all__ = [
     "EVENT_TIMERS",
     "PROCESSING_TIMERS",
+    "ChangedKey",
+    "ChangedOperator",
+    "KeyChange",
     "KeyedStateTable",
     "NewOperator",
     "NewState",
@@ -21,6 +26,8 @@ __all__ = [
     "StatePartition",
     "StateReader",
     "StateTable",
+    "change_key",
     "partitions_of",
+    "transform",
     "write",
 ]

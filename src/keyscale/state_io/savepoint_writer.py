@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from keyscale.state.doors.commits import OperatorSnapshot
+    from keyscale.state.doors.keyed import OperatorStateSnapshot
     from keyscale.state.doors.writing import KeyedSchema, StoredEntries
 
     from .new_operator import NewOperator, NewState, NewTimers
@@ -73,19 +74,16 @@ def write(
     savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
     check_operators(operators)
     with tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
-        written = [
-            write_operator(
-                savepoint,
-                operator.uid,
-                operator.schema,
-                stored_rows(operator.states, operator.schema, savepoint.hashing),
-                parallelism=parallelism,
-                scratch=Path(directory),
-            )
-            for operator in operators
-        ]
+        written = [write_new(savepoint, operator, parallelism, Path(directory)) for operator in operators]
     savepoint.publish(written)
     return savepoint.location
+
+
+def write_new(savepoint: NewSavepoint, operator: NewOperator, parallelism: int, scratch: Path) -> OperatorSnapshot:
+    """Writes the files of a new operator; raises as `write`."""
+    schema = operator.schema
+    rows = stored_rows(operator.states, schema, savepoint.hashing)
+    return write_operator(savepoint, operator.uid, schema, rows, parallelism=parallelism, scratch=scratch)
 
 
 def stored_rows(
@@ -102,21 +100,23 @@ def stored_rows(
 def write_operator(
     savepoint: NewSavepoint,
     uid: str,
-    schema: KeyedSchema,
+    schema: KeyedSchema | None,
     entries: Iterable[tuple[str, StoredEntries]],
     *,
     parallelism: int,
     scratch: Path,
+    operator_state: Sequence[OperatorStateSnapshot] = (),
 ) -> OperatorSnapshot:
     """Writes the files of an operator's subtasks.
 
     Args:
         savepoint: The new savepoint.
         uid: The operator.
-        schema: Its schema.
+        schema: Its schema; None: it has no keyed state.
         entries: Stored entries, each with the name of its state or timers.
         parallelism: The number of subtasks.
         scratch: A directory with room for twice the operator's state.
+        operator_state: The operator state of each subtask; empty: there is none.
 
     Raises:
         KeyscaleError: As `write`.
@@ -135,7 +135,9 @@ def write_operator(
             subtasks = some.subtasks(savepoint.hashing.max_parallelism, parallelism)
             for index in np.unique(subtasks).tolist():
                 writers[index].add(name, some if parallelism == 1 else some.take(np.flatnonzero(subtasks == index)))
-        return operator_snapshot(uid, schema, [writer.finish() for writer in writers])
+        states = operator_state or [None] * parallelism
+        subtasks = [writer.finish(state) for writer, state in zip(writers, states, strict=True)]
+        return operator_snapshot(uid, schema, subtasks)
 
 
 def check_operators(operators: Sequence[NewOperator]) -> None:

@@ -1,0 +1,192 @@
+"""One key's state is set or deleted in a copy of a snapshot, and all other state stays as it is."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from keyscale.errors import KeyscaleError
+from keyscale.state.inspection.state_point import UnknownStateError
+from keyscale.state.keyed.batch_clock import TimeDomain
+from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.layout import location_of
+from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state_io import (
+    EVENT_TIMERS,
+    KeyChange,
+    NewOperator,
+    NewState,
+    NewTimers,
+    StateReader,
+    change_key,
+    write,
+)
+from keyscale.state_io.difference import differences
+from keyscale.state_io.json_value import ValueJsonError, value_of_json
+from keyscale.state_io.key_change import KeyChangeError
+from keyscale.state_io.key_text import KeyTextError
+from keyscale.state_io.row_files import plain_value
+from keyscale.state_io.verified_state import verify_state
+from tests.support.state.every_kind import VALUES
+from tests.support.state.state_job import StateJob, random_batch
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USERS = ["ada", "bob", "eve"]
+EVENT_TTL = Ttl(1000, time_domain=TimeDomain.EVENT)
+STATES = [
+    NewState(ValueStateDescriptor("clicks", pa.int64()), pa.table({"user": USERS, "value": [1, 2, 3]})),
+    NewState(
+        MapStateDescriptor("pages", pa.string(), pa.int64(), Ttl(1000)),
+        pa.table({"user": USERS, "value": pa.array([[("/", 1), ("/docs", 2)]] * 3, pa.map_("string", "int64"))}),
+    ),
+    NewState(ListStateDescriptor("marks", pa.float64()), pa.table({"user": USERS, "value": [[0.5, 1.5]] * 3})),
+    NewState(
+        ValueStateDescriptor("in_window", pa.int64(), EVENT_TTL, pa.int64()),
+        pa.table(
+            {
+                "user": ["ada", "ada"],
+                "namespace": [10, 20],
+                "value": [1, 2],
+                "ttl_started_at": pa.array([0, 0], pa.timestamp("ms", "UTC")),
+            }
+        ),
+    ),
+    NewTimers(EVENT_TIMERS, pa.table({"user": ["ada", "ada", "bob"], "time_ms": [100, 200, 100]})),
+]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"file://{tmp_path_factory.mktemp('changed')}/store/job/savepoints"
+
+
+@pytest.fixture(scope="module")
+def source(store: str) -> str:
+    operators = [NewOperator("counts", {"user": pa.string()}, STATES), NewOperator("others", {"id": pa.int64()})]
+    return write(f"{store}/source", operators, max_parallelism=16, parallelism=2)
+
+
+@pytest.fixture
+def target(store: str) -> str:
+    return f"{store}/{uuid.uuid4().hex}"
+
+
+def rows(location: str, state: str, key: str = "ada") -> list[dict[str, Any]]:
+    with StateReader.open(location) as reader:
+        table = reader.table("counts", state)
+        found = [row for batch in table.batches(key=(key,)) for row in batch.to_pylist()]  # type: ignore[call-arg]
+    hidden = {"key", "key_group", "ttl_started_at"}
+    return [{name: value for name, value in row.items() if name not in hidden} for row in found]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected", "changes"),
+    [
+        ({"state": "clicks", "value": 9}, [{"value": 9}], {"changed": 1}),
+        ({"state": "clicks", "key": "new", "value": 9}, [{"value": 9}], {"added": 1}),
+        ({"state": "clicks", "deletes": True}, [], {"removed": 1}),
+        (
+            {"state": "pages", "value": {"/docs": 7, "/new": None}},
+            [{"map_key": "/docs", "value": 7}, {"map_key": "/new", "value": None}],
+            {"added": 1, "removed": 1, "changed": 1},
+        ),
+        (
+            {"state": "pages", "map_key": "/", "value": 5},
+            [{"map_key": "/", "value": 5}, {"map_key": "/docs", "value": 2}],
+            {"changed": 1},
+        ),
+        ({"state": "pages", "map_key": "/", "deletes": True}, [{"map_key": "/docs", "value": 2}], {"removed": 1}),
+        ({"state": "pages", "deletes": True}, [], {"removed": 2}),
+        ({"state": "marks", "value": [2.5]}, [{"list_index": 0, "value": 2.5}], {"removed": 1, "changed": 1}),
+        (
+            {"state": "in_window", "namespace": 20, "value": 8},
+            [{"namespace": 10, "value": 1}, {"namespace": 20, "value": 8}],
+            {"changed": 1},
+        ),
+        ({"state": "in_window", "deletes": True}, [], {"removed": 2}),
+        ({"state": EVENT_TIMERS, "time_ms": 100, "deletes": True}, [{"time_ms": 200}], {"removed": 1}),
+        ({"state": EVENT_TIMERS, "time_ms": 150}, [{"time_ms": at} for at in (100, 150, 200)], {"added": 1}),
+    ],
+)
+def test_one_key_changes_and_nothing_else(
+    source: str, target: str, change: dict[str, Any], expected: list[dict[str, Any]], changes: dict[str, int]
+) -> None:
+    wanted = KeyChange(**{"operator": "counts", "key": "ada", **change})
+    changed = change_key(source, target, wanted)
+    assert verify_state(changed.location).problems == []
+    assert rows(changed.location, wanted.state, wanted.key) == expected
+    with StateReader.open(source, shards_open=4) as before, StateReader.open(changed.location, shards_open=4) as after:
+        found = dict.fromkeys(("added", "removed", "changed"), 0)
+        for difference in differences(before, after):
+            for each in difference.changes():
+                assert (difference.state, each.row["key"]) == (wanted.state, {"user": wanted.key})
+                found[each.kind] += 1
+    assert {kind: count for kind, count in found.items() if count} == changes
+    assert changed.key == {"user": wanted.key}
+    assert len(changed.after) - len(changed.before) == changes.get("added", 0) - changes.get("removed", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "refusal", "complaint"),
+    [
+        ({"operator": "gone"}, UnknownStateError, "counts, others"),
+        ({"state": "gone"}, UnknownStateError, "no keyed state 'gone'; it has: _event_timers, clicks"),
+        ({"value": "text"}, ValueJsonError, "int64"),
+        ({"value": None}, KeyscaleError, "has no value"),
+        ({"map_key": "/"}, KeyChangeError, "without map_key"),
+        ({"namespace": 1}, KeyChangeError, "without namespace"),
+        ({"state": "in_window", "value": 1}, KeyChangeError, "has namespaces"),
+        ({"state": EVENT_TIMERS}, KeyChangeError, "with a time"),
+        ({"operator": "others", "state": "clicks", "key": "x"}, UnknownStateError, "it has: none"),
+    ],
+)
+def test_a_change_that_does_not_fit_is_refused(
+    source: str, target: str, change: dict[str, Any], refusal: type[Exception], complaint: str
+) -> None:
+    wanted = KeyChange(**{"operator": "counts", "state": "clicks", "key": "ada", "value": 1, **change})
+    with pytest.raises(refusal, match=complaint):
+        change_key(source, target, wanted)
+
+
+def test_the_key_is_of_the_types_of_the_key(tmp_path: Path) -> None:
+    location = f"file://{tmp_path}/store/job/savepoints"
+    counts = NewState(ValueStateDescriptor("clicks", pa.int64()), pa.table({"id": [1], "value": [1]}))
+    source = write(f"{location}/source", [NewOperator("counts", {"id": pa.int64()}, [counts])])
+    with pytest.raises(KeyTextError):
+        change_key(source, f"{location}/changed", KeyChange("counts", "clicks", "ada", 1))
+
+
+def test_only_the_files_of_the_key_s_subtask_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(3)
+    job.run_batch(random_batch(1))
+    taken = location_of(job.store.url, job.checkpoint()[0].path)
+    fetched: list[str] = []
+    real = LocalObjectStore.download
+
+    def noted(self: LocalObjectStore, path: str, *given: Any, **named: Any) -> None:
+        fetched.append(path)
+        real(self, path, *given, **named)
+
+    monkeypatch.setattr(LocalObjectStore, "download", noted)
+    key = next(iter(job.reference))
+    changed = change_key(taken, f"{job.store.url}/job/savepoints/x", KeyChange("count", "count", str(key), 10**6))
+    assert 0 < len(fetched) < len({file.path for file in changed.manifest.files()})
+    job.start(2, "job/savepoints/x/manifest.json", rewinds=True)
+    job.reference[key] = 10**6
+    assert job.dump() == job.reference
+
+
+@pytest.mark.parametrize("of_type", [of_type for of_type, _ in VALUES.values()], ids=str)
+def test_json_values_are_read_as_they_are_shown(of_type: pa.DataType) -> None:
+    for each, value in VALUES.values():
+        if each == of_type:
+            assert pa.array([value_of_json(plain_value(value), of_type)], of_type) == pa.array([value], of_type)
+    with pytest.raises(ValueJsonError):
+        value_of_json({"no": ["such", "value"]} if not pa.types.is_string(of_type) else 1, of_type)
