@@ -604,6 +604,16 @@ class SavepointNotFoundError(ApiError):
     advice = "`./keyscale savepoints list JOB` lists its savepoints. Over HTTP: GET /v1/jobs/{id}/savepoints."
 
 
+class SavepointIdTakenError(ApiError):
+    """The job has a savepoint with the id of a new one."""
+
+    code = "SAVEPOINT_ID_TAKEN"
+    title = "The job has a savepoint of this id"
+    status = 409
+    domain = "user"
+    advice = "Choose another id. `./keyscale savepoints list JOB` lists the job's savepoints."
+
+
 class RevisionNotFoundError(ApiError):
     """The job has no revision with this number."""
 

@@ -25,6 +25,7 @@ from bench.rescale import RescaleSizes, run_rescale
 from bench.running_jobs import RunningJobSizes, run_running_jobs
 from bench.scale import ScaleSizes, run_scale
 from bench.small_batches import SmallBatchSizes, run_small_batches
+from bench.state_io import StateIoSizes, run_state_io
 from bench.timers import TimerSizes, run_timers
 from bench.upgrade import UpgradeSizes, run_upgrade
 from tests.suite.reaper import continue_below_reaper
@@ -153,6 +154,16 @@ def state(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
     Parts: insert, large, record, small, bytes, map, memory, rescale, checkpoint, consolidate.
     """
     report.show(run_state(report.root, StateSizes(**sizes), only, _say), sizes["cores"])
+
+
+@main.command("state-io")
+@click.option("--keys", default=100_000_000, show_default=True, help="Keys in state.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def state_io(report: Report, /, **sizes: int) -> None:
+    """Measure a bootstrap and a full read of state, beside plain files."""
+    report.show(run_state_io(report.root, StateIoSizes(**sizes), _say), sizes["cores"])
 
 
 @main.command()

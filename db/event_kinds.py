@@ -68,6 +68,7 @@ EVENT_KINDS = frozenset(
         "SIGNED_IN",
         "SIGNED_OUT",
         "START_WAITS",
+        "STATE_CHANGED",
         "STOP_REQUESTED",
         "SUBSCRIPTION_CREATED",
         "SUBSCRIPTION_DELETED",

@@ -91,10 +91,11 @@ class StateDamagedError(CliError):
 
 @click.group()
 def state() -> None:
-    """Read the state of jobs, checkpoints and savepoints as data.
+    """Read and change the state of jobs, checkpoints and savepoints.
 
     A LOCATION is the URL of a manifest, as `savepoints list` shows it, or of the directory with the manifest. It is
-    read with this process's own access to the object store. `get` and `history` ask the control plane.
+    read with this process's own access to the object store. `get` and `history` ask the control plane, and so do `set`
+    and `delete` for a JOB.
     """
 
 
@@ -335,6 +336,157 @@ def history(session: Session, /, *, job: str, operator: str, name: str | None, k
         answer = control_plane.get(job_path(job, "state-history", operator), key=key, state=name)
     rows = [{**change, "row": _shown(change["row"])} for change in answer["changes"]]
     session.output.table(answer, rows, HISTORY_COLUMNS)
+
+
+target_option = click.option(
+    "--to", "target", help="Where the new savepoint is written: STORE/JOB/savepoints/ID (only with a LOCATION)."
+)
+id_option = click.option("--id", "savepoint_id", help="The id of the new savepoint (only with a JOB).")
+from_option = click.option(
+    "--checkpoint", type=click.IntRange(min=1), help="The checkpoint or savepoint of the JOB (default: the latest)."
+)
+namespace_option = click.option("--namespace", help="The namespace as JSON, for a state with namespaces.")
+map_key_option = click.option("--map-key", help="Change this entry of a map alone; JSON, or text.")
+time_option = click.option("--time-ms", type=int, help="The time of a timer.")
+state_option = click.option("--state", "name", required=True, help="The state's name, or the timers'.")
+
+
+@state.command("set")
+@click.argument("source", metavar="JOB|LOCATION")
+@operator_option
+@state_option
+@key_option
+@click.option("--value", help="The new value as JSON, or text; a whole map is an object, a whole list a list.")
+@namespace_option
+@map_key_option
+@time_option
+@id_option
+@from_option
+@target_option
+@scratch_option
+@json_option
+@pass_session
+def set_key(session: Session, /, *, value: str | None, time_ms: int | None, **options: Any) -> None:
+    """Set a key's state in a new savepoint.
+
+    The savepoint is derived from the latest checkpoint or savepoint of a stopped JOB, and is registered with an event.
+    With a LOCATION, it is written with this process's own access to the object store. All other state stays as it is.
+    `jobs start JOB --from SAVEPOINT` starts the job from it.
+    """
+    if (value is None) == (time_ms is None):
+        raise InvalidArgumentError("give --value for a state, or --time-ms for timers")
+    _change(session, {"value": _json(value), "time_ms": time_ms}, **options)
+
+
+@state.command("delete")
+@click.argument("source", metavar="JOB|LOCATION")
+@operator_option
+@state_option
+@key_option
+@namespace_option
+@map_key_option
+@time_option
+@id_option
+@from_option
+@target_option
+@scratch_option
+@json_option
+@pass_session
+def delete_key(session: Session, /, *, time_ms: int | None, **options: Any) -> None:
+    """Delete a key's state in a new savepoint; see `state set`.
+
+    Without --namespace, --map-key and --time-ms, all entries of the key in the state are deleted.
+    """
+    _change(session, {"deletes": True, "time_ms": time_ms}, **options)
+
+
+@state.command()
+@click.argument("location")
+@click.argument("target")
+@click.option("--rename-operator", "renamed_operators", nargs=2, multiple=True, metavar="UID NEW", help="Rename.")
+@click.option("--drop-operator", "dropped_operators", multiple=True, metavar="UID", help="Leave an operator out.")
+@click.option(
+    "--rename-state", "renamed_states", nargs=3, multiple=True, metavar="UID STATE NEW", help="Rename a state."
+)
+@click.option(
+    "--drop-state", "dropped_states", nargs=2, multiple=True, metavar="UID STATE", help="Leave a state or timers out."
+)
+@click.option("--max-parallelism", type=click.IntRange(min=1), help="Another number of key groups.")
+@click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), help="Another hash of keys.")
+@scratch_option
+@json_option
+@pass_session
+def transform(
+    session: Session,
+    /,
+    *,
+    location: str,
+    target: str,
+    renamed_operators: tuple[tuple[str, str], ...],
+    dropped_operators: tuple[str, ...],
+    renamed_states: tuple[tuple[str, str, str], ...],
+    dropped_states: tuple[tuple[str, str], ...],
+    max_parallelism: int | None,
+    hash_id: str | None,
+    scratch: Path | None,
+) -> None:
+    """Write a changed copy of a snapshot to TARGET, which is STORE/JOB/savepoints/ID.
+
+    Values are neither decoded nor encoded. States of renamed operators are named by the operator's old uid.
+    """
+    from keyscale.state_io import ChangedOperator, transform
+
+    uids: dict[str, str | None] = dict(renamed_operators)
+    states: dict[str, dict[str, str | None]] = {}
+    for uid, name, new in [*renamed_states, *((uid, name, None) for uid, name in dropped_states)]:
+        states.setdefault(uid, {})[name] = new
+    changed: dict[str, ChangedOperator | None] = {
+        uid: ChangedOperator(uids.get(uid), states.get(uid, {})) for uid in {*uids, *states}
+    }
+    changed |= dict.fromkeys(dropped_operators)
+    written = transform(location, target, changed, max_parallelism=max_parallelism, hash_id=hash_id, scratch=scratch)
+    session.output.fields({"location": written})
+
+
+def _change(  # the options of both commands
+    session: Session,
+    change: dict[str, Any],
+    *,
+    source: str,
+    operator: str,
+    name: str,
+    key: str,
+    namespace: str | None,
+    map_key: str | None,
+    savepoint_id: str | None,
+    checkpoint: int | None,
+    target: str | None,
+    scratch: Path | None,
+) -> None:
+    change |= {
+        "operator": operator, "state": name, "key": key, "namespace": _json(namespace), "map_key": _json(map_key)
+    }  # fmt: skip
+    if "://" not in source:
+        if target is not None:
+            raise InvalidArgumentError("--to is for a LOCATION; the savepoint of a JOB is beside its others")
+        body = {**change, "id": savepoint_id, "checkpoint_id": checkpoint}
+        with session.control_plane() as control_plane:
+            session.output.fields(control_plane.post(job_path(source, "state-changes"), body))
+        return
+    if target is None or savepoint_id is not None or checkpoint is not None:
+        raise InvalidArgumentError("a LOCATION needs --to STORE/JOB/savepoints/ID, and neither --id nor --checkpoint")
+    from keyscale.state_io import KeyChange, change_key
+
+    changed = change_key(source, target, KeyChange(**change), scratch=scratch)
+    session.output.fields({name: getattr(changed, name) for name in ("location", "key", "before", "after")})
+
+
+def _json(text: str | None) -> Any:
+    """Returns the value of JSON, or the text itself if it is none."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError:
+        return text
 
 
 def _with_columns(table: Mapping[str, Any]) -> dict[str, Any]:

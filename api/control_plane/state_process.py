@@ -23,9 +23,9 @@ _PASSED_ON = frozenset({"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "
 
 
 def read_state(
-    context: Context, user: Principal, read: Literal["key", "history", "sql"], asked: dict[str, Any]
+    context: Context, user: Principal, read: Literal["key", "history", "sql", "change"], asked: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the answer of a process that carries out a read.
+    """Returns the answer of a process that carries out a read, or a change.
 
     Args:
         context: The control plane.

@@ -6,11 +6,12 @@ from fastapi import APIRouter, Query
 
 from ..access.identities import Operator
 from ..control_plane.dependencies import Control
+from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
-from . import key_state
-from .schemas import KeyHistoryAnswer, KeyStateAnswer
+from . import changed_keys, key_state
+from .schemas import ChangedKeyAnswer, KeyChangeRequest, KeyHistoryAnswer, KeyStateAnswer
 
-router = APIRouter(prefix="/jobs/{job_id}", tags=["state"])
+router = APIRouter(prefix="/jobs/{job_id}", tags=["state"], route_class=GuardedRoute)
 
 Key = Annotated[
     str, Query(max_length=10_000, description="The key: the text of its only column, or a JSON list of its columns.")
@@ -70,3 +71,12 @@ def show_key(  # noqa: PLR0917 - FastAPI passes them by name
     No driver is needed: the state is read from the latest snapshot and the changelogs after it.
     """
     return key_state.show_key(control, user, job_id, operator, key, state=state, at=at, after_batch=after_batch)
+
+
+@router.post("/state-changes", status_code=201)
+def change_key_state(control: Control, user: Operator, job_id: str, request: KeyChangeRequest) -> ChangedKeyAnswer:
+    """Sets or deletes the state of a key of a stopped job, in a new savepoint.
+
+    The job's history stays as it is until the job starts from the savepoint.
+    """
+    return changed_keys.change(control, user, job_id, request)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..shapes import Answer
+from ..shapes import Answer, OperationId, Request
 
 
 class StateRows(Answer):
@@ -48,3 +48,34 @@ class KeyHistoryAnswer(Answer):
     key_group: int
     changes: list[KeyChangeAnswer]
     is_truncated: bool = Field(description="Whether there are older changes than the answer holds.")
+
+
+class KeyChangeRequest(Request):
+    """A change of a key's state. Values are JSON, as the state of the key is shown."""
+
+    operator: str = Field(max_length=1000, description="The operator's uid.")
+    state: str = Field(max_length=1000, description="The state, or the timers.")
+    key: str = Field(max_length=10_000, description="The key, as for showing its state.")
+    value: Any = Field(
+        default=None,
+        description="The new value: of a map without `map_key` an object with all entries, of a list all elements.",
+    )
+    deletes: bool = Field(default=False, description="Whether to delete the state of the key instead.")
+    namespace: Any = Field(default=None, description="The namespace, for a state with namespaces.")
+    map_key: Any = Field(default=None, description="The entry of a map that alone changes.")
+    time_ms: int | None = Field(default=None, description="The time of the timer that is set or deleted.")
+    id: OperationId | None = Field(default=None, description="The id of the new savepoint; null: any.")
+    checkpoint_id: int | None = Field(
+        default=None, ge=1, description="The checkpoint or savepoint to derive from; null: the latest."
+    )
+
+
+class ChangedKeyAnswer(Answer):
+    """A new savepoint in which the state of one key is changed."""
+
+    savepoint_id: str
+    checkpoint_id: int = Field(description="Its number among the job's checkpoints.")
+    location: str = Field(description="Where a job starts from it.")
+    key: dict[str, Any]
+    before: list[dict[str, Any]] = Field(description="The rows that were removed or replaced, without the key.")
+    after: list[dict[str, Any]] = Field(description="The rows in their place.")

@@ -439,6 +439,15 @@ def require_deletable(session: Session, job: Job) -> None:
     _require(session, Action.DELETE, job)
 
 
+def require_state_changeable(session: Session, job: Job) -> None:
+    """Refuses to change the state of a job that may still run.
+
+    Raises:
+        JobStatusConflictError: It is not settled.
+    """
+    _require(session, Action.CHANGE_STATE, job)
+
+
 def _require(session: Session, action: Action, job: Job) -> None:
     if is_allowed(action, job.status):
         return

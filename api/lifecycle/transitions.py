@@ -56,6 +56,7 @@ class Action(StrEnum):
     UPGRADE_LAST_STATE = "upgrade from the last state"
     ADJUST = "change settings"
     DELETE = "delete"
+    CHANGE_STATE = "change state"
 
 
 _ALLOWED: dict[Action, frozenset[JobStatus]] = {
@@ -70,6 +71,7 @@ _ALLOWED: dict[Action, frozenset[JobStatus]] = {
     Action.UPGRADE_LAST_STATE: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
     Action.ADJUST: frozenset({JobStatus.SUBMITTING, JobStatus.RUNNING, JobStatus.RESTARTING}),
     Action.DELETE: SETTLED,
+    Action.CHANGE_STATE: SETTLED,
 }
 
 
@@ -95,7 +97,7 @@ def what_helps(action: Action, status: JobStatus, job: str) -> str:
         return f"{command.format('update', ' --upgrade-mode last-state')} needs no savepoint"
     if action is Action.START:
         return f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
-    if action is Action.DELETE:
+    if action in {Action.DELETE, Action.CHANGE_STATE}:
         return (
             f"{command.format('stop', '')} stops it with a savepoint, {command.format('cancel', ' --wait')} immediately"
         )

@@ -155,12 +155,13 @@ def latest_completed(
 ) -> Checkpoint | None:
     """Returns a job's newest completed checkpoint or savepoint.
 
-    It may be limited to newer attempts, and to the time before a time.
+    It may be limited to newer attempts, and to the time before a time. A savepoint that no attempt has taken is derived
+    from another one, and is not part of the job's history.
     """
     statement = select(Checkpoint).where(
         Checkpoint.job_id == job_id,
         Checkpoint.status == CheckpointStatus.COMPLETED,
-        Checkpoint.attempt >= since_attempt,
+        Checkpoint.attempt >= max(since_attempt, 1),
     )
     if before_ms is not None:
         statement = statement.where(Checkpoint.latest_ack_timestamp < before_ms)

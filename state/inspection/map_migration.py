@@ -210,7 +210,7 @@ class _MapConversion:
 
 
 class _Migration:
-    """The operators of the new savepoint, with the numbers of migrated keys and entries."""
+    """The operators of the new savepoint, with counted keys and entries."""
 
     def __init__(self, savepoint: NewSavepoint, maps: _MapConversion) -> None:
         self.keys = 0

@@ -334,7 +334,7 @@ def shown_type(stored: pa.DataType) -> pa.DataType:
 
 
 def _shown_ms(stamp_ms: int | None) -> int | None:
-    """Returns a stamp no earlier than the year 1, which all tools can show.
+    """Returns a stamp that all tools can show: from the year 1.
 
     Before any record, event time is earlier.
     """

@@ -34,7 +34,7 @@ def store_changed(
     schema: KeyedSchema,
     scratch: Path,
 ) -> SnapshotHandle:
-    """Stores the shards of a subtask, whose entries were changed, in a new savepoint.
+    """Stores the changed shards of a subtask in a new savepoint.
 
     Files that the change has left as they are are copied inside the store, and so is the operator state.
 

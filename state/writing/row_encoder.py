@@ -78,7 +78,7 @@ class StoredEntries:
 
     @classmethod
     def of(cls, entries: Sequence[tuple[bytes, bytes]]) -> Self:
-        """Returns the entries in pairs of a stored key and a stored value."""
+        """Returns the entries of pairs of stored key and value."""
         keys, values = ([entry[place] for entry in entries] for place in (0, 1))
         return cls(EncodedColumn.of(keys).with_width(), EncodedColumn.of(values).with_width())
 

@@ -23,7 +23,7 @@ class ValueJsonError(KeyscaleError):
 
 
 def value_of_json(value: Any, of_type: pa.DataType) -> Any:
-    """Returns a value of JSON as a Python value of an Arrow type.
+    """Returns a JSON value as a Python value of a type.
 
     Raises:
         ValueJsonError: The value does not fit.

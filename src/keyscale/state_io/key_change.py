@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,10 @@ import msgspec
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
+from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.doors.commits import event_time_ms
+from keyscale.state.doors.objects import open_store
+from keyscale.state.doors.paths import Layout, location_of
 from keyscale.state.doors.reading import (
     CheckpointReader,
     Mutation,
@@ -23,6 +26,7 @@ from keyscale.state.doors.reading import (
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint, encoder_of, store_changed
 
 from .json_value import value_of_json
+from .key_state import READ_BYTES_MAX, KeyReadTooLargeError
 from .key_text import key_of_text
 from .row_files import plain_value
 
@@ -32,12 +36,13 @@ if TYPE_CHECKING:
     from keyscale.state.doors.catalogue import Manifest
     from keyscale.state.doors.commits import OperatorSnapshot
     from keyscale.state.doors.reading import Engine, KeyedTable
+    from keyscale.state.doors.subtasks import SnapshotHandle
 
 TIMERS = "timers"
 
 
 class KeyChangeError(KeyscaleError):
-    """A change of a key's state is incomplete or does not fit the state."""
+    """A change of a key's state does not fit the state."""
 
     code = "STATE_KEY_CHANGE_INVALID"
     domain = "user"
@@ -92,7 +97,7 @@ class ChangedKey:
 
 
 def change_key(source: str, target: str, change: KeyChange, *, scratch: Path | None = None) -> ChangedKey:
-    """Writes a copy of a checkpoint or savepoint in which one key's state is changed.
+    """Writes a copy of a snapshot with one key's state changed.
 
     Only the files of the key's subtask are fetched; other files are copied inside the store.
 
@@ -113,8 +118,25 @@ def change_key(source: str, target: str, change: KeyChange, *, scratch: Path | N
     return change_point(StatePoint.of_location(source), target, change, scratch=scratch)
 
 
-def change_point(point: StatePoint, target: str, change: KeyChange, *, scratch: Path | None = None) -> ChangedKey:
-    """Changes one key's state in a snapshot that was opened; see `change_key`."""
+def change_point(
+    point: StatePoint,
+    target: str,
+    change: KeyChange,
+    *,
+    scratch: Path | None = None,
+    checkpoint_id: int | None = None,
+    fetched_bytes_max: int | None = None,
+) -> ChangedKey:
+    """Changes one key's state in a snapshot that was opened; see `change_key`.
+
+    Args:
+        point: The snapshot.
+        target: As for `change_key`.
+        change: The change.
+        scratch: As for `change_key`.
+        checkpoint_id: The number in the savepoint's manifest; None: the snapshot's.
+        fetched_bytes_max: The bytes of files that the change may fetch; None: any.
+    """
     base = point.manifest
     assert base is not None  # noqa: S101 - the point is a snapshot's
     hashing = KeyHashing(base.max_parallelism, base.hash_id)
@@ -122,7 +144,13 @@ def change_point(point: StatePoint, target: str, change: KeyChange, *, scratch: 
         reader = CheckpointReader(point.store, base, Path(directory))
         operator = reader.operator(change.operator)
         edit = _Edit(change, reader, operator, hashing)
+        if fetched_bytes_max is not None and (size := edit.size_bytes) > fetched_bytes_max:
+            raise KeyReadTooLargeError(
+                f"the files with the key take {size:,} bytes, and a change may fetch {fetched_bytes_max:,}"
+            )
         savepoint = NewSavepoint.at(target, hashing, base=base, base_store=point.store.url)
+        if checkpoint_id is not None:
+            savepoint = replace(savepoint, checkpoint_id=CheckpointId(checkpoint_id))
         written = [
             edit.changed(savepoint) if each.uid == operator.uid else savepoint.copies().operator(each)
             for each in base.operators
@@ -131,8 +159,52 @@ def change_point(point: StatePoint, target: str, change: KeyChange, *, scratch: 
     return ChangedKey(savepoint.location, manifest, edit.named_key, edit.before, edit.after)
 
 
+def change_of_job(
+    *,
+    store_url: str,
+    job_id: str,
+    savepoint_id: str,
+    checkpoint_id: int,
+    manifest_path: str,
+    fetched_bytes_max: int,
+    **change: Any,
+) -> dict[str, Any]:
+    """Writes a savepoint of a job from one of its snapshots, with one key's state changed.
+
+    Args:
+        store_url: The job's object store.
+        job_id: The job.
+        savepoint_id: The id of the new savepoint.
+        checkpoint_id: The number in its manifest.
+        manifest_path: The path of the snapshot's manifest.
+        fetched_bytes_max: The bytes of files that the change may fetch.
+        change: The fields of a `KeyChange`.
+
+    Raises:
+        ForeignStateError: The snapshot has objects of another job.
+        KeyReadTooLargeError: The files of the key's subtask are too large.
+        KeyscaleError: As `change_key`.
+    """
+    store = open_store(store_url, get_bytes_max=READ_BYTES_MAX)
+    point = StatePoint.of_path(store, manifest_path)
+    point.check_own(JobId(job_id))
+    target = location_of(store.url, Layout(JobId(job_id)).manifest(CheckpointId(checkpoint_id), savepoint_id))
+    changed = change_point(
+        point, target, KeyChange(**change), checkpoint_id=checkpoint_id, fetched_bytes_max=fetched_bytes_max
+    )
+    return {
+        "location": changed.location,
+        "key": changed.key,
+        "before": changed.before,
+        "after": changed.after,
+        "batch_id": changed.manifest.batch_id,
+        "created_at_ms": changed.manifest.created_at_ms,
+        "state_size_bytes": changed.manifest.state_size_bytes,
+    }
+
+
 class _Edit:
-    """A change of a key, as far as it follows from the schema, and its effect."""
+    """A change of a key in one operator, and its effect."""
 
     def __init__(
         self, change: KeyChange, reader: CheckpointReader, operator: OperatorSnapshot, hashing: KeyHashing
@@ -169,21 +241,32 @@ class _Edit:
         """The key as JSON can hold it."""
         return {name: plain_value(value) for name, value in self.named_key_values.items()}
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the files that the change fetches."""
+        return self._owner.state_size_bytes
+
+    @property
+    def _owner(self) -> SnapshotHandle:
+        return next(each for each in self._operator.subtasks if self._group in each.key_groups)
+
     def changed(self, savepoint: NewSavepoint) -> OperatorSnapshot:
         """Returns the operator with the changed subtask."""
-        (owner,) = (each for each in self._operator.subtasks if self._group in each.key_groups)
+        owner = self._owner
         others = msgspec.structs.replace(
             self._operator, subtasks=tuple(each for each in self._operator.subtasks if each is not owner)
         )
         copied = savepoint.copies().operator(others).subtasks
         alone = msgspec.structs.replace(self._operator, subtasks=(owner,))
+        subtasks = [*copied]
         for subtask in self._reader.subtasks(alone):
             self._apply(subtask.engine)
             stored = store_changed(
                 savepoint, self._operator.uid, owner, subtask.shards, schema=self._schema, scratch=self._reader.scratch
             )
-        subtasks = tuple(sorted([*copied, stored], key=lambda each: each.subtask))
-        return msgspec.structs.replace(self._operator, subtasks=subtasks)
+            subtasks.append(stored)
+        ordered = tuple(sorted(subtasks, key=lambda each: each.subtask))
+        return msgspec.structs.replace(self._operator, subtasks=ordered)
 
     def _apply(self, engine: Engine) -> None:
         table, family = self._table, self._table.name
@@ -203,7 +286,7 @@ class _Edit:
 
 
 def _scope_of(change: KeyChange, table: KeyedTable) -> dict[str, Any]:
-    """Returns the parts of the identity, besides the key, that the change names."""
+    """Returns the parts of the identity that the change names."""
     given = {"namespace": change.namespace, "map_key": change.map_key, "time_ms": change.time_ms}
     for name, value in given.items():
         if value is not None and name not in table.identity:
@@ -218,7 +301,10 @@ def _scope_of(change: KeyChange, table: KeyedTable) -> dict[str, Any]:
 
 
 def _rows_of(change: KeyChange, table: KeyedTable, identity: Mapping[str, Any]) -> pa.RecordBatch:
-    """Returns the new rows as the encoder takes them: a whole map or list is one row."""
+    """Returns the new rows as the encoder takes them.
+
+    A whole map or list is one row.
+    """
     types = {**{each.name: each.type for each in table.key_schema}, **{each.name: each.type for each in table.schema}}
     columns = {name: pa.array([value], types[name]) for name, value in identity.items()}
     if table.kind != TIMERS:

@@ -1,7 +1,7 @@
 """The process that reads state for the control plane: `python -m keyscale.state_io.reading_process`.
 
 It reads a request as JSON from standard input, and writes the answer, or the error, as JSON. `read` in the request says
-what is read: `key`, `history` or `sql`.
+what is read: `key`, `history` or `sql`; `change` writes a savepoint.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from keyscale.errors import KeyscaleError
 
+from .key_change import change_of_job
 from .key_state import KeyRequest, read_history, read_key
 
 ANSWER_BYTES_MAX = 32 << 20
@@ -67,6 +68,8 @@ def _answer(read: str, request: dict[str, Any]) -> dict[str, Any]:
         from .snapshot_sql import SqlRequest, run_statement  # noqa: PLC0415 - DuckDB takes a while to import
 
         return run_statement(SqlRequest(**request))
+    if read == "change":
+        return change_of_job(**request)
     return (read_history if read == "history" else read_key)(KeyRequest(**request))
 
 

@@ -135,9 +135,9 @@ def write_operator(
             subtasks = some.subtasks(savepoint.hashing.max_parallelism, parallelism)
             for index in np.unique(subtasks).tolist():
                 writers[index].add(name, some if parallelism == 1 else some.take(np.flatnonzero(subtasks == index)))
-        states = operator_state or [None] * parallelism
-        subtasks = [writer.finish(state) for writer, state in zip(writers, states, strict=True)]
-        return operator_snapshot(uid, schema, subtasks)
+        states: Sequence[OperatorStateSnapshot | None] = operator_state or [None] * parallelism
+        handles = [writer.finish(state) for writer, state in zip(writers, states, strict=True)]
+        return operator_snapshot(uid, schema, handles)
 
 
 def check_operators(operators: Sequence[NewOperator]) -> None:

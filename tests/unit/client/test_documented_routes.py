@@ -36,6 +36,9 @@ SAMPLES: dict[str, Any] = {
     "kind": "STOP",
     "arguments": OperationRequest(),
     "statement": "select 1",
+    "operator": "counts",
+    "state": "clicks",
+    "key": "ada",
     "target": "https://alerts.example.com/hook",
     "spec": {"artifact_id": ARTIFACT_ID},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
@@ -15,7 +16,7 @@ from keyscale.state.layout import location_of
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.serializers.pickled import Pickled
-from keyscale.state_io import KeyedStateTable
+from keyscale.state_io import KeyedStateTable, NewOperator, NewState, write
 from tests.support.repository import GOLDEN
 from tests.support.state.every_kind import KEYS, KINDS, SAVEPOINT, UID, VALUES, group_of
 from tests.support.state.state_job import StateJob
@@ -143,3 +144,60 @@ def test_wrong_input_is_refused_with_advice(
     error = capsys.readouterr().err
     assert error.startswith(f"error {code}: ")
     assert error.splitlines()[-1].startswith("  ")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> str:
+    """The location of a savepoint with the state `clicks` of the operator `counts`."""
+    clicks = NewState(ValueStateDescriptor("clicks", pa.int64()), pa.table({"user": ["ada", "bob"], "value": [1, 2]}))
+    place = f"file://{tmp_path}/store/job/savepoints/written"
+    return write(place, [NewOperator("counts", {"user": pa.string()}, [clicks])], max_parallelism=4)
+
+
+def shown(location: str, table: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    statement = f"select key.user, value from {table} order by all"  # noqa: S608 - the test's own table
+    assert main(["state", "sql", location, statement, "--format", "csv"]) == 0
+    return capsys.readouterr().out.splitlines()[1:]
+
+
+def test_set_and_delete_write_a_savepoint_beside(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    place = written.replace("/written/manifest.json", "")
+    key = ["--operator", "counts", "--state", "clicks", "--key", "ada"]
+    assert main(["state", "set", "--json", written, *key, "--value", "40", "--to", f"{place}/set"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["before"], answer["after"]) == ([{"value": 1}], [{"value": 40}])
+    assert shown(answer["location"], "counts.clicks", capsys) == ["ada,40", "bob,2"]
+    assert main(["state", "delete", answer["location"], *key, "--to", f"{place}/deleted"]) == 0
+    assert shown(f"{place}/deleted", "counts.clicks", capsys) == ["bob,2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ([], "give --value"),
+        (["--value", "1", "--time-ms", "1"], "give --value"),
+        (["--value", "1"], "needs --to"),
+        (["--value", "1", "--to", "x", "--id", "y"], "needs --to"),
+        (["--value", "text", "--to", "file:///tmp/store/job/savepoints/x"], "STATE_JSON_INVALID"),
+    ],
+)
+def test_set_says_what_is_missing(
+    written: str, options: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--operator", "counts", "--state", "clicks", "--key", "ada", *options]
+    assert main(["state", "set", written, *arguments]) != 0
+    assert complaint in capsys.readouterr().err
+
+
+def test_transform_renames_and_drops(written: str, capsys: pytest.CaptureFixture[str]) -> None:
+    target = written.replace("/written/manifest.json", "/changed")
+    renamed = ["--rename-operator", "counts", "totals", "--rename-state", "counts", "clicks", "views"]
+    assert main(["state", "transform", written, target, *renamed, "--max-parallelism", "128"]) == 0
+    assert shown(target, "totals.views", capsys) == ["ada,1", "bob,2"]
+    assert main(["state", "transform", target, f"{target}-2", "--drop-state", "totals", "views"]) == 0
+    capsys.readouterr()
+    assert main(["state", "tables", f"{target}-2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["state", "transform", target, f"{target}-3", "--drop-operator", "counts"]) == 1
+    assert "STATE_UNKNOWN" in capsys.readouterr().err

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from keyscale.api.key_state.schemas import KeyHistoryAnswer, KeyStateAnswer
+from keyscale.api.key_state.schemas import ChangedKeyAnswer, KeyChangeRequest, KeyHistoryAnswer, KeyStateAnswer
 
 from ..call import PLAN_TIMEOUT_S, Call
-from ..method import Method, Noun, S
+from ..method import Method, Noun, S, action
 
 STATE = "/v1/jobs/{job_id}/state/{operator}"
 HISTORY = "/v1/jobs/{job_id}/state-history/{operator}"
+CHANGES = "/v1/jobs/{job_id}/state-changes"
 
 
 class States(Noun[S]):
@@ -37,3 +38,6 @@ class States(Noun[S]):
         """Shows the changes of a key in a job's stored batches."""
         places, query = {"job_id": job, "operator": operator}, {"key": key, "state": state}
         return Call("GET", HISTORY, KeyHistoryAnswer, places, query, timeout_s=PLAN_TIMEOUT_S)
+
+    change = action(CHANGES, KeyChangeRequest, ChangedKeyAnswer, timeout_s=PLAN_TIMEOUT_S)
+    """Sets or deletes a key's state of a stopped job, in a new savepoint."""

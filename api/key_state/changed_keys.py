@@ -1,0 +1,133 @@
+"""Changes the state of a key of a stopped job, in a new savepoint."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from keyscale.clock import now_ms
+from keyscale.db.models import Checkpoint
+from keyscale.db.repositories import checkpoints, events
+from keyscale.state.doors.paths import split_location
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
+
+from ..control_plane.state_process import read_state
+from ..errors import CheckpointNotFoundError, JobStatusConflictError, SavepointIdTakenError
+from ..jobs.jobs import require_job
+from ..lifecycle.job_transaction import JobTransaction
+from ..lifecycle.requests import require_state_changeable
+from .schemas import ChangedKeyAnswer
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from keyscale.db.models import Job
+
+    from ..access.principal import Principal
+    from ..control_plane.context import Context
+    from .schemas import KeyChangeRequest
+
+_FETCHED_BYTES_MAX = 2 << 30
+
+
+def change(context: Context, user: Principal, reference: str, request: KeyChangeRequest) -> ChangedKeyAnswer:
+    """Writes a savepoint in which one key's state is changed.
+
+    The savepoint is derived from the job's latest checkpoint or savepoint, or from a chosen one. The job's history does
+    not change until the job starts from the savepoint.
+
+    Args:
+        context: The control plane.
+        user: The user.
+        reference: The id or name of the job.
+        request: The change.
+
+    Raises:
+        JobNotFoundError: The job does not exist.
+        JobStatusConflictError: The job runs, or has been started meanwhile.
+        CheckpointNotFoundError: The job has no completed checkpoint or savepoint, or not the chosen one.
+        SavepointIdTakenError: The job has a savepoint of the id.
+        StateReadError: The operator, state, key or value does not fit.
+        StateReadTimeoutError: The change takes too long.
+        StoreUnavailableError: The object store does not answer.
+        TooManyInFlightError: Too many reads are in progress.
+    """
+    savepoint_id = request.id or f"changed-{uuid.uuid4().hex[:12]}"
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        number = _next_number(session, job, savepoint_id)
+        source = _source(session, job, request.checkpoint_id)
+        asked: dict[str, Any] = {
+            **request.model_dump(exclude={"id", "checkpoint_id"}),
+            "store_url": job.store_url,
+            "job_id": job.id,
+            "savepoint_id": savepoint_id,
+            "checkpoint_id": number,
+            "manifest_path": split_location(source)[1],
+            "fetched_bytes_max": _FETCHED_BYTES_MAX,
+        }
+    changed = read_state(context, user, "change", asked)
+    with context.sessions.begin() as session:
+        job = require_job(session, reference, lock=True)
+        if _next_number(session, job, savepoint_id) != number:
+            raise JobStatusConflictError("the job was started meanwhile; its state is no longer what was changed")
+        _store(session, job, changed, savepoint_id, number)
+        verb = "deletes" if request.deletes else "sets"
+        events.record(
+            session,
+            job_id=job.id,
+            at_ms=now_ms(),
+            kind="STATE_CHANGED",
+            actor=user.name,
+            message=f"savepoint {savepoint_id} {verb} state {request.state} of operator {request.operator} for one key",
+            checkpoint_id=number,
+            location=changed["location"],
+            derived_from=source,
+            rows_before=len(changed["before"]),
+            rows_after=len(changed["after"]),
+        )
+    return ChangedKeyAnswer.model_validate({**changed, "savepoint_id": savepoint_id, "checkpoint_id": number})
+
+
+def _next_number(session: Session, job: Job, savepoint_id: str) -> int:
+    """Returns the number of the new savepoint among the job's checkpoints."""
+    require_state_changeable(session, job)
+    if checkpoints.find_savepoint(session, job.id, savepoint_id) is not None:
+        raise SavepointIdTakenError(f"the job has a savepoint {savepoint_id}")
+    return checkpoints.next_id(session, job.id)
+
+
+def _source(session: Session, job: Job, checkpoint_id: int | None) -> str:
+    """Returns the location of the snapshot to derive from."""
+    if checkpoint_id is None:
+        found = JobTransaction(session, job).latest_completed()
+    else:
+        found = checkpoints.find(session, job.id, checkpoint_id)
+    if found is None or found.status is not CheckpointStatus.COMPLETED or found.external_path is None:
+        raise CheckpointNotFoundError("the job has no such completed checkpoint or savepoint")
+    return found.external_path
+
+
+def _store(session: Session, job: Job, changed: dict[str, Any], savepoint_id: str, number: int) -> None:
+    """Registers the savepoint, which no attempt has taken."""
+    session.add(
+        Checkpoint(
+            job_id=job.id,
+            checkpoint_id=number,
+            attempt=0,
+            status=CheckpointStatus.COMPLETED,
+            is_savepoint=True,
+            savepoint_id=savepoint_id,
+            owner=SnapshotOwner.USER,
+            trigger_timestamp=changed["created_at_ms"],
+            latest_ack_timestamp=changed["created_at_ms"],
+            end_to_end_duration=0,
+            checkpointed_size=changed["state_size_bytes"],
+            state_size=changed["state_size_bytes"],
+            processed_records=0,
+            num_subtasks=0,
+            num_acknowledged_subtasks=0,
+            external_path=changed["location"],
+            batch_id=changed["batch_id"],
+        )
+    )
