@@ -1,4 +1,4 @@
-"""`./keyscale bench state-io`: a bootstrap and a full read, beside plain files of the same rows."""
+"""`./keyscale bench state-io`: a bootstrap and a full read, beside plain files."""
 
 from __future__ import annotations
 

@@ -482,7 +482,7 @@ def _change(  # the options of both commands
 
 
 def _json(text: str | None) -> Any:
-    """Returns the value of JSON, or the text itself if it is none."""
+    """Returns the value of JSON, or else the text itself."""
     try:
         return None if text is None else json.loads(text)
     except ValueError:

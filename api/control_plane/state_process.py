@@ -25,7 +25,7 @@ _PASSED_ON = frozenset({"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "
 def read_state(
     context: Context, user: Principal, read: Literal["key", "history", "sql", "change"], asked: dict[str, Any]
 ) -> dict[str, Any]:
-    """Returns the answer of a process that carries out a read, or a change.
+    """Returns the answer of a process that reads or changes state.
 
     Args:
         context: The control plane.

@@ -1,4 +1,4 @@
-"""Changes the state of a key of a stopped job, in a new savepoint."""
+"""Changes a key's state of a stopped job, in a new savepoint."""
 
 from __future__ import annotations
 

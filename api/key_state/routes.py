@@ -75,7 +75,7 @@ def show_key(  # noqa: PLR0917 - FastAPI passes them by name
 
 @router.post("/state-changes", status_code=201)
 def change_key_state(control: Control, user: Operator, job_id: str, request: KeyChangeRequest) -> ChangedKeyAnswer:
-    """Sets or deletes the state of a key of a stopped job, in a new savepoint.
+    """Sets or deletes a key's state in a savepoint.
 
     The job's history stays as it is until the job starts from the savepoint.
     """

@@ -51,7 +51,10 @@ class KeyHistoryAnswer(Answer):
 
 
 class KeyChangeRequest(Request):
-    """A change of a key's state. Values are JSON, as the state of the key is shown."""
+    """A change of a key's state.
+
+    Values are JSON, as the state of the key is shown.
+    """
 
     operator: str = Field(max_length=1000, description="The operator's uid.")
     state: str = Field(max_length=1000, description="The state, or the timers.")

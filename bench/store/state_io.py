@@ -1,4 +1,4 @@
-"""Writes and reads a savepoint of many keys as data, and the same rows in plain files."""
+"""Writes and reads many keys as a savepoint and as plain files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(*, work: str, action: str, keys: int) -> Mapping[str, Any]:
 
 
 class _Stopwatch:
-    """Adds up the time of `with` blocks, by the clock and by the processors."""
+    """Adds up the time of `with` blocks, and of the processors."""
 
     def __init__(self) -> None:
         self.seconds = self.cpu_seconds = 0.0

@@ -169,7 +169,7 @@ def change_of_job(
     fetched_bytes_max: int,
     **change: Any,
 ) -> dict[str, Any]:
-    """Writes a savepoint of a job from one of its snapshots, with one key's state changed.
+    """Writes a job's savepoint with one key's state changed.
 
     Args:
         store_url: The job's object store.
