@@ -82,7 +82,11 @@ def test_a_quota_needs_an_enclosure_unless_the_kernel_holds_it_for_a_user_or_a_f
         (MEMORY, BARE, "MEMORY.*no cgroups of version 2"),
         (PROCESSES, BARE, "PROCESSES.*no cgroups of version 2"),
         (JobQuota(cores_max=2), replace(CGROUPS, controllers=frozenset({"memory"})), "CORES.*no controller cpu"),
-        (MEMORY, replace(CGROUPS, is_writable=False), "MEMORY.*may not make cgroups in /sys/fs/cgroup/keyscale: .*Delegate=yes"),
+        (
+            MEMORY,
+            replace(CGROUPS, is_writable=False),
+            "MEMORY.*may not make cgroups in /sys/fs/cgroup/keyscale: .*Delegate=yes",
+        ),
     ],
 )
 def test_a_quota_that_a_host_cannot_hold_is_refused_with_the_reason(
