@@ -414,7 +414,6 @@ class SortedFiles:
         self._directory = directory
         self._options = database_options(settings)
         self._file_bytes_max = settings.target_file_bytes
-        self._file_bytes = 0
         self._writer: SstFileWriter | None = None
 
     def append(self, run: SortedRun) -> None:
@@ -431,10 +430,10 @@ class SortedFiles:
                 self._writer = SstFileWriter(options=self._options)
                 self._writer.open(str(self.paths[-1]))
             _append(self._writer, run)
+            is_full = self._writer.file_size() >= self._file_bytes_max
         except Exception as error:
             raise _translated(error, self._directory) from error
-        self._file_bytes += run.size_bytes()
-        if self._file_bytes >= self._file_bytes_max:
+        if is_full:
             self.finish()
 
     def finish(self) -> None:
@@ -445,7 +444,7 @@ class SortedFiles:
             self._writer.finish()
         except Exception as error:
             raise _translated(error, self._directory) from error
-        self._writer, self._file_bytes = None, 0
+        self._writer = None
 
 
 def _append(writer: SstFileWriter, run: SortedRun) -> None:

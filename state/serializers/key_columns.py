@@ -35,6 +35,10 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
 
 
+def _even_offsets(rows: int, width: int) -> npt.NDArray[np.int64]:
+    return np.arange(rows + 1, dtype=np.int64) * width
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
     """One byte string per row: `data[offsets[i] : offsets[i + 1]]`.
@@ -53,7 +57,7 @@ class EncodedColumn:
     def fixed(cls, matrix: npt.NDArray[np.uint8]) -> EncodedColumn:
         """Returns a column of the rows of a matrix as byte strings."""
         rows, width = matrix.shape
-        return cls(np.ascontiguousarray(matrix).reshape(-1), np.arange(rows + 1, dtype=np.int64) * width, width)
+        return cls(np.ascontiguousarray(matrix).reshape(-1), _even_offsets(rows, width), width)
 
     @classmethod
     def of(cls, items: Sequence[bytes]) -> EncodedColumn:
@@ -72,11 +76,13 @@ class EncodedColumn:
     @classmethod
     def concatenated(cls, columns: Sequence[EncodedColumn]) -> EncodedColumn:
         """Returns the rows of several columns, in order."""
-        lengths = [each.offsets[1:] - each.offsets[:-1] for each in columns]
-        widths = {each.width for each in columns}
         data = np.concatenate([np.empty(0, np.uint8), *[each.data for each in columns]])
+        widths = {each.width for each in columns}
         width = widths.pop() if len(widths) == 1 else None
-        return cls(data, _offsets(np.concatenate([np.empty(0, np.int64), *lengths])), width)
+        if width:
+            return cls(data, _even_offsets(sum(map(len, columns)), width), width)
+        lengths = [each.offsets[1:] - each.offsets[:-1] for each in columns]
+        return cls(data, _offsets(np.concatenate([np.empty(0, np.int64), *lengths])), None)
 
     def with_width(self) -> EncodedColumn:
         """Returns the column with its `width`, if all rows have one length."""
@@ -86,8 +92,9 @@ class EncodedColumn:
 
     def take(self, rows: npt.NDArray[np.intp]) -> EncodedColumn:
         """Returns some rows, in the given order."""
-        if self.width:
-            return EncodedColumn.fixed(self.matrix()[rows])
+        if self.width:  # whole rows are taken several times as fast as rows of a matrix
+            data = self.data.view(f"V{self.width}")[rows].view(np.uint8)
+            return EncodedColumn(data, _even_offsets(len(rows), self.width), self.width)
         return EncodedColumn.over(self.arrow().take(column_over(rows)))
 
     def matrix(self) -> npt.NDArray[np.uint8]:

@@ -132,9 +132,12 @@ def write_operator(
             for index, key_groups in enumerate(ranges)
         ]
         for name, some in entries:
+            if parallelism == 1:
+                writers[0].add(name, some)
+                continue
             subtasks = some.subtasks(savepoint.hashing.max_parallelism, parallelism)
             for index in np.unique(subtasks).tolist():
-                writers[index].add(name, some if parallelism == 1 else some.take(np.flatnonzero(subtasks == index)))
+                writers[index].add(name, some.take(np.flatnonzero(subtasks == index)))
         states: Sequence[OperatorStateSnapshot | None] = operator_state or [None] * parallelism
         handles = [writer.finish(state) for writer, state in zip(writers, states, strict=True)]
         return operator_snapshot(uid, schema, handles)
