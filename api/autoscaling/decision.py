@@ -193,7 +193,8 @@ class _Judge:
         saved_ms, promised_ms = (last.work_ms_before - each for each in (self._present.work_ms, last.work_ms_expected))
         is_delivered = saved_ms >= DELIVERED_SHARE * promised_ms if last.is_up else keeps_up
         self._outcome = ScalingOutcome.DELIVERED if is_delivered else ScalingOutcome.NOT_DELIVERED
-        if is_delivered:
+        limits = self._facts.limits
+        if is_delivered or not limits.parallelism_min <= last.before <= limits.parallelism_max:
             return None
         before_ms = max(last.work_ms_before, 1e-9)
         what = (

@@ -185,6 +185,8 @@ def test_an_upward_move_has_delivered_that_shortened_the_work_as_promised() -> N
     bad = decide(facts(4, 40_000, moves=(move(2, 4, ScalingOutcome.PENDING, **too_slow),)))
     assert (bad.outcome, bad.verdict, bad.target) == (ScalingOutcome.NOT_DELIVERED, V.UNDO, 2)
     assert "changed the work of a record by -0% instead of -50%" in bad.message
+    outside = facts(4, 40_000, limits=Limits(3, 16), moves=(move(2, 4, ScalingOutcome.PENDING, **too_slow),))
+    assert (decide(outside).outcome, decide(outside).is_move) == (ScalingOutcome.NOT_DELIVERED, False)
 
 
 def test_a_downward_move_has_delivered_if_the_job_keeps_up() -> None:
