@@ -16,7 +16,7 @@ from ..documents.job_time import JobTime
 from ..documents.manifest import Manifest, OperatorDeclaration, OperatorSnapshot, SnapshotKind, write_manifest
 from ..documents.state_version import NO_BATCH
 from ..errors import StateError
-from ..keys.key_groups import key_group_range
+from ..keys.key_groups import check_max_parallelism, check_parallelism, key_group_range
 from ..layout import Layout, LocationError, location_of, savepoint_of
 from ..objects.opening import open_store
 from ..snapshot.own_copy import FileCopies
@@ -83,8 +83,10 @@ class NewSavepoint:
         Raises:
             LocationError: The location cannot be a savepoint's, or is in another store than the base.
             SavepointExistsError: It has a savepoint already.
+            KeyGroupError: The max parallelism is out of bounds.
             StoreUrlError, StoreUnavailableError: The store cannot be used.
         """
+        check_max_parallelism(hashing.max_parallelism)
         root, job_id, savepoint_id = savepoint_of(location)
         store = open_store(root)
         if base_store is not None and store.url != base_store:
@@ -121,6 +123,7 @@ class NewSavepoint:
         Raises:
             KeyGroupError: Not 1 <= parallelism <= max parallelism <= 32768.
         """
+        check_parallelism(self.hashing.max_parallelism, parallelism)
         return [key_group_range(self.hashing.max_parallelism, parallelism, index) for index in range(parallelism)]
 
     def copies(self) -> FileCopies:

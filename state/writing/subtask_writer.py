@@ -66,7 +66,8 @@ class SubtaskWriter:
         """
         self._subtask = subtask
         self._root = scratch / f"subtask-{uuid.uuid4().hex}"
-        self._memory_bytes = memory_bytes
+        families = 0 if subtask.schema is None else len(subtask.schema.states) + len(subtask.schema.timers or ())
+        self._memory_bytes = memory_bytes // max(1, families)
         self._sorters: dict[str, EntrySorter] = {}
         with local_failures(self._root):
             self._root.mkdir(parents=True)

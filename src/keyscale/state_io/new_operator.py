@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from keyscale.state.doors.keyed import check_name
 from keyscale.state.doors.writing import KeyedSchema, TimersSchema, schema_of_key, type_to_json
 
 if TYPE_CHECKING:
@@ -59,7 +60,13 @@ class NewTimers:
     namespace_type: pa.DataType | None = None
 
     def added_to(self, schema: KeyedSchema) -> KeyedSchema:
-        """Returns a schema with the timers."""
+        """Returns a schema with the timers.
+
+        Raises:
+            DescriptorError: The name cannot be used.
+            StateSchemaMismatchError: A state has the name, or timers with another namespace.
+        """
+        check_name(self.name)
         namespace = None if self.namespace_type is None else type_to_json(self.namespace_type)
         return schema.with_timers(TimersSchema(self.name, namespace))
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from keyscale.state.errors import KeyTooLargeError, StateSchemaMismatchError
+from keyscale.state.errors import DescriptorError, KeyGroupError, KeyTooLargeError, StateSchemaMismatchError
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import (
     ListStateDescriptor,
@@ -147,6 +147,18 @@ def test_a_savepoint_is_never_overwritten(place: str) -> None:
 def test_a_place_that_is_not_a_savepoints_is_refused(place: str) -> None:
     with pytest.raises(LocationError):
         write(place, [])
+
+
+def test_timers_cannot_have_the_name_of_every_store_s_own_family(place: str) -> None:
+    with pytest.raises(DescriptorError, match="'default' cannot name"):
+        write(place, [NewOperator("counts", KEY, [NewTimers("default", pa.table({"user": [], "time_ms": []}))])])
+
+
+@pytest.mark.parametrize(("max_parallelism", "parallelism"), [(0, 1), (32_769, 1), (4, 5), (4, 0)])
+def test_a_parallelism_out_of_bounds_is_refused(place: str, max_parallelism: int, parallelism: int) -> None:
+    states = [NewState(CLICKS, TABLE)]
+    with pytest.raises(KeyGroupError):
+        write(place, [NewOperator("counts", KEY, states)], max_parallelism=max_parallelism, parallelism=parallelism)
 
 
 @pytest.mark.parametrize("operators", [["a", "a"], ["a"]])
