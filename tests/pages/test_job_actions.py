@@ -37,10 +37,8 @@ def test_a_job_is_stopped_or_cancelled_only_if_its_user_agrees(page: Page, platf
 
 
 def test_the_end_of_a_savepoint_leads_to_its_page(page: Page, platform: Platform) -> None:
-    savepoints = platform.api.get(f"/v1/jobs/{journey.RUNNING}/checkpoints")["latest"]
-    number = savepoints["savepoint"]["id"]
-    operation = platform.api.get(f"/v1/jobs/{journey.RUNNING}/operations?kind=SAVEPOINT")["operations"][0]["id"]
-    accepted = {"id": operation}
+    [operation] = platform.api.get(f"/v1/jobs/{journey.RUNNING}/operations?kind=SAVEPOINT")["operations"]
+    number, accepted = operation["result"]["checkpoint_id"], {"id": operation["id"]}
     page.route("**/savepoint", lambda route: route.fulfill(status=202, json=accepted))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/configuration")
     page.get_by_role("button", name="Savepoint", exact=True).click()

@@ -128,9 +128,10 @@ class PlanAnswer(Answer):
     settings: list[SettingPlan]
     movement: MovementPlan
     rescale_mode: RescaleMode | None = Field(
-        description="Of a rescale of a running job: LIVE, by the running driver, or STANDBY, by a new driver."
+        default=None,
+        description="Of a rescale of a running job: LIVE, by the running driver, or STANDBY, by a new driver.",
     )
-    not_live: FailureAnswer | None = Field(description="Why a new driver would carry the rescale out.")
+    not_live: FailureAnswer | None = Field(default=None, description="Why a new driver would carry the rescale out.")
     downtime: DowntimePlan
 
     def problems(self) -> list[str]:
