@@ -55,6 +55,7 @@ def test_rates_are_drawn_over_time_values_that_hold_are_joined_across_gaps_and_a
     rate = page.get_by_role("figure").filter(has_text="Records it could process")
     expect(rate.get_by_role("img", name="Could process: from 800/s to 930/s, last 930/s")).to_be_visible()
     expect(rate.locator("figcaption")).to_have_text("Records it could process")  # the job does not run
+    expect(page.get_by_role("region", name="Autoscaler")).to_be_hidden()  # it is disabled
     platform.api.delete("/v1/jobs/sparse")
 
 
@@ -315,10 +316,6 @@ def test_the_autoscaler_tells_its_verdict_the_evidence_and_its_last_move(page: P
     ]
     rows[0] |= {"present": before, "expected": after, "measured": after, "outcome": "DELIVERED", "operation_id": "up"}
     rows[1] |= {"present": before}
-    open_page(page, platform, "/ui/jobs/scaled/overview")
-    card = page.get_by_role("region", name="Autoscaler")
-    expect(page.get_by_role("region", name="Operators")).to_be_visible()
-    expect(card).to_be_hidden()
     with platform.sessions.begin() as session:
         for row in rows:
             decision = ScalingDecision(
@@ -326,7 +323,8 @@ def test_the_autoscaler_tells_its_verdict_the_evidence_and_its_last_move(page: P
             )
             scaling.record(session, decision)
     platform.api.jobs.update("scaled", 1, spec={"autoscaler": {"mode": "ACTIVE"}})
-    page.reload()
+    open_page(page, platform, "/ui/jobs/scaled/overview")
+    card = page.get_by_role("region", name="Autoscaler")
     expect(card).to_contain_text("Sink slow: the sinks dominate. Add indexes.")
     expect(card.get_by_role("definition").nth(2)).to_contain_text("30,000/s")
     expect(card).to_contain_text(
