@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from ..keyed.formats import ValueFormats
@@ -19,7 +20,9 @@ from ..keyed.timer_queue import parse_stored_timer
 from ..keys.key_groups import KEY_GROUP_BYTES, KeyGroupRange
 from ..keys.stored_key import parse_stored_key, prefix_end
 from ..operator_state.backend import Distribution
+from ..serializers.arrow_columns import column_over
 from ..serializers.key_codecs import key_codec_for
+from ..serializers.key_columns import decoded_integers
 from ..serializers.key_serializer import KeySerializer
 from ..serializers.pickled import Pickled
 from ..serializers.type_names import type_from_json
@@ -136,8 +139,15 @@ class EntriesTable(KeyedTable):
             yield self._nested_batch([parts for _, parts in some])
 
     def batch(self, entries: Sequence[RawEntry]) -> pa.RecordBatch:
-        keys = [self._parsed(raw) for raw, _ in entries]
         values = [raw for _, raw in entries]
+        decoded = self._integer_keys([raw for raw, _ in entries]) if self.identity == ("key",) else None
+        if decoded is not None:
+            groups, keys_column = decoded
+            columns = [keys_column, self._values(values)]
+            if self._has_stamps:
+                columns.append(self._stamps(values))
+            return pa.RecordBatch.from_arrays([*columns, groups], schema=self.schema)
+        keys = [self._parsed(raw) for raw, _ in entries]
         columns = [self._key_column(each.key for each in keys)]
         if self._namespace is not None:
             columns.append(_column([each.namespace for each in keys], shown_type(self._namespace.type)))
@@ -147,10 +157,25 @@ class EntriesTable(KeyedTable):
             columns.append(pa.array([each.user_key for each in keys], pa.int64()))
         columns.append(self._values(values))
         if self._has_stamps:
-            stamps = [_shown_ms(self._formats.stamp(raw)) for raw in values]
-            columns.append(pa.array(stamps, pa.timestamp("ms", "UTC")))
+            columns.append(self._stamps(values))
         columns.append(pa.array([each.key_group for each in keys], pa.int32()))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _integer_keys(self, raws: Sequence[bytes]) -> tuple[pa.Array, pa.Array] | None:
+        """Returns key groups and keys of integers without nulls, or None."""
+        types = self._keys.schema.types
+        if len(set(map(len, raws))) != 1:
+            return None
+        matrix = np.frombuffer(b"".join(raws), np.uint8).reshape(len(raws), -1)
+        columns = decoded_integers(matrix[:, KEY_GROUP_BYTES:], types)
+        if columns is None:
+            return None
+        groups = matrix[:, :KEY_GROUP_BYTES].copy().view(">u2").ravel().astype(np.int32)
+        return column_over(groups), pa.StructArray.from_arrays(columns, fields=list(self._key_field().type))
+
+    def _stamps(self, values: Sequence[bytes]) -> pa.Array:
+        stamps = [_shown_ms(self._formats.stamp(raw)) for raw in values]
+        return pa.array(stamps, pa.timestamp("ms", "UTC"))
 
     def range_of(self, key_group: int, key: tuple[Any, ...]) -> tuple[bytes, bytes]:
         prefix = key_group.to_bytes(KEY_GROUP_BYTES, "big") + self._keys.encode(key)

@@ -20,7 +20,7 @@ from .arrow_columns import (
     valid_mask,
     variable_bytes,
 )
-from .key_codecs import UUID_TEXT_LENGTH, key_codec_for
+from .key_codecs import PRESENT, UUID_TEXT_LENGTH, key_codec_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,6 +149,33 @@ def encoded_keys(columns: Sequence[pa.Array]) -> EncodedColumn:
         SerializationError: A value does not fit its type.
     """
     return join_columns([encode_column(column) for column in columns])
+
+
+def decoded_integers(matrix: npt.NDArray[np.uint8], types: Sequence[pa.DataType]) -> list[pa.Array] | None:
+    """Returns the columns of encoded keys of integers, a row each.
+
+    It is many times as fast as decoding one key after another.
+
+    Args:
+        matrix: The encoded keys.
+        types: The types of the columns.
+
+    Returns:
+        The columns; None if a column is not of integers, or has a null.
+    """
+    if not all(map(pa.types.is_integer, types)) or matrix.shape[1] != sum(1 + each.bit_width // 8 for each in types):
+        return None
+    columns, at = [], 0
+    for of_type in types:
+        size = of_type.bit_width // 8
+        if not (matrix[:, at] == PRESENT[0]).all():
+            return None
+        bits = np.ascontiguousarray(matrix[:, at + 1 : at + 1 + size]).view(f">u{size}").ravel().astype(f"u{size}")
+        if pa.types.is_signed_integer(of_type):
+            bits = (bits ^ bits.dtype.type(1 << (of_type.bit_width - 1))).view(f"i{size}")
+        columns.append(column_over(bits))
+        at += 1 + size
+    return columns
 
 
 def join_columns(columns: Sequence[EncodedColumn]) -> EncodedColumn:

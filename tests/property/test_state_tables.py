@@ -21,6 +21,7 @@ from keyscale.state.keyed.stamp import STAMP_MIN_MS
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.serializers.pickled import Pickled
 from tests.property.histories import EXAMPLES
+from tests.property.state_columns import SCALARS, typed
 from tests.property.state_examples import Example, comparable, examples, shown, written
 
 
@@ -44,6 +45,9 @@ def expected(example: Example, *, nested: bool) -> list[dict[str, Any]]:
         for name, value in values:
             rows.append({**row, "value": value, **({} if name_of is None else {name_of: name})})
     return rows
+
+
+INTEGERS = {of_type: values for of_type, values in SCALARS.items() if pa.types.is_integer(of_type)}
 
 
 @settings(max_examples=EXAMPLES * 3)
@@ -88,6 +92,27 @@ def test_timers_are_rows_and_are_found_by_their_key(timers: list[tuple[str, int]
     for key, _ in timers:
         found = [raw for raw, _ in engine.scan("alarms", *table.range_of(len(key), (key,))) if table.is_of(raw, (key,))]
         assert len(found) == len([each for each, _ in timers if each == key])
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.data(), st.lists(typed(INTEGERS), min_size=1, max_size=3))
+def test_keys_of_integers_are_decoded_together_as_one_by_one(data: st.DataObject, columns: list[Any]) -> None:
+    backend = KeyedStateBackend(
+        engine := HeapEngine(), pa.schema([(f"k{at}", each) for at, (each, _) in enumerate(columns)])
+    )
+    state = backend.state(ValueStateDescriptor("s", pa.int64()))
+    null = data.draw(st.booleans())
+    for key in data.draw(st.sets(st.tuples(*(values for _, values in columns)), min_size=1, max_size=5)):
+        backend.set_current_key(len(columns), (None, *key[1:]) if null else key)
+        state.update(1)
+    engine.write_runs(backend.drain())
+    (table,) = keyed_tables(backend.schema)
+    entries = list(engine.scan("s", b"", None))
+    together = table.batch(entries)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_table, "decoded_integers", lambda *_: None)
+        assert together == table.batch(entries)
+    together.validate(full=True)
 
 
 def test_pickled_objects_stay_bytes_and_run_no_code() -> None:
