@@ -25,13 +25,14 @@ from keyscale.vocabulary import RescalePhase
 
 from ...protocol.messages import LiveRescale as Progress
 from ...protocol.specification import differences
-from ..errors import RescaleNotLiveError, RescaleTimeoutError, RescaleWithdrawnError
+from ..errors import CheckpointNotBegunError, RescaleNotLiveError, RescaleTimeoutError, RescaleWithdrawnError
 from .run_outcome import HANDED_OVER, RunOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...protocol.messages import Command, ReservedAttempt
+    from ..batch.committed_state import CommittedState
     from .batch_loop import BatchLoop
     from .checkpoints import Checkpoints
     from .execution import Execution, RunContext
@@ -104,7 +105,8 @@ class LiveRescale:
         """Builds the new stores, and brings them close to the batches."""
         if self._loop.committed.changelogs_max > _CHANGELOGS_MAX:
             self._checkpoints.take()
-        self._loop.wait_until_rebased()  # a later rebase would lead past the prepared stores
+        with self._between_batches(self._deadline):  # a later rebase would lead past the prepared stores
+            pass
         for _ in range(_ROUNDS_MAX):
             committed = self._loop.committed
             following.prepare(committed)
@@ -115,7 +117,7 @@ class LiveRescale:
         following.rehearse()
 
     def _switch(self, following: Execution) -> None:
-        with self._loop.paused(max(self._deadline, time.monotonic() + 1)) as committed:
+        with self._between_batches(max(self._deadline, time.monotonic() + 1)) as committed:
             held_since = time.monotonic()
             self._context.status.rescale_reaches(RescalePhase.SWITCH)
             failpoint("rescale.held")
@@ -132,6 +134,15 @@ class LiveRescale:
             self._loop.refuse()
             self._running.successor = following
             self._context.outcome_box.give(HANDED_OVER)
+
+    @contextmanager
+    def _between_batches(self, deadline: float) -> Iterator[CommittedState]:
+        """Holds the batches, or raises if one runs until the deadline."""
+        try:
+            with self._loop.paused(deadline) as committed:
+                yield committed
+        except CheckpointNotBegunError as running:
+            raise RescaleTimeoutError(f"no batch ended in {duration_text(self._limit_ms)}") from running
 
     def _check(self) -> None:
         """Raises unless the rescale shall go on."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -299,7 +301,7 @@ def test_no_batch_follows_an_opening_that_the_store_has_not_answered(
 def test_stores_are_prepared_from_a_new_checkpoint_if_many_changelogs_lead_to_them(changelogs: int) -> None:
     steps: list[str] = []
     committed = SimpleNamespace(changelogs_max=changelogs, batch_id=3)
-    loop = SimpleNamespace(committed=committed, wait_until_rebased=lambda: steps.append("rebase"))
+    loop = SimpleNamespace(committed=committed, paused=lambda _: nullcontext(steps.append("rebase")))
     context = SimpleNamespace(timeout_ms=60_000)
     checkpoints = SimpleNamespace(context=context, take=lambda: steps.append("checkpoint"))
     following = SimpleNamespace(
@@ -381,6 +383,34 @@ def test_a_preparation_delays_checkpoints_no_longer_than_a_checkpoint_may_take(
     context.status.has_slots(8)
     with pytest.raises(RescaleTimeoutError, match=f"not ready in {expected}$"):
         rescale.run()
+
+
+@pytest.mark.parametrize("moment", [None, "rescale.prepared"], ids=["at first", "when it is prepared"])
+def test_a_batch_that_outlasts_the_limit_lets_another_driver_rescale(job: Rehearsal, moment: str | None) -> None:
+    job.start(2)
+    job.run_batches(1)
+    context = job._execution.context
+    context.status.has_slots(8)
+    command = command_to(context, 2).model_copy(update={"limit_ms": 10})
+    rescale = LiveRescale(job._execution, job._loop, job._checkpoints, command)
+    begin_batch = job._loop._lock.acquire
+    if moment is None:
+        begin_batch()
+    else:
+        rescale._deadline = time.monotonic() + 60
+
+    def failpoint(name: str) -> None:
+        if name == moment:
+            begin_batch()
+            rescale._deadline = time.monotonic()
+
+    with job._without_spark(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_rescale, "failpoint", failpoint)
+        patch.setattr(rescale, "_check", lambda: None)
+        with pytest.raises(RescaleTimeoutError, match="no batch ended in 10 ms"):
+            rescale.run()
+    job._loop._lock.release()
+    assert context.outcome_box.outcome is None
 
 
 def keeps_starts(committed: CommittedState, *_: Any) -> CommittedState:
