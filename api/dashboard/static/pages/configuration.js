@@ -17,7 +17,7 @@ jobPage(async () => {
   // A strategy that the program sets is known from its driver.
   const spec = { ...job.spec, restart: job.spec.restart ?? job.status.attempt?.metrics?.restart ?? null };
   const own = settingsOf(settings, spec);
-  const inGroups = Map.groupBy(own.filter((one) => one.type !== "object" && one.type !== "array"),
+  const inGroups = Map.groupBy(own.filter((one) => !hasTable(one)),
     ({ path }) => (path.includes(".") ? path.split(".")[0] : ""));
   setChildren(byId("configuration"),
     ...[...inGroups].map(([group, members]) => panel(group ? labelOf(group) : "Settings", [
@@ -27,9 +27,12 @@ jobPage(async () => {
     ])),
     ...own.filter((one) => one.type === "object").map((one) =>
       table(labelOf(one.path), Object.entries(valueAt(spec, one.path) ?? {}).map(([name, value]) => [name, shownValue(name, value)]))),
-    ...own.filter((one) => one.type === "array").map((one) =>
+    ...own.filter((one) => one.type === "array" && hasTable(one)).map((one) =>
       table(labelOf(one.path), (valueAt(spec, one.path) ?? []).map((each) => [artifacts.get(each) ?? each, each]))));
 });
+
+/** Parameters and libraries have tables of their own. */
+const hasTable = ({ path, type }) => type === "object" || (type === "array" && !path.includes("."));
 
 function shown({ path }, spec) {
   const value = valueAt(spec, path);
