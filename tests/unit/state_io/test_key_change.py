@@ -88,9 +88,9 @@ def rows(location: str, state: str, key: str = "ada") -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("change", "expected", "changes"),
     [
-        ({"state": "clicks", "value": 9}, [{"value": 9}], {"changed": 1}),
+        pytest.param(*({"state": "clicks", "value": 9}, [{"value": 9}], {"changed": 1}), marks=pytest.mark.exhaustive),
         ({"state": "clicks", "key": "new", "value": 9}, [{"value": 9}], {"added": 1}),
-        ({"state": "clicks", "deletes": True}, [], {"removed": 1}),
+        pytest.param(*({"state": "clicks", "deletes": True}, [], {"removed": 1}), marks=pytest.mark.exhaustive),
         (
             {"state": "pages", "value": {"/docs": 7, "/new": None}},
             [{"map_key": "/docs", "value": 7}, {"map_key": "/new", "value": None}],
@@ -101,8 +101,11 @@ def rows(location: str, state: str, key: str = "ada") -> list[dict[str, Any]]:
             [{"map_key": "/", "value": 5}, {"map_key": "/docs", "value": 2}],
             {"changed": 1},
         ),
-        ({"state": "pages", "map_key": "/", "deletes": True}, [{"map_key": "/docs", "value": 2}], {"removed": 1}),
-        ({"state": "pages", "deletes": True}, [], {"removed": 2}),
+        pytest.param(
+            *({"state": "pages", "map_key": "/", "deletes": True}, [{"map_key": "/docs", "value": 2}], {"removed": 1}),
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(*({"state": "pages", "deletes": True}, [], {"removed": 2}), marks=pytest.mark.exhaustive),
         ({"state": "marks", "value": [2.5]}, [{"list_index": 0, "value": 2.5}], {"removed": 1, "changed": 1}),
         (
             {"state": "in_window", "namespace": 20, "value": 8},
@@ -111,7 +114,10 @@ def rows(location: str, state: str, key: str = "ada") -> list[dict[str, Any]]:
         ),
         ({"state": "in_window", "deletes": True}, [], {"removed": 2}),
         ({"state": EVENT_TIMERS, "time_ms": 100, "deletes": True}, [{"time_ms": 200}], {"removed": 1}),
-        ({"state": EVENT_TIMERS, "time_ms": 150}, [{"time_ms": at} for at in (100, 150, 200)], {"added": 1}),
+        pytest.param(
+            *({"state": EVENT_TIMERS, "time_ms": 150}, [{"time_ms": at} for at in (100, 150, 200)], {"added": 1}),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_one_key_changes_and_nothing_else(

@@ -103,7 +103,15 @@ def test_operators_that_only_get_another_uid_are_copied_unread(
     assert found == {name.replace("counts.", "totals."): rows for name, rows in before.items() if "counts" in name}
 
 
-@pytest.mark.parametrize(("max_parallelism", "hash_id"), [(128, "spark"), (1, "java"), (16, "java")])
+@pytest.mark.parametrize(
+    ("max_parallelism", "hash_id"),
+    [
+        (128, "java"),
+        pytest.param(128, "spark", marks=pytest.mark.exhaustive),
+        pytest.param(1, "java", marks=pytest.mark.exhaustive),
+        pytest.param(16, "java", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_keys_move_to_the_key_groups_of_another_max_parallelism_and_hash(
     target: str, source: str, max_parallelism: int, hash_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +159,7 @@ def test_an_operator_is_split_into_two(target: str, source: str) -> None:
     assert found == before
 
 
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("parallelism", [pytest.param(1, marks=pytest.mark.exhaustive), 3])
 def test_a_job_goes_on_from_a_copy_of_its_savepoint_with_all_its_state(tmp_path: Path, parallelism: int) -> None:
     def operate(store: SubtaskStore) -> None:
         store.operator.list_state(ListStateDescriptor("split", pa.string())).add(f"s{store.spec.index}")
