@@ -148,6 +148,9 @@ _HOURS = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 def _check_hours(text: str) -> str:
     if not _HOURS.fullmatch(text):
         raise ValueError(f"{text} is not a span of a day such as 22:00-06:00")
+    begin, end = text.split("-")
+    if begin == end:
+        raise ValueError(f"{text} begins and ends at the same minute; 00:00-12:00 and 12:00-00:00 are the whole day")
     return text
 
 

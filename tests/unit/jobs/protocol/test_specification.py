@@ -66,6 +66,7 @@ def test_defaults_are_filled_in_and_the_number_of_key_groups_follows_from_the_pa
         {"autoscaler": {"mode": "ON"}},
         {"autoscaler": {"excluded_hours": ["8-9"]}},
         {"autoscaler": {"excluded_hours": ["08:00-24:00"]}},
+        {"autoscaler": {"excluded_hours": ["08:00-08:00"]}},
         {"autoscaler": {"parallelism_min": 3, "parallelism_max": 2}},
         {"unknown": 1},
     ],
