@@ -556,6 +556,15 @@ def test_a_rescale_says_once_and_at_once_why_a_new_driver_carries_it_out(asked: 
     assert [line.split()[0] for line in shown] == ["by", "SAVEPOINT", "COMPLETED:"]
 
 
+def test_the_time_of_catching_up_is_shown_behind_the_downtime(asked: ControlPlane) -> None:
+    steps = [{"name": "FIRST_BATCH", "duration_ms": 40}, {"name": "CAUGHT_UP", "duration_ms": 1127}]
+    change = {**CHANGE, "kind": "RESCALE", "steps": steps}
+    asked.answers["POST /v1/jobs/flights/rescale"] = [change]
+    asked.answers["GET /v1/operations/c"] = [change]
+    shown = [line.split() for line in done(keyscale("rescale", "flights", "4")).stdout.splitlines()]
+    assert shown[-3:-1] == [["downtime:", "FIRST_BATCH", "40", "ms"], ["then:", "CAUGHT_UP", "1,127", "ms"]]
+
+
 def test_a_change_is_followed_phase_by_phase_to_its_end(asked: ControlPlane) -> None:
     asked.answers["PATCH /v1/jobs/flights"] = [{**CHANGE, "status": "IN_PROGRESS"}]
     going_on = {**CHANGE, "status": "IN_PROGRESS", "phases": [{**PHASES[0], "ended_at_ms": None}]}
