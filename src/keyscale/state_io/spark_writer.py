@@ -80,8 +80,9 @@ def write(
     """
     savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
     check_operators(operators)
-    subtasks = parallelism or min(spark.sparkContext.defaultParallelism, max_parallelism)
-    savepoint.publish([_written(savepoint, operator, subtasks, scratch) for operator in operators])
+    if parallelism is None:
+        parallelism = min(spark.sparkContext.defaultParallelism, max_parallelism)
+    savepoint.publish([_written(savepoint, operator, parallelism, scratch) for operator in operators])
     return savepoint.location
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
@@ -20,7 +20,16 @@ from keyscale.state.objects.errors import ObjectNotFoundError
 from keyscale.state.serializers.pickled import Pickled
 from keyscale.state.writing.new_savepoint import SavepointExistsError
 from keyscale.state.writing.row_encoder import RowsInvalidError
-from keyscale.state_io import EVENT_TIMERS, NewOperator, NewState, NewTimers, StateReader, savepoint_writer, write
+from keyscale.state_io import (
+    EVENT_TIMERS,
+    NewOperator,
+    NewState,
+    NewTimers,
+    StateReader,
+    savepoint_writer,
+    spark_writer,
+    write,
+)
 from keyscale.state_io.difference import differences
 from keyscale.state_io.verified_state import verify_state
 from tests.support.examples.page_views import ids_by_page
@@ -30,6 +39,8 @@ from tests.support.state.every_kind import DESCRIPTORS, KEY_SCHEMA, NAMESPACE, S
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from keyscale.state.keyed.descriptors import StateDescriptor
 
@@ -161,6 +172,13 @@ def test_a_parallelism_out_of_bounds_is_refused(place: str, max_parallelism: int
     states = [NewState(CLICKS, TABLE)]
     with pytest.raises(KeyGroupError):
         write(place, [NewOperator("counts", KEY, states)], max_parallelism=max_parallelism, parallelism=parallelism)
+
+
+def test_a_parallelism_of_zero_is_refused_before_spark_runs(place: str) -> None:
+    with pytest.raises(KeyGroupError):
+        spark_writer.write(
+            cast("SparkSession", None), place, [NewOperator("counts", KEY, [NewState(CLICKS, TABLE)])], parallelism=0
+        )
 
 
 @pytest.mark.parametrize("operators", [["a", "a"], ["a"]])
