@@ -7,6 +7,8 @@ import uuid
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy.exc import OperationalError
+
 from keyscale.db.models import ScalingDecision
 from keyscale.db.models.operation import AUTOSCALER
 from keyscale.db.repositories import events, jobs, scaling
@@ -14,7 +16,7 @@ from keyscale.vocabulary import AutoscalerMode, Role, ScalingOutcome, ScalingVer
 
 from ..access.principal import Principal
 from ..database_clock import shared_now_ms
-from ..errors import ApiError
+from ..errors import ApiError, LeadershipLostError
 from ..maintenance.leader_thread import LeaderThread
 from ..operations.operation_requests import begin_rescale
 from .decision import REMEMBERED_MS, decide
@@ -78,7 +80,9 @@ class Autoscaler(LeaderThread):
         most = self._context.settings.job_limits.parallelism_max
         for job in found:
             known = past.get(job.id, ())
-            if not is_under_way(known):
+            if is_under_way(known):
+                continue
+            try:
                 facts = facts_of(
                     job,
                     loads.get(job.id, ()),
@@ -88,6 +92,10 @@ class Autoscaler(LeaderThread):
                     at_ms=at_ms,
                 )
                 self._follow(leadership, job, facts, known)
+            except (LeadershipLostError, OperationalError):
+                raise
+            except Exception:  # drivers decide what they report; a failing job must not keep other jobs from scaling
+                logger.exception("a defect; job %s stays as it is", job.id)
 
     def work(self, leadership: Leadership) -> bool:
         self.look(leadership)
@@ -124,7 +132,7 @@ class Autoscaler(LeaderThread):
         refusal: str | None = None,
     ) -> None:
         row = jobs.lock(session, job.id)
-        if row is None:  # deleted meanwhile
+        if row is None or row.revision != job.revision:  # deleted, or changed, since the facts were read
             return
         _settle(session, job.id, facts.at_ms, decision, past)
         latest = past[0] if past else None

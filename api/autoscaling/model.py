@@ -29,6 +29,8 @@ SPREAD_MIN = 2.0
 """Only batches of different sizes tell the overhead from the cost per record."""
 RECORDS_MIN = 100
 """Of fewer records in a batch, the spread over subtasks is chance."""
+OPERATORS_MAX = 8
+"""The spreads of the operators with most work count: each spread takes time to compute."""
 LIMITED_BATCHES = 3
 """A job takes batches of limited size that leaves as many batches waiting, and whose batches are alike."""
 ALIKE = 1.1
@@ -118,7 +120,7 @@ class CostModel:
         self._sink = _fitted(batches, [each.sink_ms for each in batches])
         self._spreads = [
             (each.work_ms, _Spread(each, facts.key_groups))
-            for each in facts.operators
+            for each in sorted(facts.operators, key=lambda operator: -operator.work_ms)[:OPERATORS_MAX]
             if each.work_ms and sum(each.subtask_records) >= RECORDS_MIN
         ]
         self.limit = _limit_of(facts)

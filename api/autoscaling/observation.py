@@ -106,7 +106,7 @@ def batches_of(report: Mapping[str, Any]) -> tuple[BatchFacts, ...]:
             sink_ms=batch["sink_ms"] + batch["publish_ms"],
         )
         for batch in recent[0 if is_whole else 1 :]
-        if batch["input_records"]
+        if batch["input_records"] > 0
     )
 
 

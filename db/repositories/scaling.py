@@ -30,6 +30,7 @@ class ScaledJob(NamedTuple):
         id: Its id.
         name: Its name.
         status: Its status.
+        revision: Its present revision.
         max_parallelism: The number of its key groups.
         spec: Its settings.
         failure: The failure that it has not recovered from.
@@ -45,6 +46,7 @@ class ScaledJob(NamedTuple):
     id: str
     name: str
     status: JobStatus
+    revision: int
     max_parallelism: int
     spec: Mapping[str, Any]
     failure: Mapping[str, Any] | None
@@ -105,7 +107,7 @@ def scaled_jobs(session: Session) -> Sequence[ScaledJob]:
     active = and_(Attempt.job_id == Job.id, Attempt.stage == AttemptStage.ACTIVE)
     heartbeat = and_(LastHeartbeat.job_id == Attempt.job_id, LastHeartbeat.attempt == Attempt.number)
     rows = session.execute(
-        select(Job.id, Job.name, Job.status, Job.max_parallelism, Revision.spec, Job.failure)
+        select(Job.id, Job.name, Job.status, Job.revision, Job.max_parallelism, Revision.spec, Job.failure)
         .add_columns(Attempt.stage, Attempt.parallelism, Attempt.slots, Attempt.driver_state)
         .add_columns(LastHeartbeat.at_ms, LastHeartbeat.last_commit_at_ms, LastHeartbeat.metrics)
         .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))

@@ -207,3 +207,37 @@ def test_a_budget_counts_the_hours_since_midnight(client: httpx.Client, scaled: 
     scaled.set(autoscaler={"mode": "ACTIVE", "core_hours_per_day": 2 + 37})
     scaled.passes(15, report(2))
     assert [each["to_parallelism"] for each in listed(client, scaled, "operations")] == [3]
+
+
+def test_a_report_that_makes_no_sense_keeps_only_its_own_job_from_scaling(
+    client: httpx.Client, context: Context, scaled: ScaledJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact_id = client.get("/v1/jobs/flights").json()["spec"]["artifact_id"]
+    body = {"name": "other", "spec": {"artifact_id": artifact_id, "parallelism": 2, "max_parallelism": 16}}
+    other_id = client.post("/v1/jobs", json=body).json()["id"]
+    other = ScaledJob(context, scaled.leadership, other_id, monkeypatch)
+    for each in (scaled, other):
+        each.set(autoscaler={"mode": "MONITORING"})
+    operators = [{"uid": "counts", "subtasks": [{"read_records": 1, "process_ms": 1}] * 129, "key_groups": []}]
+    for metrics in (report(2), {**report(2), "operators": operators}):
+        scaled.at_ms = other.at_ms + 15_000
+        scaled.reports(metrics)
+        other.passes(15, report(2))
+    assert shown(client, other)["decision"]["confirmed_at_ms"] == other.at_ms
+    assert shown(client, scaled)["decision"]["confirmed_at_ms"] == other.at_ms - 15_000
+
+
+def test_a_setting_that_is_changed_after_the_look_keeps_the_job_from_moving(
+    client: httpx.Client, context: Context, scaled: ScaledJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scaled.set(autoscaler={"mode": "ACTIVE"})
+    core_ms = autoscaler_module.scaling.core_ms
+
+    def then_changed(*arguments: Any) -> Any:
+        with context.sessions.begin() as session:
+            session.get_one(Job, scaled.job_id).revision = 2
+        return core_ms(*arguments)
+
+    monkeypatch.setattr(autoscaler_module.scaling, "core_ms", then_changed)
+    scaled.passes(15, report(2))
+    assert listed(client, scaled, "operations") == []

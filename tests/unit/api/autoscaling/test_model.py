@@ -67,3 +67,10 @@ def test_each_operator_weighs_as_much_as_it_works() -> None:
 def test_the_spread_of_a_few_records_is_chance() -> None:
     fitted = model(batch(50), operators=(OperatorFacts("few", 10.0, (50, 0), {0: 50}),))
     assert (fitted.work_ms(4) / fitted.work_ms(2), fitted.hot_key_group) == (0.5, None)
+
+
+def test_the_spreads_of_the_eight_operators_with_most_work_count() -> None:
+    evens = tuple(OperatorFacts(f"even-{index}", 10.0, (400, 400)) for index in range(8))
+    hot = OperatorFacts("hot", 9.0, (800, 0), {0: 800})
+    assert model(batch(800), operators=(hot, *evens)).share(2) == 0.5
+    assert model(batch(800), operators=(hot, *evens[1:])).share(2) == 1

@@ -33,6 +33,7 @@ def job(**changed: Any) -> ScaledJob:
         "id": "j",
         "name": "flights",
         "status": JobStatus.RUNNING,
+        "revision": 1,
         "max_parallelism": 128,
         "spec": {"parallelism": 2, **spec, "autoscaler": {"mode": "ACTIVE", **settings}},
         "failure": None,
@@ -56,7 +57,7 @@ def decided(verdict: ScalingVerdict, confirmed_at_ms: int, batch_limit: int | No
 
 
 def test_the_parts_of_a_batch_have_the_roles_that_more_subtasks_give_them() -> None:
-    assert batches_of({"batches": 50, "recent_batches": [batch(), batch(0)]}) == (
+    assert batches_of({"batches": 50, "recent_batches": [batch(), batch(0), batch(-100)]}) == (
         BatchFacts(100, spark_ms=4, log_ms=2 + 128, work_ms=8 + 16, store_ms=32, sink_ms=64 + 256),
     )
 
