@@ -185,7 +185,7 @@ class NewSavepoint:
             created_at_ms=max(manifest.created_at_ms, base.created_at_ms + 1),
             time=time,
             sinks=base.sinks if is_own else {},
-            forked_from=UNSET if is_own else base.job_id,
+            forked_from=base.forked_from if is_own else base.job_id,
             counters=base.counters if is_own else UNSET,
             rewinds=base.rewinds if is_own else UNSET,
         )

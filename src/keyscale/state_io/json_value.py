@@ -29,9 +29,11 @@ def value_of_json(value: Any, of_type: pa.DataType) -> Any:
         ValueJsonError: The value does not fit.
     """
     try:
-        return _typed(value, of_type)
+        typed = _typed(value, of_type)
+        pa.array([typed], of_type)  # checks lengths and nulls, also of parts
     except (ValueError, TypeError, AttributeError, KeyError, pa.ArrowException):
         raise ValueJsonError(f"the value is not of type {of_type}") from None
+    return typed
 
 
 def _typed(value: Any, of_type: pa.DataType) -> Any:  # noqa: C901, PLR0911 (one branch per type)
@@ -44,6 +46,8 @@ def _typed(value: Any, of_type: pa.DataType) -> Any:  # noqa: C901, PLR0911 (one
         return {each.name: _typed(value[each.name], each.type) for each in of_type}
     if types.is_map(of_type):
         key, item = of_type.key_type, of_type.item_type
+        if value == []:  # an empty map is shown as an empty list
+            return []
         return [(_typed(_name(name, key), key), _typed(each, item)) for name, each in value.items()]
     if types.is_list(of_type) or types.is_large_list(of_type):
         if not isinstance(value, list):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -230,6 +231,8 @@ class _Edit:
             encoder = encoder_of(schema, change.state, hashing, base.created_at_ms, event_time_ms=watermark_ms)
             entries = encoder.encode(rows)
             self._new = list(zip(entries.keys.to_list(), entries.values.to_list(), strict=True))
+            if len({key for key, _ in self._new}) < len(self._new):
+                raise KeyChangeError("the value has two entries of the same map key")
 
     @property
     def named_key_values(self) -> dict[str, Any]:
@@ -282,7 +285,17 @@ class _Edit:
         engine.write([*(Mutation(family, key, None) for key in sorted(removed)), *puts])
 
     def _is_in_scope(self, identity: Mapping[str, Any]) -> bool:
-        return all(identity[name] == value for name, value in self._scope.items())
+        return all(_is_same(identity[name], value) for name, value in self._scope.items())
+
+
+def _is_same(stored: Any, named: Any) -> bool:
+    """Returns whether a stored part of an identity is the named one.
+
+    UUIDs are named by text. A NaN is the same as any other NaN.
+    """
+    if isinstance(stored, uuid.UUID):
+        return str(stored) == str(named).lower()
+    return bool(stored == named or (stored != stored and named != named))  # noqa: PLR0124 - only NaN differs from itself
 
 
 def _scope_of(change: KeyChange, table: KeyedTable) -> dict[str, Any]:
@@ -293,6 +306,10 @@ def _scope_of(change: KeyChange, table: KeyedTable) -> dict[str, Any]:
             raise KeyChangeError(f"{table.name!r} is {table.kind} state without {name}")
     if not change.deletes and "namespace" in table.identity and change.namespace is None:
         raise KeyChangeError(f"{table.name!r} has namespaces; name one")
+    if change.deletes and change.value is not None:
+        raise KeyChangeError("a deletion has no value")
+    if not change.deletes and table.kind != TIMERS and change.value is None and change.map_key is None:
+        raise KeyChangeError(f"{table.name!r} has no value to set; delete the state of the key instead")
     if not change.deletes and table.kind == TIMERS and (change.time_ms is None or change.value is not None):
         raise KeyChangeError("a timer is set with a time, and has no value")
     return {

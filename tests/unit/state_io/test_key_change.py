@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from keyscale.errors import KeyscaleError
 from keyscale.state.inspection.state_point import UnknownStateError
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
@@ -144,7 +144,10 @@ def test_one_key_changes_and_nothing_else(
         ({"operator": "gone"}, UnknownStateError, "counts, others"),
         ({"state": "gone"}, UnknownStateError, "no keyed state 'gone'; it has: _event_timers, clicks"),
         ({"value": "text"}, ValueJsonError, "int64"),
-        ({"value": None}, KeyscaleError, "has no value"),
+        ({"value": None}, KeyChangeError, "'clicks' has no value to set"),
+        ({"state": "pages", "value": None}, KeyChangeError, "'pages' has no value to set"),
+        ({"state": "marks", "value": None}, KeyChangeError, "'marks' has no value to set"),
+        ({"deletes": True}, KeyChangeError, "a deletion has no value"),
         ({"map_key": "/"}, KeyChangeError, "without map_key"),
         ({"namespace": 1}, KeyChangeError, "without namespace"),
         ({"state": "in_window", "value": 1}, KeyChangeError, "has namespaces"),
@@ -158,6 +161,55 @@ def test_a_change_that_does_not_fit_is_refused(
     wanted = KeyChange(**{"operator": "counts", "state": "clicks", "key": "ada", "value": 1, **change})
     with pytest.raises(refusal, match=complaint):
         change_key(source, target, wanted)
+
+
+UUID = uuid.UUID(int=0xAB)
+
+
+@pytest.mark.parametrize(
+    ("of_type", "stored", "named"),
+    [
+        (pa.uuid(), [UUID.bytes, bytes(16)], str(UUID).upper()),
+        pytest.param(pa.float64(), [math.nan, 1.0], "NaN", marks=pytest.mark.exhaustive),
+        pytest.param(pa.float64(), [0.0, 1.0], -0.0, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_a_map_key_or_a_namespace_is_named_as_it_is_shown(
+    tmp_path: Path, of_type: pa.DataType, stored: list[Any], named: Any
+) -> None:
+    table = pa.table({"user": ["ada", "ada"], "value": [1, 2], "part": pa.array(stored, of_type)})
+    entries = NewState(
+        MapStateDescriptor("map", of_type, pa.int64()), table.rename_columns(["user", "value", "map_key"])
+    )
+    scoped = NewState(
+        ValueStateDescriptor("scoped", pa.int64(), namespace_type=of_type),
+        table.rename_columns(["user", "value", "namespace"]),
+    )
+    store = f"file://{tmp_path}/store/job/savepoints"
+    source = write(f"{store}/source", [NewOperator("counts", {"user": pa.string()}, [entries, scoped])])
+    deletion = KeyChange("counts", "map", "ada", map_key=named, deletes=True)
+    for change, left in ((deletion, [2]), (KeyChange("counts", "scoped", "ada", 3, namespace=named), [2, 3])):
+        changed = change_key(source, f"{store}/{uuid.uuid4().hex}", change)
+        assert [row["value"] for row in changed.before] == [1]
+        assert sorted(row["value"] for row in rows(changed.location, change.state)) == left
+
+
+def test_two_spellings_of_a_map_key_are_refused(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store/job/savepoints"
+    floats = NewState(
+        MapStateDescriptor("map", pa.float64(), pa.int64()), pa.table({"user": ["a"], "map_key": [1.0], "value": [1]})
+    )
+    source = write(f"{store}/source", [NewOperator("counts", {"user": pa.string()}, [floats])])
+    with pytest.raises(KeyChangeError, match="two entries of the same map key"):
+        change_key(source, f"{store}/twice", KeyChange("counts", "map", "a", value={"1": 1, "1.0": 2}))
+
+
+def test_a_change_of_another_jobs_state_stays_a_change_of_another_jobs_state(store: str, source: str) -> None:
+    mine = store.replace("/job/", "/mine/")
+    wanted = KeyChange("counts", "clicks", "ada", value=5)
+    first = change_key(source, f"{mine}/{uuid.uuid4().hex}", wanted)
+    second = change_key(first.location, f"{mine}/{uuid.uuid4().hex}", wanted)
+    assert second.manifest.forked_from == first.manifest.forked_from == "job"
 
 
 def test_the_key_is_of_the_types_of_the_key(tmp_path: Path) -> None:
