@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..shapes import Answer, OperationId, Request
+from ..shapes import NUMBER_MAX, Answer, OperationId, Request
 
 
 class StateRows(Answer):
@@ -69,7 +69,10 @@ class KeyChangeRequest(Request):
     time_ms: int | None = Field(default=None, description="The time of the timer that is set or deleted.")
     id: OperationId | None = Field(default=None, description="The id of the new savepoint; null: any.")
     checkpoint_id: int | None = Field(
-        default=None, ge=1, description="The checkpoint or savepoint to derive from; null: the latest."
+        default=None,
+        ge=1,
+        le=NUMBER_MAX,
+        description="The checkpoint or savepoint to derive from; null: the latest.",
     )
 
 

@@ -71,6 +71,8 @@ def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_histo
         assert event.actor
         assert "40" not in event.message
 
+    unknown = client.post(CHANGES, json={**change, "id": "other", "checkpoint_id": 2**63})
+    assert (unknown.status_code, unknown.json()["code"]) == (422, "REQUEST_INVALID")
     again = client.post(CHANGES, json=change)
     assert (again.status_code, again.json()["code"]) == (409, "SAVEPOINT_ID_TAKEN")
     started = client.post("/v1/jobs/flights/start", json={"restore_from": {"savepoint_id": "repaired"}})
