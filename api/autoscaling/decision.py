@@ -88,6 +88,9 @@ def decide(facts: ScalingFacts) -> Decision:
         if (bad := _remembered(facts, within)) is not None:
             return _hold(facts, _V.NOT_DELIVERED, f"{reason}, but {_not_repeated(facts, bad)}")
         return _moved(facts, within, reason) or _hold(facts, _V.EXCLUDED_HOURS, f"{reason}; {_EXCLUDED}")
+    is_measured = not facts.moves or facts.moves[0].outcome is not ScalingOutcome.PENDING
+    if facts.rate_peak == 0 and not facts.backlog and facts.observed_ms >= UP_TO_DOWN_MS and is_measured:
+        return _idle(facts)
     if len(facts.batches) < BATCHES_MIN and sum(each.duration_ms for each in facts.batches) < BATCHES_MIN_MS:
         return _hold(
             facts,
@@ -111,6 +114,16 @@ def _moved(facts: ScalingFacts, target: int, reason: str) -> Decision | None:
         return None
     verdict = _V.SCALE_UP if target > facts.parallelism else _V.SCALE_DOWN
     return Decision(verdict, facts.parallelism, target, f"{facts.parallelism} to {target}: {reason}")
+
+
+def _idle(facts: ScalingFacts) -> Decision:
+    """Returns the decision about a job without input."""
+    idle, last = "no record arrives", facts.moves[0] if facts.moves else None
+    if facts.parallelism == facts.limits.parallelism_min:
+        return _hold(facts, _V.STEADY, idle)
+    if last is not None and facts.at_ms - last.ended_at_ms < _cooldown_ms(last, is_up=False):
+        return _hold(facts, _V.COOLING_DOWN, f"{idle}, and the job has just moved")
+    return _moved(facts, facts.limits.parallelism_min, idle) or _hold(facts, _V.EXCLUDED_HOURS, f"{idle}; {_EXCLUDED}")
 
 
 def _remembered(facts: ScalingFacts, target: int) -> MoveFacts | None:
@@ -151,7 +164,14 @@ class _Judge:
             return decided
         if self._present.utilization > UTILIZATION_MAX:
             return self._up(last)
-        return self._down(last) or self._decision(_V.STEADY, f"the input takes {_share(self._present)} of the capacity")
+        return self._down(last) or self._steady()
+
+    def _steady(self) -> Decision:
+        said = f"the input takes {_share(self._present)} of the capacity"
+        peak = max(self._load, self._facts.rate_peak) / max(self._present.capacity, 1e-9)
+        if self._at > self._facts.limits.parallelism_min and peak > 1.1 * self._present.utilization:
+            said += f", and took up to {peak:.0%} in the last ten minutes"
+        return self._decision(_V.STEADY, said)
 
     def _catch_up_rate(self) -> float:
         """Returns the rate at which the job shall process its backlog."""

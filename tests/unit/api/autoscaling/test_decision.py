@@ -65,7 +65,11 @@ def test_an_overloaded_job_moves_to_the_smallest_parallelism_with_room_to_spare(
 def test_a_job_with_too_many_subtasks_moves_down_by_its_highest_recent_input() -> None:
     assert decide(facts(8, 20_000)).target == 2
     assert decide(facts(8, 20_000, rate_peak=60_000.0)).target == 7
-    assert decide(facts(8, 20_000, rate_peak=95_000.0)).verdict is V.STEADY
+    held = decide(facts(8, 20_000, rate_peak=95_000.0))
+    assert (held.verdict, held.message) == (
+        V.STEADY,
+        "the input takes 15% of the capacity, and took up to 70% in the last ten minutes",
+    )
     assert decide(facts(8, 20_000, observed_ms=2 * MINUTE_MS)).verdict is V.STEADY, (
         "the peak of a short time is unknown"
     )
@@ -79,6 +83,21 @@ def test_a_backlog_asks_for_no_more_subtasks_than_the_input_alone_would_keep() -
     assert not decide(later).is_move, "the job stays when the backlog is gone"
     explained = decide(facts(2, 40_000, backlog=50_000_000, is_backlog_explained=True))
     assert explained.target == decide(facts(2, 40_000, batch_limit=waiting.batch_limit)).target < waiting.target
+
+
+def test_a_job_without_input_moves_to_its_smallest_parallelism() -> None:
+    idle = replace(facts(4, 0), batches=(), limits=Limits(2, 16))
+    decided = decide(idle)
+    assert (decided.verdict, decided.target, decided.message) == (V.SCALE_DOWN, 2, "4 to 2: no record arrives")
+    assert decide(replace(idle, parallelism=2)).verdict is V.STEADY
+    assert decide(replace(idle, observed_ms=MINUTE_MS)).verdict is V.WARMING_UP
+    assert decide(replace(idle, backlog=1)).verdict is V.WARMING_UP
+    assert decide(replace(idle, rate_peak=0.1)).verdict is V.WARMING_UP
+    moved = move(2, 4, ScalingOutcome.DELIVERED, ago_ms=2 * MINUTE_MS)
+    assert decide(replace(idle, moves=(moved,))).verdict is V.COOLING_DOWN
+    unmeasured = move(2, 4, ScalingOutcome.PENDING)
+    assert decide(replace(idle, moves=(unmeasured,))).verdict is V.WARMING_UP
+    assert decide(replace(idle, limits=Limits(2, 16, is_excluded=True))).verdict is V.EXCLUDED_HOURS
 
 
 @pytest.mark.parametrize(
