@@ -144,9 +144,13 @@ def form_of(field: str) -> Callable[[float], str] | None:
 def format_time_ms(moment: float) -> str:
     """Formats milliseconds since the epoch as a time of day, UTC.
 
-    The text has the date if it is not today.
+    The text has the date if it is not today. Beyond the year 9999 it is the number, as of a topic that keeps records
+    for ever.
     """
-    when = datetime.fromtimestamp(moment / 1000, tz=UTC)
+    try:
+        when = datetime.fromtimestamp(moment / 1000, tz=UTC)
+    except (OSError, OverflowError, ValueError):
+        return f"{moment:.0f} ms"
     text = when.strftime("%H:%M:%S.%f")[:-3]
     return text if when.date() == datetime.now(tz=UTC).date() else f"{when:%Y-%m-%d} {text}"
 

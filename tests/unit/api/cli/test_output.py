@@ -70,3 +70,9 @@ def test_nested_values_have_their_units_too(capsys: pytest.CaptureFixture[str]) 
         assert part in shown
     Output(as_json=True).fields({"revision": revision})
     assert json.loads(capsys.readouterr().out) == {"revision": revision}
+
+
+@pytest.mark.parametrize("moment_ms", [2**63 + 1_795_867_200_000, -(2**63)])
+def test_a_moment_beyond_all_calendars_is_shown_as_its_number(moment_ms: int) -> None:
+    """A topic may keep its records for 2^63 milliseconds."""
+    assert cell("restorable_until_at_ms", moment_ms) == f"{float(moment_ms):.0f} ms"
