@@ -223,16 +223,22 @@ class Layout:
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """Returns a manifest's store URL, and its path in the store.
+    """Returns the store URL of a snapshot, and the path of its manifest in the store.
+
+    Args:
+        location: The URL of the manifest, or of its directory.
 
     Raises:
         LocationError: The location does not lead to a manifest.
     """
+    if not location.endswith(f"/{MANIFEST_NAME}"):
+        location = f"{location.rstrip('/')}/{MANIFEST_NAME}"
     scheme, separator, rest = location.partition("://")
     found = _MANIFEST_PATH.fullmatch(rest)
     if not separator or not found:
         raise LocationError(
-            "a location is the URL of a manifest: <store>/<job>/chk-<n>/manifest.json, or of a savepoint's"
+            "a location is the URL of a manifest, <store>/<job>/chk-<n>/manifest.json or a savepoint's, or of its"
+            " directory"
         )
     root = found["root"]
     return f"{scheme}://{root.rstrip('/')}", rest.removeprefix(root)
@@ -246,7 +252,6 @@ def savepoint_of(location: str) -> tuple[str, JobId, str]:
     Raises:
         LocationError: The location cannot be a savepoint's.
     """
-    location = location if location.endswith(f"/{MANIFEST_NAME}") else f"{location.rstrip('/')}/{MANIFEST_NAME}"
     root, path = split_location(location)
     job_id = job_of_manifest(path)
     found = _OWNED_PATH.fullmatch(path)

@@ -91,15 +91,20 @@ def decide(facts: ScalingFacts) -> Decision:
     is_measured = not facts.moves or facts.moves[0].outcome is not ScalingOutcome.PENDING
     if facts.rate_peak == 0 and not facts.backlog and facts.observed_ms >= UP_TO_DOWN_MS and is_measured:
         return _idle(facts)
-    if len(facts.batches) < BATCHES_MIN and sum(each.duration_ms for each in facts.batches) < BATCHES_MIN_MS:
-        return _hold(
-            facts,
-            _V.WARMING_UP,
-            f"{BATCHES_MIN} batches with input, or half a minute of them, show how fast the job is",
-        )
-    if facts.rate is None:
-        return _hold(facts, _V.WARMING_UP, "half a minute shows how many records arrive")
-    return _Judge(facts, facts.rate).decision()
+    is_speed_known = len(facts.batches) >= BATCHES_MIN or _duration_ms(facts) >= BATCHES_MIN_MS
+    if is_speed_known and facts.rate is not None:
+        return _Judge(facts, facts.rate).decision()
+    return _hold(
+        facts,
+        _V.WARMING_UP,
+        "half a minute shows how many records arrive"
+        if is_speed_known
+        else f"{BATCHES_MIN} batches with input, or half a minute of them, show how fast the job is",
+    )
+
+
+def _duration_ms(facts: ScalingFacts) -> float:
+    return sum(each.duration_ms for each in facts.batches)
 
 
 _EXCLUDED = "no move takes place in excluded hours"

@@ -66,7 +66,9 @@ class KeyChangeRequest(Request):
     deletes: bool = Field(default=False, description="Whether to delete the state of the key instead.")
     namespace: Any = Field(default=None, description="The namespace, for a state with namespaces.")
     map_key: Any = Field(default=None, description="The entry of a map that alone changes.")
-    time_ms: int | None = Field(default=None, description="The time of the timer that is set or deleted.")
+    time_ms: int | None = Field(
+        default=None, ge=-NUMBER_MAX, le=NUMBER_MAX, description="The time of the timer that is set or deleted."
+    )
     id: OperationId | None = Field(default=None, description="The id of the new savepoint; null: any.")
     checkpoint_id: int | None = Field(
         default=None,

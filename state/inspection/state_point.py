@@ -9,7 +9,7 @@ from ..documents.log_entries import BatchCommitted
 from ..documents.manifest import read_manifest
 from ..errors import StateError
 from ..keys.key_groups import KeyGroupRange
-from ..layout import MANIFEST_NAME, Layout, split_location
+from ..layout import Layout, split_location
 from ..log.commit_log import CommitLog, LogGapError
 from ..log.recovery import NothingUsableError, recover
 from ..log.resolution import BaseDisownedError, last_rewind, resolve
@@ -84,8 +84,6 @@ class StatePoint:
             DocumentCorruptError, FormatTooNewError: The manifest cannot be read.
             StoreUnavailableError: The object store is unavailable.
         """
-        if not location.endswith(f"/{MANIFEST_NAME}"):
-            location = f"{location.rstrip('/')}/{MANIFEST_NAME}"
         root, path = split_location(location)
         return cls.of_path(open_store(root), path)
 

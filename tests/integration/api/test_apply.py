@@ -74,7 +74,7 @@ def test_git_and_an_autoscaler_agree_on_the_parallelism(platform: Platform, tmp_
     assert shown(platform, "owned")["spec"]["parallelism"] == 2
     platform.api.jobs.update("owned", 1, spec={"parallelism": 3})
     assert apply(platform, "-f", file).stdout == "owned: unchanged\n"
-    for mode, plan in (("ACTIVE", "unchanged"), ("MONITORING", "update")):
+    for mode, plan in (("ACTIVE", "unchanged"), ("MONITORING", "change")):
         name = f"scaled-{mode.lower()}"
         file = job_file(tmp_path, name, "spec:", "  parallelism: 2", f"  autoscaler: {{mode: {mode}}}")
         done(apply(platform, "-f", file, "--yes"))

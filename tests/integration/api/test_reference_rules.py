@@ -42,16 +42,20 @@ REFERENCES = {
     "id",
     "?job",
 }
-WITHIN_THE_JOB = {"restore_from.before_ms", "revision", "?attempt", "?operator", "?state", "?to"}
+WITHIN_THE_JOB = {
+    "restore_from.before_ms", "revision", "?attempt", "?operator", "?state", "?to",
+    "checkpoint_id", "operator", "state",
+}  # fmt: skip
 """They refer to something of the job that the path or `restore_from.job` names."""
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
-    "file", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism", "spec.parameters{}",
-    "spec.parameters{}.secret", "spec.restart.type", "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
-    "selector.jobs[]", "rows_max", "statement", "target",
+    "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism",
+    "spec.autoscaler.excluded_hours[]", "spec.parameters{}", "spec.parameters{}.secret", "spec.restart.type",
+    "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
+    "selector.jobs[]", "rows_max", "statement", "target", "time_ms",
     "?after", "?after_batch", "?at", "?dry_run", "?format", "?from_ms", "?if-match", "?keep_objects", "?key",
-    "?kind", "?limit", "?limit_bytes", "?names",
+    "?kind", "?limit", "?limit_bytes", "?moves_only", "?names",
     "?offset", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip
 NUMBERS = {f"spec.{each.path}" for each in declared_settings() if each.type == "integer"}

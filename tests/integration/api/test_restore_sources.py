@@ -113,6 +113,12 @@ def test_a_start_takes_a_location_a_claim_and_another_parallelism(client: httpx.
     assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 5
 
 
+def test_a_start_takes_the_directory_of_a_manifest(client: httpx.Client, snapshots: Snapshots) -> None:
+    location = snapshots.location(3)
+    started = start(client, restore_from={"location": location.removesuffix("manifest.json")})
+    assert started["status"]["restore"]["location"] == location
+
+
 @pytest.mark.parametrize(
     ("body", "code", "detail"),
     [
