@@ -223,7 +223,7 @@ class Layout:
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """Returns the store URL of a snapshot, and the path of its manifest in the store.
+    """Returns a snapshot's store URL, and the path of its manifest.
 
     Args:
         location: The URL of the manifest, or of its directory.
