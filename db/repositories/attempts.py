@@ -16,13 +16,19 @@ from .pages import Page, PageRequest, read_page
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from sqlalchemy import ColumnElement
     from sqlalchemy.orm import Session
+    from sqlalchemy.sql.base import ReadOnlyColumnCollection
 
     from keyscale.vocabulary import ClaimMode
 
 
-_UNOPENED = Attempt.run.is_not(None) & Attempt.driver_state.is_(None)
-"""An attempt that was reserved for a live rescale, and that its driver has not opened."""
+def was_opened(columns: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[bool]:
+    """Returns the condition that an attempt was not only reserved for a live rescale."""
+    return or_(columns.run.is_(None), columns.driver_state.is_not(None))
+
+
+_UNOPENED = not_(was_opened(Attempt.__table__.c))
 _STARTABLE = (AttemptStage.STANDBY, AttemptStage.ACTIVE)
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from keyscale.vocabulary import AttemptStage, CheckpointStatus, OperationStatus
 
 from ..models import Artifact, Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
+from .attempts import was_opened
 from .operations import BESIDE
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _attempt() -> LateralFromClause:
     other = _ATTEMPTS.alias()
     of_job = select(other.c.number).where(other.c.job_id == _JOBS.c.id).correlate(_JOBS)
     active = of_job.where(other.c.stage == _fixed(AttemptStage.ACTIVE)).scalar_subquery()
-    newest = of_job.order_by(other.c.number.desc()).limit(_fixed(1)).scalar_subquery()
+    newest = of_job.where(was_opened(other.c)).order_by(other.c.number.desc()).limit(_fixed(1)).scalar_subquery()
     return (
         select(_ATTEMPTS)
         .where(_ATTEMPTS.c.job_id == _JOBS.c.id, _ATTEMPTS.c.number == func.coalesce(active, newest))

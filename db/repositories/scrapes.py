@@ -15,6 +15,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from keyscale.vocabulary import AttemptStage, AutoscalerMode, CheckpointStatus, DesiredState, JobStatus, ScalingVerdict
 
 from ..models import Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision, ScalingDecision
+from .attempts import was_opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,7 +121,7 @@ _JOB, _REVISION, _HEARTBEAT = Job.__table__.c, Revision.__table__.c, LastHeartbe
 _OTHER = Attempt.__table__.alias()
 _OF_JOB = select(_OTHER.c.number).where(_OTHER.c.job_id == _JOB.id).correlate(Job.__table__)
 _ACTIVE = _OF_JOB.where(_OTHER.c.stage == _fixed(AttemptStage.ACTIVE)).scalar_subquery()
-_NEWEST = _OF_JOB.order_by(_OTHER.c.number.desc()).limit(_fixed(1)).scalar_subquery()
+_NEWEST = _OF_JOB.where(was_opened(_OTHER.c)).order_by(_OTHER.c.number.desc()).limit(_fixed(1)).scalar_subquery()
 _ATTEMPT = (
     select(Attempt.__table__)
     .where(Attempt.__table__.c.job_id == _JOB.id, Attempt.__table__.c.number == func.coalesce(_ACTIVE, _NEWEST))

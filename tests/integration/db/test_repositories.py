@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from keyscale.db.connections import open_engine
-from keyscale.db.job_scope import JobScope
+from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import (
     Artifact,
     Attempt,
@@ -49,6 +49,7 @@ from keyscale.db.repositories import (
     revisions,
     savepoint_policies,
     scaling,
+    scrapes,
     series,
     snapshot_needs,
     subscriptions,
@@ -814,6 +815,17 @@ class TestJobs:
         rows.change("now", status=OperationStatus.IN_PROGRESS, kind=OperationKind.UPGRADE)
         assert (again := overviews.of_jobs(rows.session, ["mine"])["mine"]).operation_id == "now"
         assert again.operation_kind is OperationKind.UPGRADE
+
+    def test_the_metrics_of_an_ended_job_are_its_last_drivers_and_no_reserved_attempts(self, rows: Rows) -> None:
+        rows.attempt(1, metrics={"batches": 5})
+        rows.attempt(2, run=1, driver_state="FINISHED", metrics={"batches": 7})
+        rows.attempt(3, run=1)
+        found = overviews.find(rows.session, "mine-name")
+        assert found is not None
+        assert found.attempt is not None
+        assert (found.attempt["number"], found.attempt["metrics"]) == (2, {"batches": 7})
+        [scraped] = [each for each in scrapes.of_scope(rows.session, EVERYTHING, limit=9) if each.id == "mine"]
+        assert scraped.metrics == {"batches": 7}
 
     def test_the_deleted_job_that_is_due_for_the_longest_time_is_first(self, rows: Rows) -> None:
         for job_id, due_at_ms in (("b", 20), ("a", 30)):
