@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 def was_opened(columns: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[bool]:
-    """Returns the condition that an attempt was not only reserved for a live rescale."""
+    """Returns the condition that a driver has had an attempt.
+
+    A live rescale reserves attempts that may never be opened.
+    """
     return or_(columns.run.is_(None), columns.driver_state.is_not(None))
 
 
