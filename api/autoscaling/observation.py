@@ -95,7 +95,7 @@ def batches_of(report: Mapping[str, Any]) -> tuple[BatchFacts, ...]:
     The first batch of an attempt is left out: it starts Spark and Python, or generates code.
     """
     recent: Sequence[Mapping[str, Any]] = report.get("recent_batches") or ()
-    is_whole = int(report.get("batches") or 0) > len(recent)  # the first batch is no longer among them
+    is_whole = int(report.get("batches") or 0) > len(recent)  # the recent batches lack the first batch
     return tuple(
         BatchFacts(
             batch["input_records"],
