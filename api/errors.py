@@ -611,7 +611,10 @@ class SavepointIdTakenError(ApiError):
     title = "The job has a savepoint of this id"
     status = 409
     domain = "user"
-    advice = "Choose another id. `./keyscale savepoints list JOB` lists the job's savepoints."
+    advice = (
+        "Choose another id. If the answer to an earlier request was lost, the savepoint may be of that request:"
+        " `./keyscale savepoints list JOB` lists the job's savepoints."
+    )
 
 
 class RevisionNotFoundError(ApiError):
@@ -841,10 +844,10 @@ class PlanTimeoutError(ApiError):
 
 
 class StateReadError(ApiError):
-    """State cannot be read as requested."""
+    """State cannot be read or changed as requested."""
 
     code = "STATE_READ_REFUSED"
-    title = "The state cannot be read"
+    title = "The state cannot be read or changed as requested"
     status = 422
     domain = "user"
     advice = (

@@ -24,7 +24,7 @@ from .output import console_for, make_fields, make_table
 from .session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import pyarrow as pa
 
@@ -338,16 +338,27 @@ def history(session: Session, /, *, job: str, operator: str, name: str | None, k
     session.output.table(answer, rows, HISTORY_COLUMNS)
 
 
-target_option = click.option(
-    "--to", "target", help="Where the new savepoint is written: STORE/JOB/savepoints/ID (only with a LOCATION)."
+_PLACE_OPTIONS = (
+    click.option("--namespace", help="The namespace as JSON, for a state with namespaces."),
+    click.option("--map-key", help="Change this entry of a map alone; JSON, or text."),
+    click.option("--time-ms", type=int, help="The time of a timer."),
+    click.option("--id", "savepoint_id", help="The id of the new savepoint (only with a JOB)."),
+    click.option(
+        "--checkpoint", type=click.IntRange(min=1), help="The checkpoint or savepoint of the JOB (default: the latest)."
+    ),
+    click.option(
+        "--to", "target", help="Where the new savepoint is written: STORE/JOB/savepoints/ID (only with a LOCATION)."
+    ),
 )
-id_option = click.option("--id", "savepoint_id", help="The id of the new savepoint (only with a JOB).")
-from_option = click.option(
-    "--checkpoint", type=click.IntRange(min=1), help="The checkpoint or savepoint of the JOB (default: the latest)."
-)
-namespace_option = click.option("--namespace", help="The namespace as JSON, for a state with namespaces.")
-map_key_option = click.option("--map-key", help="Change this entry of a map alone; JSON, or text.")
-time_option = click.option("--time-ms", type=int, help="The time of a timer.")
+
+
+def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of a change of one key's state."""
+    for option in reversed(_PLACE_OPTIONS):
+        command = option(command)
+    return command
+
+
 state_option = click.option("--state", "name", required=True, help="The state's name, or the timers'.")
 
 
@@ -357,12 +368,7 @@ state_option = click.option("--state", "name", required=True, help="The state's 
 @state_option
 @key_option
 @click.option("--value", help="The new value as JSON, or text; a whole map is an object, a whole list a list.")
-@namespace_option
-@map_key_option
-@time_option
-@id_option
-@from_option
-@target_option
+@place_options
 @scratch_option
 @json_option
 @pass_session
@@ -383,12 +389,7 @@ def set_key(session: Session, /, *, value: str | None, time_ms: int | None, **op
 @operator_option
 @state_option
 @key_option
-@namespace_option
-@map_key_option
-@time_option
-@id_option
-@from_option
-@target_option
+@place_options
 @scratch_option
 @json_option
 @pass_session
