@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale import failpoints
@@ -354,15 +354,7 @@ class Pursuit:
             if found is None:
                 apply(missing, JobTransaction(session, job))
             else:
-                checkpoints.store_published(
-                    session,
-                    operation,
-                    found.checkpoint_id,
-                    location=found.location,
-                    batch_id=found.batch_id,
-                    state_size=found.state_size,
-                    created_at_ms=found.created_at_ms,
-                )
+                checkpoints.store_published(session, operation, **asdict(found))
                 settle_command(
                     session,
                     operation,

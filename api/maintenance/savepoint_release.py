@@ -1,12 +1,13 @@
-"""Releases the unused savepoints of changes and policies.
+"""Releases the unused savepoints of changes and policies, and lists those that no driver has reported.
 
-Their objects are then deleted like those of savepoints that users delete.
+The objects of released savepoints are then deleted like those of savepoints that users delete.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -16,23 +17,24 @@ from keyscale.state.doors.catalogue import claimant_of
 from keyscale.state.doors.paths import split_location
 from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
+from ..errors import StoreUnavailableError
 from ..lifecycle.snapshot_uses import uses_of
 from ..store_check import open_to_read
 from .leader_thread import LeaderThread
 from .savepoint_policy import outdated
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session, sessionmaker
-
     from keyscale.db.models import Checkpoint
 
+    from ..control_plane.context import Context
     from ..lifecycle.leadership import Leadership
-    from ..lifecycle.reconciler import ReconcilerPulse
 
 logger = logging.getLogger(__name__)
 
 LOOK_S = 10.0
 RETRY_S = 60.0
+UNREPORTED_MS = 3_600_000
+"""How long after an operation a savepoint may appear, from a driver that lived on unheard."""
 
 
 class SavepointRelease(LeaderThread):
@@ -43,13 +45,13 @@ class SavepointRelease(LeaderThread):
     A savepoint stays while a job or a change uses it, and while a job has claimed it: that job deletes it.
 
     Args:
-        sessions: The database.
-        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
+        context: The control plane.
     """
 
-    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        self._later_s: dict[tuple[str, int], float] = {}
-        super().__init__("savepoint-release", LOOK_S, sessions=sessions, pulse=pulse)
+    def __init__(self, context: Context) -> None:
+        self._store = context.store
+        self._later_s: dict[tuple[str, int | str], float] = {}
+        super().__init__("savepoint-release", LOOK_S, sessions=context.sessions, pulse=context.pulse)
 
     def run(self, leadership: Leadership) -> int:
         """Makes one pass; returns how many savepoints it has released.
@@ -59,6 +61,7 @@ class SavepointRelease(LeaderThread):
         """
         now_s = time.monotonic()
         self._later_s = {key: until_s for key, until_s in self._later_s.items() if now_s < until_s}
+        self._list_unreported(leadership, now_s)
         with leadership.transaction() as session:
             found = [
                 *snapshot_needs.releasable_savepoints(session),
@@ -78,6 +81,28 @@ class SavepointRelease(LeaderThread):
     def work(self, leadership: Leadership) -> bool:
         self.run(leadership)
         return False
+
+    def _list_unreported(self, leadership: Leadership, now_s: float) -> None:
+        """Lists the savepoints that drivers have published and not reported before their operation ended.
+
+        A cancel ends the operation while the driver may still publish, or has published and is not heard.
+        """
+        with leadership.transaction() as session:
+            found = operations.without_savepoint(session, now_ms() - UNREPORTED_MS)
+        for operation, store_url in found:
+            key = operation.job_id, operation.id
+            if self.is_closing or key in self._later_s:
+                continue
+            self._later_s[key] = now_s + RETRY_S
+            try:
+                published = self._store.find_savepoint(store_url, operation.job_id, operation.id)
+            except StoreUnavailableError as error:
+                logger.warning("savepoint %s of job %s is not known: %s", operation.id, operation.job_id, error.detail)
+                continue
+            if published is not None:
+                with leadership.transaction() as session:
+                    if jobs.lock(session, operation.job_id) is not None:
+                        checkpoints.store_published(session, operation, **asdict(published))
 
 
 def _release(leadership: Leadership, candidate: Checkpoint) -> bool:

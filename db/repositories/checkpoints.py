@@ -302,8 +302,8 @@ def find_savepoint(session: Session, job_id: str, savepoint_id: str) -> Checkpoi
 def store_published(
     session: Session,
     operation: Operation,
-    checkpoint_id: int,
     *,
+    checkpoint_id: int,
     location: str,
     batch_id: int,
     state_size: int,

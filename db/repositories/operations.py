@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import BigInteger, cast, func, not_, null, select, text, update
+from sqlalchemy import BigInteger, cast, exists, func, not_, null, select, text, update
 
-from keyscale.vocabulary import SNAPSHOTS, CommandStatus, OperationKind, OperationStatus, RescaleMode
+from keyscale.vocabulary import (
+    SNAPSHOTS,
+    AttemptStage,
+    CheckpointStatus,
+    CommandStatus,
+    OperationKind,
+    OperationStatus,
+    RescaleMode,
+)
 
-from ..models import Attempt, Checkpoint, Operation, Revision
+from ..models import Attempt, Checkpoint, Job, Operation, Revision
 from .pages import Page, PageRequest, read_page
 
 if TYPE_CHECKING:
@@ -257,3 +265,31 @@ def ended_between(session: Session, after_ms: int, until_ms: int, *, limit: int)
     return session.scalars(
         select(Operation).where(ended > after_ms, ended <= until_ms).order_by(ended).limit(limit)
     ).all()
+
+
+def without_savepoint(session: Session, since_ms: int) -> Sequence[tuple[Operation, str]]:
+    """Returns the ended operations that took a savepoint which no row shows, and the URLs of their jobs' stores.
+
+    Their driver has ended or been replaced. It may have published the savepoint, and was not heard.
+
+    Args:
+        session: The transaction.
+        since_ms: Operations that ended earlier are left out.
+    """
+    listed = exists().where(
+        Checkpoint.job_id == Operation.job_id,
+        Checkpoint.savepoint_id == Operation.id,
+        Checkpoint.status.not_in([CheckpointStatus.IN_PROGRESS, CheckpointStatus.FAILED]),
+    )
+    took_one = Operation.kind != OperationKind.CHECKPOINT, Operation.rescale_mode.is_distinct_from(RescaleMode.LIVE)
+    of_driver = (Attempt.job_id == Operation.job_id) & (Attempt.number == Operation.old_attempt)
+    found = (
+        select(Operation, Job.store_url)
+        .join(Job, Job.id == Operation.job_id)
+        .join(Attempt, of_driver)
+        .where(Operation.command_status == CommandStatus.FAILED, *took_one, Operation.ended_at_ms >= since_ms)
+        .where(Attempt.stage == AttemptStage.ENDED, not_(listed))
+        .order_by(Operation.ended_at_ms.desc())
+        .limit(100)
+    )
+    return [(operation, store_url) for operation, store_url in session.execute(found)]

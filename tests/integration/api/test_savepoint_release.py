@@ -14,12 +14,21 @@ from keyscale.api.maintenance.savepoint_release import SavepointRelease
 from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
 from keyscale.api.snapshots import savepoint_schedule
 from keyscale.api.snapshots.savepoint_schedule import SavepointSchedule
-from keyscale.db.models import Attempt, Job, Operation, Revision
+from keyscale.clock import now_ms
+from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.identifiers import JobId
 from keyscale.state.documents.checked_document import encode_document
 from keyscale.state.documents.claim import FORMAT_VERSION, KIND, Claim, claim_path
 from keyscale.state.layout import location_of
-from keyscale.vocabulary import AttemptStage, JobStatus, OperationKind, OperationStatus, RestoreMode, SnapshotOwner
+from keyscale.vocabulary import (
+    AttemptStage,
+    CommandStatus,
+    JobStatus,
+    OperationKind,
+    OperationStatus,
+    RestoreMode,
+    SnapshotOwner,
+)
 from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
@@ -87,7 +96,7 @@ class Changes:
 
     def left(self) -> list[str]:
         """Returns which savepoints are in the store after a pass of each thread."""
-        SavepointRelease(self.context.sessions, ReconcilerPulse()).run(self.leadership)
+        SavepointRelease(self.context).run(self.leadership)
         removal = SnapshotRemoval(self.context.sessions, ReconcilerPulse())
         while removal.work(self.leadership):
             pass
@@ -116,6 +125,25 @@ def test_a_savepoint_stays_until_its_change_has_ended(changes: Changes) -> None:
     assert changes.left() == ["wider"], "the change may roll back to it"
     changes.end("wider", OperationStatus.ROLLED_BACK)
     assert changes.left() == []
+
+
+@pytest.mark.parametrize("kind", [OperationKind.RESCALE, OperationKind.SAVEPOINT])
+def test_a_savepoint_is_listed_that_its_driver_published_and_could_not_report_before_a_cancel(
+    changes: Changes, kind: OperationKind
+) -> None:
+    location = changes.savepoint("unheard", kind, OperationStatus.CANCELLED)
+    number = changes.number
+    with changes.context.sessions.begin() as session:
+        operation = session.get_one(Operation, "unheard")
+        operation.command_status, operation.ended_at_ms, operation.old_attempt = CommandStatus.FAILED, now_ms(), 1
+        session.delete(session.get_one(Checkpoint, (changes.job_id, number)))
+    changes.attempt()
+    changes.left()
+    with changes.context.sessions() as session:
+        listed = session.get_one(Checkpoint, (changes.job_id, number))
+        assert (listed.external_path, listed.savepoint_id, listed.state_size) == (location, "unheard", 10)
+    changes.checkpoint(3)
+    assert changes.left() == ([] if kind is OperationKind.RESCALE else ["unheard"]), "a user's savepoint stays"
 
 
 @pytest.mark.parametrize("kind", [OperationKind.UPGRADE, OperationKind.ROLLBACK])

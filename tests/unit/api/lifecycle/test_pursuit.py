@@ -212,7 +212,7 @@ def test_a_savepoint_that_its_driver_has_published_before_it_died_counts(
     assert platform.take(CHECK)
     result = {"status": CommandStatus.COMPLETED, "location": SAVEPOINT, "checkpoint_id": 8}
     assert settled == [(platform.command, result)]
-    assert stored == [((platform.command, 8), facts)]
+    assert stored == [((platform.command,), {"checkpoint_id": 8, **facts})]
     assert platform.applied == []
     assert platform.done == [("asked", "file:///store", "job", "c")]
 
