@@ -624,7 +624,7 @@ class RevisionNotFoundError(ApiError):
     title = "The job has no such revision"
     status = 404
     domain = "user"
-    advice = "`./keyscale jobs revisions JOB` lists its revisions. Over HTTP: GET /v1/jobs/{id}/revisions."
+    advice = "`./keyscale revisions list JOB` lists its revisions. Over HTTP: GET /v1/jobs/{id}/revisions."
 
 
 class OperationInProgressError(ApiError):
@@ -664,7 +664,7 @@ class RevisionConflictError(ApiError):
     status = 412
     domain = "user"
     advice = (
-        "Look at the current revision (`./keyscale jobs revisions JOB`), and change the job again. Over HTTP: "
+        "Look at the current revision (`./keyscale revisions list JOB`), and change the job again. Over HTTP: "
         "`revision` is the current revision; read it (GET /v1/jobs/{id}), and send its ETag in If-Match."
     )
 

@@ -24,12 +24,13 @@ from .completion import completion
 from .control_plane import events, health, up, where
 from .diagnosis import batches, bundle
 from .errors import CliError
+from .job_changes import clone, rollback, update
 from .jobs import jobs, logs
 from .operations import operations
 from .output import console_for, describe_failure
 from .recover import recover
 from .rescale import rescale
-from .revisions import clone, diff, revisions, rollback, update
+from .revisions import revisions
 from .secret_labels import secrets
 from .session import Session
 from .state import state
@@ -97,6 +98,7 @@ for command in (
     rescale,
     autoscaler,
     operations,
+    revisions,
     savepoints,
     checkpoints,
     events,
@@ -110,7 +112,7 @@ for command in (
     completion,
 ):
     keyscale.add_command(command)
-for command in (plan, update, rollback, revisions, diff, clone, batches, bundle, metrics):
+for command in (plan, update, rollback, clone, batches, bundle, metrics):
     jobs.add_command(command)
 
 

@@ -1,6 +1,7 @@
-"""Releases the unused savepoints of changes and policies, and lists those that no driver has reported.
+"""Releases the unused savepoints of changes and policies.
 
-The objects of released savepoints are then deleted like those of savepoints that users delete.
+Their objects are then deleted like those of savepoints that users delete. It first lists the savepoints that their
+drivers could not report.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class SavepointRelease(LeaderThread):
         return False
 
     def _list_unreported(self, leadership: Leadership, now_s: float) -> None:
-        """Lists the savepoints that drivers have published and not reported before their operation ended.
+        """Lists the savepoints that their drivers could not report.
 
         A cancel ends the operation while the driver may still publish, or has published and is not heard.
         """

@@ -112,6 +112,17 @@ class ControlPlane:
         return httpx.Response(204) if answer is None else httpx.Response(200, json=answer)
 
 
+REVISION: dict[str, Any] = {
+    "number": 2,
+    "is_current": False,
+    "artifact_name": "flights.py",
+    "artifact_version": 3,
+    "created_at_ms": 1,
+    "created_by": "ann",
+    "operation": {"status": "ROLLED_BACK"},
+    "message": "count delays",
+    "spec": {"parallelism": 4},
+}
 SUBSCRIPTION = {"id": "u", "secret": "whsec_x", "kinds": ["JOB_FAILED"], "selector": None}
 DELIVERY = {"id": "msg_1", "subscription_id": "u", "status": "DELIVERED", "problem": None}
 USUAL: list[tuple[str, Any]] = [
@@ -128,6 +139,7 @@ USUAL: list[tuple[str, Any]] = [
     (r"POST /v1/jobs/\w+/rescale", {**CHANGE, "status": "IN_PROGRESS"}),
     (r"\w+ /v1/jobs/\w+/checkpoints/6/(verify|verification)", VERIFIED),
     (r"GET /v1/jobs/\w+/revisions/2/diff", {"differences": [{"path": "parallelism", "before": 2, "after": 4}]}),
+    (r"GET /v1/jobs/\w+/revisions/2", REVISION),
     (r"GET /v1/jobs/\w+/savepoints/s", {"savepoint_id": "s", "checkpoint_id": 6}),
     (r"GET /v1/jobs/\w+/(operations|revisions|savepoints|checkpoints/6/compare)", LIST),
     (r"GET /v1/artifacts", LIST),
@@ -247,8 +259,9 @@ GET_JOB = ("GET", "/v1/jobs/flights")
                 ("GET", "/v1/jobs/0a"),
             ],
         ),
-        ("jobs revisions flights", [("GET", "/v1/jobs/flights/revisions")]),
-        ("jobs diff flights 2 5", [("GET", "/v1/jobs/flights/revisions/2/diff?to=5")]),
+        ("revisions list flights", [("GET", "/v1/jobs/flights/revisions")]),
+        ("revisions show flights 2", [("GET", "/v1/jobs/flights/revisions/2")]),
+        ("revisions diff flights 2 5", [("GET", "/v1/jobs/flights/revisions/2/diff?to=5")]),
         ("checkpoints list flights", [("GET", "/v1/jobs/flights/checkpoints")]),
         ("checkpoints trigger flights --no-wait", [("POST", "/v1/jobs/flights/checkpoint", {})]),
         ("checkpoints config flights", [("GET", "/v1/jobs/flights/checkpoints/config")]),
@@ -460,6 +473,18 @@ def test_a_bundle_is_written_to_the_file_that_the_option_names(asked: ControlPla
     assert (tmp_path / "b.zip").read_bytes() == b"zip"
     refused = keyscale("jobs", "bundle", "flights", "-o", str(tmp_path / "none" / "b.zip"))
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (1, True)
+
+
+def test_a_revision_is_shown_with_its_program_its_outcome_and_its_specification(asked: ControlPlane) -> None:
+    shown = done(keyscale("revisions", "show", "flights", "2"))
+    assert {"flights.py v3", "ROLLED_BACK", "count delays", "ann"} <= {
+        line.partition(" ")[2].strip() for line in shown.stdout.splitlines()
+    }
+    assert '"parallelism": 4' in shown.stdout
+    asked.answers["GET /v1/jobs/flights/revisions"] = [{**LIST, "revisions": [REVISION]}]
+    listed = done(keyscale("revisions", "list", "flights")).stdout.splitlines()[1]
+    assert listed.split()[:5] == ["2", "no", "flights.py", "v3", "4"]
+    assert "ROLLED_BACK" in listed
 
 
 def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
