@@ -270,8 +270,8 @@ def ended_between(session: Session, after_ms: int, until_ms: int, *, limit: int)
 def without_savepoint(session: Session, since_ms: int) -> Sequence[tuple[Operation, str]]:
     """Returns ended operations without a row of their savepoint.
 
-    Their driver has ended or been replaced. It may have published the savepoint, and was not heard. Each operation comes
-    with the URL of its job's store.
+    Their driver has ended or been replaced. It may have published the savepoint, and was not heard. Each comes with the
+    URL of its job's store.
 
     Args:
         session: The transaction.
