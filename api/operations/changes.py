@@ -297,8 +297,8 @@ def is_failing(session: Session, job: Job) -> bool:
 
 
 def _is_followed(present: JobSpec, wanted: JobSpec) -> bool:
-    """Returns whether a running job follows a specification without a restart."""
-    return not any(each.needs_restart for each in differences(present, wanted))
+    """Returns whether a running job follows a specification in its present attempt."""
+    return not any(each.needs_attempt for each in differences(present, wanted))
 
 
 def _require_young(session: Session, job: Job, change: Change) -> None:

@@ -294,7 +294,7 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
     runs = job.desired is DesiredState.RUNNING
     # A running driver publishes, and takes a savepoint before it ends.
     unpublished = frozenset() if job.status is JobStatus.RUNNING else frozenset(stored.resume.sinks)
-    restarts = any(each.needs_restart for each in differences(facts.before, facts.after))
+    needs_attempt = any(each.needs_attempt for each in differences(facts.before, facts.after))
     answer = PlanAnswer(
         job_id=job.id,
         compatible=True,
@@ -312,7 +312,7 @@ def _answer(facts: _Facts, stored: StoredState, loaded: ProgramAnswer | None, co
         movement=_movement(facts, stored, single_host=context.settings.spark_master.startswith("local")),
         rescale_mode=facts.rescale_mode,
         not_live=None if facts.not_live is None else FailureAnswer.model_validate(facts.not_live),
-        downtime=downtime(facts.downtimes_ms, runs=runs, restarts=restarts),
+        downtime=downtime(facts.downtimes_ms, runs=runs, needs_attempt=needs_attempt),
     )
     decided = {"compatible": not answer.problems(), "requires_allow_non_restored_state": bool(answer.dropped())}
     return answer.model_copy(update=decided)
@@ -450,7 +450,7 @@ def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> Movem
     )
 
 
-def downtime(samples_ms: Sequence[int], *, runs: bool, restarts: bool) -> DowntimePlan:
+def downtime(samples_ms: Sequence[int], *, runs: bool, needs_attempt: bool) -> DowntimePlan:
     """Returns the expected downtime, the median of the job's last changes.
 
     Pure.
@@ -458,12 +458,14 @@ def downtime(samples_ms: Sequence[int], *, runs: bool, restarts: bool) -> Downti
     Args:
         samples_ms: The downtimes of these changes.
         runs: Whether the job runs.
-        restarts: Whether the job gets another driver for the change.
+        needs_attempt: Whether the job gets another attempt for the change.
     """
     if not runs:
         return DowntimePlan(expected_ms=None, reason="the job does not run", samples_ms=list(samples_ms))
-    if not restarts:
-        return DowntimePlan(expected_ms=0, reason="nothing that changes needs a restart", samples_ms=list(samples_ms))
+    if not needs_attempt:
+        return DowntimePlan(
+            expected_ms=0, reason="the running driver takes over all that changes", samples_ms=list(samples_ms)
+        )
     if not samples_ms:
         return DowntimePlan(expected_ms=None, reason="no change of this kind was made while the job ran", samples_ms=[])
     return DowntimePlan(expected_ms=round(statistics.median(samples_ms)), reason=None, samples_ms=list(samples_ms))

@@ -56,6 +56,7 @@ class ChangeClass(StrEnum):
 
     FIXED = "FIXED"  # never: a job keeps the setting
     RESTART = "RESTART"  # with a new driver
+    RESCALE = "RESCALE"  # by a rescale: with the running driver where that can be, else with a new one
     NEXT_BATCH = "NEXT_BATCH"
     AT_ONCE = "AT_ONCE"
 
@@ -314,7 +315,7 @@ class JobSpec(Settings):
         description="Libraries that the program imports: ids of .py, .zip, .whl and .jar artifacts, and packages of the"
         " platform's jars as `package:NAME`.",
     )
-    parallelism: Annotated[int, ChangeClass.RESTART] = Field(
+    parallelism: Annotated[int, ChangeClass.RESCALE] = Field(
         default=1,
         ge=1,
         le=KEY_GROUPS_MAX,
@@ -454,8 +455,13 @@ class Difference:
 
     @property
     def needs_restart(self) -> bool:
-        """Whether a running job gets another driver for it."""
+        """Whether a running job gets another driver for it in any case."""
         return self.change_class in {ChangeClass.FIXED, ChangeClass.RESTART}
+
+    @property
+    def needs_attempt(self) -> bool:
+        """Whether a running job gets another attempt for it."""
+        return self.needs_restart or self.change_class is ChangeClass.RESCALE
 
 
 def differences(before: JobSpec, after: JobSpec) -> list[Difference]:
@@ -478,11 +484,11 @@ def differences(before: JobSpec, after: JobSpec) -> list[Difference]:
 def followed(running: JobSpec, newest: JobSpec) -> JobSpec:
     """Returns the specification that a driver follows while it runs.
 
-    Settings that need a restart stay as they are.
+    Settings that need another attempt stay as they are.
     """
     merged = running.given()
     for each in differences(running, newest):
-        if not each.needs_restart:
+        if not each.needs_attempt:
             name, _, entry = each.path.partition(".")
             if entry:
                 merged[name][entry] = each.after

@@ -22,6 +22,7 @@ export async function readSettings() {
 export const CHANGES = {
   FIXED: "it never changes",
   RESTART: "a change restarts the job",
+  RESCALE: "a change rescales the job",
   NEXT_BATCH: "a change applies to the next batch",
   AT_ONCE: "a change applies at once",
 };

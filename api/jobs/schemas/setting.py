@@ -20,8 +20,8 @@ class SettingAnswer(Answer):
     type: Literal["integer", "number", "string", "array"]
     change_class: ChangeClass = Field(
         description=(
-            "When a running job takes over another value: FIXED: never. RESTART: with a new driver. NEXT_BATCH and"
-            " AT_ONCE: its driver runs on."
+            "When a running job takes over another value: FIXED: never. RESTART: with a new driver. RESCALE: by a"
+            " rescale, with the running driver where that can be. NEXT_BATCH and AT_ONCE: its driver runs on."
         )
     )
     description: str

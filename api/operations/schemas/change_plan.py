@@ -56,7 +56,9 @@ class SettingPlan(Answer):
     name: str
     before: str | None
     after: str | None
-    needs_restart: bool = Field(description="Whether the job's driver is replaced for it; not if the job does not run.")
+    needs_restart: bool = Field(
+        description="Whether the driver is replaced for it in any case; not if the job does not run."
+    )
 
 
 class SubtaskMovementAnswer(Answer):

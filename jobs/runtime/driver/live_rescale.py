@@ -197,7 +197,7 @@ def next_context(context: RunContext, command: Command) -> RunContext:
     if following.attempt <= present.attempt:
         raise RescaleNotLiveError(f"attempt {following.attempt} does not follow attempt {present.attempt}")
     others = [each.path for each in differences(present.spec, following.spec) if each.needs_restart]
-    if changed := sorted(set(others) - {"parallelism", "parallelism_limit"}):
+    if changed := sorted(set(others) - {"parallelism_limit"}):
         raise RescaleNotLiveError(f"the rescale changes other settings, too: {', '.join(changed)}")
     slots = context.status.slots
     if slots is None or following.spec.parallelism > slots:

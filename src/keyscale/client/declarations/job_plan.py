@@ -59,9 +59,9 @@ class JobPlan:
     spec: JobSpec | None = None
 
     @property
-    def needs_restart(self) -> bool:
-        """Whether an update gives a running job a new driver."""
-        return any(each.needs_restart for each in self.differences)
+    def needs_attempt(self) -> bool:
+        """Whether an update gives a running job another attempt."""
+        return any(each.needs_attempt for each in self.differences)
 
     def new_spec(self) -> JobSpec:
         """Returns the specification of a new job.

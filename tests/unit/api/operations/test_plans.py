@@ -64,8 +64,13 @@ def test_artifacts_are_shown_by_name_and_version_and_a_deleted_artifact_by_its_i
 
 @pytest.mark.parametrize("runs", [True, False])
 def test_only_a_running_job_is_restarted_for_a_setting(runs: bool) -> None:
-    [setting] = settings_changed(present(), after(parallelism=4), runs=runs)
+    [setting] = settings_changed(present(), after(spark_conf={"spark.a": "b"}), runs=runs)
     assert setting.needs_restart == runs
+
+
+def test_another_parallelism_needs_no_new_driver() -> None:
+    [setting] = settings_changed(present(), after(parallelism=4), runs=True)
+    assert not setting.needs_restart
 
 
 def test_settings_that_a_driver_follows_need_no_restart_and_cost_no_downtime() -> None:
@@ -73,10 +78,10 @@ def test_settings_that_a_driver_follows_need_no_restart_and_cost_no_downtime() -
     new = after(checkpoints=checkpoints, restart=None, batch_interval_ms=9, spark_conf={"spark.a": "b"})
     needing = {each.name for each in settings_changed(present(), new, runs=True) if each.needs_restart}
     assert needing == {"checkpoints.store_outage_max_ms", "spark_conf.spark.a"}
-    assert downtime([900], runs=True, restarts=False).expected_ms == 0
+    assert downtime([900], runs=True, needs_attempt=False).expected_ms == 0
 
 
 def test_the_downtime_to_expect_is_the_median_of_the_last_changes_or_says_why_there_is_none() -> None:
-    assert downtime([900, 100, 200], runs=True, restarts=True).expected_ms == 200
-    assert downtime([], runs=True, restarts=True).reason == "no change of this kind was made while the job ran"
-    assert downtime([100], runs=False, restarts=True).expected_ms is None
+    assert downtime([900, 100, 200], runs=True, needs_attempt=True).expected_ms == 200
+    assert downtime([], runs=True, needs_attempt=True).reason == "no change of this kind was made while the job ran"
+    assert downtime([100], runs=False, needs_attempt=True).expected_ms is None

@@ -140,6 +140,7 @@ def test_every_setting_has_a_class_of_change_and_its_parts_may_have_others() -> 
     assert change_class_of("checkpoints.store_outage_max_ms") is ChangeClass.RESTART
     assert change_class_of("parameters.checkpoints") is ChangeClass.RESTART
     assert change_class_of("batch_interval_ms") is ChangeClass.NEXT_BATCH
+    assert change_class_of("parallelism") is ChangeClass.RESCALE
 
 
 def test_the_declaration_of_a_program_depends_on_what_its_script_reads() -> None:
