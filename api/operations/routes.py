@@ -173,7 +173,8 @@ def rescale_job(
 ) -> OperationAnswer:
     """Changes a running job's parallelism.
 
-    The phases are savepoint, stop, restore and verify; after a failure the job goes back to its old parallelism.
+    The running driver prepares the new subtasks and switches between two batches. Where it cannot, a new driver
+    continues from a savepoint. After a failure the job goes back to its old parallelism.
 
     With `dry_run` it shows the plan: the ranges, bytes and files of each subtask, the skew, and the expected downtime.
     """
