@@ -204,7 +204,6 @@ class PlayedJob:
             observed_ms=int(1000 * min(self.at_s, PEAK_WINDOW * SAMPLE_S)),
             backlog=int(self.backlog),
             batch_limit=batch_limit,
-            is_backlog_explained=self.at_s - max(self.failed_at_s, self.away_until_s) < 600,
             trouble=self._trouble(),
             moves=moves,
         )

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .facts import MoveFacts, ScalingFacts
 
 UTILIZATION_MAX, UTILIZATION_AIM, UTILIZATION_DOWN = 0.9, 0.75, 0.6
-CATCH_UP_S = 120.0
-"""The time in which a job shall process its backlog."""
-BACKLOG_SHARE_MAX = UTILIZATION_AIM / UTILIZATION_DOWN - 1
-"""The backlog counts as at most this share of the rate: without the backlog, the larger cluster still fits."""
+SMALL_CATCH_UP_S = 120.0
+"""The time in which a job shall process a small backlog."""
+SMALL_BACKLOG_SHARE_MAX = UTILIZATION_AIM / UTILIZATION_DOWN - 1
+"""A small backlog counts as at most this share of the rate: without the backlog, the larger cluster still fits."""
 EFFICIENCY_MIN = 0.25
 """Twice as many subtasks must raise the capacity by a quarter at least, and so on."""
 DOUBLING_MIN = 1.6
@@ -172,19 +172,26 @@ class _Judge:
         return self._down(last) or self._steady()
 
     def _steady(self) -> Decision:
-        said = f"the input takes {_share(self._present)} of the capacity"
+        said = self._said()
         peak = max(self._load, self._facts.rate_peak) / max(self._present.capacity, 1e-9)
         if self._at > self._facts.limits.parallelism_min and peak > 1.1 * self._present.utilization:
             said += f", and took up to {peak:.0%} in the last ten minutes"
         return self._decision(_V.STEADY, said)
 
+    def _said(self) -> str:
+        """Returns what takes which share of the capacity."""
+        what = "the input and the backlog take" if self._load > self._rate else "the input takes"
+        return f"{what} {self._present.utilization:.0%} of the capacity"
+
     def _catch_up_rate(self) -> float:
-        """Returns the rate at which the job shall process its backlog."""
+        """Returns the rate at which the job shall process its backlog.
+
+        A backlog that the job would not process within its time for catching up is worth a cluster for that time.
+        """
         facts = self._facts
-        if not facts.backlog or facts.is_backlog_explained:
-            return 0.0
-        waiting = max(0.0, facts.backlog - 2 * max(batch.records for batch in facts.batches))
-        return min(waiting / CATCH_UP_S, BACKLOG_SHARE_MAX * self._rate)
+        waiting = max(0.0, (facts.backlog or 0) - 2 * max(batch.records for batch in facts.batches))
+        small = min(waiting / SMALL_CATCH_UP_S, SMALL_BACKLOG_SHARE_MAX * self._rate)
+        return max(small, 1000 * waiting / facts.catch_up_ms)
 
     def _effect(self, parallelism: int) -> Effect:
         capacity = self._model.capacity(parallelism)
@@ -225,14 +232,14 @@ class _Judge:
         what = (
             f"changed the work of a record by {-saved_ms / before_ms:+.0%} instead of {-promised_ms / before_ms:+.0%}"
             if last.is_up
-            else f"left too little: the input takes {_share(self._present)} of the capacity"
+            else f"left too little: {self._said()}"
         )
         return self._decision(_V.UNDO, f"the move from {last.before} to {last.after} {what}", target=last.before)
 
     # --- up
 
     def _up(self, last: MoveFacts | None) -> Decision:
-        limits, needed = self._facts.limits, f"the input takes {_share(self._present)} of the capacity"
+        limits, needed = self._facts.limits, self._said()
         target = self._wanted(limits.parallelism_max)
         if target is None:
             return self._unhelpful(needed)
@@ -307,7 +314,7 @@ class _Judge:
     def _down(self, last: MoveFacts | None) -> Decision | None:
         facts = self._facts
         is_behind = (facts.backlog or 0) > 2 * max(batch.records for batch in facts.batches)
-        if is_behind or facts.is_backlog_explained or facts.observed_ms < UP_TO_DOWN_MS:
+        if is_behind or facts.observed_ms < UP_TO_DOWN_MS:
             return None
         peak = max(self._rate, facts.rate_peak)
         fits = (
@@ -354,10 +361,6 @@ def _cooldown_ms(last: MoveFacts | None, *, is_up: bool) -> int:
     if is_up:
         return UP_COOLDOWN_MS if last.is_up else DOWN_COOLDOWN_MS
     return UP_TO_DOWN_MS if last.is_up else DOWN_COOLDOWN_MS
-
-
-def _share(effect: Effect) -> str:
-    return f"{effect.utilization:.0%}"
 
 
 _TERMS = {

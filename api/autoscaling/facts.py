@@ -133,13 +133,13 @@ class ScalingFacts:
         parallelism: The job's parallelism.
         key_groups: The number of key groups.
         limits: What is allowed.
-        batches: The batches of the present attempt, the oldest first, without its first batch.
+        batches: The batches of the present attempt, the oldest first, without its first batch and those of a trouble.
         operators: How the work of the last batch was spread.
         rate: Records that arrive per second, over the last minute; None: not known yet.
         rate_peak: The highest such rate of the last minutes.
         observed_ms: The time of which `rate_peak` is known.
         backlog: Records that wait in the sources; None: the sources cannot count.
-        is_backlog_explained: Whether a recent trouble has left the backlog.
+        catch_up_ms: The time in which the job shall process its backlog.
         splits: The splits of the source with most splits; None: unknown.
         processor_wait: The share of their time for which tasks wait for a processor.
         batch_interval_ms: The minimum time between two batches.
@@ -158,7 +158,7 @@ class ScalingFacts:
     rate_peak: float = 0.0
     observed_ms: int = 0
     backlog: int | None = None
-    is_backlog_explained: bool = False
+    catch_up_ms: int = 600_000
     splits: int | None = None
     processor_wait: float = 0.0
     batch_interval_ms: int = 0

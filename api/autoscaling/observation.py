@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.specification import AutoscalerSettings
+from keyscale.metrics import BATCH_PARTS
 from keyscale.vocabulary import DriverState, JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
 
 from ..diagnosis.faults import FAILURES_SPAN_MS, unsettled_failure
@@ -24,8 +25,6 @@ RATE_BATCHES = 3
 """The rate is measured over as many of the longest batch: records are counted when a batch commits."""
 PEAK_MS = 600_000
 """The time of which the highest rate counts."""
-EXPLAINED_MS = 600_000
-"""For this time after a trouble, the trouble explains the backlog."""
 DAY_MS = 86_400_000
 _MINUTE_MS = 60_000
 
@@ -53,7 +52,8 @@ def facts_of(
     parallelism = job.parallelism or job.spec["parallelism"]
     most = settings.parallelism_max or job.slots or job.spec.get("parallelism_limit") or parallelism
     most = min(most, parallelism_max, job.max_parallelism)
-    batches = batches_of(report)
+    troubled_until_ms = max((each.confirmed_at_ms for each in past if each.verdict.is_trouble), default=0)
+    batches = batches_of(report, troubled_until_ms)
     longest_ms = max((each.duration_ms for each in batches), default=0.0)
     rates = rates_of(loads, max(RATE_MS, RATE_BATCHES * longest_ms))
     return ScalingFacts(
@@ -72,9 +72,7 @@ def facts_of(
         rate_peak=max(rates, default=0.0),
         observed_ms=loads[-1].at_ms - loads[0].at_ms if loads else 0,
         backlog=report.get("pending_records"),
-        is_backlog_explained=any(
-            each.verdict.is_trouble and at_ms - each.confirmed_at_ms < EXPLAINED_MS for each in past
-        ),
+        catch_up_ms=settings.catch_up_ms,
         splits=max((len(each.get("splits") or ()) for each in report.get("source_lags") or ()), default=0) or None,
         processor_wait=processor_wait(report.get("operators") or ()),
         batch_interval_ms=job.spec.get("batch_interval_ms") or 0,
@@ -89,10 +87,11 @@ def settings_of(spec: Mapping[str, Any]) -> AutoscalerSettings:
     return AutoscalerSettings.model_validate(spec.get("autoscaler") or {})
 
 
-def batches_of(report: Mapping[str, Any]) -> tuple[BatchFacts, ...]:
+def batches_of(report: Mapping[str, Any], troubled_until_ms: int = 0) -> tuple[BatchFacts, ...]:
     """Returns the batches with input of a report.
 
-    The first batch of an attempt is left out: it starts Spark and Python, or generates code.
+    The first batch of an attempt is left out: it starts Spark and Python, or generates code. A batch that began in a
+    trouble shows how long the trouble took, and is left out, too.
     """
     recent: Sequence[Mapping[str, Any]] = report.get("recent_batches") or ()
     is_whole = int(report.get("batches") or 0) > len(recent)  # the recent batches lack the first batch
@@ -106,8 +105,13 @@ def batches_of(report: Mapping[str, Any]) -> tuple[BatchFacts, ...]:
             sink_ms=batch["sink_ms"] + batch["publish_ms"],
         )
         for batch in recent[0 if is_whole else 1 :]
-        if batch["input_records"] > 0
+        if batch["input_records"] > 0 and _began_at_ms(batch) > troubled_until_ms
     )
+
+
+def _began_at_ms(batch: Mapping[str, Any]) -> float:
+    parts_ms = sum(batch[part.name] for part in BATCH_PARTS if part.name != "wait_ms")
+    return float(batch["at_ms"] - parts_ms)
 
 
 def operators_of(report: Mapping[str, Any]) -> tuple[OperatorFacts, ...]:

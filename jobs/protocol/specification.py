@@ -177,6 +177,12 @@ class AutoscalerSettings(Settings):
             "The largest parallelism. Default: the task slots of the running driver, which parallelism_limit sets."
         ),
     )
+    catch_up_ms: int = Field(
+        default=600_000,
+        ge=1000,
+        le=DURATION_MS_MAX,
+        description="The time in which the job shall process its backlog, such as after an outage.",
+    )
     excluded_hours: list[HoursOfDay] = Field(
         default_factory=list,
         max_length=24,

@@ -76,13 +76,22 @@ def test_a_job_with_too_many_subtasks_moves_down_by_its_highest_recent_input() -
     assert decide(facts(8, 20_000, backlog=200_000)).verdict is V.STEADY
 
 
-def test_a_backlog_asks_for_no_more_subtasks_than_the_input_alone_would_keep() -> None:
-    waiting = decide(facts(2, 40_000, backlog=50_000_000))
+def test_a_small_backlog_asks_for_no_more_subtasks_than_the_input_alone_would_keep() -> None:
+    waiting = decide(facts(2, 40_000, backlog=5_000_000))
     assert waiting.target > decide(facts(2, 40_000)).target
     later = facts(waiting.target, 40_000, batch_limit=waiting.batch_limit)
     assert not decide(later).is_move, "the job stays when the backlog is gone"
-    explained = decide(facts(2, 40_000, backlog=50_000_000, is_backlog_explained=True))
-    assert explained.target == decide(facts(2, 40_000, batch_limit=waiting.batch_limit)).target < waiting.target
+
+
+def test_a_large_backlog_is_worth_a_cluster_that_processes_it_in_the_time_for_catching_up() -> None:
+    large = decide(facts(2, 40_000, records=200_000, backlog=20_000_000))
+    assert large.expected is not None
+    assert large.expected.capacity * UTILIZATION_AIM >= 40_000 + 19_600_000 / 600
+    assert "the input and the backlog take" in large.message
+    patient = decide(facts(2, 40_000, records=200_000, backlog=20_000_000, catch_up_ms=24 * 60 * MINUTE_MS))
+    assert patient.target < large.target
+    later = facts(large.target, 40_000, batch_limit=large.batch_limit)
+    assert decide(later).verdict is V.SCALE_DOWN, "the job gives the cluster back when the backlog is gone"
 
 
 def test_a_job_without_input_moves_to_its_smallest_parallelism() -> None:

@@ -24,7 +24,8 @@ PARTS = ("wait", "plan", "spark", "function", "state", "store", "sink", "append"
 
 def batch(records: int = 100) -> dict[str, Any]:
     """A batch with a different time of each part: wait 1 ms, plan 2 ms, and so on."""
-    return {"input_records": records, **{f"{part}_ms": 2**at for at, part in enumerate(PARTS)}}
+    parts = {f"{part}_ms": 2**at for at, part in enumerate(PARTS)}
+    return {"at_ms": NOON_MS, "input_records": records, **parts}
 
 
 def job(**changed: Any) -> ScaledJob:
@@ -172,13 +173,17 @@ def test_a_job_without_a_recent_trouble_shows_how_fast_it_is(metrics: dict[str, 
     assert facts(job(metrics=metrics)).trouble is None
 
 
-def test_a_trouble_explains_the_backlog_for_ten_minutes() -> None:
-    def is_explained(verdict: ScalingVerdict, ago_ms: int) -> Any:
-        return facts(job(), (decided(verdict, NOON_MS - ago_ms),)).is_backlog_explained
+def test_a_batch_that_began_in_a_trouble_does_not_show_how_fast_the_job_is() -> None:
+    waited = batch(10) | {"at_ms": NOON_MS - 1000, "store_ms": 30_000}
+    after = batch(20) | {"wait_ms": 60_000}
+    report = {"batches": 9, "recent_batches": [waited, after]}
 
-    assert is_explained(ScalingVerdict.OUTAGE, 599_999)
-    assert not is_explained(ScalingVerdict.OUTAGE, 600_000)
-    assert not is_explained(ScalingVerdict.STEADY, 0)
+    def seen(verdict: ScalingVerdict) -> list[int]:
+        past = (decided(ScalingVerdict.STEADY, NOON_MS), decided(verdict, NOON_MS - 20_000))
+        return [each.records for each in facts(job(metrics=report), past).batches]
+
+    assert seen(ScalingVerdict.OUTAGE) == [20], "the wait for input in the trouble is no part of the batch"
+    assert seen(ScalingVerdict.STEADY) == [10, 20]
 
 
 def test_the_limit_of_a_batch_is_remembered_by_the_latest_decision() -> None:

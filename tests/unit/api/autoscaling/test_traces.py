@@ -69,9 +69,16 @@ def test_a_failing_job_is_left_alone() -> None:
     assert rule.decisions[-1].verdict is ScalingVerdict.FAILING
 
 
-def test_the_backlog_of_an_outage_is_no_reason_for_a_move() -> None:
-    job, rule = played(BY_NAME["store away for 5 minutes"])
-    assert (job.moves, rule.said, job.lag_s < 2) == ([], ScalingVerdict.OUTAGE, True)
+def test_the_backlog_of_an_outage_is_processed_by_a_larger_cluster_that_is_given_back() -> None:
+    trace = BY_NAME["store away for 5 minutes"]
+    job, rule = played(trace)
+    assert trace.outage is not None
+    (first_at_s, before, most), *later = job.moves
+    assert first_at_s >= trace.outage[1], "the outage is no reason for a move while it lasts"
+    assert before == trace.parallelism < most
+    assert len(later) <= 2
+    assert later[-1][2] < most
+    assert (rule.said, job.lag_s < 2) == ("OUTAGE, SCALE_UP, SCALE_DOWN", True)
 
 
 def test_a_move_that_does_not_deliver_is_undone_and_not_repeated() -> None:
