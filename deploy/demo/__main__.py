@@ -16,7 +16,7 @@ from keyscale.api.cli.root import keyscale, main
 from keyscale.api.cli.session import Session, pass_session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .run import Play
 
@@ -57,7 +57,7 @@ def demo(session: Session, context: click.Context, /, keep: bool | None, **scena
     """Run the main job, disturb it, and compare every number.
 
     The demo kills and rescales the job on real input. It has a control plane of its own (under HOME/demo), which stops
-    with it. `demo upgrade` shows new versions of the job instead.
+    with it. `demo upgrade` shows new versions of the job instead, `demo outage` a job that scales by itself.
     """
     if context.invoked_subcommand is not None:
         if any(context.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in context.params):
@@ -85,18 +85,37 @@ def upgrade(session: Session, /, keep: bool | None, **scenario: Any) -> int:
     return _run(session, Upgrade(UpgradeScenario(**scenario)), keep=keep)
 
 
-def _run(session: Session, play: Play, *, keep: bool | None) -> int:
+@demo.command()
+@click.option("--slow-sink", is_flag=True, help="No outage, but a slow sink: the job keeps its size, and says why.")
+@click.option("--keep/--no-keep", default=None, help="Stay up after the verdict (default: on a terminal).")
+@pass_session
+def outage(session: Session, /, keep: bool | None, *, slow_sink: bool) -> int:
+    """Take the object store away from a job that scales by itself.
+
+    The job counts payments that never stop coming, and waits while its store is away. Then it is scaled out, processes
+    the backlog, and is scaled in. The timeline is printed and drawn, and all counts are compared.
+    """
+    from .outage.outage_play import OutageScenario, outage_play  # noqa: PLC0415 - only this demo loads its libraries
+
+    scenario = OutageScenario(service_ms=0.0, sink_ms=15.0) if slow_sink else OutageScenario()
+    with outage_play(scenario, session.home / "outage-servers") as play:
+        return _run(session, play, keep=keep, home="demo-outage", settings=play.s3.variables)
+
+
+def _run(
+    session: Session, play: Play, *, keep: bool | None, home: str = "demo", settings: Mapping[str, str] | None = None
+) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # closing the terminal also ends all that the demo has started
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     from .run import Demo  # noqa: PLC0415
 
     verdict = Demo(
-        home=session.home / "demo",
+        home=session.home / home,
         port=free_port(),
         play=play,
         console=console_for(sys.stdout),
         stay=sys.stdout.isatty() if keep is None else keep,
-        settings={},
+        settings=settings or {},
     ).run()
     return 0 if verdict.exact else 1
 

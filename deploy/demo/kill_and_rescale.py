@@ -11,7 +11,7 @@ from .course import JOB_NAME, Course, Recovery
 from .errors import DemoError
 from .published_output import read_rows
 from .reference import Check, compare, equal
-from .reports import plan_deliveries
+from .reports import departure_reports, plan_deliveries
 from .verdict import Verdict, show_checkpoints, show_phases
 
 if TYPE_CHECKING:
@@ -64,12 +64,11 @@ class KillAndRescale:
     page: ClassVar[str] = f"jobs/{JOB_NAME}/rescale"
     scenario: RescaleScenario
 
-    def counts(self, reports: int, files: int) -> dict[str, int]:
-        return {"files delivered": files, "reports in the sink": reports}
+    def totals(self) -> dict[str, int]:
+        return {**self.scenario.totals(), "reports in the sink": len(departure_reports(self.scenario.reports))}
 
-    def perform(
-        self, control_plane: Keyscale, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
-    ) -> FaultsVerdict:
+    def perform(self, control_plane: Keyscale, directory: Path, display: ProgressDisplay) -> FaultsVerdict:
+        reports = departure_reports(self.scenario.reports)
         course = Course(control_plane, self.scenario, directory, len(reports), display)
         course.run()
         elapsed_s = display.elapsed_s()

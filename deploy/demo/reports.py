@@ -10,6 +10,7 @@ import random
 import uuid
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ REPEATED_SHARE = 0.10
 MAX_FILES_LATE = 5
 
 
+@cache
 def departure_reports(limit: int | None = None) -> list[dict[str, Any]]:
     """Returns the departure reports in the order of their scheduled time.
 

@@ -10,14 +10,13 @@ import signal
 import threading
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from keyscale.api.cli.process import ControlPlaneProcess
 from keyscale.client.keyscale import Keyscale
 
 from .home_processes import end_processes, processes_of
 from .progress import ProgressDisplay
-from .reports import departure_reports, plan_deliveries
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from .scenario import Scenario
     from .verdict import Verdict
 
 # The jobs are trusted, and read and write in the directory of the user who runs the demo.
@@ -39,22 +37,15 @@ class Play(Protocol):
     def page(self) -> str:
         """The page of the dashboard to open first, below `/ui/`."""
 
-    @property
-    def scenario(self) -> Scenario:
-        """The scenario, which describes the delivery."""
-
-    def counts(self, reports: int, files: int) -> dict[str, int]:
+    def totals(self) -> Mapping[str, int]:
         """Returns the counts of its progress, with their final values."""
 
-    def perform(
-        self, control_plane: Keyscale, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
-    ) -> Verdict:
+    def perform(self, control_plane: Keyscale, directory: Path, display: ProgressDisplay) -> Verdict:
         """Performs the play, and compares the result with the plain computation.
 
         Args:
             control_plane: A running control plane without jobs.
             directory: For input and output; it does not exist yet.
-            reports: The reports that are delivered.
             display: Shows each step.
 
         Raises:
@@ -111,14 +102,11 @@ class Demo:
         self.home.mkdir(parents=True)
 
     def _run_on(self, process: ControlPlaneProcess) -> Verdict:
-        scenario = self.play.scenario
-        reports = departure_reports(scenario.reports)
-        files = len(plan_deliveries(len(reports), scenario.files, scenario.seed))
-        with ProgressDisplay(self.console, self.play.counts(len(reports), files)) as display:
+        with ProgressDisplay(self.console, self.play.totals()) as display:
             process.start()
             display.step(f"control plane and PostgreSQL are up, dashboard at {process.connection.dashboard_url}")
             with Keyscale(connection=process.connection) as control_plane:
-                return self.play.perform(control_plane, self.home / "data", reports, display)
+                return self.play.perform(control_plane, self.home / "data", display)
 
     def _stay(self, control_plane: ControlPlaneProcess) -> None:
         self.console.print(f"Token      {control_plane.connection.token}")

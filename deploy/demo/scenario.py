@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .reports import departure_reports, plan_deliveries
+
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
@@ -27,6 +29,11 @@ class Scenario:
     checkpoint_interval_ms: int = 2000
     parallelism: int = 2
     step_timeout_s: float = 300.0
+
+    def totals(self) -> dict[str, int]:
+        """Returns the number of files that the feeder delivers."""
+        reports = len(departure_reports(self.reports))
+        return {"files delivered": len(plan_deliveries(reports, self.files, self.seed))}
 
     def delivery(self, reports: int) -> str:
         """Returns a sentence about the feeder's delivery."""

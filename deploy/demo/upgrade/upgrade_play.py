@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..course import JOB_NAME
 from ..published_output import read_rows
 from ..reference import Check, equal
-from ..reports import plan_deliveries
+from ..reports import departure_reports, plan_deliveries
 from ..verdict import Verdict, show_phases
 from .replay import repeats_across, replay, sink_checks
 from .upgrade_course import CLONE_NAME, UpgradeCourse
@@ -60,12 +60,12 @@ class Upgrade:
     page: ClassVar[str] = f"jobs/{JOB_NAME}/revisions"
     scenario: UpgradeScenario
 
-    def counts(self, reports: int, files: int) -> dict[str, int]:
-        return {"files delivered": files, "reports in the sink": reports, "reports in the clone": reports}
+    def totals(self) -> dict[str, int]:
+        reports = len(departure_reports(self.scenario.reports))
+        return {**self.scenario.totals(), "reports in the sink": reports, "reports in the clone": reports}
 
-    def perform(
-        self, control_plane: Keyscale, directory: Path, reports: list[dict[str, Any]], display: ProgressDisplay
-    ) -> UpgradeVerdict:
+    def perform(self, control_plane: Keyscale, directory: Path, display: ProgressDisplay) -> UpgradeVerdict:
+        reports = departure_reports(self.scenario.reports)
         course = UpgradeCourse(control_plane, self.scenario, directory, len(reports), display)
         course.run()
         elapsed_s = display.elapsed_s()

@@ -1,0 +1,1 @@
+"""The demo's play of an outage: a backlog, cleared by the autoscaler."""
