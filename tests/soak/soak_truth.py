@@ -154,7 +154,9 @@ def _wrong_waiting(seen: Observation, truth: Truth) -> list[str]:
         return []
     least, most = truth.waiting(at_ms - ASKED_MS, at_ms)
     found = _unless("API: lag_records", waiting, least, most)
-    if seen.figures["input_rate"] is not None and at_ms < seen.asked_ms - 2 * CALM_MS:
+    # Brokers that do not answer leave the number of their last answer, with its time.
+    age_ms_max = 2 * CALM_MS if seen.is_calm else DISTURBED_MS
+    if seen.figures["input_rate"] is not None and at_ms < seen.asked_ms - age_ms_max:
         found.append(f"API: lag_records of a driver that reports is {(seen.asked_ms - at_ms) / 1000:.0f} s old")
     return found
 

@@ -189,6 +189,12 @@ def test_a_wrong_number_of_the_api_is_named(name: str, value: float) -> None:
     assert all(name.removesuffix("_at_ms") in each for each in wrong)
 
 
+@pytest.mark.parametrize(("at_ms", "is_right"), [(300_000, True), (69_000, False)])
+def test_in_a_fault_the_number_of_waiting_records_may_be_the_brokers_last_answer(at_ms: int, is_right: bool) -> None:
+    figures = observed(lag_records=50, lag_records_at_ms=at_ms).figures
+    assert (judge(Observation(400_000, 400_100, False, figures), steady_truth()) == []) is is_right
+
+
 @pytest.mark.parametrize(("name", "value"), [*((name, 4_200) for name in COUNTED), ("lag_records", 2_000)])
 def test_a_wrong_number_that_prometheus_gets_is_named(name: str, value: float) -> None:
     truth, figures = steady_truth(), observed().figures

@@ -85,7 +85,7 @@ def build(env: StreamEnvironment) -> None:
     records = env.read(source, max_records_per_batch=5000).selectExpr(
         f"from_json(CAST(value AS STRING), '{columns}') payment"
     )
-    payments = env.stream(records.select("payment.*"), timestamp="at", max_out_of_orderness_ms=5000)
+    payments = env.stream(records.select("payment.*"))
     checked = (
         payments.key_by("id")
         .deduplicate(ttl=Ttl.days(1))
@@ -93,6 +93,7 @@ def build(env: StreamEnvironment) -> None:
         .key_by("id")
         .process(CheckedByService(float(parameters["service_ms"])), output=PAYMENT)
         .uid("checked")
+        .with_timestamps("at", max_out_of_orderness_ms=5000)
     )
     sink_ms, path = float(parameters["sink_ms"]), f"{parameters['output']}/payments"
     checked.sink_to(SlowFileSink(path, sink_ms) if sink_ms else FileSink(path)).uid("payments-files")

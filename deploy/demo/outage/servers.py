@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ class S3Server:
     """An S3-compatible server that can go away and come back with all that it holds, at the same address."""
 
     def __init__(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it prints each request
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         self._server.start()
         self._host, self._port = self._server.get_host_and_port()
