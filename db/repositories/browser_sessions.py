@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import and_, delete, or_, select
+from sqlalchemy import delete, or_, select
 
 from ..models import BrowserSession, Token
 
@@ -29,15 +29,13 @@ def valid(session: Session, sha256s: Collection[str], *, at_ms: int) -> set[str]
 
     The tokens that the sessions began with must be valid, too.
     """
-    has_valid_token = or_(
-        BrowserSession.token_sha256.is_(None),
-        and_(Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms)),
-    )
+    # Without a token both columns are NULL.
+    is_valid = (Token.revoked_at_ms.is_(None), or_(Token.expires_at_ms.is_(None), Token.expires_at_ms > at_ms))
     return set(
         session.scalars(
             select(BrowserSession.sha256)
             .outerjoin(Token, Token.sha256 == BrowserSession.token_sha256)
-            .where(BrowserSession.sha256.in_(sha256s), BrowserSession.expires_at_ms > at_ms, has_valid_token)
+            .where(BrowserSession.sha256.in_(sha256s), BrowserSession.expires_at_ms > at_ms, *is_valid)
         )
     )
 

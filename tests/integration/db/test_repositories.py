@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +34,7 @@ from keyscale.db.models import (
 )
 from keyscale.db.models.operation import SAVEPOINT_POLICY
 from keyscale.db.repositories import (
+    alarms,
     artifacts,
     attempts,
     browser_sessions,
@@ -43,6 +45,7 @@ from keyscale.db.repositories import (
     history,
     job_signs,
     jobs,
+    leaders,
     operations,
     overviews,
     replicas,
@@ -50,6 +53,7 @@ from keyscale.db.repositories import (
     savepoint_policies,
     scaling,
     scrapes,
+    secret_labels,
     series,
     snapshot_needs,
     subscriptions,
@@ -60,6 +64,7 @@ from keyscale.db.repositories.pages import PageRequest
 from keyscale.vocabulary import (
     ArtifactKind,
     AttemptStage,
+    AutoscalerMode,
     ChangePhase,
     Channel,
     CheckpointStatus,
@@ -76,6 +81,7 @@ from keyscale.vocabulary import (
     SnapshotOwner,
     UpgradeMode,
 )
+from tests.support.control_plane.condition_watch import ConditionWatch
 from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
@@ -86,6 +92,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 ENDED, ACTIVE, STANDBY = AttemptStage.ENDED, AttemptStage.ACTIVE, AttemptStage.STANDBY
+THE_TEST_OF_THE_WATCH = "test_each_condition_and_order_of_a_query_decides_in_a_test_above"
+FOR_SPEED = {
+    ("pages.read_keys", "events.id >= :id"),  # the events of a page are newer anyway
+}
 COMPLETED, FAILED, SUBSUMED = CheckpointStatus.COMPLETED, CheckpointStatus.FAILED, CheckpointStatus.SUBSUMED
 
 
@@ -106,20 +116,23 @@ class Rows:
                 created_at_ms=1,
             )
         )
-        for job_id in ("mine", "other"):
-            self._add(
-                Job(
-                    id=job_id,
-                    name=f"{job_id}-name",
-                    max_parallelism=8,
-                    hash_id="spark",
-                    store_url=f"file:///{job_id}",
-                    desired=DesiredState.STOPPED,
-                    status=JobStatus.STOPPED,
-                    created_at_ms=1,
-                )
+        self.job("mine")
+        self.job("other")
+
+    def job(self, job_id: str, **columns: Any) -> None:
+        """Adds a job with a first revision."""
+        defaults = {"desired": DesiredState.STOPPED, "status": JobStatus.STOPPED, "created_at_ms": 1}
+        self._add(
+            Job(
+                id=job_id,
+                name=f"{job_id}-name",
+                max_parallelism=8,
+                hash_id="spark",
+                store_url=f"file:///{job_id}",
+                **{**defaults, **columns},
             )
-            self.revision(1, job_id=job_id)
+        )
+        self.revision(1, job_id=job_id)
 
     def revision(self, number: int, *, job_id: str = "mine", **columns: Any) -> None:
         spec = {"artifact_id": "program", "libraries": [], **columns}
@@ -176,6 +189,12 @@ class Rows:
         self._add(made)
         return made
 
+    def decision(self, at_ms: int = 1, *, job_id: str = "mine", **columns: Any) -> ScalingDecision:
+        defaults = {"verdict": ScalingVerdict.STEADY, "parallelism": 2, "target": 2, "message": "m", "facts": {}}
+        made = ScalingDecision(job_id=job_id, at_ms=at_ms, confirmed_at_ms=at_ms, **{**defaults, **columns})
+        self._add(made)
+        return made
+
     def token(self, name: str, **columns: Any) -> None:
         defaults = {"role": Role.VIEWER, "created_by": "system", "created_at_ms": 1}
         self._add(Token(sha256=name, id=name, name=name, **{**defaults, **columns}))
@@ -201,6 +220,15 @@ def engine(postgres_server: str, migrated_template: str) -> Iterator[Engine]:
     engine = open_engine(create_database(postgres_server, f"rows_{uuid.uuid4().hex}", migrated_template))
     yield engine
     engine.dispose()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def watch(request: pytest.FixtureRequest, engine: Engine) -> Iterator[ConditionWatch]:
+    """Watches all queries of this module's tests, if the test of the watch is among the chosen ones."""
+    watch = ConditionWatch("keyscale.db.repositories")
+    is_asked = any(item.name == THE_TEST_OF_THE_WATCH for item in request.session.items)
+    with watch.watching(engine) if is_asked else nullcontext():
+        yield watch
 
 
 @pytest.fixture
@@ -268,19 +296,25 @@ class TestAttempts:
         rows.attempt(2, metrics={"batches": 2})
         rows.attempt(3, heartbeat_at_ms=5)
         rows.attempt(4, metrics={"batches": 4})
+        rows.attempt(3, job_id="other", metrics={"batches": 3})
+        rows.attempt(5, job_id="other", metrics={"batches": 5})
+        rows.attempt(5, heartbeat_at_ms=5)
+        assert (newest := attempts.newest_counted(rows.session, "mine")) is not None
+        assert newest.number == 4
         found = attempts.counted_before(rows.session, "mine", 4)
         assert found is not None
         assert found.number == 2
         assert attempts.counted_before(rows.session, "mine", 1) is None
 
     def test_the_first_attempt_that_carried_out_a_restore_is_found(self, rows: Rows) -> None:
+        rows.attempt(1, restore_id="r", job_id="other", restored_at_ms=1)
         rows.attempt(1, restore_id="r")
-        rows.attempt(2, restore_id="r", restored_at_ms=1)
+        rows.attempt(2, restore_id="q", restored_at_ms=1)
         rows.attempt(3, restore_id="r", restored_at_ms=1)
-        rows.attempt(4, restore_id="q", restored_at_ms=1)
+        rows.attempt(4, restore_id="r", restored_at_ms=1)
         found = attempts.find_restored(rows.session, "mine", "r")
         assert found is not None
-        assert found.number == 2
+        assert found.number == 3
 
     def test_the_newest_earlier_attempt_that_has_restored_is_found(self, rows: Rows) -> None:
         for number, at_ms in ((1, 5), (2, 5), (3, None), (4, 5)):
@@ -291,6 +325,8 @@ class TestAttempts:
         assert attempts.newest_restored(rows.session, "mine", before=1) == 0
 
     def test_the_shown_attempt_is_the_active_one_or_the_newest_that_ran(self, rows: Rows) -> None:
+        rows.attempt(8, ACTIVE, job_id="other")
+        rows.change("elsewhere", job_id="other", new_attempt=1)
         rows.attempt(1)
         rows.attempt(2)
         rows.change("gone", new_attempt=2)
@@ -321,6 +357,8 @@ class TestAttempts:
         rows.attempt(1, ACTIVE, launched_at_ms=1, driver_state="RUNNING")
         rows.attempt(2, AttemptStage.RESERVED, run=1)
         rows.attempt(3, AttemptStage.RESERVED, run=1)
+        rows.attempt(4, AttemptStage.RESERVED, run=1, job_id="other")
+        rows.attempt(5, job_id="other")
 
         def listed() -> list[int]:
             return [each.number for each in attempts.list_page(rows.session, "mine", PageRequest()).rows]
@@ -335,11 +373,46 @@ class TestAttempts:
         assert listed() == [2, 1], "its driver has opened it"
         assert attempts.numbers_of(rows.session, ["mine"]) == {"mine": {1, 2, 3}}
 
+    def test_attempts_that_do_not_run_yet_and_those_that_were_never_launched_have_not_ended(self, rows: Rows) -> None:
+        rows.attempt(1, ACTIVE)
+        rows.attempt(2, STANDBY, launched_at_ms=1)
+        rows.attempt(3)
+        rows.attempt(4, ACTIVE, job_id="other", driver_state="WARM")
+        rows.attempt(5, STANDBY, job_id="other", driver_state="RUNNING")
+        unstarted = attempts.list_unstarted(rows.session, ["WARM"])
+        assert sorted((each.number, created_at_ms) for each, created_at_ms in unstarted) == [(1, 1), (2, 1), (4, 1)]
+        assert [tuple(each) for each in attempts.list_unlaunched(rows.session)] == [("mine", 1, ACTIVE, 1, 1)]
+        assert [each.number for each in attempts.list_page(rows.session, "mine", PageRequest()).rows] == [3, 2, 1]
+
+    def test_a_driver_is_known_by_its_token_and_a_job_has_an_attempt_of_each_stage(self, rows: Rows) -> None:
+        rows.attempt(2, STANDBY, token_sha256="two")  # noqa: S106 - a test's own
+        rows.attempt(1, ACTIVE, token_sha256="one")  # noqa: S106 - a test's own
+        rows.attempt(3, ACTIVE, job_id="other")
+        assert attempts.find_by_token(rows.session, "one") == ("mine", 1, ACTIVE, "one")
+        assert attempts.find_by_token(rows.session, "none") is None
+        for stage, number in ((ACTIVE, 1), (STANDBY, 2)):
+            assert (found := attempts.of_stage(rows.session, "mine", stage)) is not None
+            assert (found.job_id, found.number) == ("mine", number)
+
+    def test_the_attempts_before_one_that_ran_are_the_newest_since_a_time(self, rows: Rows) -> None:
+        for number in (1, 2, 3, 5, 6):
+            rows.attempt(number, created_at_ms=10 * number, assigned_at_ms=1)
+        rows.attempt(4, created_at_ms=40)
+        rows.attempt(4, job_id="other", created_at_ms=45, assigned_at_ms=1)
+
+        def ran(limit: int) -> list[int]:
+            return [each.number for each in attempts.ran_before(rows.session, "mine", 6, since_ms=20, limit=limit)]
+
+        assert (ran(9), ran(2)) == ([5, 3, 2], [5, 3])
+        first = [attempts.first_since(rows.session, "mine", *times) for times in ((15, 30), (20, 20), (41, 49))]
+        assert [each and each.number for each in first] == [2, 2, None]
+
     def test_attempts_whose_processes_may_live_have_ended_and_are_not_reaped(self, rows: Rows) -> None:
         rows.attempt(1, reaped=True)
         rows.attempt(3)
         rows.attempt(2)
         rows.attempt(4, ACTIVE)
+        rows.attempt(5, job_id="other")
         assert [one.number for one in attempts.unreaped(rows.session, "mine")] == [2, 3]
 
     def test_the_next_number_is_above_all_of_the_job(self, rows: Rows) -> None:
@@ -372,8 +445,11 @@ class TestChanges:
         rows.change("a", at_ms=10, to_revision=2)
         rows.change("c", at_ms=30, to_revision=3)
         rows.change("d", at_ms=40, job_id="other", to_revision=2)
+        rows.change("e", at_ms=50, from_revision=2, to_revision=2)
+        rows.change("bb", at_ms=20, to_revision=2)
+        rows.revision(2, job_id="other")
         found = operations.last_to(rows.session, "mine", [1, 2])
-        assert {number: change.id for number, change in found.items()} == {2: "b"}
+        assert {number: change.id for number, change in found.items()} == {2: "bb"}
 
     def test_past_downtimes_are_of_completed_changes_of_the_kind_with_the_newest_first(self, rows: Rows) -> None:
         for name, at_ms, downtime, columns in (
@@ -432,11 +508,53 @@ class TestChanges:
         of_kind = operations.list_page(rows.session, "mine", page, kinds={OperationKind.RESCALE})
         assert [one.id for one in of_kind.rows] == ["a", "b"]
         rows.change("d", at_ms=4, status=OperationStatus.FAILED)
+        rows.change("elsewhere", at_ms=4, job_id="other")
+        rows.change("of the same time", at_ms=4)
+        last_first = operations.list_page(rows.session, "mine", PageRequest(limit=2))
+        assert [one.id for one in last_first.rows] == ["of the same time", "d"]
+        rest = operations.list_page(rows.session, "mine", PageRequest(limit=2, after=last_first.next))
+        assert [one.id for one in rest.rows] == ["c", "a"]
         failed = operations.list_page(rows.session, "mine", page, statuses={OperationStatus.FAILED})
         assert [one.id for one in failed.rows] == ["d"]
 
+    def test_operations_are_found_by_their_ids_and_one_waits_for_an_approval(self, rows: Rows) -> None:
+        rows.change("a", status=OperationStatus.PENDING_APPROVAL)
+        rows.change("b")
+        rows.change("c", job_id="other", status=OperationStatus.PENDING_APPROVAL)
+        assert (found := operations.find(rows.session, "b")) is not None
+        assert found.id == "b"
+        assert sorted(one.id for one in operations.find_all(rows.session, ["b", "c", "none"])) == ["b", "c"]
+        assert (waiting := operations.waiting(rows.session, "mine")) is not None
+        assert waiting.id == "a"
+
 
 class TestCommands:
+    @pytest.mark.parametrize(
+        ("columns", "command", "is_wanted"),
+        [
+            ({"revision": 1}, {}, False),
+            ({"revision": 2}, {}, True),
+            ({"revision": 1, "stage": STANDBY}, {}, True),
+            ({"revision": 1}, {"old_attempt": 3}, True),
+            ({"revision": 1}, {"old_attempt": 2}, False),
+            ({"revision": 1}, {"old_attempt": 3, "job_id": "other"}, False),
+            ({"revision": 1}, {"old_attempt": 3, "command_status": CommandStatus.COMPLETED}, False),
+        ],
+    )
+    def test_a_driver_is_wanted_for_a_command_other_settings_or_another_attempt(
+        self, rows: Rows, columns: dict[str, Any], command: dict[str, Any], is_wanted: bool
+    ) -> None:
+        rows.revision(2)
+        rows.attempt(3, **{"stage": ACTIVE, **columns})
+        rows.attempt(3, ACTIVE, job_id="other", revision=1)
+        if command:
+            rows.command("command", **command)
+        driver = operations.Listening("mine", 3, 1)
+        beside = operations.Listening("other", 3, 1)
+        wanted = operations.wanted(rows.session, [driver, beside])
+        assert (driver in wanted) is is_wanted
+        assert (beside in wanted) is (command.get("job_id") == "other")
+
     def test_a_driver_gets_the_open_commands_of_its_attempt_in_their_order(self, rows: Rows) -> None:
         rows.command("z", at_ms=1)
         rows.command("b", at_ms=2)
@@ -457,6 +575,8 @@ class TestCommands:
 
     def test_one_operation_moves_a_job_and_snapshots_and_a_cancel_are_beside_it(self, rows: Rows) -> None:
         now = {"status": OperationStatus.IN_PROGRESS}
+        rows.change("ended")
+        rows.change("elsewhere", job_id="other", **now)
         for kind in (OperationKind.SAVEPOINT, OperationKind.CHECKPOINT, OperationKind.CANCEL):
             rows.command(kind, kind=kind, **now)
         assert operations.running(rows.session, "mine") is None
@@ -502,8 +622,10 @@ class TestCommands:
         rows.checkpoint(4, CheckpointStatus.DISCARDED, **own)
         rows.checkpoint(5, **{**own, "savepoint_id": "of a change"})
         rows.checkpoint(6, **{**own, "is_savepoint": False})
+        rows.command("elsewhere", job_id="other")
+        rows.checkpoint(7, job_id="other", **{**own, "savepoint_id": "elsewhere"})
         found = savepoint_policies.kept_savepoints(rows.session)
-        assert [each.savepoint.checkpoint_id for each in found] == [2, 1]
+        assert [each.savepoint.checkpoint_id for each in found] == [2, 1, 7]
         assert found[0].settings == {"keep_count": 3}
 
     def test_a_revision_goes_back_to_the_savepoint_of_its_last_attempt_that_ran(self, rows: Rows) -> None:
@@ -511,6 +633,9 @@ class TestCommands:
         rows.attempt(1, assigned_at_ms=1)
         rows.attempt(2, assigned_at_ms=1)
         rows.attempt(3)
+        rows.attempt(4, job_id="other", assigned_at_ms=1)
+        rows.command("elsewhere", job_id="other", old_attempt=2, location="elsewhere", **stop)
+        rows.command("failed", old_attempt=2, location="failed", **{**stop, "command_status": CommandStatus.FAILED})
         rows.command("first", old_attempt=1, location="first", **stop)
         rows.command("savepoint", old_attempt=2, location="aside", command_status=CommandStatus.COMPLETED)
         assert operations.last_savepoint_of(rows.session, "mine", 1) is None, "attempt 2 has not stopped with one"
@@ -518,6 +643,8 @@ class TestCommands:
         assert operations.last_savepoint_of(rows.session, "mine", 1) == "second"
         assert operations.last_savepoint_of(rows.session, "mine", 2) is None
         rows.checkpoint(1, is_savepoint=True, external_path="first", discard_requested_at_ms=1)
+        rows.checkpoint(3, is_savepoint=True, external_path="second")
+        rows.checkpoint(1, job_id="other", is_savepoint=True, external_path="second", discard_requested_at_ms=1)
         assert operations.last_savepoint_of(rows.session, "mine", 1) == "second"
         rows.checkpoint(2, is_savepoint=True, external_path="second", discard_requested_at_ms=1)
         assert operations.last_savepoint_of(rows.session, "mine", 1) is None, "a user has deleted it"
@@ -556,11 +683,19 @@ class TestCheckpoints:
         found = checkpoints.latest(rows.session, "mine")
         shown = [one and one.checkpoint_id for one in (found.completed, found.savepoint, found.failed)]
         assert shown == [3, 2, 5]
+        rows.checkpoint(7, is_savepoint=True)
+        rows.checkpoint(8, FAILED, is_savepoint=True)
+        rows.checkpoint(9, job_id="other")
+        again = checkpoints.latest(rows.session, "mine")
+        assert [one and one.checkpoint_id for one in (again.completed, again.savepoint, again.failed)] == [3, 7, 8]
+        saved = checkpoints.list_savepoints(rows.session, "mine", PageRequest()).rows
+        assert [one.checkpoint_id for one in saved] == [7, 2]
 
     def test_failures_of_an_interval_began_within_it_with_both_ends(self, rows: Rows) -> None:
         for number in (1, 2, 3, 4):
             rows.checkpoint(number, FAILED)
         rows.checkpoint(5, trigger_timestamp=25)
+        rows.checkpoint(3, FAILED, job_id="other")
         found = checkpoints.failed_between(rows.session, "mine", 20, 30, limit=9)
         assert [one.checkpoint_id for one in found] == [3, 2]
         assert checkpoints.failed_between(rows.session, "mine", 0, 30, limit=1) == [], "only the newest is read"
@@ -569,6 +704,7 @@ class TestCheckpoints:
         rows.checkpoint(1, attempt=1)
         rows.checkpoint(2, attempt=2)
         rows.checkpoint(3, FAILED, attempt=3)
+        rows.checkpoint(4, job_id="other", trigger_timestamp=10)
 
         def found(**limits: int) -> int | None:
             latest = checkpoints.latest_completed(rows.session, "mine", **limits)
@@ -585,22 +721,27 @@ class TestCheckpoints:
 
     def test_a_report_replaces_the_parts_of_its_checkpoint_and_no_others(self, rows: Rows) -> None:
         first, second = rows.checkpoint(1), rows.checkpoint(2)
-        checkpoints.store_subtasks(rows.session, first, parts(1, (0, 1)))
-        checkpoints.store_subtasks(rows.session, second, parts(2, (0, 1, 2)) + parts(2, (0,), "gone"))
-        checkpoints.store_subtasks(rows.session, second, parts(3, (0, 1)))
-        rows.session.expire_all()
+        for beside in (first, rows.checkpoint(2, job_id="other")):
+            checkpoints.store_subtasks(rows.session, beside, parts(1, (0, 1, 2)))
+        checkpoints.store_subtasks(rows.session, second, parts(2, (0, 1, 2)) + parts(2, (0, 1), "also"))
 
-        def found(number: int) -> list[tuple[str, int, int]]:
-            stored: Sequence[CheckpointSubtask] = checkpoints.subtasks(rows.session, "mine", number)
+        def found(number: int, job_id: str = "mine") -> list[tuple[str, int, int]]:
+            rows.session.expire_all()
+            stored: Sequence[CheckpointSubtask] = checkpoints.subtasks(rows.session, job_id, number)
             return [(part.operator_uid, part.subtask, part.state_size) for part in stored]
 
-        assert found(1) == [("count", 0, 1), ("count", 1, 1)]
-        assert found(2) == [("count", 0, 3), ("count", 1, 3)]
+        checkpoints.store_subtasks(rows.session, second, parts(3, (0, 1)) + parts(3, (0,), "also"))
+        assert found(2) == [("also", 0, 3), ("count", 0, 3), ("count", 1, 3)]
+        checkpoints.store_subtasks(rows.session, second, parts(4, (0,)))
+        assert found(2) == [("count", 0, 4)]
+        for number, job_id in ((1, "mine"), (2, "other")):
+            assert found(number, job_id) == [("count", 0, 1), ("count", 1, 1), ("count", 2, 1)]
 
     def test_the_newest_snapshots_with_parts_are_complete_ones(self, rows: Rows) -> None:
         for number, status in ((1, COMPLETED), (2, SUBSUMED), (3, FAILED), (4, CheckpointStatus.IN_PROGRESS)):
             checkpoints.store_subtasks(rows.session, rows.checkpoint(number, status), parts(number, (0,)))
         rows.checkpoint(5)
+        checkpoints.store_subtasks(rows.session, rows.checkpoint(5, job_id="other"), parts(5, (0,)))
         newest = checkpoints.latest_with_parts(rows.session, "mine", 9)
         assert [one.checkpoint_id for one in newest] == [2, 1]
         assert len(checkpoints.latest_with_parts(rows.session, "mine", 1)) == 1
@@ -608,6 +749,8 @@ class TestCheckpoints:
     def test_the_parts_of_one_operator_are_by_index(self, rows: Rows) -> None:
         stored = rows.checkpoint(1)
         checkpoints.store_subtasks(rows.session, stored, parts(1, (1, 0)) + parts(1, (0,), "join"))
+        for beside in (rows.checkpoint(2), rows.checkpoint(1, job_id="other")):
+            checkpoints.store_subtasks(rows.session, beside, parts(2, (2,)))
         of_one = checkpoints.parts_of(rows.session, "mine", [1], "count")
         assert [(part.operator_uid, part.subtask) for part in of_one] == [("count", 0), ("count", 1)]
         assert len(checkpoints.parts_of(rows.session, "mine", [1], None)) == 3
@@ -641,11 +784,14 @@ class TestCheckpoints:
         for number in (1, 2):
             rows.checkpoint(number, is_savepoint=True, savepoint_id="s", external_path="here")
         rows.checkpoint(3, job_id="other", savepoint_id="s", external_path="here")
+        rows.checkpoint(3, is_savepoint=True, savepoint_id="t", external_path="there")
         by_id = checkpoints.find_savepoint(rows.session, "mine", "s")
         by_path = checkpoints.find_by_path(rows.session, "mine", "here")
         assert (by_id and by_id.checkpoint_id, by_path and by_path.checkpoint_id) == (2, 2)
 
     def test_requested_deletions_are_carried_out_in_the_order_of_the_requests(self, rows: Rows) -> None:
+        rows.checkpoint(5, is_savepoint=True, external_path="five")
+        assert checkpoints.first_discarded(rows.session, ()) is None
         rows.checkpoint(1, discard_requested_at_ms=30, is_savepoint=True, external_path="one")
         rows.checkpoint(2, discard_requested_at_ms=20, external_path="two")
         rows.checkpoint(3, discard_requested_at_ms=10, objects_deleted_at_ms=11, is_savepoint=True, external_path="3")
@@ -656,11 +802,38 @@ class TestCheckpoints:
         second = checkpoints.first_discarded(rows.session, {("mine", 2), ("other", 1)})
         assert second is not None
         assert second[0].checkpoint_id == 1
+        rows.checkpoint(3, discard_requested_at_ms=40, is_savepoint=True, external_path="elsewhere", job_id="other")
         assert checkpoints.waiting_discarded(rows.session, "mine") == ["one"]
         keys = {("mine", 1), ("mine", 4), ("other", 1)}
         assert checkpoints.discarded_among(rows.session, keys) == {("mine", 1)}
         assert checkpoints.is_discarded(rows.session, "3")
         assert not checkpoints.is_discarded(rows.session, "four")
+
+    def test_the_savepoints_of_changes_are_complete_and_no_user_keeps_them(self, rows: Rows) -> None:
+        own: dict[str, Any] = {"is_savepoint": True, "owner": SnapshotOwner.PLATFORM}
+        rows.checkpoint(1, **own)
+        rows.checkpoint(2, FAILED, **own)
+        rows.checkpoint(3, **{**own, "owner": SnapshotOwner.USER})
+        rows.checkpoint(4, **{**own, "is_savepoint": False})
+        rows.checkpoint(5, job_id="other", **own)
+        assert [one.checkpoint_id for one in checkpoints.of_changes(rows.session, "mine")] == [1]
+
+    def test_a_verification_belongs_to_one_checkpoint(self, rows: Rows) -> None:
+        verified, *others = rows.checkpoint(1), rows.checkpoint(2), rows.checkpoint(1, job_id="other")
+        checkpoints.note_verification(rows.session, "mine", 1, {"files": 3})
+        rows.session.expire_all()
+        assert verified.verification == {"files": 3}
+        assert [one.verification for one in others] == [None, None]
+        for one in (verified, *others):
+            assert checkpoints.find(rows.session, one.job_id, one.checkpoint_id) is one
+
+    def test_the_checkpoints_of_a_deleted_job_go_a_few_at_a_time(self, rows: Rows) -> None:
+        for number in (1, 2, 3):
+            rows.checkpoint(number)
+            rows.checkpoint(number, job_id="other")
+        assert len(checkpoints.list_page(rows.session, "mine", PageRequest()).rows) == 3
+        assert [checkpoints.delete_some(rows.session, "mine", 2) for _ in range(3)] == [2, 1, 0]
+        assert len(checkpoints.list_page(rows.session, "other", PageRequest()).rows) == 3
 
 
 class TestSnapshotNeeds:
@@ -724,6 +897,7 @@ class TestSnapshotNeeds:
             rows.checkpoint(number)
         rows.checkpoint(4, is_savepoint=True)
         rows.checkpoint(5, SUBSUMED)
+        rows.checkpoint(6, job_id="other")
         assert snapshot_needs.newest_checkpoints(rows.session, "mine", 2) == [3, 2]
 
 
@@ -806,6 +980,12 @@ class TestJobs:
         rows.checkpoint(2, is_savepoint=True)
         rows.checkpoint(3, FAILED)
         rows.change("done")
+        beside: dict[str, Any] = {"job_id": "other"}
+        rows.attempt(1, job_id="other", metrics={"batches": 9})
+        rows.attempt(7, ACTIVE, job_id="other")
+        rows.checkpoint(8, **beside)
+        rows.checkpoint(9, is_savepoint=True, **beside)
+        rows.change("elsewhere", status=OperationStatus.IN_PROGRESS, **beside)
         found = overviews.find(rows.session, "mine-name")
         assert found is not None
         assert found.attempt is not None
@@ -815,20 +995,54 @@ class TestJobs:
         rows.change("now", status=OperationStatus.IN_PROGRESS, kind=OperationKind.UPGRADE)
         assert (again := overviews.of_jobs(rows.session, ["mine"])["mine"]).operation_id == "now"
         assert again.operation_kind is OperationKind.UPGRADE
+        rows.checkpoint(4)
+        for found in (overviews.find(rows.session, "mine"), overviews.of_jobs(rows.session, ["mine"])["mine"]):
+            assert found is not None
+            assert (found.checkpoint and found.checkpoint.id, found.savepoint and found.savepoint.id) == (4, 2)
 
     def test_the_metrics_of_an_ended_job_are_its_last_drivers_and_no_reserved_attempts(self, rows: Rows) -> None:
+        for number in (1, 2):
+            rows.attempt(number, job_id="other", metrics={"batches": 9})
         rows.attempt(1, metrics={"batches": 5})
+
+        def shown() -> list[tuple[int, dict[str, Any]]]:
+            found = (overviews.find(rows.session, "mine-name"), overviews.of_jobs(rows.session, ["mine"])["mine"])
+            return [(each.attempt["number"], each.attempt["metrics"]) for each in found if each and each.attempt]
+
+        assert shown() == [(1, {"batches": 5})] * 2
         rows.attempt(2, run=1, driver_state="FINISHED", metrics={"batches": 7})
         rows.attempt(3, run=1)
-        found = overviews.find(rows.session, "mine-name")
-        assert found is not None
-        assert found.attempt is not None
-        assert (found.attempt["number"], found.attempt["metrics"]) == (2, {"batches": 7})
+        assert shown() == [(2, {"batches": 7})] * 2
         [scraped] = [each for each in scrapes.of_scope(rows.session, EVERYTHING, limit=9) if each.id == "mine"]
         assert scraped.metrics == {"batches": 7}
 
+    def test_the_facts_of_a_scraped_job_are_of_its_own_newest_rows(self, rows: Rows) -> None:
+        for job_id, first in (("other", 4), ("mine", 0)):
+            owner = {"job_id": job_id}
+            rows.attempt(1, metrics={"batches": first + 1}, **owner)
+            rows.attempt(2, ACTIVE, metrics={"batches": first + 2}, **owner)
+            rows.attempt(3, STANDBY, metrics={"batches": first + 3}, **owner)
+            rows.checkpoint(first + 1, **owner)
+            rows.checkpoint(first + 2, **owner)
+            rows.checkpoint(first + 3, is_savepoint=True, **owner)
+            rows.checkpoint(first + 4, FAILED, **owner)
+            for at_ms, (stopped_at_ms, resumed_at_ms) in enumerate(((10, 20), (30, 50), (60, None), (None, 70))):
+                times = {"stopped_at_ms": stopped_at_ms, "resumed_at_ms": resumed_at_ms}
+                rows.change(f"{job_id}-{at_ms}", at_ms=first + at_ms, **times, **owner)
+            for target in (first + 1, first + 2):
+                rows.decision(target=target, **owner)
+        rows.change("elsewhere", at_ms=9, job_id="other", stopped_at_ms=1, resumed_at_ms=2)
+        rows.decision(target=9, job_id="other")
+        rows.revision(2, autoscaler={"mode": AutoscalerMode.ACTIVE})
+        rows.set_job(revision=2, created_at_ms=2)
+        newest, unscaled = scrapes.of_scope(rows.session, EVERYTHING, limit=2)
+        assert (newest.id, newest.metrics, newest.downtime_ms, newest.scaling_target) == ("mine", {"batches": 2}, 20, 2)
+        assert (newest.completed and newest.completed.id, newest.failed and newest.failed.id) == (3, 4)
+        assert (unscaled.id, unscaled.scaling_target) == ("other", None)
+        assert [each.id for each in scrapes.of_scope(rows.session, EVERYTHING, limit=1)] == ["mine"]
+
     def test_the_deleted_job_that_is_due_for_the_longest_time_is_first(self, rows: Rows) -> None:
-        for job_id, due_at_ms in (("b", 20), ("a", 30)):
+        for job_id, due_at_ms in (("c", 20), ("b", 20), ("a", 30)):
             rows.session.add(
                 DeletedJob(job_id=job_id, name=job_id, store_url="file:///x", deleted_at_ms=1, due_at_ms=due_at_ms)
             )
@@ -845,10 +1059,29 @@ class TestJobs:
         rows.attempt(2, revision=2)
         rows.attempt(3, ACTIVE, revision=3)
         rows.attempt(4, STANDBY, revision=4)
+        for number in (2, 9):
+            rows.revision(number, job_id="other")
+        rows.attempt(2, ACTIVE, job_id="other", revision=1)
         job = rows.set_job(revision=5)
         found = revisions.in_use(rows.session, job, 2)
         assert sorted(revision.number for revision in found) == [2, 3, 4, 5]
         assert revisions.next_number(rows.session, "mine") == 6
+        assert [each.number for each in revisions.list_page(rows.session, "other", PageRequest()).rows] == [9, 2, 1]
+
+    def test_a_job_is_found_by_its_id_or_name_within_a_scope(self, rows: Rows) -> None:
+        rows.job("newer", created_at_ms=2)
+        rows.job("newest", created_at_ms=2)
+        for reference in ("mine", "mine-name"):
+            assert (found := jobs.find(rows.session, reference)) is not None
+            assert found.id == jobs.find_id(rows.session, reference) == "mine"
+            scope = JobScope(frozenset({reference}))
+            assert jobs.find(rows.session, "mine", scope=scope) is found
+            assert jobs.find(rows.session, "other", scope=scope) is None
+        assert (locked := jobs.lock(rows.session, "other")) is not None
+        assert locked.id == "other"
+        assert jobs.known(rows.session, ["mine", "none"]) == {"mine"}
+        assert jobs.ids(rows.session) == ["mine", "newer", "newest", "other"]
+        assert jobs.list_page(rows.session, PageRequest()).rows == ["newest", "newer", "other", "mine"]
 
 
 class TestDeliveries:
@@ -893,9 +1126,11 @@ class TestDeliveries:
         assert self.claim(rows, 8) == set(), "each sender has its lease"
         assert self.claim(rows, 9) == {"a3"}
         assert "b0" in self.claim(rows, 15), "its sender has died"
+        rows.session.execute(update(Delivery).values(status=DeliveryStatus.DELIVERED))
+        assert self.claim(rows, 99) == set()
 
     def test_the_result_of_an_attempt_is_stored_unless_a_later_attempt_has_begun(self, rows: Rows) -> None:
-        self.add(rows, "a", 5)
+        self.add(rows, "a", 5, 5)
         self.claim(rows, 5)
         self.claim(rows, 15)
         assert not self.settle(rows, "a0", 1, DeliveryStatus.DELIVERED, None)
@@ -908,31 +1143,38 @@ class TestDeliveries:
         stored = rows.session.get_one(Delivery, "a0", populate_existing=True)
         assert (stored.status, stored.next_at_ms, stored.ended_at_ms) == (DeliveryStatus.FAILED, None, 70)
         assert not self.settle(rows, "a0", 2, DeliveryStatus.DELIVERED, None), "its result is final"
-        assert subscriptions.counts(rows.session) == {"a": (0, 1)}
+        assert subscriptions.counts(rows.session) == {"a": (1, 1)}
+
+    def test_subscriptions_and_their_deliveries_are_listed_with_the_newest_first(self, rows: Rows) -> None:
+        for name in ("b", "a"):
+            self.add(rows, name, 5, 3, 4)
+        self.add(rows, "c")
+        rows.session.get_one(Subscription, "a").owner_id = "bob"
+        rows.session.get_one(Subscription, "c").created_at_ms = 2
+        rows.session.execute(update(Delivery).where(Delivery.id == "a0").values(created_at_ms=1))
+        assert [each.id for each in subscriptions.list_all(rows.session, None)] == ["c", "a", "b"]
+        assert [each.id for each in subscriptions.list_all(rows.session, "ann")] == ["c", "b"]
+        assert [
+            each and each.id
+            for each in (subscriptions.find(rows.session, "a", owner) for owner in ("ann", "bob", None))
+        ] == [None, "a", "a"]
+        listed = subscriptions.list_deliveries(rows.session, "a", PageRequest()).rows
+        assert [each.id for each in listed] == ["a2", "a1", "a0"]
+        assert subscriptions.event_kinds(rows.session, listed) == {listed[0].event_id: "JOB_FAILED"}
+        assert subscriptions.remove_deliveries(rows.session, keep=1) == 4
+        kept = rows.session.scalars(select(Delivery.id).order_by(Delivery.id)).all()
+        assert kept == ["a2", "b2"]
 
 
 class TestScaling:
-    def decide(self, rows: Rows, at_ms: int, *, job_id: str = "mine", **columns: Any) -> int:
-        given = {
-            "verdict": ScalingVerdict.STEADY,
-            "parallelism": 2,
-            "target": 2,
-            "message": "m",
-            "facts": {},
-            **columns,
-        }
-        made = ScalingDecision(job_id=job_id, at_ms=at_ms, confirmed_at_ms=at_ms, **given)
-        rows.session.add(made)
-        rows.session.flush()
-        return made.id
-
     def test_the_recent_decisions_are_with_the_latest_and_with_moves_that_are_not_measured(self, rows: Rows) -> None:
         rows.change("rescale", ended_at_ms=7)
         move = {"operation_id": "rescale", "outcome": ScalingOutcome.PENDING, "present": {"work_ms": 4.0}}
-        pending = self.decide(rows, 10, **move)
-        self.decide(rows, 20, outcome=ScalingOutcome.DELIVERED)
-        first, second = self.decide(rows, 40, facts={"batch_limit": 9}), self.decide(rows, 50)
-        elsewhere = self.decide(rows, 30, job_id="other")
+        pending = rows.decision(10, **move).id
+        rows.decision(20, outcome=ScalingOutcome.DELIVERED)
+        first, second = rows.decision(40, facts={"batch_limit": 9}).id, rows.decision(50).id
+        elsewhere = rows.decision(30, job_id="other").id
+        assert scaling.recent(rows.session, ["other"], 40).keys() == {"other"}
         found = scaling.recent(rows.session, ["mine", "other"], 40)
         assert {job_id: [each.id for each in past] for job_id, past in found.items()} == {
             "mine": [second, first, pending],
@@ -948,8 +1190,11 @@ class TestScaling:
         rows.attempt(4)
         rows.attempt(5, ACTIVE, running_at_ms=160, parallelism=3)
         rows.attempt(1, ACTIVE, running_at_ms=190, job_id="other")
-        used = scaling.core_ms(rows.session, ["mine", "other"], 100, 200)
+        rows.job("ended")
+        rows.attempt(1, running_at_ms=80, ended_at_ms=99, job_id="ended")
+        used = scaling.core_ms(rows.session, ["mine", "other", "ended"], 100, 200)
         assert used == {"mine": 2 * 10 + 4 * 30 + 3 * 40, "other": 2 * 10}
+        assert scaling.core_ms(rows.session, ["other"], 100, 200) == {"other": 2 * 10}
 
     def test_loads_are_the_finest_points_in_the_order_of_time(self, rows: Rows) -> None:
         for at_ms, records in ((120_000, 2), (130_000, 3), (110_000, 1)):
@@ -957,13 +1202,63 @@ class TestScaling:
         series.store(rows.session, "mine", 140_000, {"restarts": 1})
         found = scaling.loads(rows.session, ["mine", "other"], 115_000)
         assert found == {"mine": [(120_000, 2, 20), (130_000, 3, 30)]}
+        assert scaling.loads(rows.session, ["other"], 115_000) == {}
+
+    def test_a_decision_is_confirmed_and_settled_alone_and_the_newest_of_each_job_are_kept(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(scaling, "KEPT", 2)
+        elsewhere = [rows.decision(at_ms, job_id="other") for at_ms in (1, 2, 3)]
+        first, second = rows.decision(1), rows.decision(2, operation_id="move")
+        scaling.confirm(rows.session, second.id, 8, target=4)
+        scaling.settle(rows.session, second.id, ScalingOutcome.DELIVERED, {"work_ms": 2.0})
+        rows.session.expire_all()
+        assert (second.confirmed_at_ms, second.target, second.outcome) == (8, 4, ScalingOutcome.DELIVERED)
+        assert second.measured == {"work_ms": 2.0}
+        assert (first.confirmed_at_ms, first.target, first.outcome) == (1, 2, None)
+        third = ScalingDecision(
+            job_id="mine",
+            at_ms=9,
+            confirmed_at_ms=9,
+            verdict=ScalingVerdict.STEADY,
+            parallelism=2,
+            target=2,
+            message="m",
+            facts={},
+        )
+        scaling.record(rows.session, third)
+        listed = scaling.list_page(rows.session, "mine", PageRequest()).rows
+        assert [each.id for each in listed] == [third.id, second.id]
+        assert scaling.list_page(rows.session, "mine", PageRequest(), moves_only=True).rows == [second]
+        assert len(scaling.list_page(rows.session, "other", PageRequest()).rows) == len(elsewhere)
+
+    @pytest.mark.parametrize(
+        ("job", "mode", "is_scaled"),
+        [
+            ({"status": JobStatus.RUNNING}, AutoscalerMode.ACTIVE, True),
+            ({"status": JobStatus.RESTARTING}, AutoscalerMode.MONITORING, True),
+            ({"status": JobStatus.RUNNING}, AutoscalerMode.DISABLED, False),
+            ({"status": JobStatus.RESCALING}, AutoscalerMode.ACTIVE, False),
+        ],
+    )
+    def test_jobs_that_run_with_an_autoscaler_are_scaled(
+        self, rows: Rows, job: dict[str, Any], mode: AutoscalerMode, is_scaled: bool
+    ) -> None:
+        rows.revision(2, autoscaler={"mode": mode})
+        rows.set_job(revision=2, **job)
+        rows.attempt(1, metrics={"batches": 1})
+        rows.attempt(2, ACTIVE, parallelism=3, metrics={"batches": 2})
+        rows.attempt(2, ACTIVE, job_id="other", parallelism=9)
+        found = scaling.scaled_jobs(rows.session)
+        expected = [("mine", 2, 3, {"batches": 2})] if is_scaled else []
+        assert [(each.id, each.revision, each.parallelism, each.metrics) for each in found] == expected
 
 
 class TestArtifacts:
-    def add(self, rows: Rows, artifact_id: str, version: int, sha256: str) -> Artifact:
+    def add(self, rows: Rows, artifact_id: str, version: int, sha256: str, name: str = "lib") -> Artifact:
         made = Artifact(
             id=artifact_id,
-            name="lib",
+            name=name,
             version=version,
             filename="lib.py",
             kind=ArtifactKind.PYTHON,
@@ -980,6 +1275,7 @@ class TestArtifacts:
         assert (same := artifacts.find_version(rows.session, "lib", "x")) is not None
         assert same.id == "one"
         self.add(rows, "two", 2, "y")
+        self.add(rows, "another", 7, "x", name="another")
         assert artifacts.find_version(rows.session, "lib", "x") is None
         assert artifacts.next_version(rows.session, "lib") == 3
         assert artifacts.has_version(rows.session, "lib", 2)
@@ -988,11 +1284,14 @@ class TestArtifacts:
 
     def test_bytes_go_with_the_last_version_that_has_them(self, rows: Rows) -> None:
         first, second = self.add(rows, "one", 1, "x"), self.add(rows, "two", 2, "x")
+        artifacts.add_bytes(rows.session, "z", [b"z"])
+        assert not artifacts.has_bytes(rows.session, "x")
         artifacts.add_bytes(rows.session, "x", [b"a", b"b", b"c"])
         artifacts.remove(rows.session, first)
         assert b"".join(artifacts.read_bytes(rows.session, "x")) == b"abc"
         artifacts.remove(rows.session, second)
         assert not artifacts.has_bytes(rows.session, "x")
+        assert artifacts.has_bytes(rows.session, "z")
 
     def test_a_program_and_a_library_are_used_by_their_jobs_newest_revision_that_has_them(self, rows: Rows) -> None:
         self.add(rows, "one", 1, "x")
@@ -1003,6 +1302,30 @@ class TestArtifacts:
         assert artifacts.first_use(rows.session, "program") == ("mine-name", 4)
         used = artifacts.jobs_using(rows.session, ["one", "program", "none"])
         assert used == {"one": ["mine-name"], "program": ["mine-name", "other-name"], "none": []}
+        assert artifacts.jobs_using(rows.session, ["one"]) == {"one": ["mine-name"]}
+        for reference in ("other", "other-name"):
+            scope = JobScope(frozenset({reference}))
+            assert artifacts.first_use(rows.session, "program", scope) == ("other-name", 1)
+            assert artifacts.jobs_using(rows.session, ["program"], scope) == {"program": ["other-name"]}
+
+    @pytest.mark.parametrize("reference", ["mine", "mine-name"])
+    def test_a_user_sees_own_uploads_and_what_the_jobs_of_the_scope_use(self, rows: Rows, reference: str) -> None:
+        used, own = self.add(rows, "used", 1, "x"), self.add(rows, "own", 2, "y")
+        for version, name in ((3, "foreign library"), (4, "foreign")):
+            self.add(rows, name, version, "z")
+        own.uploaded_by = "ann"
+        rows.revision(2, libraries=["used"])
+        rows.revision(2, job_id="other", artifact_id="foreign", libraries=["foreign library"])
+        scope = JobScope(frozenset({reference}))
+        listed = artifacts.list_page(rows.session, PageRequest(), scope=scope, user_id="ann").rows
+        assert [each.id for each in listed] == ["own", "used", "program"]
+        assert [each.id for each in artifacts.list_page(rows.session, PageRequest(limit=1)).rows] == ["foreign"]
+        seen = {
+            each: artifacts.is_visible(rows.session, each, scope=scope, user_id="ann")
+            for each in ("own", "used", "foreign", "none")
+        }
+        assert seen == {"own": True, "used": True, "foreign": False, "none": False}
+        assert artifacts.find_all(rows.session, ["used", "own", "none"]) == {"used": used, "own": own}
 
 
 class TestAccess:
@@ -1013,6 +1336,8 @@ class TestAccess:
         names = ["for-ever", "expires", "revoked"]
         assert tokens.valid(rows.session, names, at_ms=49) == {"for-ever", "expires"}
         assert tokens.valid(rows.session, names, at_ms=50) == {"for-ever"}
+        assert tokens.valid(rows.session, ["expires"], at_ms=49) == {"expires"}
+        assert tokens.is_name_taken(rows.session, "for-ever", at_ms=50)
         taken = [tokens.is_name_taken(rows.session, "expires", at_ms=at_ms) for at_ms in (49, 50)]
         assert taken == [True, False]
         assert not tokens.is_name_taken(rows.session, "revoked", at_ms=5)
@@ -1029,9 +1354,31 @@ class TestAccess:
             return browser_sessions.valid(rows.session, names, at_ms=at_ms)
 
         assert (found(49), found(50), found(70)) == ({"of-token", "of-provider"}, {"of-provider"}, set())
+        assert browser_sessions.valid(rows.session, ["of-provider"], at_ms=49) == {"of-provider"}
         browser_sessions.remove_expired(rows.session, at_ms=70)
         assert browser_sessions.find(rows.session, "of-provider") is None
-        assert browser_sessions.find(rows.session, "of-token") is not None
+        assert (found_with_token := browser_sessions.find(rows.session, "of-token")) is not None
+        assert (found_with_token[0].sha256, found_with_token[1] and found_with_token[1].id) == ("of-token", "token")
+        browser_sessions.remove(rows.session, "of-token")
+        assert browser_sessions.find(rows.session, "of-token") is None
+        assert browser_sessions.find(rows.session, "of-revoked") is not None
+
+    def test_a_token_is_found_by_its_hash_and_by_its_id_and_the_newest_come_first(self, rows: Rows) -> None:
+        for name, created_at_ms in (("b", 1), ("a", 1), ("c", 2)):
+            rows.token(name, created_at_ms=created_at_ms)
+        for find in (tokens.find, tokens.find_by_id):
+            assert (found := find(rows.session, "b")) is not None
+            assert found.name == "b"
+            assert find(rows.session, "none") is None
+        assert [token.id for token in tokens.list_all(rows.session)] == ["c", "a", "b"]
+
+    def test_the_labels_of_a_secret_are_replaced_as_a_whole_and_alone(self, rows: Rows) -> None:
+        for name in ("one", "two"):
+            secret_labels.replace(rows.session, name, {"team": name, "old": "yes"})
+        secret_labels.replace(rows.session, "one", {"team": "new"})
+        assert secret_labels.find(rows.session, ["one", "none"]) == {"one": {"team": "new"}}
+        secret_labels.replace(rows.session, "one", {})
+        assert secret_labels.list_all(rows.session) == {"two": {"team": "two", "old": "yes"}}
 
 
 class TestHistory:
@@ -1044,20 +1391,58 @@ class TestHistory:
             self.record(rows, at_ms)
         self.record(rows, 25, kind="B")
         self.record(rows, 25, job_id="other")
+        self.record(rows, 30, actor="bob")
 
-        def found(limit: int) -> list[int]:
+        def found(limit: int) -> list[tuple[int, str]]:
             read = events.between(rows.session, "mine", 20, 30, kinds={"A"}, limit=limit)
-            return [event.at_ms for event in read]
+            return [(event.at_ms, event.actor) for event in read]
 
-        assert (found(9), found(1)) == ([30, 20], [30])
+        assert found(9) == [(30, "bob"), (30, "ann"), (20, "ann")]
+        assert found(1) == [(30, "bob")]
 
     def test_a_filter_of_events_has_both_ends_and_one_actor(self, rows: Rows) -> None:
         for at_ms in (10, 20, 30, 40):
             self.record(rows, at_ms)
         self.record(rows, 25, actor="bob")
+        self.record(rows, 25, job_id="other")
         chosen = EventFilter(actor="ann", from_ms=20, to_ms=30)
         listed = events.list_page(rows.session, "mine", PageRequest(), chosen=chosen).rows
         assert [event.at_ms for event in listed] == [30, 20]
+        first = events.list_page(rows.session, "mine", PageRequest(limit=3))
+        rest = events.list_page(rows.session, "mine", PageRequest(after=first.next))
+        assert [[event.at_ms for event in page.rows] for page in (first, rest)] == [[25, 40, 30], [20, 10]]
+
+    def test_an_uploader_and_a_request_are_known_by_their_events(self, rows: Rows) -> None:
+        def record(at_ms: int, job_id: str | None, kind: str, **details: str) -> None:
+            events.record(
+                rows.session, job_id=job_id, at_ms=at_ms, kind=kind, message="m", actor=f"u{at_ms}", **details
+            )
+            rows.session.flush()
+
+        record(1, None, "ARTIFACT_UPLOADED", artifact_id="a")
+        record(2, None, "ARTIFACT_UPLOADED", artifact_id="b")
+        record(3, None, "ARTIFACT_DELETED", artifact_id="a")
+        record(4, "mine", "ARTIFACT_UPLOADED", artifact_id="a")
+        assert events.uploaders(rows.session, [1, 3, 4]) == {"a": "u1"}
+        for at_ms, job_id, operation_id in ((5, "other", "x"), (6, "mine", "y"), (7, "mine", "x"), (8, "mine", "x")):
+            record(at_ms, job_id, "A", operation_id=operation_id)
+        assert (first := events.first_of_operation(rows.session, "mine", "x")) is not None
+        assert first.at_ms == 7
+
+    def test_the_newest_exceptions_of_each_job_are_kept_until_the_job_is_deleted(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(exceptions, "KEPT", 2)
+        for at_ms in (1, 2, 3):
+            for job_id in ("mine", "other"):
+                exceptions.record(rows.session, job_id, 1, at_ms, {"code": "X", "message": "m"})
+
+        def listed(job_id: str) -> list[int]:
+            return [each.at_ms for each in exceptions.list_page(rows.session, job_id, PageRequest()).rows]
+
+        assert (listed("mine"), listed("other")) == ([3, 2], [3, 2])
+        exceptions.remove(rows.session, "mine")
+        assert (listed("mine"), listed("other")) == ([], [3, 2])
 
     def test_a_long_exception_keeps_the_begin_of_its_message_and_the_end_of_its_traceback(self, rows: Rows) -> None:
         most = exceptions.TEXT_MAX
@@ -1073,8 +1458,12 @@ class TestHistory:
         ring = series.RINGS[0]
         for at_ms in (40_000, 10_000, 30_000, 20_000):
             series.store(rows.session, "mine", at_ms + 1, {"restarts": 1})
+        series.store(rows.session, "other", 20_000, {"restarts": 1})
         found = series.read(rows.session, "mine", ring, 20_000, 30_000)
         assert [point.at_ms for point in found] == [20_000, 30_000]
+        series.remove(rows.session, "mine")
+        assert len(series.read(rows.session, "mine", ring, 0, 90_000)) == 0
+        assert len(series.read(rows.session, "other", ring, 0, 90_000)) == 1
 
     def test_values_of_one_step_are_merged_each_in_its_way(self, rows: Rows) -> None:
         first = {
@@ -1115,6 +1504,23 @@ class TestHistory:
             seen += [event.at_ms for event in found.rows]
             page = None if found.next is None else PageRequest(limit=2, after=found.next)
         assert seen == [70, 50, 30, 10]
+
+    @pytest.mark.parametrize("suffix", ["", "-name"])
+    @pytest.mark.parametrize("limit", [1, 2])
+    def test_pages_of_the_events_of_several_jobs_are_in_one_order(self, rows: Rows, limit: int, suffix: str) -> None:
+        rows.job("third")
+        rows.job("beyond")
+        owners = ["third", "mine", "beyond", "other", "mine", "mine", "beyond"]
+        for at_ms, job_id in enumerate(owners):
+            self.record(rows, at_ms, job_id=job_id)
+        scope = JobScope(frozenset(f"{name}{suffix}" for name in ("mine", "other", "third")))
+        seen: list[int] = []
+        page: PageRequest | None = PageRequest(limit=limit)
+        while page is not None:
+            found = events.list_page(rows.session, None, page, scope=scope)
+            seen += [event.at_ms for event in found.rows]
+            page = None if found.next is None else PageRequest(limit=limit, after=found.next)
+        assert seen == [5, 4, 3, 1, 0]
 
     def test_only_ended_attempts_without_processes_beyond_the_kept_ones_are_removed(self, rows: Rows) -> None:
         for number, columns in enumerate(({"reaped": True}, {"reaped": False}, {"reaped": True}, {"reaped": True}), 1):
@@ -1201,8 +1607,47 @@ class TestReplicas:
                 update(Replica).where(Replica.id == name).values(seen_at_ms=Replica.seen_at_ms - age_ms)
             )
         replicas.announce(rows.session, "here", "http://here")
+        replicas.announce(rows.session, "again", "http://here")
+        first, second, _ = replicas.list_all(rows.session)
+        assert first.seen_at_ms > second.seen_at_ms, "of one address by their ids"
+        replicas.withdraw(rows.session, "again")
         assert [replica.url for replica in replicas.list_all(rows.session)] == ["http://here", "http://silent"]
+
+    def test_an_epoch_lives_until_the_next_one(self, rows: Rows) -> None:
+        first = leaders.begin_epoch(rows.session, "http://first")
+        assert leaders.beat(rows.session, first)
+        assert leaders.share_epoch(rows.session, first)
+        assert leaders.begin_epoch(rows.session, "http://second") == first + 1
+        assert not leaders.beat(rows.session, first)
+        assert not leaders.share_epoch(rows.session, first)
+
+    def test_an_alarm_of_a_job_ends_alone(self, rows: Rows) -> None:
+        for job_id, kind in (("mine", "LAG"), ("mine", "FAILED"), ("other", "LAG")):
+            alarms.begin(rows.session, job_id, kind, 1)
+        rows.session.flush()
+        alarms.end(rows.session, "mine", "LAG")
+        assert alarms.of_all_jobs(rows.session) == {("mine", "FAILED"), ("other", "LAG")}
 
 
 def _to_reconcile(rows: Rows) -> list[str]:
     return [sign.id for sign in job_signs.to_reconcile(rows.session)]
+
+
+def test_a_condition_that_no_row_needs_is_named(rows: Rows) -> None:
+    watch = ConditionWatch("keyscale.db.repositories")
+    with watch.watching(rows.session.get_bind()):
+        rows.attempt(4)
+        attempts.count_since(rows.session, "mine", 1)
+        assert {part.text for part in watch.undecided} == {
+            "attempts.job_id = :job_id",
+            "attempts.created_at_ms >= :created_at_ms",
+        }
+        rows.attempt(5, job_id="other")
+        attempts.count_since(rows.session, "mine", 1)
+    [part] = watch.undecided
+    assert part == ("attempts.count_since", "condition", "attempts.created_at_ms >= :created_at_ms")
+
+
+@pytest.mark.exhaustive
+def test_each_condition_and_order_of_a_query_decides_in_a_test_above(watch: ConditionWatch) -> None:
+    assert [part for part in sorted(watch.undecided) if (part.query, part.text) not in FOR_SPEED] == []
