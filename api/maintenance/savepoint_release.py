@@ -25,10 +25,13 @@ from .leader_thread import LeaderThread
 from .savepoint_policy import outdated
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, sessionmaker
+
     from keyscale.db.models import Checkpoint
 
-    from ..control_plane.context import Context
     from ..lifecycle.leadership import Leadership
+    from ..lifecycle.reconciler import ReconcilerPulse
+    from ..store_check import StoreCheck
 
 logger = logging.getLogger(__name__)
 
@@ -46,13 +49,15 @@ class SavepointRelease(LeaderThread):
     A savepoint stays while a job or a change uses it, and while a job has claimed it: that job deletes it.
 
     Args:
-        context: The control plane.
+        sessions: The database.
+        pulse: Shows whether this control plane leads, and in which epoch; only then it works.
+        store: Looks for unreported savepoints.
     """
 
-    def __init__(self, context: Context) -> None:
-        self._store = context.store
+    def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse, store: StoreCheck) -> None:
+        self._store = store
         self._later_s: dict[tuple[str, int | str], float] = {}
-        super().__init__("savepoint-release", LOOK_S, sessions=context.sessions, pulse=context.pulse)
+        super().__init__("savepoint-release", LOOK_S, sessions=sessions, pulse=pulse)
 
     def run(self, leadership: Leadership) -> int:
         """Makes one pass; returns how many savepoints it has released.

@@ -212,7 +212,7 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
         ObjectRemoval(sessions, pulse),
         HistoryRetention(sessions, pulse, history_policy(settings)),
         RunRemoval(sessions, context.launcher),
-        SavepointRelease(context),
+        SavepointRelease(sessions, pulse, context.store),
         SavepointSchedule(context),
         SnapshotRemoval(sessions, pulse),
         deliveries_of(context, HTTP_CHANNELS),

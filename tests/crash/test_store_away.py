@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 def s3() -> Iterator[RestartableS3Server]:
     server = RestartableS3Server()
     yield server
-    server.stop()
+    server.go_away()
 
 
 def test_a_job_waits_for_its_object_store_and_goes_on_when_it_is_back(tmp_path: Path, s3: RestartableS3Server) -> None:
@@ -35,7 +35,7 @@ def test_a_job_waits_for_its_object_store_and_goes_on_when_it_is_back(tmp_path: 
     try:
         driver.assign(job.assignment(1))
         driver.wait_for(lambda: _metrics(driver).batches >= 2, "commits before the store goes away")
-        s3.stop()
+        s3.go_away()
         driver.wait_for(lambda: _metrics(driver).store_away_since_ms is not None, "the status to say it")
         committed = _metrics(driver).batches
         completed = [each.status for each in driver.checkpoints()].count(CheckpointStatus.COMPLETED)
@@ -44,7 +44,7 @@ def test_a_job_waits_for_its_object_store_and_goes_on_when_it_is_back(tmp_path: 
         assert [each.status for each in driver.checkpoints()].count(CheckpointStatus.COMPLETED) == completed
         assert not job.is_complete(), "the store went away after the end of the work"
 
-        s3.start_again()
+        s3.come_back()
         driver.wait_for(job.is_complete, "the rest of the output")
         driver.wait_for(
             lambda: [each.status for each in driver.checkpoints()].count(CheckpointStatus.COMPLETED) > completed,

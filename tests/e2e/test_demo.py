@@ -21,6 +21,7 @@ from rich.console import Console
 
 from keyscale.api.cli.process import free_port
 from keyscale.deploy.demo.home_processes import processes_of
+from keyscale.deploy.demo.outage.outage_play import OutageScenario, OutageVerdict, outage_play
 from keyscale.deploy.demo.run import Demo
 from keyscale.deploy.demo.scenario import UpgradeScenario
 from keyscale.deploy.demo.upgrade.upgrade_play import Upgrade, UpgradeVerdict
@@ -29,7 +30,7 @@ from tests.support.servers.browser import new_page, running_browser
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from keyscale.deploy.demo.run import Play
     from keyscale.deploy.demo.verdict import Verdict
@@ -38,16 +39,17 @@ pytestmark = [pytest.mark.real, pytest.mark.exhaustive, pytest.mark.timeout(900)
 
 
 @contextmanager
-def performed(play: Play) -> Iterator[tuple[Verdict, str]]:
+def performed(play: Play, settings: Mapping[str, str] | None = None) -> Iterator[tuple[Verdict, str]]:
     """Runs a demo; gives its verdict and what it has shown, and checks that nothing of it is left."""
     shown = io.StringIO()
     with tempfile.TemporaryDirectory(prefix="keyscale-demo-", ignore_cleanup_errors=True) as directory:
         home = Path(directory) / "a demo of mine"
         console = Console(file=shown, width=200)
-        verdict = Demo(home=home, port=free_port(), play=play, console=console, stay=False, settings={}).run()
+        demo = Demo(home=home, port=free_port(), play=play, console=console, stay=False, settings=settings or {})
+        verdict = demo.run()
         assert [check for check in verdict.checks if not check.holds] == []
         assert "EXACT" in shown.getvalue()
-        assert re.search(r"^Open first http://127\.0\.0\.1:\d+/ui/jobs/[\w-]+/\w+$", shown.getvalue(), re.MULTILINE)
+        assert re.search(r"^Open first http://127\.0\.0\.1:\d+/ui/jobs/[\w-]+(/\w+)?$", shown.getvalue(), re.MULTILINE)
         yield verdict, shown.getvalue()
         assert processes_of(home) == []
 
@@ -120,3 +122,26 @@ def test_a_short_demo_of_upgrades_ends_with_every_number_of_both_jobs_right_and_
         assert all(change["downtime_ms"] is not None for change in verdict.changes)
         for told in ("it counts wrongly", "migrated", "departure_delay", "rolled back by itself"):
             assert told in shown
+
+
+@pytest.mark.timeout(1800)  # a job that was scaled out stays so for five minutes
+def test_a_job_clears_the_backlog_of_an_outage_by_itself_and_the_course_is_drawn(tmp_path: Path) -> None:
+    with (
+        outage_play(OutageScenario(), tmp_path / "servers") as play,
+        performed(play, play.s3.variables) as (verdict, shown),
+    ):
+        assert isinstance(verdict, OutageVerdict)
+        assert verdict.drawing.read_text(encoding="utf-8").startswith("<svg")
+        assert {"OUTAGE", "SCALE_UP", "SCALE_DOWN"} <= set(verdict.verdicts)
+        for told in ("object store goes away", "scaled out", "the backlog is gone", "scaled in"):
+            assert told in shown
+
+
+def test_a_job_with_a_slow_sink_keeps_its_size_and_says_why(tmp_path: Path) -> None:
+    scenario = OutageScenario(service_ms=0.0, sink_ms=15.0, quiet_s=30.0)
+    with (
+        outage_play(scenario, tmp_path / "servers") as play,
+        performed(play, play.s3.variables) as (verdict, shown),
+    ):
+        assert isinstance(verdict, OutageVerdict)
+        assert "SINK_SLOW" in shown

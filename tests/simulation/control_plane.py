@@ -233,7 +233,7 @@ class PlayedControlPlane:
         served = JobsServed(pursuit, leadership, TIMEOUTS)
         self.troubles = served._troubles
         removal = ObjectRemoval(self.context.sessions, self.context.pulse)
-        release = SavepointRelease(self.context)
+        release = SavepointRelease(self.context.sessions, self.context.pulse, self.context.store)
         snapshots = SnapshotRemoval(self.context.sessions, self.context.pulse)
         while True:
             self._election.beat()

@@ -1,4 +1,7 @@
-"""Sends payments all the time, at least once and some of them late, and counts them by itself."""
+"""Sends payments all the time, and counts them by itself.
+
+A payment comes at least once, and may be late.
+"""
 
 from __future__ import annotations
 

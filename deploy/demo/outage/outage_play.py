@@ -52,10 +52,10 @@ class OutageScenario:
         step_timeout_s: The longest time for one step.
     """
 
-    rate: float = 150.0
-    service_ms: float = 5.0
+    rate: float = 100.0
+    service_ms: float = 6.0
     sink_ms: float = 0.0
-    outage_s: float = 90.0
+    outage_s: float = 120.0
     catch_up_s: float = 60.0
     quiet_s: float = 120.0
     parallelism: int = 2
@@ -148,11 +148,11 @@ class Outage:
         display.step("comparing both sinks with what was sent")
         drawing = directory / "timeline.svg"
         drawing.write_text(course.timeline.svg(), encoding="utf-8")
-        checks = [*_output_checks(payments, output), *course.checks()]
+        checks = [*output_checks(payments, output), *course.checks()]
         return OutageVerdict(checks, elapsed_s, course.timeline, drawing, course.verdicts())
 
 
-def _output_checks(payments: Payments, output: Path) -> list[Check]:
+def output_checks(payments: Payments, output: Path) -> list[Check]:
     """Compares the sinks with the generator's own counts."""
     rows = read_rows(output / "payments")
     ids = Counter(row["id"] for row in rows)
@@ -195,7 +195,10 @@ class _Course:
         self._wait_for_verdict()
 
     def lose_store(self, s3: S3Server) -> None:
-        """Takes the object store away for a time, and waits until the job has caught up and is small again."""
+        """Takes the object store away for a time.
+
+        Waits until the job has caught up and is small again.
+        """
         scenario, present = self.scenario, self._parallelism()
         began_s = self._now_s()
         s3.go_away()
@@ -243,9 +246,9 @@ class _Course:
 
     def _wait_for_verdict(self) -> None:
         """Waits until the autoscaler knows how fast the job is."""
-        quiet = {"WARMING_UP", "NOT_RUNNING", None}
-        self.job.wait("the first verdict of the autoscaler", lambda: self._verdict() not in quiet)
-        self._note(f"the autoscaler says {self._verdict()}")
+        wanted = "SINK_SLOW" if self.scenario.has_slow_sink else "STEADY"
+        self.job.wait(f"the verdict {wanted}", lambda: self._verdict() == wanted)
+        self._note(f"the autoscaler says {wanted}")
 
     def _verdict(self) -> str | None:
         decision = self.control_plane.get(f"/v1/jobs/{self.job.id}/autoscaler")["decision"]
@@ -280,7 +283,7 @@ class _Course:
 
 @contextmanager
 def outage_play(scenario: OutageScenario, directory: Path) -> Iterator[Outage]:
-    """Runs the servers of the play in a directory, which is emptied first."""
+    """Runs the servers of the play in an emptied directory."""
     from .servers import running_broker, running_s3_server  # noqa: PLC0415 - moto is a library of developers
 
     end_processes(processes_of(directory))

@@ -1,8 +1,8 @@
-"""Counts each payment once, per account and minute, after a slow service has checked it.
+"""Counts each payment once, per account and minute.
 
-Run by `./keyscale demo outage`. Payments come to a Kafka topic at least once, and up to some minutes late; a late
-payment corrects the count of its minute. Parameters: `servers`, `topic`, `output` (a directory), `service_ms` (how long
-the service takes for a payment), `sink_ms` (how long the sink takes for a payment).
+A slow service checks each payment. Run by `./keyscale demo outage`. Payments come to a Kafka topic at least once, and
+up to some minutes late; a late payment corrects the count of its minute. Parameters: `servers`, `topic`, `output` (a
+directory), `service_ms` (how long the service takes for a payment), `sink_ms` (how long the sink takes for a payment).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def build(env: StreamEnvironment) -> None:
     parameters = env.parameters
     source = KafkaSource(parameters["servers"], parameters["topic"])
     columns = ", ".join(f"{name} {kind}" for name, kind in PAYMENT.items())
-    records = env.read(source, max_records_per_batch=5000).selectExpr(
+    records = env.read(source, max_records_per_batch=2000).selectExpr(
         f"from_json(CAST(value AS STRING), '{columns}') payment"
     )
     payments = env.stream(records.select("payment.*"))

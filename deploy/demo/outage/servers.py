@@ -1,4 +1,4 @@
-"""The servers of the demo: a Kafka broker, and an object store that can go away."""
+"""The servers of the demo: a broker and an object store."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ _KEY = "demo"  # the server takes any
 
 
 class S3Server:
-    """An S3-compatible server that can go away and come back with all that it holds, at the same address."""
+    """An S3-compatible server that can go away and come back.
+
+    It comes back at the same address, with all that it holds.
+    """
 
     def __init__(self) -> None:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it prints each request
@@ -78,7 +81,7 @@ def running_s3_server() -> Iterator[S3Server]:
 
 @contextmanager
 def running_broker(directory: Path, topic: str, partitions: int) -> Iterator[str]:
-    """Runs a broker with an empty topic, in a directory of its own; yields its address."""
+    """Runs a broker with an empty topic; yields its address."""
     port = free_port()
     environment = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""The timeline of the demo: lag, parallelism and events, as a drawing in SVG."""
+"""The timeline of the demo, as a drawing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ TICK_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The job at a moment: seconds since the begin, records that wait (None: unknown), and parallelism."""
+    """The job at a moment.
+
+    Attributes:
+        at_s: Seconds since the begin.
+        lag: Records that wait; None: unknown.
+        parallelism: Its subtasks.
+    """
 
     at_s: float
     lag: int | None
@@ -90,7 +96,7 @@ class Timeline:
         ]
 
     def _marks(self, x: Callable[[float], float]) -> list[str]:
-        """Returns a line per event, with its words in two rows in turn."""
+        """Returns a line per event, with its words."""
         marks = []
         for number, (at_s, words) in enumerate(self.events):
             at, bottom = x(at_s), SLOTS_TOP + SLOTS_HEIGHT
@@ -113,7 +119,7 @@ def _line(points: Sequence[tuple[float, float]], colour: str) -> str:
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns points between which a line goes across first, then up or down."""
+    """Returns the points of a line in steps."""
     found = list(points[:1])
     for (_, before), (x, y) in pairwise(points):
         found += [(x, before), (x, y)]

@@ -96,7 +96,7 @@ class Changes:
 
     def left(self) -> list[str]:
         """Returns which savepoints are in the store after a pass of each thread."""
-        SavepointRelease(self.context).run(self.leadership)
+        SavepointRelease(self.context.sessions, ReconcilerPulse(), self.context.store).run(self.leadership)
         removal = SnapshotRemoval(self.context.sessions, ReconcilerPulse())
         while removal.work(self.leadership):
             pass

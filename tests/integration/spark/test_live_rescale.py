@@ -34,7 +34,7 @@ def job(tmp_path: Path) -> ChainJob:
 def s3() -> Iterator[RestartableS3Server]:
     server = RestartableS3Server()
     yield server
-    server.stop()
+    server.go_away()
 
 
 def reserved(job: ChainJob, attempt: int, parallelism: int) -> ReservedAttempt:
@@ -126,11 +126,11 @@ def test_a_job_on_s3_is_rescaled_beside_a_savepoint_in_an_outage_and_without_inp
     rescale(job, driver, 2, 4)
     assert driver.result("beside").status == "COMPLETED"
 
-    s3.stop()
+    s3.go_away()
     outage = command_to(job, 4, 1)
     driver.command(outage)
     driver.wait_for(lambda: driver.log.count("retrying for up to"), "something that waits for the store")
-    s3.start_again()
+    s3.come_back()
     result = driver.result(outage.id)
     assert result.failure is None or result.failure.code == "STATE_STORE_UNAVAILABLE", result
     driver.wait_for(job.is_complete, "all output")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import boto3
 from moto.server import ThreadedMotoServer
 
+from keyscale.deploy.demo.outage import servers
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,24 +45,12 @@ class S3Server:
         }
 
 
-class RestartableS3Server:
+class RestartableS3Server(servers.S3Server):
     """A server that can be stopped and started again with all that it holds, at the same address."""
-
-    def __init__(self) -> None:
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self._server.start()
-        self._host, self._port = self._server.get_host_and_port()
 
     @property
     def server(self) -> S3Server:
-        return S3Server(f"http://{self._host}:{self._port}")
-
-    def stop(self) -> None:
-        self._server.stop()
-
-    def start_again(self) -> None:
-        self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=self._port, verbose=False)
-        self._server.start()
+        return S3Server(self.url)
 
 
 @contextmanager

@@ -1,0 +1,125 @@
+"""The outage demo counts by itself what it sends, names each wrong row, and draws what has happened."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from keyscale.deploy.demo.outage import generator
+from keyscale.deploy.demo.outage.generator import Payments
+from keyscale.deploy.demo.outage.outage_play import output_checks
+from keyscale.deploy.demo.outage.timeline import HEIGHT, WIDTH, Sample, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Topic:
+    """Takes what a producer sends."""
+
+    def __init__(self, _: dict[str, Any]) -> None:
+        self.values: list[dict[str, Any]] = []
+
+    def produce(self, _: str, value: str, key: str) -> None:
+        self.values.append(json.loads(value))
+        assert self.values[-1]["account"] == key
+
+
+@pytest.fixture
+def payments(monkeypatch: pytest.MonkeyPatch) -> Payments:
+    monkeypatch.setattr(generator, "Producer", Topic)
+    made = Payments("none", "payments", 100.0, seed=3)
+    for _ in range(500):
+        made._send()
+    return made
+
+
+def test_payments_come_again_and_late_and_are_counted_once(payments: Payments) -> None:
+    sent = payments._producer.values  # type: ignore[attr-defined] # the topic above
+    assert len(sent) == payments.sent == 500
+    assert {each["id"] for each in sent} == payments.unique.keys()
+    assert 30 < len(sent) - len(payments.unique) < 80
+    newest = max(each["at"] for each in sent)
+    assert any(newest - each["at"] > 60_000 for each in sent)
+    assert payments.counts().total() == len(payments.unique)
+
+
+def lose(rows: list[dict[str, Any]]) -> None:
+    del rows[7]
+
+
+def double(rows: list[dict[str, Any]]) -> None:
+    rows.append(rows[7])
+
+
+def count_wrongly(rows: list[dict[str, Any]]) -> None:
+    rows[7]["payments"] = rows[7].get("payments", 0) + 1
+
+
+def count_elsewhere(rows: list[dict[str, Any]]) -> None:
+    rows[7]["window_start"] = 5
+
+
+@pytest.mark.parametrize(
+    ("sink", "spoil"),
+    [
+        ("payments", lose),
+        ("payments", double),
+        ("counts", lose),
+        ("counts", count_wrongly),
+        ("counts", count_elsewhere),
+    ],
+)
+def test_a_single_wrong_row_of_a_sink_is_found(
+    payments: Payments, tmp_path: Path, sink: str, spoil: Callable[[list[dict[str, Any]]], None]
+) -> None:
+    sinks: dict[str, list[dict[str, Any]]] = {
+        "payments": [{"id": each} for each in payments.unique],
+        "counts": [
+            {"account": account, "window_start": start, "payments": count}
+            for (account, start), count in payments.counts().items()
+        ],
+    }
+    corrected = {**sinks["counts"][0], "payments": 0}  # as before a late payment
+    write(tmp_path / "right", {**sinks, "counts": [corrected, *sinks["counts"]]})
+    assert all(check.holds for check in output_checks(payments, tmp_path / "right"))
+    spoil(sinks[sink])
+    write(tmp_path / "wrong", sinks)
+    assert not all(check.holds for check in output_checks(payments, tmp_path / "wrong"))
+
+
+def write(output: Path, sinks: dict[str, list[dict[str, Any]]]) -> None:
+    for name, rows in sinks.items():
+        (output / name / "batch=0").mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(rows), output / name / "batch=0" / "part.parquet")
+
+
+def test_the_drawing_shows_the_lag_the_size_the_outage_and_the_events() -> None:
+    timeline = Timeline(
+        "Lag < size",
+        [Sample(0.0, 5, 2), Sample(60.0, None, 2), Sample(90.0, 400, 4), Sample(120.0, 10, 2)],
+        [(30.0, "store & job"), (119.0, "the end")],
+        (30.0, 60.0),
+    )
+    assert timeline.peak_lag == 400
+    drawn = ET.fromstring(timeline.svg())  # noqa: S314 - our own text
+    tags = Counter(each.tag.rpartition("}")[2] for each in drawn.iter())
+    assert tags["polyline"] == 2
+    texts = {each.text for each in drawn.iter() if each.tag.endswith("text")}
+    assert {"Lag < size", "store & job", "the end", "object store away", "2 min", "400"} <= texts
+    lag, size = (each.get("points", "").split() for each in drawn.iter() if each.tag.endswith("polyline"))
+    assert (len(lag), len(size)) == (3, 7), "an unknown lag is left out, and the size changes in steps"
+    for x, y in (point.split(",") for point in (*lag, *size)):
+        assert 0 <= float(x) <= WIDTH
+        assert 0 <= float(y) <= HEIGHT
+
+
+def test_a_drawing_without_samples_is_empty_and_no_error() -> None:
+    assert ET.fromstring(Timeline("Nothing").svg()) is not None  # noqa: S314 - our own text
