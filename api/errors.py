@@ -955,6 +955,33 @@ class LogNotHereError(ApiError):
     )
 
 
+class DiagnosticNotFoundError(ApiError):
+    """The job has no diagnostic with this id.
+
+    A diagnostic is deleted an hour after its request.
+    """
+
+    code = "DIAGNOSTIC_NOT_FOUND"
+    title = "The diagnostic does not exist"
+    status = 404
+    domain = "user"
+    advice = "Request it again. Over HTTP: GET /v1/jobs/{id}/diagnostics lists the latest diagnostics."
+
+
+class DiagnosticUnansweredError(ApiError):
+    """The driver has not answered a request to look into its job."""
+
+    code = "DIAGNOSTIC_UNANSWERED"
+    title = "The driver has not answered"
+    status = 504
+    domain = "external"
+    retryable = True
+    advice = (
+        "Request it again. If the driver reports nothing else either, send its process SIGUSR1, which writes the "
+        "stacks into the log; the host and the process are in `status.attempt` of `./keyscale jobs show JOB --json`."
+    )
+
+
 # --- database, object store, reconciler, settings -------------------------------------------------------------------
 
 

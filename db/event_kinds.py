@@ -40,6 +40,7 @@ EVENT_KINDS = frozenset(
         "ATTEMPT_REPLACED",
         "CHANGE_APPROVED",
         "CHECKPOINT_VERIFIED",
+        "DIAGNOSTIC_REQUESTED",
         "HISTORY_REMOVED",
         "JOB_CANCELLED",
         "JOB_CREATED",

@@ -18,9 +18,13 @@ from keyscale.db.repositories.events import EventFilter
 from keyscale.errors import KeyscaleError
 from keyscale.installation import VERSION
 from keyscale.jobs.protocol.redaction import Mask, redact_named
+from keyscale.vocabulary import DiagnosticKind, Role
 
 from ..artifacts import artifacts
 from ..control_plane.cursors import Listing
+from ..diagnostics import diagnostics
+from ..diagnostics.schemas import DiagnosticRequest
+from ..errors import RoleTooLowError
 from ..events import events
 from ..jobs import exceptions, jobs
 from ..logs import logs
@@ -37,10 +41,13 @@ if TYPE_CHECKING:
 
     from ..access.principal import Principal
     from ..control_plane.context import Context
+    from ..diagnostics.schemas import DiagnosticAnswer
 
 SERIES_SPAN_MS = 6 * 3_600_000
 """How much of the job's metrics over time a bundle has."""
 LOG_BYTES_MAX = 1 << 20
+THREAD_DUMP_SECONDS_MAX = 15.0
+"""How long a bundle waits for the stacks of a running job."""
 LATEST = Listing(100)
 """The part of each list that a bundle has."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]")
@@ -72,6 +79,7 @@ def bundle_of(context: Context, user: Principal, reference: str) -> Bundle:
         "events": lambda: events.list_job_events(context, user, job.id, LATEST, kinds),
         "series": lambda: series.show(context, job.id, span, ()),
         "platform": lambda: artifacts.show_platform(context),
+        "threads": lambda: _thread_dump(context, user, job.id),
         "log": lambda: logs.show(context, user, job.id, LogPart(tail_bytes=LOG_BYTES_MAX)),
     }
     found: dict[str, Any] = {"versions": {"keyscale": VERSION}, "job": job.model_dump(mode="json")}
@@ -82,11 +90,27 @@ def bundle_of(context: Context, user: Principal, reference: str) -> Bundle:
         except KeyscaleError as error:
             missing[name] = f"{error.code}: {error}"
     texts = {"log.txt": found.pop("log")["text"]} if "log" in found else {}
+    if "threads" in found:
+        stacks = found.pop("threads")["parts"]
+        texts["threads.txt"] = "\n".join(f"=== {each['name']} ===\n{each['text']}" for each in stacks)
     mask = _mask_of(context, job.id)
     for name, value in {**found, "missing": missing}.items():
         texts[f"{name}.json"] = json.dumps(masked(value, mask), indent=1)
     name = _NOT_IN_NAMES.sub("_", job.name)
     return Bundle(f"{name}-{now_ms()}.zip", _zipped(f"{name}/", texts))
+
+
+def _thread_dump(context: Context, user: Principal, job_id: str) -> DiagnosticAnswer:
+    """Returns the stacks of the job's processes.
+
+    Raises:
+        RoleTooLowError: The user may not look into jobs.
+        KeyscaleError: No driver answers.
+    """
+    if not user.may_act_as(Role.OPERATOR):
+        raise RoleTooLowError(f"thread dumps need the role {Role.OPERATOR}")
+    wanted = DiagnosticRequest(kind=DiagnosticKind.THREAD_DUMP)
+    return diagnostics.take(context, user, job_id, wanted, seconds=THREAD_DUMP_SECONDS_MAX)
 
 
 def masked(value: Any, mask: Mask, name: str = "") -> Any:

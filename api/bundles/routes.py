@@ -15,7 +15,8 @@ def download_bundle(control: Control, user: User, job_id: str) -> Response:
     """Downloads the support bundle of a job, as a zip.
 
     It has the job with its specification, health and metrics, its attempts, operations, checkpoints, exceptions and
-    events, six hours of series, the end of the driver's log, and versions. Secrets are masked.
+    events, six hours of series, the stacks of a running job, the end of the driver's log, and versions. Secrets are
+    masked.
     """
     found = bundle.bundle_of(control, user, job_id)
     disposition = {"Content-Disposition": f'attachment; filename="{found.filename}"'}

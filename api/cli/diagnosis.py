@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import click
 from keyscale.client.request_paths import job_path
 from keyscale.metrics import BATCH_PARTS
 from keyscale.units import bytes_text
+from keyscale.vocabulary import DiagnosticKind
 
 from .errors import InvalidArgumentError
 from .session import Session, json_option, pass_session
@@ -20,6 +22,14 @@ BATCH_COLUMNS = (
     ("RECORDS", "input_records"),
     ("TIME", "duration_ms"),
     *((part.label.upper(), part.name) for part in BATCH_PARTS),
+)
+
+
+output_option = click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file for the result (default: standard output).",
 )
 
 
@@ -52,8 +62,8 @@ def bundle(session: Session, job: str, output: Path | None) -> None:
     """Write a support bundle of a job, a zip.
 
     The zip has the specification, health, metrics, attempts, operations, checkpoints, exceptions, events and versions,
-    and the end of the driver's log. Secrets are masked. Exceptions and the log have the job's own texts: read them
-    before you pass the file on.
+    the stacks of a running job, and the end of the driver's log. Secrets are masked. Exceptions and the log have the
+    job's own texts: read them before you pass the file on.
     """
     with session.control_plane() as control_plane:
         name = control_plane.get(job_path(job))["name"]
@@ -64,6 +74,41 @@ def bundle(session: Session, job: str, output: Path | None) -> None:
     except OSError as error:
         raise InvalidArgumentError(f"{file} cannot be written: {error.strerror}") from error
     session.output.say(f"wrote {file} ({bytes_text(len(content))})", {"file": str(file), "size_bytes": len(content)})
+
+
+@click.command()
+@click.argument("job")
+@output_option
+@json_option
+@pass_session
+def threads(session: Session, job: str, output: Path | None) -> None:
+    """Show the stacks of all threads of a running job.
+
+    They are the threads of the driver, of its Python workers on the driver's host, and of the JVMs. It works while a
+    batch hangs, and the job goes on.
+    """
+    answer = _taken(session, job, DiagnosticKind.THREAD_DUMP)
+    _show(session, answer, "\n".join(f"=== {part['name']} ===\n{part['text']}" for part in answer["parts"]), output)
+
+
+def _taken(session: Session, job: str, kind: DiagnosticKind, **arguments: Any) -> dict[str, Any]:
+    """Returns a diagnostic with its parts, once the driver has answered."""
+    with session.control_plane() as control_plane:
+        requested = control_plane.diagnostics.request(job, kind=kind, **arguments)
+        control_plane.diagnostics.wait(job, requested.id)
+        answer: dict[str, Any] = control_plane.get(job_path(job, "diagnostics", requested.id))
+        return answer
+
+
+def _show(session: Session, answer: dict[str, Any], text: str, output: Path | None) -> None:
+    if output is None:
+        session.output.show(answer, lambda _: sys.stdout.writelines([text]))
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidArgumentError(f"{output} cannot be written: {error.strerror}") from error
+    session.output.say(f"wrote {output} ({bytes_text(len(text.encode()))})", answer)
 
 
 def _row(batch: dict[str, Any]) -> dict[str, Any]:

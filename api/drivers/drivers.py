@@ -16,6 +16,7 @@ from keyscale.db.repositories import (
     artifacts,
     attempts,
     checkpoints,
+    diagnostics,
     events,
     exceptions,
     jobs,
@@ -28,6 +29,7 @@ from keyscale.jobs.protocol.messages import (
     Assignment,
     AttachResponse,
     Command,
+    DiagnosticCommand,
     HeartbeatResponse,
     LiveSettings,
     ReservedAttempt,
@@ -57,7 +59,7 @@ from ..lifecycle.ledger import metrics_of_change, note_progress
 from ..lifecycle.operation_results import settle_command
 from ..lifecycle.store_grant import grant_of
 from ..metrics import series
-from .masked_reports import masked_checkpoint, masked_heartbeat
+from .masked_reports import masked_checkpoint, masked_failure, masked_heartbeat
 from .report_validity import Reporter, why_not_checkpoint, why_not_heartbeat, why_not_result
 from .stored_reports import store_checkpoint, store_heartbeat, subtask_columns
 
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
         AttachRequest,
         CheckpointReport,
         CommandResult,
+        DiagnosticReport,
         Heartbeat,
     )
 
@@ -165,7 +168,7 @@ def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredenti
 def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> HeartbeatResponse:
     """Stores a driver's state and command results.
 
-    Returns the commands without a result.
+    Returns the commands and diagnostics without a result.
 
     Raises:
         AttemptOverError: The attempt is over: the driver must end.
@@ -200,6 +203,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
                 is_news |= _store_result(session, reporter, result)
         waiting = operations.pending(session, attempt.job_id, attempt.number)
         without_result = [_command(session, operation) for operation in waiting]
+        looks = diagnostics.pending(session, attempt.job_id, attempt.number, heard_at_ms)
         settings = _settings(session, attempt, message)
     if has_progressed:  # in a separate transaction: other transactions lock a change before an attempt
         with context.sessions.begin() as session:
@@ -209,6 +213,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         context.wakeup.ring()
     return HeartbeatResponse(
         commands=without_result if attempt.driver_state == DriverState.RUNNING else [],
+        diagnostics=[DiagnosticCommand.model_validate(each.request) for each in looks],
         settings=settings,
         control_urls=context.announcer.urls,
     )
@@ -316,6 +321,27 @@ def report_checkpoint(context: Context, driver: DriverIdentity, report: Checkpoi
             series.note_failed_checkpoint(session, job.id, found.failure_timestamp or now_ms())
         elif status is not CheckpointStatus.FAILED and failed_at_ms is not None:
             series.take_back_failed_checkpoint(session, job.id, failed_at_ms)
+
+
+def report_diagnostic(context: Context, driver: DriverIdentity, report: DiagnosticReport) -> None:
+    """Stores what a driver shows of its job, with secrets masked.
+
+    A report of an unknown or an answered diagnostic has no effect.
+    """
+    with context.sessions.begin() as session:
+        attempt, job = attempts.find(session, driver.job_id, driver.attempt), jobs.find(session, driver.job_id)
+        if attempt is None or job is None:
+            return
+        mask = Mask({**context.settings.store_environment, **_secrets(context, session, job, attempt)})
+        diagnostics.settle(
+            session,
+            report.diagnostic_id,
+            job_id=job.id,
+            attempt=attempt.number,
+            parts=[{"name": mask.redact(part.name), "text": mask.redact(part.text)} for part in report.parts],
+            failure=None if report.failure is None else masked_failure(report.failure, mask).model_dump(),
+            at_ms=shared_now_ms(),
+        )
 
 
 def _owner(session: Session, job: Job, report: CheckpointReport) -> SnapshotOwner:

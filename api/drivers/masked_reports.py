@@ -61,6 +61,21 @@ def masked_checkpoint(report: CheckpointReport, mask: Callable[[str], str]) -> C
     return report.model_copy(update={"failure_message": report.failure_message and mask(report.failure_message)})
 
 
+def masked_failure(failure: Failure, mask: Callable[[str], str]) -> Failure:
+    """Returns a failure with secrets masked in its texts."""
+    return failure.model_copy(
+        update={
+            name: text and mask(text)
+            for name, text in (
+                ("message", failure.message),
+                ("traceback", failure.traceback),
+                ("operator_uid", failure.operator_uid),
+                ("advice", failure.advice),
+            )
+        }
+    )
+
+
 def _masked_series(found: Sequence[ReportedSeries], mask: Callable[[str], str]) -> list[ReportedSeries]:
     return [
         series.model_copy(update={"labels": {name: mask(value) for name, value in series.labels.items()}})
@@ -73,16 +88,4 @@ def _masked_position(position: int | TopicPosition, mask: Callable[[str], str]) 
 
 
 def _masked(failure: Failure | None, mask: Callable[[str], str]) -> Failure | None:
-    if failure is None:
-        return None
-    return failure.model_copy(
-        update={
-            name: text and mask(text)
-            for name, text in (
-                ("message", failure.message),
-                ("traceback", failure.traceback),
-                ("operator_uid", failure.operator_uid),
-                ("advice", failure.advice),
-            )
-        }
-    )
+    return None if failure is None else masked_failure(failure, mask)

@@ -27,6 +27,7 @@ from keyscale.jobs.protocol.messages import (
     AttachResponse,
     Call,
     CheckpointReport,
+    DiagnosticReport,
     Heartbeat,
     HeartbeatResponse,
     Message,
@@ -143,4 +144,12 @@ def report_checkpoint(control: Control, driver: Driver, body: Body) -> Response:
     """Takes a driver's report of a checkpoint's progress."""
     with _charged(control, driver):
         drivers.report_checkpoint(control, driver, _read(control, CheckpointReport, body))
+    return Response(status_code=204)
+
+
+@router.post("/diagnostics", status_code=204)
+def report_diagnostic(control: Control, driver: Driver, body: Body) -> Response:
+    """Takes a driver's report of a diagnostic."""
+    with _charged(control, driver):
+        drivers.report_diagnostic(control, driver, _read(control, DiagnosticReport, body))
     return Response(status_code=204)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import events, history, jobs, subscriptions
+from keyscale.db.repositories import diagnostics, events, history, jobs, subscriptions
 
 from .leader_thread import LeaderThread
 
@@ -30,6 +30,8 @@ REFUSALS_KEPT = 10_000
 """How many refused requests stay as events. Any sender can cause refusals, but not push out other events."""
 DELIVERIES_KEPT = 1000
 """How many deliveries of a subscription stay; of a target that is away for long, the oldest are given up."""
+DIAGNOSTIC_AGE_MS = 3_600_000
+"""Age of the oldest diagnostics, which may have data of jobs."""
 PAUSE_S = 0.05
 """After each job: with thousands of them a pass would slow requests down for a long time."""
 ROWS_AT_ONCE = 2000
@@ -97,6 +99,11 @@ class HistoryRetention(LeaderThread):
                     ),
                 )
             self.pause(PAUSE_S)
+        diagnostics_before_ms = now_ms() - DIAGNOSTIC_AGE_MS
+        removed["diagnostics"] += self._repeat(
+            leadership,
+            lambda session: diagnostics.remove_old(session, before_ms=diagnostics_before_ms, some=ROWS_AT_ONCE),
+        )
         before_ms = now_ms() - policy.event_days * _DAY_MS
         removed["events"] += self._repeat(
             leadership, lambda session: history.remove_events(session, before_ms=before_ms, some=ROWS_AT_ONCE)

@@ -30,6 +30,7 @@ from ..control_plane.change_feed import ChangeFeed
 from ..control_plane.context import Context
 from ..control_plane.own_metrics import OwnMetrics
 from ..dashboard import router as dashboard
+from ..diagnostics import routes as diagnostics
 from ..drivers import routes as driver
 from ..events import routes as events
 from ..events import stream_routes as event_streams
@@ -278,6 +279,7 @@ def create_app(context: Context, *, reconcile: bool = True) -> FastAPI:
         jobs,
         bundles,
         logs,
+        diagnostics,
         recovered_jobs,
         checkpoints,
         savepoints,

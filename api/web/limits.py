@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 BODY_BYTES_MAX = 1 << 20
 CHECKPOINT_BYTES_MAX = 32 << 20  # a report of a checkpoint has a row per operator and subtask, with its key groups
 HEARTBEAT_BYTES_MAX = 4 << 20  # it is stored every quarter of a second, and reading it delays other drivers
+DIAGNOSTIC_BYTES_MAX = 16 << 20
 MULTIPART_OVERHEAD_BYTES = 64 << 10
 FORM_BYTES_MAX = 16 << 10  # the login form, which every client may send
+_REPORT_BYTES_MAX = {
+    "/driver/checkpoints": CHECKPOINT_BYTES_MAX,
+    "/driver/diagnostics": DIAGNOSTIC_BYTES_MAX,
+    "/driver/heartbeat": HEARTBEAT_BYTES_MAX,
+}
 
 
 class RequestLimits:
@@ -70,9 +76,7 @@ class RequestLimits:
             return self._upload_bytes_max
         if path.startswith("/ui/"):
             return FORM_BYTES_MAX
-        return {"/driver/checkpoints": CHECKPOINT_BYTES_MAX, "/driver/heartbeat": HEARTBEAT_BYTES_MAX}.get(
-            path, BODY_BYTES_MAX
-        )
+        return _REPORT_BYTES_MAX.get(path, BODY_BYTES_MAX)
 
 
 def _host_name(header: str) -> str:

@@ -9,6 +9,7 @@ from .attempt import Attempt
 from .browser_session import BrowserSession
 from .checkpoint import Checkpoint, CheckpointDay, CheckpointSubtask
 from .deleted_job import DeletedJob
+from .diagnostic import Diagnostic
 from .event import Event
 from .job import Job
 from .job_exception import JobException
@@ -33,6 +34,7 @@ __all__ = [
     "CheckpointSubtask",
     "DeletedJob",
     "Delivery",
+    "Diagnostic",
     "Event",
     "Job",
     "JobException",

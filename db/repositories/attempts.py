@@ -171,6 +171,9 @@ WHERE h.job_id = :job_id AND h.attempt = :attempt AND a.job_id = :job_id AND a.n
     AND NOT EXISTS (
         SELECT FROM operations
         WHERE job_id = :job_id AND old_attempt = :attempt AND command_status = 'IN_PROGRESS'
+    ) AND NOT EXISTS (
+        SELECT FROM diagnostics
+        WHERE job_id = :job_id AND attempt = :attempt AND ended_at_ms IS NULL AND until_ms > :at_ms
     )
 RETURNING earlier.at_ms, a.totals_before
 """

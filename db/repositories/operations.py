@@ -145,6 +145,10 @@ LEFT JOIN attempts a ON a.job_id = w.job_id AND a.number = w.attempt
 WHERE a.stage IS DISTINCT FROM 'ACTIVE' OR a.revision <> w.revision OR EXISTS (
     SELECT FROM operations o
     WHERE o.job_id = w.job_id AND o.old_attempt = w.attempt AND o.command_status = 'IN_PROGRESS'
+) OR EXISTS (
+    SELECT FROM diagnostics d
+    WHERE d.job_id = w.job_id AND d.attempt = w.attempt AND d.ended_at_ms IS NULL
+        AND d.until_ms > extract(epoch FROM now()) * 1000
 )
 """
 )
@@ -153,7 +157,7 @@ WHERE a.stage IS DISTINCT FROM 'ACTIVE' OR a.revision <> w.revision OR EXISTS (
 def wanted(session: Session, drivers: Collection[Listening]) -> set[Listening]:
     """Returns the drivers that must report.
 
-    A command waits for them, their settings have changed, or another attempt runs the job.
+    A command or a diagnostic waits for them, their settings have changed, or another attempt runs the job.
     """
     job_ids, numbers, known = zip(*drivers, strict=True)
     given = {"job_ids": list(job_ids), "attempts": list(numbers), "revisions": list(known)}

@@ -11,6 +11,7 @@ attempt, so messages do not repeat them.
     GET  /driver/proof                           -> Proof               before a driver trusts another address
     POST /driver/heartbeat     Heartbeat         -> HeartbeatResponse   state and metrics up, commands down
     POST /driver/checkpoints   CheckpointReport  -> 204                 idempotent by checkpoint_id
+    POST /driver/diagnostics   DiagnosticReport  -> 204                 idempotent by diagnostic_id
 
 Any message may arrive twice or late, so all are idempotent.
 """
@@ -32,7 +33,14 @@ from pydantic import (
 
 from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SOURCE, SUBTASK, Fold, Kind, of_scope
 from keyscale.user_series import RESERVED_LABELS, USER_SERIES_MAX
-from keyscale.vocabulary import ArtifactKind, CheckpointStatus, CommandKind, DriverState, RescalePhase
+from keyscale.vocabulary import (
+    ArtifactKind,
+    CheckpointStatus,
+    CommandKind,
+    DiagnosticKind,
+    DriverState,
+    RescalePhase,
+)
 
 from .measured import Measure, Measured, with_metrics
 from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
@@ -63,6 +71,12 @@ REPORTED_KEY_GROUPS_MAX = 16
 """Maximum number of an operator's key groups in a heartbeat."""
 CHECKPOINT_SUBTASKS_MAX = 65_536
 """Maximum number of parts in a report of a checkpoint: reading a part takes microseconds, and other requests wait."""
+
+
+DIAGNOSTIC_PARTS_MAX = 200
+"""Maximum number of parts in the report of a diagnostic."""
+DIAGNOSTIC_CHARACTERS_MAX = 2 << 20
+"""Maximum number of characters in the report of a diagnostic, all parts together."""
 
 
 class Message(BaseModel):
@@ -592,10 +606,37 @@ class Heartbeat(Message):
     failure: Failure | None = None
 
 
+class DiagnosticCommand(Message):
+    """The command to take a diagnostic.
+
+    Every answer to a heartbeat repeats it until its report has arrived, or its time is over.
+    """
+
+    id: str
+    kind: DiagnosticKind
+    duration_ms: Whole = Field(default=0, description="How long the driver observes the job.")
+
+
+class DiagnosticPart(Message):
+    """A part of a diagnostic, such as the stacks of one process."""
+
+    name: StorableText
+    text: StorableText
+
+
+class DiagnosticReport(Message):
+    """The outcome of a diagnostic: its parts, or why there are none."""
+
+    diagnostic_id: StorableText
+    parts: Items[DiagnosticPart] = Field(default_factory=list, max_length=DIAGNOSTIC_PARTS_MAX)
+    failure: Failure | None = None
+
+
 class HeartbeatResponse(Message):
-    """The commands without a result yet, and settings to follow."""
+    """The commands and diagnostics without a result yet, and settings to follow."""
 
     commands: Items[Command] = Field(default_factory=list)
+    diagnostics: Items[DiagnosticCommand] = Field(default_factory=list)
     settings: LiveSettings | None = Field(
         default=None, description="The settings of the job's revision, if the heartbeat names another revision."
     )

@@ -60,6 +60,13 @@ class AttemptOverError(ControlError):
     advice = "Nothing to do: a later attempt runs the job, or the job has ended."
 
 
+class DiagnosticFailedError(JobError):
+    """The driver could not take a diagnostic; the job goes on."""
+
+    code = "DRIVER_DIAGNOSTIC_FAILED"
+    advice = "Request it again. The driver's log has the traceback."
+
+
 class ArtifactCorruptError(JobError):
     """The artifact's bytes differ from the uploaded bytes."""
 

@@ -273,6 +273,23 @@ class CommandStatus(StrEnum):
     FAILED = "FAILED"
 
 
+class DiagnosticKind(StrEnum):
+    """What a diagnostic shows of a running job."""
+
+    THREAD_DUMP = "THREAD_DUMP"  # the stacks of the driver, of JVMs and of Python workers
+    PROFILE = "PROFILE"  # the stacks of Python workers over some seconds, counted
+    EXECUTOR_LOGS = "EXECUTOR_LOGS"  # the end of what executors have written
+    SAMPLE = "SAMPLE"  # some records that an operator reads and emits
+
+
+class DiagnosticStatus(StrEnum):
+    """The progress of a diagnostic."""
+
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+
 class CheckpointStatus(StrEnum):
     """The status of a checkpoint or savepoint."""
 

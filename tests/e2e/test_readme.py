@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from keyscale.client.request_paths import job_path
+from keyscale.vocabulary import DiagnosticKind
 from tests.support.control_plane.command_line import done, follow, keyscale, refused
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def test_the_readmes_blocks_work_and_its_job_counts_on_after_a_rescale_a_stop_an
     readme_job.ensure_running()
     readme_job.click()
     assert_operators_add_up(readme_job)
+    assert_the_stacks_show_driver_worker_and_jvm(readme_job)
 
     checkpoint, attempt = readme_job.newest_checkpoint(), readme_job.show()["status"]["attempt"]["number"]
     readme_job.click()
@@ -46,6 +49,21 @@ def assert_operators_add_up(job: ReadmeJob) -> None:
     done(keyscale(job.control_plane, "checkpoints", "trigger", "visits"))
     checkpoint = job.control_plane.api.get(job_path(job.id, "checkpoints", job.newest_checkpoint()))
     assert sum(operator["state_size"] for operator in checkpoint["operators"]) == checkpoint["state_size"] > 0
+
+
+def assert_the_stacks_show_driver_worker_and_jvm(job: ReadmeJob) -> None:
+    looks = job.control_plane.api.diagnostics
+    found = {
+        part.name: part.text
+        for part in looks.wait(job.id, looks.request(job.id, kind=DiagnosticKind.THREAD_DUMP).id, 30).parts
+    }
+    assert '"reporter"' in found["driver"]
+    assert '"dag-scheduler-event-loop"' in found["JVM"]
+    workers = {
+        name: text for name, text in found.items() if re.fullmatch(r"worker \d+: operator \S+, subtask .*", name)
+    }
+    assert workers, list(found)
+    assert all("most recent call first" in text for text in workers.values())
 
 
 def kill(job: ReadmeJob) -> None:

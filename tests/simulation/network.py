@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AttachRequest,
         AttachResponse,
         CheckpointReport,
+        DiagnosticReport,
         Heartbeat,
         HeartbeatResponse,
         StoreCredentials,
@@ -90,6 +91,9 @@ class PlayedChannel:
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._send("report", lambda control: control.report_checkpoint(self.job_id, self.attempt, report))
+
+    def report_diagnostic(self, report: DiagnosticReport) -> None:
+        raise NotImplementedError
 
     def fetch_artifact(self, target: Path) -> None:
         raise NotImplementedError

@@ -24,6 +24,8 @@ from ...protocol.messages import (
     Call,
     CheckpointReport,
     Command,
+    DiagnosticCommand,
+    DiagnosticReport,
     Heartbeat,
     HeartbeatResponse,
     Message,
@@ -76,6 +78,8 @@ class ControlChannel(Protocol):
         ...
 
     def report_checkpoint(self, report: CheckpointReport) -> None: ...
+
+    def report_diagnostic(self, report: DiagnosticReport) -> None: ...
 
     def speak_as(self, job_id: str, attempt: int, token: str) -> None:
         """Sends later messages for another attempt of the job."""
@@ -138,6 +142,9 @@ class HttpControl:
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._post("/driver/checkpoints", report)
+
+    def report_diagnostic(self, report: DiagnosticReport) -> None:
+        self._post("/driver/diagnostics", report)
 
     def speak_as(self, job_id: str, attempt: int, token: str) -> None:
         with self._lock:
@@ -252,7 +259,8 @@ class FileControl:
     Beside the assignment `<name>.json` is the directory `<name>.control/`:
     `commands/*.json` are `Command`s, read in the order of their names, each until its result is reported;
     `heartbeat.json` is the last `Heartbeat`, `results/<command id>.json` each command's `CommandResult`, and
-    `checkpoints/<checkpoint id>.json` the last `CheckpointReport` of each checkpoint.
+    `checkpoints/<checkpoint id>.json` the last `CheckpointReport` of each checkpoint. `requests/*.json` are
+    `DiagnosticCommand`s, and `diagnostics/<diagnostic id>.json` each request's `DiagnosticReport`.
     """
 
     can_call = False
@@ -261,7 +269,7 @@ class FileControl:
         self._assignment_file = assignment_file
         self._artifact_file = artifact_file
         self._directory = assignment_file.with_suffix(".control")
-        for name in ("commands", "results", "checkpoints"):
+        for name in ("commands", "results", "checkpoints", "requests", "diagnostics"):
             (self._directory / name).mkdir(parents=True, exist_ok=True)
 
     def attach(self, request: AttachRequest) -> AttachResponse:  # noqa: ARG002 - no control plane reads it
@@ -286,13 +294,24 @@ class FileControl:
             for path in sorted((self._directory / "commands").glob("*.json"))
         )
         answered = {path.stem for path in (self._directory / "results").glob("*.json")}
-        return HeartbeatResponse(commands=[command for command in commands if command.id not in answered])
+        requests = (
+            DiagnosticCommand.model_validate_json(path.read_bytes())
+            for path in sorted((self._directory / "requests").glob("*.json"))
+        )
+        reported = {path.stem for path in (self._directory / "diagnostics").glob("*.json")}
+        return HeartbeatResponse(
+            commands=[command for command in commands if command.id not in answered],
+            diagnostics=[request for request in requests if request.id not in reported],
+        )
 
     def wait_for_call(self, revision: int, seconds: float) -> bool:  # noqa: ARG002 - a file cannot call
         raise ControlRefusedError("without a control plane the driver has to look for commands")
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
         self._replace(self._directory / "checkpoints" / f"{report.checkpoint_id}.json", report)
+
+    def report_diagnostic(self, report: DiagnosticReport) -> None:
+        self._replace(self._directory / "diagnostics" / f"{report.diagnostic_id}.json", report)
 
     def speak_as(self, job_id: str, attempt: int, token: str) -> None:
         """Keeps the files, which all attempts share."""

@@ -15,9 +15,9 @@ from ...protocol.messages import CheckpointReport
 from ..errors import AttemptOverError, AttemptUnknownError, ControlError, ControlRefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from ...protocol.messages import Command, Heartbeat, LiveSettings
+    from ...protocol.messages import Command, DiagnosticCommand, Heartbeat, HeartbeatResponse, LiveSettings
     from .channel import ControlChannel
     from .driver_status import DriverStatus
 
@@ -61,6 +61,7 @@ class Reporter:
         on_attempt_over: Called when the control plane says that this attempt is no longer wanted.
         on_settings: Called when the control plane has new settings for the job; must not block.
         on_withdrawal: Called with the id of a command that the control plane withdraws.
+        on_diagnostics: Called with the diagnostics that the control plane requests, again and again; must not block.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Reporter:
         on_settings: Callable[[LiveSettings], None] = lambda _: None,
         *,
         on_withdrawal: Callable[[str], None] = lambda _: None,
+        on_diagnostics: Callable[[Sequence[DiagnosticCommand]], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._status = status
@@ -79,6 +81,7 @@ class Reporter:
         self._on_attempt_over = on_attempt_over
         self._on_settings = on_settings
         self._on_withdrawal = on_withdrawal
+        self._on_diagnostics = on_diagnostics
         # The first report may be in transit. Reports after the next attempt are of that attempt.
         self._reports: collections.deque[CheckpointReport | Following] = collections.deque()
         self._lock = threading.Lock()
@@ -205,18 +208,24 @@ class Reporter:
             self._log_sparsely(error)
             return False
         self._delivered, self._delivered_at = heartbeat, time.monotonic()
-        if heartbeat.state is DriverState.RUNNING and not response.commands and response.settings is None:
+        if heartbeat.state is DriverState.RUNNING and not _wants_more(response):
             self._is_unwanted.set()
         self._status.acknowledge(heartbeat.results, (command.id for command in response.commands))
+        self._pass_on(response)
+        return all_sent and not self._status.heartbeat().results
+
+    def _pass_on(self, response: HeartbeatResponse) -> None:
+        """Passes on what the control plane wants from the driver."""
         if response.settings is not None:
             self._on_settings(response.settings)
+        if response.diagnostics:
+            self._on_diagnostics(response.diagnostics)
         for command in response.commands:
             if command.is_withdrawn:
                 self._on_withdrawal(command.id)
             if command.id not in self._seen:
                 self._seen.add(command.id)
                 self._on_command(command)
-        return all_sent and not self._status.heartbeat().results
 
     def _speaks_for(self, heartbeat: Heartbeat) -> bool:
         """Returns whether the channel speaks for the heartbeat's attempt.
@@ -270,3 +279,8 @@ class Reporter:
         if now - self._last_logged >= _UNLOGGED_SECONDS:
             self._last_logged = now
             logger.warning("the control plane cannot be reached (%s); the job continues, reports wait", error)
+
+
+def _wants_more(response: HeartbeatResponse) -> bool:
+    """Returns whether the control plane waits for something that the driver does."""
+    return bool(response.commands or response.diagnostics) or response.settings is not None

@@ -14,11 +14,13 @@ from keyscale.vocabulary import CommandKind, DriverState
 from ...errors import SinkUnavailableError
 from ...graph.described_graph import describe
 from ...protocol.messages import CommandResult
-from ...secret import Secret
+from ...secret import Secret, without_secrets
 from ...streams.environment import StreamEnvironment
 from ..control.driver_status import DriverStatus
 from ..control.followed_settings import FollowedSettings
 from ..control.reporter import Reporter
+from ..diagnostics.diagnostic_runner import DiagnosticRunner
+from ..diagnostics.means import means
 from ..errors import AttemptOverError, JobNotDeclaredError, RunEndedError
 from ..preparation.artifact import Artifact, require_libraries
 from ..preparation.warm_up import start_workers
@@ -73,6 +75,7 @@ class JobRun:
         local_root: Directory of local state; the same path on every host, shared by all attempts there.
         libraries: SHA-256s of the libraries that the driver was started with.
         attachment: Gives a standby its assignment; `assignment` is then what the standby was told before.
+        workers: The name by which the Python workers offer their stacks.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class JobRun:
         *,
         libraries: frozenset[str] = frozenset(),
         attachment: Attachment | None = None,
+        workers: str = "",
     ) -> None:
         self._spark = spark
         self._channel = channel
@@ -98,6 +102,7 @@ class JobRun:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._settings = FollowedSettings(assignment, self._status)
         self._withdrawn: set[str] = set()
+        self._diagnostics = DiagnosticRunner(channel, means(spark, workers), without_secrets)
         self._reporter = Reporter(
             channel,
             self._status,
@@ -105,6 +110,7 @@ class JobRun:
             self._on_attempt_over,
             self._settings.follow,
             on_withdrawal=self._withdrawn.add,
+            on_diagnostics=self._diagnostics.request,
         )
         self._topology_given = False
 
@@ -119,6 +125,7 @@ class JobRun:
         else:
             self._status.prepares()  # the warm-up starts the workers
         self._reporter.start()
+        self._diagnostics.start()
         try:
             self._run_script()
         except Exception as failure:  # noqa: BLE001 - any exception fails the run, unless it has ended already
@@ -129,6 +136,7 @@ class JobRun:
         self._status.enter(outcome.state, outcome.failure)
         if not self._reporter.close(LAST_REPORT_SECONDS):
             logger.warning("the control plane did not receive the last report")
+        self._diagnostics.close()
         return outcome.state
 
     def _run_script(self) -> None:

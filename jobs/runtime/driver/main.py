@@ -56,6 +56,7 @@ import platform
 import signal
 import sys
 import threading
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -75,6 +76,7 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
     DriverEnvironmentError,
 )
+from keyscale.jobs.runtime.executor.worker_stacks import NAME_VARIABLE
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp
 from keyscale.log_lines import configure_logging, worker_variables
 from keyscale.state.doors.objects import open_store
@@ -165,6 +167,8 @@ def main() -> int:
         # replace that path, from which they import Keyscale.
         spark.sparkContext.environment["PYTHONPATH"] = path
     spark.sparkContext.environment.update(worker_variables(os.environ))
+    workers = uuid.uuid4().hex
+    spark.sparkContext.environment[NAME_VARIABLE] = workers
     with contextlib.closing(environment.channel()) as channel:
         access = StoreAccess.of(channel, os.environ)
         request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)
@@ -191,6 +195,7 @@ def main() -> int:
             environment.local_root,
             libraries=environment.libraries,
             attachment=attachment if first.assignment is None else None,
+            workers=workers,
         ).run()
     return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
 

@@ -33,6 +33,7 @@ from .side_outputs import to_wire
 from .task_reports import TaskReport
 from .task_stopwatch import Activity, TaskStopwatch, TimedRetries
 from .worker import object_store, open_stores_for, worker_resources
+from .worker_stacks import begin_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,6 +118,7 @@ class OperatorTask:
         """
         settle()
         index = _partition_id()
+        begin_task(f"operator {self.info.operator_uid}, subtask {index}, batch {self.batch_id}")
         try:
             yield from self._run(index, batches)
         except KeyscaleError as error:

@@ -12,6 +12,7 @@ from .method import Method, Noun, S
 from .nouns.artifact_calls import Artifacts
 from .nouns.checkpoint_calls import Checkpoints
 from .nouns.control_plane_calls import ControlPlane
+from .nouns.diagnostic_calls import Diagnostics
 from .nouns.event_calls import Events
 from .nouns.job_calls import Jobs
 from .nouns.log_calls import Logs
@@ -39,6 +40,7 @@ NOUNS = (
     Checkpoints,
     States,
     ControlPlane,
+    Diagnostics,
     Events,
     Jobs,
     Logs,
@@ -64,6 +66,7 @@ class _Nouns(Noun[S]):
         self.checkpoints: Checkpoints[S] = Checkpoints(sender)
         self.states: States[S] = States(sender)
         self.control_plane: ControlPlane[S] = ControlPlane(sender)
+        self.diagnostics: Diagnostics[S] = Diagnostics(sender)
         self.events: Events[S] = Events(sender)
         self.jobs: Jobs[S] = Jobs(sender)
         self.logs: Logs[S] = Logs(sender)

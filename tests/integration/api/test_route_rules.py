@@ -131,6 +131,7 @@ def world(anonymous: httpx.Client, context: Context) -> World:
             "job_id": "payroll",
             "operation_id": "nightly",
             "savepoint_id": "nightly",
+            "diagnostic_id": "none",
             "checkpoint_id": "1",
             "id": "none",
             "revision": "1",

@@ -34,6 +34,7 @@ SAMPLES: dict[str, Any] = {
     "role": "VIEWER",
     "labels": {},
     "kind": "STOP",
+    "Diagnostics.request.kind": "THREAD_DUMP",
     "arguments": OperationRequest(),
     "statement": "select 1",
     "operator": "counts",
@@ -76,7 +77,8 @@ def described(name: str, method: Method[Any, Any] | ListMethod[Any, Any] | Strea
     options = {}
     request = getattr(method, "request", None)
     if request is not None:
-        options = {field: SAMPLES[field] for field, info in request.model_fields.items() if info.is_required()}
+        required = [field for field, info in request.model_fields.items() if info.is_required()]
+        options = {field: SAMPLES.get(f"{name}.{field}", SAMPLES[field]) for field in required}
     answer = method.function(None, *arguments, **options)
     if inspect.isgenerator(answer):
         steps: Generator[Call[Any], Any, Any] = answer

@@ -139,6 +139,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
             "note_progress": rows.note("progress"),
             "running": of_job(lambda: rows.change),
         },
+        service.diagnostics: {"pending": lambda *_: []},
         service.revisions: {"in_use": lambda *_: [], "of_attempt": lambda *_: rows.revision},
         service.events: {"record": rows.note("event")},
         service.exceptions: {"record": rows.note("exception")},

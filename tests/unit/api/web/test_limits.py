@@ -11,6 +11,7 @@ from keyscale.api.settings import Settings
 from keyscale.api.web.limits import (
     BODY_BYTES_MAX,
     CHECKPOINT_BYTES_MAX,
+    DIAGNOSTIC_BYTES_MAX,
     HEARTBEAT_BYTES_MAX,
     MULTIPART_OVERHEAD_BYTES,
     RequestLimits,
@@ -112,6 +113,7 @@ def test_of_several_hosts_each_has_to_be_ours(settings: Settings, foreign: tuple
         ("/v1/jobs", BODY_BYTES_MAX),
         ("/driver", BODY_BYTES_MAX),
         ("/driver/checkpoints", CHECKPOINT_BYTES_MAX),
+        ("/driver/diagnostics", DIAGNOSTIC_BYTES_MAX),
         ("/driver/heartbeat", HEARTBEAT_BYTES_MAX),
         ("/v1/artifacts", UPLOAD_BYTES_MAX + MULTIPART_OVERHEAD_BYTES),
     ],

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
-from keyscale.jobs.protocol.messages import AttachRequest, CheckpointReport, Command, CommandResult, Heartbeat
+from keyscale.jobs.protocol.messages import (
+    AttachRequest,
+    CheckpointReport,
+    Command,
+    CommandResult,
+    DiagnosticCommand,
+    DiagnosticReport,
+    Heartbeat,
+)
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
@@ -16,7 +24,7 @@ from keyscale.jobs.runtime.errors import (
     ControlRefusedError,
     ControlUnreachableError,
 )
-from keyscale.vocabulary import CheckpointStatus, CommandKind, DriverState
+from keyscale.vocabulary import CheckpointStatus, CommandKind, DiagnosticKind, DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.servers.stand_in_server import StandInServer, stand_in_server
 
@@ -190,6 +198,12 @@ def test_files_can_replace_a_control_plane(tmp_path: Path) -> None:
     assert control.heartbeat(BEAT.model_copy(update={"results": [result]})).commands == []
     written = (tmp_path / "job.control" / "results" / "c1.json").read_bytes()
     assert CommandResult.model_validate_json(written) == result
+
+    look = DiagnosticCommand(id="d1", kind=DiagnosticKind.THREAD_DUMP)
+    (tmp_path / "job.control" / "requests" / "d1.json").write_text(look.model_dump_json())
+    assert control.heartbeat(BEAT).diagnostics == [look]
+    control.report_diagnostic(DiagnosticReport(diagnostic_id="d1"))
+    assert control.heartbeat(BEAT).diagnostics == []
 
 
 @pytest.mark.parametrize("key", [KEY, None])

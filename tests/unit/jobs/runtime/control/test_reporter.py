@@ -14,6 +14,7 @@ from keyscale.jobs.protocol.messages import (
     CommandResult,
     Commit,
     Counters,
+    DiagnosticCommand,
     Failure,
     Heartbeat,
     HeartbeatResponse,
@@ -30,7 +31,7 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
 )
 from keyscale.state.documents.job_counters import JobCounters
-from keyscale.vocabulary import CheckpointStatus, CommandKind, DriverState
+from keyscale.vocabulary import CheckpointStatus, CommandKind, DiagnosticKind, DriverState
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class ScriptedControl:
         self.reports: list[CheckpointReport] = []
         self.commands: list[Command] = []
         self.settings: LiveSettings | None = None
+        self.diagnostics: list[DiagnosticCommand] = []
         self.failure: Exception | None = None
         self.report_failure: Exception | None = None
         self.refusals = 0
@@ -67,7 +69,7 @@ class ScriptedControl:
         self.heartbeats.append(heartbeat)
         answered = {result.command_id for result in heartbeat.results}
         commands = [command for command in self.commands if command.id not in answered]
-        return HeartbeatResponse(commands=commands, settings=self.settings)
+        return HeartbeatResponse(commands=commands, settings=self.settings, diagnostics=self.diagnostics)
 
     def wait_for_call(self, revision: int, seconds: float) -> bool:
         self.waits.append((revision, seconds))
@@ -98,8 +100,14 @@ class Running:
         self.commands: list[Command] = []
         self.over: list[AttemptOverError] = []
         self.settings: list[LiveSettings] = []
+        self.looks: list[DiagnosticCommand] = []
         self.reporter = Reporter(
-            self.control, self.status, self.commands.append, self.over.append, self.settings.append
+            self.control,
+            self.status,
+            self.commands.append,
+            self.over.append,
+            self.settings.append,
+            on_diagnostics=self.looks.extend,
         )
 
 
@@ -150,6 +158,19 @@ def report(
     checkpoint_id: int, status: CheckpointStatus = CheckpointStatus.COMPLETED, *, is_savepoint: bool = False
 ) -> CheckpointReport:
     return CheckpointReport(checkpoint_id=checkpoint_id, status=status, trigger_timestamp=0, is_savepoint=is_savepoint)
+
+
+@pytest.mark.usefixtures("intervals")
+def test_a_diagnostic_is_passed_on_and_heartbeats_follow_until_it_has_arrived(quiet: Running) -> None:
+    look = DiagnosticCommand(id="d1", kind=DiagnosticKind.THREAD_DUMP)
+    quiet.control.diagnostics = [look]
+    quiet.control.is_wanted.set()
+    wait_until(lambda: len(quiet.looks) > 2, what="the repeated request")
+    assert set(quiet.looks) == {look}
+    quiet.control.diagnostics = []
+    before = len(quiet.looks)
+    wait_until(quiet.reporter._is_unwanted.is_set, what="the end of the requests")
+    assert len(quiet.looks) <= before + 1
 
 
 def test_a_driver_that_nothing_happens_to_sends_no_heartbeats(quiet: Running, intervals: Callable[[int], None]) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import ANY
 
 import pytest
 
@@ -19,6 +20,7 @@ from keyscale.jobs.runtime.errors import (
     ControlUnreachableError,
     DriverEnvironmentError,
 )
+from keyscale.jobs.runtime.executor.worker_stacks import NAME_VARIABLE
 from keyscale.vocabulary import DriverState
 from tests.support.drivers.assignments import assignment as new_assignment
 
@@ -209,7 +211,8 @@ def test_the_exit_code_says_how_the_run_has_ended(
 ) -> None:
     control, access, runs = Control(answer), Access(), []
 
-    def run_of(*arguments: Any, libraries: frozenset[str], attachment: Attachment | None) -> Any:
+    def run_of(*arguments: Any, libraries: frozenset[str], attachment: Attachment | None, workers: str) -> Any:
+        assert workers == SPARK.sparkContext.environment[NAME_VARIABLE]
         assert (attachment is not None) is (answer is PREVIEW)
         runs.append((*arguments[2:], libraries))
         return SimpleNamespace(run=lambda: end)
@@ -230,7 +233,7 @@ def test_the_exit_code_says_how_the_run_has_ended(
     SPARK.sparkContext.environment.clear()
     monkeypatch.setenv("KEYSCALE_EXECUTOR_PYTHONPATH", "libraries")
     assert driver.main() == code
-    assert SPARK.sparkContext.environment == {"PYTHONPATH": "libraries"}
+    assert SPARK.sparkContext.environment == {"PYTHONPATH": "libraries", NAME_VARIABLE: ANY}
     assert control.answers == [EXIT], "the connection is closed"
     assert len(warm_ups) == 1
     assert environment.work_dir.is_dir()

@@ -1,0 +1,1 @@
+"""Diagnostics: looks into running jobs."""

@@ -1,0 +1,1 @@
+"""Diagnostics of a running job, taken beside its batches."""

@@ -1,0 +1,47 @@
+"""A dump of the threads of driver, Python workers and JVMs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ...spark_internals.executor_threads import executor_ids, executor_threads
+from .local_workers import local_workers
+from .readings import read_within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+_JVM_SECONDS = 8.0
+"""How long executors may take to answer: less than the whole dump, so that the answers of the rest still arrive."""
+
+
+def thread_dump(spark: SparkSession, workers: str) -> dict[str, Callable[[], str]]:
+    """Returns how to read the stacks of each process.
+
+    Args:
+        spark: The session.
+        workers: The name by which the Python workers offer their stacks.
+    """
+    found = {each.title: each.dump for each in local_workers(workers)}
+    return {"driver": own_threads, **found, "JVM": partial(jvm_threads, spark)}
+
+
+def own_threads() -> str:
+    """Returns the stacks of this process's Python threads, by name."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f'"{names.get(ident, ident)}"\n{"".join(traceback.format_stack(frame))}'
+        for ident, frame in sys._current_frames().items()
+    )
+
+
+def jvm_threads(spark: SparkSession) -> str:
+    """Returns the stacks of the threads of all JVMs of a session."""
+    reads = {each: partial(executor_threads, spark, each) for each in executor_ids(spark)}
+    return "\n".join(f"--- {each} ---\n{text}" for each, text in read_within(_JVM_SECONDS, reads).items())
