@@ -131,8 +131,10 @@ def operators_of(report: Mapping[str, Any]) -> tuple[OperatorFacts, ...]:
 def rates_of(loads: Sequence[Load], span_ms: float = RATE_MS) -> list[float]:
     """Returns the records that arrived per second, over each span of time.
 
-    What arrives is read, or waits.
+    What arrives is read, or waits. A moment at which the sources did not say what waits tells nothing, unless they
+    never do.
     """
+    loads = [each for each in loads if each.lag_records is not None] or loads
     rates = []
     for at, later in enumerate(loads):
         earlier = next((each for each in loads[:at] if later.at_ms - each.at_ms <= span_ms), None)

@@ -79,6 +79,8 @@ def test_what_arrives_is_read_or_waits() -> None:
     loads = [Load(10_000 * at, 1000 * at, 500 * at) for at in range(8)]
     assert rates_of(loads)[-1] == pytest.approx(150)
     assert rates_of([load._replace(lag_records=None) for load in loads])[-1] == pytest.approx(100)
+    away = [load._replace(lag_records=None) if at < 4 else load for at, load in enumerate(loads)]
+    assert {round(each) for each in rates_of(away)} == {150}, "a backlog that was not counted is not taken for input"
     assert rates_of([load._replace(lag_records=20_000 - 2000 * at) for at, load in enumerate(loads)])[-1] == 0
     assert rates_of(loads[:3]) == [], "half a minute is too short"
     assert rates_of(loads[:5])[-1] == pytest.approx(150), "a time of less than a minute counts as it is"
