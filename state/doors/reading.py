@@ -5,9 +5,11 @@ Like the door of subtasks, it leads to RocksDB.
 
 from __future__ import annotations
 
-from ..engine.engine import Engine, Mutation
+from ..engine.engine import Engine, Mutation, SortedRun
+from ..inspection.changelog_mutations import changelog_mutations
 from ..inspection.checkpoint_reader import CheckpointReader
 from ..inspection.key_changes import key_changes
+from ..inspection.recorded_batch import RecordedBatch
 from ..inspection.shard_reader import ShardReader
 from ..inspection.source_ends import source_ends
 from ..inspection.state_point import BatchNotStoredError, StatePoint, UnknownStateError
@@ -25,11 +27,14 @@ __all__ = [
     "Mutation",
     "OperatorTable",
     "RawEntry",
+    "RecordedBatch",
     "ShardReader",
+    "SortedRun",
     "StatePoint",
     "StoredOperatorState",
     "UnknownStateError",
     "assign_to_key_group",
+    "changelog_mutations",
     "key_changes",
     "keyed_tables",
     "read_operator_state",

@@ -25,7 +25,7 @@ from ..restore.plan import (
 )
 from ..snapshot.snapshot import LocalSnapshot, LocalSnapshotLostError, upload_snapshot
 from ..subtask.open_store_cache import IDLE_SECONDS_MAX, OpenStoreCache
-from ..subtask.store import SubtaskStore
+from ..subtask.store import SubtaskStore, open_subtask
 
 __all__ = [
     "IDLE_SECONDS_MAX",
@@ -46,6 +46,7 @@ __all__ = [
     "followed_in_log",
     "history_of",
     "merge_schemas",
+    "open_subtask",
     "plan_operator",
     "start_consolidator",
     "upload_snapshot",

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import uuid
-from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..documents.changelog import read_changelog
 from ..documents.log_entries import BatchCommitted
-from ..engine.engine import Mutation
-from ..engine.rocksdb import RocksDbEngine
 from ..layout import Layout
 from ..log.commit_log import CommitLog
 from ..log.resolution import last_rewind
 from ..objects.errors import ObjectNotFoundError
+from .changelog_mutations import changelog_mutations
 from .state_point import check_own_changelog
 
 if TYPE_CHECKING:
@@ -23,10 +18,7 @@ if TYPE_CHECKING:
 
     from keyscale.identifiers import JobId, OperatorUid
 
-    from ..documents.changelog import ChangelogHandle
     from ..objects.object_store import ObjectStore
-
-_UNTOUCHED = b"\xff"  # no stored value, since it has no format
 
 
 class KeyChange(NamedTuple):
@@ -81,7 +73,7 @@ def key_changes(
                 continue
             check_own_changelog(handle, job_id)
             try:
-                mutations = list(_mutations(store, handle, ranges, known, scratch))
+                mutations = list(changelog_mutations(store, handle, known=known, scratch=scratch, ranges=ranges))
             except ObjectNotFoundError:
                 continue  # cleaned up, before its log entry
             for family, key, value in mutations:
@@ -97,39 +89,3 @@ def _commits(store: ObjectStore, job_id: JobId) -> Iterator[BatchCommitted]:
     for _, entry in entries[last_rewind(entries) or 0 :]:
         if isinstance(entry, BatchCommitted):
             yield entry
-
-
-def _mutations(
-    store: ObjectStore,
-    handle: ChangelogHandle,
-    ranges: Mapping[str, tuple[bytes, bytes]],
-    known: Mapping[tuple[str, bytes], bytes],
-    scratch: Path,
-) -> Iterator[tuple[str, bytes, bytes | None]]:
-    """Yields the mutations of a changelog in ranges of stored keys.
-
-    A sorted file shows which entries it removes only beside the entries that are known.
-    """
-    for run in read_changelog(store, handle):
-        if run.family in ranges:
-            start, end = (bisect_left(run.keys, bound) for bound in ranges[run.family])
-            yield from ((run.family, key, value) for key, value in zip(run.keys[start:end], run.values[start:end]))  # noqa: B905 (the run checks it)
-    for sorted_file in handle.sorted_files:
-        if sorted_file.family not in ranges:
-            continue
-        place = scratch / uuid.uuid4().hex
-        place.mkdir()
-        engine = RocksDbEngine(place / "engine")
-        try:
-            family = sorted_file.family
-            before = [key for of_family, key in known if of_family == family]
-            engine.write([Mutation(family, key, _UNTOUCHED) for key in before])
-            file = place / "file"
-            store.download(sorted_file.path, file, size_bytes=sorted_file.size_bytes, sha256=sorted_file.sha256)
-            engine.ingest(family, [file])
-            after = dict(engine.scan(family, *ranges[family]))
-        finally:
-            engine.close()
-            shutil.rmtree(place, ignore_errors=True)
-        yield from ((family, key, value) for key, value in after.items() if value != _UNTOUCHED)
-        yield from ((family, key, None) for key in before if key not in after)

@@ -115,7 +115,7 @@ class StatePoint:
         if batch_id > latest:
             raise BatchNotStoredError(f"the job has committed batch {latest}, not yet batch {batch_id}")
         try:
-            base = _base_before(store, job_id, recovery, batch_id)
+            base = base_before(store, job_id, recovery, batch_id)
             entries = CommitLog(store, Layout(job_id)).history(base)
             entries = entries[last_rewind(entries) or 0 :]
             ends = (
@@ -207,7 +207,7 @@ class StatePoint:
         return self.resume.max_parallelism, self.resume.hash_id
 
 
-def _base_before(store: ObjectStore, job_id: JobId, recovery: Recovery, batch_id: BatchId) -> Manifest | None:
+def base_before(store: ObjectStore, job_id: JobId, recovery: Recovery, batch_id: BatchId) -> Manifest | None:
     """Returns the newest snapshot of a job's history up to a batch.
 
     None: there is no such snapshot, and the state follows from the changelogs alone.
