@@ -30,27 +30,26 @@ from ...errors import (
     SinkTooSlowError,
     SinkUnavailableError,
 )
-from ...functions.subtask_info import SplitInfo
 from ...operators.broadcast_rows import check_alike, collected
 from ...operators.column_values import rehearse_conversion
 from ...operators.failures import origin_of, shown_message, typed_failure, with_origin
-from ...operators.operator_contract import SPLIT_COLUMN
 from ...protocol.messages import SinkOutage
 from ...sinks.sink import DeadLetterSink, SinkContext, Takeover
 from ...spark_internals.arrow_schemas import spark_schema_of
 from ...spark_internals.broadcast_payloads import BroadcastPayload
 from ..executor.side_outputs import wire_schema
 from ..executor.subtask_jobs import run_per_subtask
-from ..executor.task import OperatorTask, TasksWithoutRecords, subtask_info
+from ..executor.task import OperatorTask, TasksWithoutRecords
 from ..executor.task_reports import ReportCollector, complete_reports
 from ..retries import Retries
 from .batch_metrics import records_read
 from .batch_outcome import BatchOutcome
 from .batch_parts import Staging, sink_times_ms
 from .direct_edges import carries_no_rows, direct_edges
-from .frames import BatchFrames, OperatorInputs, tags_of
+from .frames import BatchFrames, OperatorInputs
 from .job_sources import JobSources
 from .keyed_records import KeyedRecords
+from .operator_info import operator_info
 from .processing_clock import ProcessingClock
 from .shipped_logic import ShippedLogic
 from .watermarks import Activity, batch_times, due_subtasks
@@ -502,12 +501,6 @@ class BatchRunner:
 
     def _task(self, plan: _BatchPlan, node: OperatorNode, rows: bytes) -> OperatorTask:
         spec = self._specs[node.uid][0]
-        arrivals = self._topology.arrivals(node)
-        splits = {
-            each.name: SplitInfo(each.splits_name, (SPLIT_COLUMN,) if each.carries_split else each.split_columns)
-            for each in arrivals
-            if each.split_columns
-        }
         broadcast = None
         if rows:
             broadcast = BroadcastPayload.of(self._spark.sparkContext, rows)
@@ -518,7 +511,7 @@ class BatchRunner:
             spec=spec,
             starts=plan.starts[node.uid],
             logic=self._shipped.logic[node.uid],
-            info=subtask_info(node, spec, tags_of(arrivals), splits),
+            info=operator_info(self._topology, node, spec),
             store_url=self._info.store_url,
             local_root=str(self._info.local_root),
             store_outage_max_ms=self._info.store_outage_max_ms,

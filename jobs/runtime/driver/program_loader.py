@@ -14,13 +14,12 @@ of the control plane.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import resource
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from pyspark.sql import SparkSession
@@ -37,16 +36,13 @@ from keyscale.jobs.protocol.program import (
     ProgramDeclaration,
     ProgramQuestion,
 )
-from keyscale.jobs.protocol.specification import SecretReference
 from keyscale.jobs.runtime.driver.main import end_with_parent
 from keyscale.jobs.runtime.driver.run_outcome import failure_of
-from keyscale.jobs.runtime.errors import JobNotDeclaredError
 from keyscale.jobs.runtime.executor.task import subtask_info
 from keyscale.jobs.runtime.preparation.artifact import Artifact
-from keyscale.jobs.secret import Secret
+from keyscale.jobs.runtime.preparation.declaration import declare
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.jobs.spark_internals.source_inputs import kinds_of
-from keyscale.jobs.streams.environment import StreamEnvironment
 from keyscale.log_lines import configure_logging
 from keyscale.state.doors.commits import OperatorDeclaration
 from keyscale.state.doors.keyed import BatchClock, MemoryState, OperatorStateBackend
@@ -62,13 +58,6 @@ logger = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX = 8 << 30
 """Maximum address space of the script's process. Java's heap is in another process, with its own limit."""
-
-
-class _DeclaredError(BaseException):
-    """Ends the script at `env.execute()`.
-
-    The script's `except Exception` clauses do not catch it.
-    """
 
 
 def main() -> int:
@@ -95,20 +84,7 @@ def load(spark: SparkSession, question: ProgramQuestion, directory: Path) -> Pro
     Raises:
         KeyscaleError: The script cannot run, raised, or declares no job that can run.
     """
-    found: list[Topology] = []
-
-    def declared(topology: Topology) -> None:
-        found.append(topology)
-        raise _DeclaredError
-
-    environment = StreamEnvironment(
-        spark, {name: _value_of(given) for name, given in question.parameters.items()}, declared
-    )
-    with environment.provided(), contextlib.suppress(_DeclaredError):
-        Artifact(directory / question.artifact_file).run(spark)
-    if not found:
-        raise JobNotDeclaredError("the job's script declared no job")
-    topology, restart = found[0], environment.restart
+    topology, restart = declare(spark, Artifact(directory / question.artifact_file), question.parameters)
     return ProgramDeclaration(
         operators=tuple(declared_operators(topology, question)),
         sources=tuple(DeclaredSource(node.uid, kinds_of(node.frame)) for node in topology.sources),
@@ -155,10 +131,6 @@ def _operator(node: OperatorNode, question: ProgramQuestion) -> DeclaredOperator
         operator_state.snapshot().states,
         {name: ttl.duration_ms for name, ttl in keyed.ttls.items()},
     )
-
-
-def _value_of(parameter: Any) -> str:
-    return parameter if isinstance(parameter, str) else Secret(SecretReference(**parameter).secret).reveal()
 
 
 if __name__ == "__main__":

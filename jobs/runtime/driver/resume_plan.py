@@ -122,7 +122,7 @@ def newest_plan(store: ObjectStore, assignment: Assignment, unusable: frozenset[
         recovery = recover(store, JobId(assignment.job_id), hint, excluded=unusable)
         manifest, resume = recovery.base.manifest, recovery.resume
         try:
-            positions = _positions_of(store, manifest)
+            positions = manifest_positions(store, manifest)
         except (ObjectCorruptError, ObjectNotFoundError, DocumentCorruptError):
             assert manifest is not None  # noqa: S101 - without a manifest nothing was read
             logger.exception("skipping %s: its source positions cannot be read", manifest.path)
@@ -131,7 +131,12 @@ def newest_plan(store: ObjectStore, assignment: Assignment, unusable: frozenset[
             return ResumePlan(manifest, resume, resume_positions(positions, resume), unusable)
 
 
-def _positions_of(store: ObjectStore, manifest: Manifest | None) -> dict[str, str]:
+def manifest_positions(store: ObjectStore, manifest: Manifest | None) -> dict[str, str]:
+    """Returns the files of Spark's checkpoint directory in a snapshot.
+
+    Raises:
+        ObjectCorruptError, ObjectNotFoundError, DocumentCorruptError: The positions cannot be read.
+    """
     if manifest is None or manifest.positions is None:
         return {}
     return recorded_positions(read_positions(store, manifest.positions))
@@ -161,7 +166,7 @@ def _rewind(store: ObjectStore, log: CommitLog, assignment: Assignment) -> Resum
         return None
     manifest = None if assignment.restore_mode == "stateless" else _exactly(store, assignment.restore_from)
     try:
-        positions = _positions_of(store, manifest)
+        positions = manifest_positions(store, manifest)
     except (ObjectCorruptError, ObjectNotFoundError, DocumentCorruptError) as error:
         path = None if manifest is None else manifest.path
         raise RestoreRefusedError(f"the source positions of {path} cannot be read") from error
