@@ -12,6 +12,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from ..errors import InvalidTopologyError, SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkUnavailableError
+from ..spark_internals.arrow_schemas import spark_schema_of
 from ..spark_internals.hadoop_files import HadoopDirectory, file_failures, hadoop_settings
 from .parquet_output import PARQUET, ParquetForm, ParquetOutput
 from .published import Published, Step, decoded_token, last_kept, next_step
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 
 FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 """The short names of Spark's formats of files."""
+_EXACT = frozenset({"json", "orc", "parquet"})
 _STAGING = "_staging"  # readers of Hadoop files ignore names that begin with an underscore
 _PUBLISHED = "_published"
 _CHECK = "_check-"  # prefix of the directory by which a sink finds out whether it can write
@@ -186,6 +188,22 @@ class FileSink:
             target.delete()
         if not staging.move_to(target) and target.read_text(_MARKER) != token:
             raise SinkPublishError(f"batch {key.batch_id} of sink {key.uid} could not be moved into place")
+
+    def published(self, token: str, schema: pa.Schema) -> DataFrame | None:
+        """Reads a published batch again; see `ReadableSink`.
+
+        Other formats than Parquet, ORC and JSON do not give every value back as it was.
+        """
+        key = decoded_token(token, _FileToken)
+        if key is None or self._format.lower() not in _EXACT:
+            return None
+        spark = SparkSession.active()
+        target = HadoopDirectory(spark, f"{key.path or self._path}/{_BATCH}{key.batch_id}")
+        if target.read_text(_MARKER) != token:
+            return None
+        return (
+            spark.read.format(self._format).options(**self._options).load(target.path, schema=spark_schema_of(schema))
+        )
 
     def discard(self, token: str) -> None:
         staging = _staging(self._path, msgspec.json.decode(token, type=_FileToken))

@@ -210,3 +210,20 @@ class DeadLetterSink(Sink, Protocol):
         The token alone suffices.
         """
         ...
+
+
+@runtime_checkable
+class ReadableSink(Protocol):
+    """A sink whose published batches can be read again."""
+
+    def published(self, token: str, schema: pa.Schema) -> DataFrame | None:
+        """Returns the rows of a published batch.
+
+        Args:
+            token: The token of the batch.
+            schema: The schema of the rows.
+
+        Returns:
+            The rows; None if they are gone, or cannot be read exactly.
+        """
+        ...

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 from unittest.mock import patch
 
 import pyarrow as pa
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
     from keyscale.jobs.graph.topology import Topology
     from keyscale.jobs.runtime.driver.batch_loop import BatchLoop
     from keyscale.jobs.runtime.driver.checkpoints import Checkpoints
-    from keyscale.jobs.runtime.executor.task import OperatorTask
     from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.documents.job_time import JobTime
+    from keyscale.state.keys.hashing import HashId
 
 JOB = JobId("rehearsed")
 MAX_PARALLELISM = 16
@@ -100,46 +100,80 @@ class RehearsedRunner(BatchRunner):
         return
 
     def _stage(self, frame: Any, plan: Any, tokens: dict[OperatorUid, str]) -> None:
-        (source,) = self._topology.sources
-        tables: dict[NodeId, pa.Table] = {}
-        sides: dict[tuple[NodeId, str], pa.Table] = {}
-        for node in self._topology.nodes:
-            if isinstance(node, SourceNode):
-                tables[node.id] = source.schema.empty_table() if frame is None else frame
-            elif isinstance(node, TransformNode):
-                tables[node.id] = self._transform(node, tables[node.input]).cast(node.schema)
-            elif isinstance(node, TimestampsNode | UnionNode):
-                tables[node.id] = pa.concat_tables(tables[each] for each in node.inputs)
-            elif isinstance(node, SideOutputNode):
-                tables[node.id] = sides[node.input, node.tag]
-            elif isinstance(node, OperatorNode):
-                outputs = self._run_operator(node, self._task(plan, node, b""), tables[node.input])
-                tables[node.id] = outputs[""]
-                sides |= {(node.id, tag): outputs[tag] for tag in node.side_outputs}
-            else:
-                context = self._sink_context(node, plan.batch_id, plan.run)
-                tokens[node.uid] = node.sink.prepare(cast("Any", tables[node.input]), context)
+        def run(node: OperatorNode, routed: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+            task = self._task(plan, node, b"")
+            made: list[pa.RecordBatch] = []
+            for index in range(self._info.parallelism):
+                mine = [batch.filter(pc.equal(batch.column(SUBTASK_COLUMN), index)) for batch in routed]
+                made.extend(task._run(SubtaskIndex(index), iter(mine)))  # a task without its TaskContext
+            return made
 
-    def _run_operator(self, node: OperatorNode, task: OperatorTask, table: pa.Table) -> dict[str, pa.Table]:
-        """Routes the records, runs all subtasks, and sorts the emitted records by output; "" is the main one."""
-        parallelism, max_parallelism = self._info.parallelism, self._info.max_parallelism
-        batches: list[pa.RecordBatch] = []
-        if table.num_rows:
-            (records,) = table.combine_chunks().to_batches()
-            codes = hash_codes([records.column(name) for name in node.key_columns], self._info.hash_id)
-            groups = assign_to_key_groups(codes, max_parallelism)
-            subtasks = [subtask_for_key_group(group, max_parallelism, parallelism) for group in groups.tolist()]
-            routed = records.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
-            batches = [routed.append_column(SUBTASK_COLUMN, pa.array(subtasks, pa.int32()))]
-        made: list[pa.RecordBatch] = []
-        for index in range(parallelism):
-            mine = [batch.filter(pc.equal(batch.column(SUBTASK_COLUMN), index)) for batch in batches]
-            made.extend(task._run(SubtaskIndex(index), iter(mine)))  # a task without its TaskContext
-        schemas = {"": node.schema, **node.side_outputs}
-        if not node.side_outputs:
-            return {"": pa.Table.from_batches(made, node.schema)}
-        places = enumerate(schemas.items())
-        return {tag: pa.Table.from_batches(_of_output(made, at, schema), schema) for at, (tag, schema) in places}
+        tables = sink_inputs(self._topology, frame, self._info, self._transform, run)
+        for node in self._topology.sinks:
+            context = self._sink_context(node, plan.batch_id, plan.run)
+            tokens[node.uid] = node.sink.prepare(cast("Any", tables[node.uid]), context)
+
+
+def sink_inputs(
+    topology: Topology,
+    records: pa.Table | None,
+    info: Routed,
+    transform: Transform,
+    run: Callable[[OperatorNode, list[pa.RecordBatch]], list[pa.RecordBatch]],
+) -> dict[OperatorUid, pa.Table]:
+    """Plays the graph over one batch of the only source; returns the input of each sink.
+
+    `run` runs all subtasks of an operator over its routed records.
+    """
+    (source,) = topology.sources
+    tables: dict[NodeId, pa.Table] = {}
+    sides: dict[tuple[NodeId, str], pa.Table] = {}
+    inputs: dict[OperatorUid, pa.Table] = {}
+    for node in topology.nodes:
+        if isinstance(node, SourceNode):
+            tables[node.id] = source.schema.empty_table() if records is None else records
+        elif isinstance(node, TransformNode):
+            tables[node.id] = transform(node, tables[node.input]).cast(node.schema)
+        elif isinstance(node, TimestampsNode | UnionNode):
+            tables[node.id] = pa.concat_tables(tables[each] for each in node.inputs)
+        elif isinstance(node, SideOutputNode):
+            tables[node.id] = sides[node.input, node.tag]
+        elif isinstance(node, OperatorNode):
+            outputs = _outputs_of(node, run(node, routed(node, tables[node.input], info)))
+            tables[node.id] = outputs[""]
+            sides |= {(node.id, tag): outputs[tag] for tag in node.side_outputs}
+        else:
+            inputs[node.uid] = tables[node.input]
+    return inputs
+
+
+class Routed(Protocol):
+    """The numbers that say where a record goes."""
+
+    parallelism: int
+    max_parallelism: int
+    hash_id: HashId
+
+
+def routed(node: OperatorNode, table: pa.Table, info: Routed) -> list[pa.RecordBatch]:
+    """Returns an operator's records with their key groups and subtasks."""
+    if not table.num_rows:
+        return []
+    (records,) = table.combine_chunks().to_batches()
+    codes = hash_codes([records.column(name) for name in node.key_columns], info.hash_id)
+    groups = assign_to_key_groups(codes, info.max_parallelism)
+    subtasks = [subtask_for_key_group(group, info.max_parallelism, info.parallelism) for group in groups.tolist()]
+    with_groups = records.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
+    return [with_groups.append_column(SUBTASK_COLUMN, pa.array(subtasks, pa.int32()))]
+
+
+def _outputs_of(node: OperatorNode, made: list[pa.RecordBatch]) -> dict[str, pa.Table]:
+    """Sorts the emitted records by output; "" is the main one."""
+    schemas = {"": node.schema, **node.side_outputs}
+    if not node.side_outputs:
+        return {"": pa.Table.from_batches(made, node.schema)}
+    places = enumerate(schemas.items())
+    return {tag: pa.Table.from_batches(_of_output(made, at, schema), schema) for at, (tag, schema) in places}
 
 
 def _of_output(wire: Sequence[pa.RecordBatch], place: int, schema: pa.Schema) -> list[pa.RecordBatch]:

@@ -1,0 +1,1 @@
+"""Runs a recorded batch again in one process, without effects."""

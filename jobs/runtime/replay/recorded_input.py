@@ -1,0 +1,86 @@
+"""The records of a recorded batch, read again from the sources."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from ...errors import SourceRecordsLostError
+from ...operators.failures import typed_failure
+from ...spark_internals.checkpoint_directory import PositionsDirectory
+from ..batch.job_sources import JobSources
+from ..batch.source_order import order_of, recorded_order
+from ..driver.resume_plan import manifest_positions, resume_positions
+from ..errors import BatchOrderError, ReplayRecordsGoneError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from keyscale.state.doors.reading import RecordedBatch
+
+    from ...graph.topology import Topology
+
+_POLL_SECONDS = 0.1
+_MISSING_FILE = ("FILE_NOT_EXIST", "FileNotFoundException", "PATH_NOT_FOUND")
+"""What Spark says of a file that was deleted."""
+
+
+def read_records(topology: Topology, batch: RecordedBatch, directory: Path) -> tuple[JobSources, DataFrame | None]:
+    """Returns the sources, and the records of a batch.
+
+    A batch of time alone has None instead of records.
+
+    Spark gets the positions that the batch was planned with, as at a restart of the job. So it reads exactly the
+    records of the batch.
+
+    Args:
+        topology: The program.
+        batch: The batch.
+        directory: An existing directory for Spark's checkpoint directory.
+
+    Raises:
+        ReplayRecordsGoneError: The records are gone.
+        RestoreRefusedError: The program has other sources than the job.
+        KeyscaleError: A source does not answer.
+    """
+    point = batch.before
+    recorded = resume_positions(manifest_positions(point.store, point.manifest), point.resume)
+    uids = [node.uid for node in topology.sources]
+    sources = JobSources.ordered(topology.sources, order_of(uids, recorded_order(recorded)))
+    if point.resume.planned is None:
+        return sources, None
+    positions = PositionsDirectory(directory / "positions")
+    positions.write(sources.positions(recorded))
+    number = batch.batch_id - point.resume.time.time_batches
+    found: list[DataFrame] = []
+    done = threading.Event()
+
+    def keep(frame: DataFrame, batch_id: int) -> None:
+        if done.is_set():
+            return
+        if batch_id != number:
+            raise BatchOrderError(f"Spark's batch {batch_id} came in the place of its batch {number}")
+        found.append(frame.localCheckpoint())
+        done.set()
+
+    query = sources.stream().writeStream.foreachBatch(keep).option("checkpointLocation", positions.location).start()
+    try:
+        while not done.wait(_POLL_SECONDS):
+            _check(query, batch.batch_id)
+    finally:
+        query.stop()
+    return sources, found[0]
+
+
+def _check(query: StreamingQuery, batch_id: int) -> None:
+    """Raises the failure of a query that has ended."""
+    failure = query.exception()
+    if failure is None:
+        return
+    error = typed_failure(failure)
+    if isinstance(error, SourceRecordsLostError) or any(sign in str(error) for sign in _MISSING_FILE):
+        raise ReplayRecordsGoneError(f"the records of batch {batch_id} are gone: {error}") from failure
+    raise error from failure
