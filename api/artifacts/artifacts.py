@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import IO, TYPE_CHECKING
 
@@ -132,6 +133,38 @@ def show(context: Context, user: Principal, artifact_id: str) -> ArtifactAnswer:
         if found is None:
             raise ArtifactNotFoundError("no artifact has this id")
         return _answers(session, user, [found])[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The file of an artifact.
+
+    Attributes:
+        filename: Its name.
+        chunks: Its bytes.
+    """
+
+    filename: str
+    chunks: Iterator[bytes]
+
+
+def content_of(context: Context, artifact_id: str) -> Content:
+    """Returns the file of an artifact.
+
+    Raises:
+        ArtifactNotFoundError: No artifact has this id.
+    """
+    with context.reads() as session:
+        found = artifacts.find(session, artifact_id)
+        if found is None:
+            raise ArtifactNotFoundError("no artifact has this id")
+        return Content(found.filename, stored_bytes(context, found.sha256))
+
+
+def stored_bytes(context: Context, sha256: str) -> Iterator[bytes]:
+    """Yields the bytes of an artifact, chunk by chunk."""
+    with context.reads() as session:
+        yield from artifacts.read_bytes(session, sha256)
 
 
 def _answers(session: Session, user: Principal, shown: Sequence[Artifact]) -> list[ArtifactAnswer]:

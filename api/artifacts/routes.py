@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
+from fastapi.responses import StreamingResponse
 
 from ..access.identities import Operator, User
 from ..control_plane.dependencies import Control, ListingOf
@@ -55,6 +56,18 @@ def show_platform(control: Control, _: User) -> PlatformAnswer:
 def show_artifact(control: Control, user: User, artifact_id: str) -> ArtifactAnswer:
     """Shows an artifact."""
     return artifacts.show(control, user, artifact_id)
+
+
+@router.get(
+    "/{artifact_id}/content",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+def download_artifact(control: Control, _: Operator, artifact_id: str) -> StreamingResponse:
+    """Downloads the file of an artifact."""
+    found = artifacts.content_of(control, artifact_id)
+    headers = {"Content-Disposition": f'attachment; filename="{found.filename}"'}
+    return StreamingResponse(found.chunks, media_type="application/octet-stream", headers=headers)
 
 
 @router.delete("/{artifact_id}", status_code=204)

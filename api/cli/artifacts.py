@@ -126,6 +126,28 @@ def list_artifacts(session: Session) -> None:
 
 @artifacts.command()
 @click.argument("artifact_id")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file (default: the artifact's file name, in this directory).",
+)
+@json_option
+@pass_session
+def download(session: Session, artifact_id: str, output: Path | None) -> None:
+    """Write the file of an artifact."""
+    with session.control_plane() as control_plane:
+        file = output or Path(control_plane.artifacts.get(artifact_id).filename)
+        content = control_plane.artifacts.content(artifact_id)
+    try:
+        file.write_bytes(content)
+    except OSError as error:
+        raise InvalidArgumentError(f"{file} cannot be written: {error.strerror}") from error
+    session.output.say(f"wrote {file}", {"file": str(file), "size_bytes": len(content)})
+
+
+@artifacts.command()
+@click.argument("artifact_id")
 @json_option
 @pass_session
 def delete(session: Session, artifact_id: str) -> None:

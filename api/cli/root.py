@@ -29,6 +29,7 @@ from .jobs import jobs, logs
 from .operations import operations
 from .output import console_for, describe_failure
 from .recover import recover
+from .replay import replay
 from .rescale import rescale
 from .revisions import revisions
 from .secret_labels import secrets
@@ -108,6 +109,7 @@ for command in (
     secrets,
     recover,
     state,
+    replay,
     whoami,
     completion,
 ):

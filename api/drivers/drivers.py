@@ -49,6 +49,7 @@ from keyscale.vocabulary import (
 )
 
 from ..access.tokens import reserved_token
+from ..artifacts.artifacts import stored_bytes
 from ..database_clock import shared_now_ms
 from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError, StoreUnavailableError
 from ..job_spec import spec_of
@@ -131,7 +132,7 @@ def artifact_bytes(context: Context, driver: DriverIdentity) -> Iterator[bytes]:
         if artifact is None:
             raise AttemptOverError("the job is gone")
         sha256 = artifact.sha256
-    return _stream(context, sha256)
+    return stored_bytes(context, sha256)
 
 
 def store_credentials(context: Context, driver: DriverIdentity) -> StoreCredentials:
@@ -414,11 +415,6 @@ def _mask(context: Context, session: Session, attempt: Attempt) -> Callable[[str
         return mask()(text)
 
     return masked
-
-
-def _stream(context: Context, sha256: str) -> Iterator[bytes]:
-    with context.reads() as session:
-        yield from artifacts.read_bytes(session, sha256)
 
 
 def _note_restart(session: Session, attempt: Attempt, message: Heartbeat) -> None:

@@ -1,8 +1,8 @@
 """The process of a replay: `python -m keyscale.jobs.runtime.replay.main REQUEST`.
 
-The request is a file with a `ReplayRequest` as JSON. The process runs in a terminal: functions may call
-`breakpoint()`. Its exit code is 0 if the replay gives what the batch has committed, or does not fail; 4 if it differs;
-and 1 if it fails.
+The request is a file with a `ReplayRequest` as JSON. Its directory takes all files of the replay, and is removed at the
+end. The process runs in a terminal: functions may call `breakpoint()`. Its exit code is 0 if the replay gives what the
+batch has committed, or does not fail; 4 if it differs; and 1 if it fails.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 import logging
 import os
 import pdb  # noqa: T100 - it is the user's
+import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,14 +83,16 @@ def main() -> int:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("keyscale").setLevel(logging.CRITICAL)  # it passes over newer snapshots on purpose
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    request = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=ReplayRequest)
-    with tempfile.TemporaryDirectory(prefix="keyscale-replay-") as directory:
-        try:
-            report = replay(request, Path(directory))
-        except (KeyscaleError, PySparkException) as failure:
-            if not is_left(failure):
-                _show_failure(typed_failure(failure), request)
-            return EXIT_FAILED
+    file = Path(sys.argv[1])
+    request = msgspec.json.decode(file.read_bytes(), type=ReplayRequest)
+    try:
+        report = replay(request, file.parent)
+    except (KeyscaleError, PySparkException) as failure:
+        if not is_left(failure):
+            _show_failure(typed_failure(failure), request)
+        return EXIT_FAILED
+    finally:
+        shutil.rmtree(file.parent, ignore_errors=True)
     if request.as_json:
         sys.stdout.write(json.dumps(report.as_json(), ensure_ascii=False, indent=2) + "\n")
     else:
@@ -149,9 +151,10 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
 def _session(program: Program, spark_conf: Mapping[str, str], parallelism: int, directory: Path) -> SparkSession:
     """Starts Spark, with as many tasks at once as the job had."""
     sys.path[:0] = map(str, program.python_path)
+    python_path = (IMPORT_PATH, *program.python_path)
     os.environ |= {
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": os.pathsep.join(map(str, (IMPORT_PATH, *program.python_path))),
+        "PYTHONPATH": os.pathsep.join(filter(None, (*map(str, python_path), os.environ.get("PYTHONPATH")))),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
     settings = {

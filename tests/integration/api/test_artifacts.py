@@ -240,5 +240,9 @@ def test_a_user_with_a_scope_sees_the_own_uploads_and_no_others(
     assert [each["id"] for each in client.get("/v1/artifacts").json()["artifacts"]] == [own["id"]]
     assert client.get(f"/v1/artifacts/{own['id']}").status_code == 200
     assert client.get(f"/v1/artifacts/{foreign}").status_code == 404
+    content = client.get(f"/v1/artifacts/{own['id']}/content")
+    assert (content.status_code, content.content) == (200, b"print(3)\n")
+    assert content.headers["content-disposition"] == 'attachment; filename="own.py"'
+    assert client.get(f"/v1/artifacts/{foreign}/content").status_code == 404
     again = upload(b"print(3)\n", "own.py").json()
     assert again == own, "the same bytes are the same version"

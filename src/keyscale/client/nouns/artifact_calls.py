@@ -40,6 +40,11 @@ class Artifacts(Noun[S]):
         return Call("GET", f"{ARTIFACTS}/{{artifact_id}}", ArtifactAnswer, {"artifact_id": artifact_id})
 
     @Method
+    def content(self, artifact_id: str) -> Call[bytes]:
+        """Downloads the file of an artifact."""
+        return Call("GET", f"{ARTIFACTS}/{{artifact_id}}/content", bytes, {"artifact_id": artifact_id})
+
+    @Method
     def delete(self, artifact_id: str) -> Call[None]:
         """Deletes an artifact that no job uses."""
         return Call("DELETE", f"{ARTIFACTS}/{{artifact_id}}", None, {"artifact_id": artifact_id})
