@@ -87,11 +87,58 @@ def threads(session: Session, job: str, output: Path | None) -> None:
     They are the threads of the driver, of its Python workers on the driver's host, and of the JVMs. It works while a
     batch hangs, and the job goes on.
     """
-    answer = _taken(session, job, DiagnosticKind.THREAD_DUMP)
-    _show(session, answer, "\n".join(f"=== {part['name']} ===\n{part['text']}" for part in answer["parts"]), output)
+    answer = taken(session, job, DiagnosticKind.THREAD_DUMP)
+    _show(session, answer, text_of(answer), output)
 
 
-def _taken(session: Session, job: str, kind: DiagnosticKind, **arguments: Any) -> dict[str, Any]:
+@click.command()
+@click.argument("job")
+@click.option("--seconds", type=click.IntRange(1, 60), default=10, show_default=True, help="How long to take samples.")
+@output_option
+@json_option
+@pass_session
+def profile(session: Session, job: str, seconds: int, output: Path | None) -> None:
+    """Show where the functions of a running job spend their time.
+
+    The stacks of the job's Python workers are counted, fifty per second: one line per stack, the outermost function
+    first, with its number. Tools for flame graphs read this form; the page of a job's logs draws it.
+    """
+    answer = taken(session, job, DiagnosticKind.PROFILE, duration_ms=1000 * seconds)
+    _show(session, answer, "".join(map(_rooted, answer["parts"])), output)
+
+
+@click.command()
+@click.argument("job")
+@click.argument("operator")
+@click.option("--rows", type=click.IntRange(1, 100), default=10, show_default=True, help="The most records per side.")
+@click.option("--seconds", type=click.IntRange(1, 60), default=10, show_default=True, help="How long to wait for them.")
+@click.option("--mask", is_flag=True, help="Show types and hashes in place of values.")
+@output_option
+@json_option
+@pass_session
+def sample(
+    session: Session, /, *, job: str, operator: str, rows: int, seconds: int, mask: bool, output: Path | None
+) -> None:
+    """Show some records that an operator reads and emits.
+
+    They are the first ones of the next batch that has some, as lines of JSON.
+    """
+    wanted = {"operator_uid": operator, "rows": rows, "duration_ms": 1000 * seconds, "with_values": not mask}
+    answer = taken(session, job, DiagnosticKind.SAMPLE, **wanted)
+    _show(session, answer, text_of(answer), output)
+
+
+def _rooted(part: dict[str, Any]) -> str:
+    """Returns the stacks of a process below a common root."""
+    return "".join(f"{part['name'].replace(';', ',')};{line}\n" for line in part["text"].splitlines())
+
+
+def text_of(answer: dict[str, Any]) -> str:
+    """Returns what a diagnostic shows, part by part."""
+    return "\n".join(f"=== {part['name']} ===\n{part['text'].rstrip()}\n" for part in answer["parts"])
+
+
+def taken(session: Session, job: str, kind: DiagnosticKind, **arguments: Any) -> dict[str, Any]:
     """Returns a diagnostic with its parts, once the driver has answered."""
     with session.control_plane() as control_plane:
         requested = control_plane.diagnostics.request(job, kind=kind, **arguments)

@@ -14,7 +14,9 @@ import click
 from keyscale.client.errors import RefusedError
 from keyscale.client.request_paths import job_path
 from keyscale.units import bytes_text
+from keyscale.vocabulary import DiagnosticKind
 
+from .diagnosis import taken, text_of
 from .errors import InvalidArgumentError
 from .job_wait import LASTING, RUNNING, STATUSES, wait_until, wait_until_started
 from .operations import show_end
@@ -351,15 +353,28 @@ def delete(session: Session, job: str, keep_objects: bool) -> None:
 )
 @click.option("--follow", "-f", is_flag=True, help="Continue with new lines until Ctrl-C.")
 @click.option("--search", help="Print all lines of the log with this text; case is ignored.")
+@click.option("--executors", is_flag=True, help="Print the end of the logs of a running job's executors instead.")
 @json_option
 @pass_session
 def logs(
-    session: Session, /, *, job: str, attempt: int | None, tail_bytes: int, follow: bool, search: str | None
+    session: Session,
+    /,
+    *,
+    job: str,
+    attempt: int | None,
+    tail_bytes: int,
+    follow: bool,
+    search: str | None,
+    executors: bool,
 ) -> None:
     """Print a driver's log, and below it the job's last failure.
 
     The failure is shown until a later batch is committed.
     """
+    if executors:
+        shown = taken(session, job, DiagnosticKind.EXECUTOR_LOGS)
+        session.output.show(shown, lambda _: sys.stdout.writelines([text_of(shown)]))
+        return
     with session.control_plane() as control_plane:
         query: dict[str, Any] = {} if attempt is None else {"attempt": attempt}
         if search is not None:

@@ -22,7 +22,7 @@ from .change_plan import plan
 from .checkpoints import checkpoints, savepoints
 from .completion import completion
 from .control_plane import events, health, up, where
-from .diagnosis import batches, bundle, threads
+from .diagnosis import batches, bundle, profile, sample, threads
 from .errors import CliError
 from .job_changes import clone, rollback, update
 from .jobs import jobs, logs
@@ -114,7 +114,7 @@ for command in (
     completion,
 ):
     keyscale.add_command(command)
-for command in (plan, update, rollback, clone, batches, bundle, threads, metrics):
+for command in (plan, update, rollback, clone, batches, bundle, threads, profile, sample, metrics):
     jobs.add_command(command)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import attempts, diagnostics, events
 from keyscale.jobs.protocol.messages import DiagnosticCommand
-from keyscale.vocabulary import AttemptStage, DiagnosticStatus
+from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus
 
 from ..database_clock import shared_now_ms
 from ..errors import DiagnosticNotFoundError, DiagnosticUnansweredError, JobStatusConflictError, TooManyInFlightError
@@ -53,7 +53,7 @@ def request(context: Context, user: Principal, reference: str, wanted: Diagnosti
         pending = diagnostics.pending(session, job.id, attempt.number, at_ms)
         if len(pending) >= IN_PROGRESS_MAX:
             raise TooManyInFlightError(f"{len(pending)} diagnostics of the job are in progress")
-        command = DiagnosticCommand(id=wanted.id or uuid.uuid4().hex, kind=wanted.kind)
+        command = _command(wanted)
         added = diagnostics.add(
             session,
             command.id,
@@ -77,6 +77,18 @@ def request(context: Context, user: Principal, reference: str, wanted: Diagnosti
             **command.model_dump(mode="json", exclude={"id", "kind"}, exclude_defaults=True),
         )
         return _answer(added)
+
+
+def _command(wanted: DiagnosticRequest) -> DiagnosticCommand:
+    """Returns the command of a request, with its kind's own arguments."""
+    command = DiagnosticCommand(id=wanted.id or uuid.uuid4().hex, kind=wanted.kind)
+    if wanted.kind is DiagnosticKind.PROFILE:
+        return command.model_copy(update=wanted.model_dump(include={"duration_ms"}))
+    if wanted.kind is DiagnosticKind.SAMPLE:
+        return command.model_copy(
+            update=wanted.model_dump(include={"duration_ms", "operator_uid", "rows", "with_values"})
+        )
+    return command
 
 
 def show(context: Context, reference: str, diagnostic_id: str) -> DiagnosticAnswer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from keyscale.vocabulary import DiagnosticKind, DiagnosticStatus
 
@@ -16,6 +18,25 @@ class DiagnosticRequest(Request):
 
     kind: DiagnosticKind
     id: OperationId | None = None
+    duration_ms: int = Field(
+        default=10_000,
+        ge=1000,
+        le=60_000,
+        description="With PROFILE: how long stacks are counted. With SAMPLE: how long to wait for records.",
+    )
+    operator_uid: str | None = Field(default=None, max_length=100, description="With SAMPLE, required: the operator.")
+    rows: int = Field(
+        default=10, ge=1, le=100, description="With SAMPLE: the most records that the operator reads, and emits."
+    )
+    with_values: bool = Field(
+        default=True, description="With SAMPLE: false replaces each value by its type and a hash."
+    )
+
+    @model_validator(mode="after")
+    def _names_an_operator(self) -> Self:
+        if self.kind is DiagnosticKind.SAMPLE and self.operator_uid is None:
+            raise ValueError("a SAMPLE needs operator_uid")
+        return self
 
 
 class DiagnosticPartAnswer(Answer):

@@ -615,6 +615,9 @@ class DiagnosticCommand(Message):
     id: str
     kind: DiagnosticKind
     duration_ms: Whole = Field(default=0, description="How long the driver observes the job.")
+    operator_uid: str = Field(default="", description="With SAMPLE: the operator.")
+    rows: int = Field(default=0, ge=0, description="With SAMPLE: the number of records, read and emitted.")
+    with_values: bool = Field(default=False, description="With SAMPLE: whether to show values, not types and hashes.")
 
 
 class DiagnosticPart(Message):

@@ -51,6 +51,7 @@ from .job_sources import JobSources
 from .keyed_records import KeyedRecords
 from .operator_info import operator_info
 from .processing_clock import ProcessingClock
+from .record_sampling import RecordSampling
 from .shipped_logic import ShippedLogic
 from .watermarks import Activity, batch_times, due_subtasks
 
@@ -156,6 +157,7 @@ class BatchRunner:
         sink_retries: Retries = _NO_RETRIES,
         on_outage: Callable[[SinkOutage | None], None] = _to_nobody,
         clock: ProcessingClock | None = None,
+        sampling: RecordSampling | None = None,
     ) -> None:
         """Creates the runner; once per attempt.
 
@@ -171,6 +173,7 @@ class BatchRunner:
             sink_retries: How long to wait for a sink with an unavailable system.
             on_outage: Called with the sink that batches wait for, and with None when the waiting has ended.
             clock: Tells the processing time; by default a clock that begins now.
+            sampling: Orders samples of records; by default none.
         """
         self._spark = spark
         self._placement = placement
@@ -185,6 +188,8 @@ class BatchRunner:
         self._sink_retries = sink_retries
         self._on_outage = on_outage
         self._clock = clock or ProcessingClock(now_ms())
+        self._sampling = sampling or RecordSampling()
+        self._sampling.serve([node.uid for node in topology.operators])
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, info) for node in topology.operators}
         self._shipped = shipped or ShippedLogic(spark.sparkContext, topology)
@@ -242,6 +247,7 @@ class BatchRunner:
             self._stage(frame, plan, tokens)
             uids = [node.uid for node in self._topology.operators]
             reports = complete_reports(self._collector.reports_of(run), uids, self._info.parallelism)
+            self._sampling.collect(chain.from_iterable(reports.values()))
             for uid, of_operator in reports.items():
                 check_alike(uid, [report.broadcast_digest for report in of_operator])
             for edge in self._direct:
@@ -520,6 +526,7 @@ class BatchRunner:
             reports=self._collector.accumulator,
             broadcast=broadcast,
             output=plan.outputs.get(node.uid),
+            sample=self._sampling.order_of(node.uid),
         )
 
     def _dead_letters_of(self, tokens: Mapping[OperatorUid, str]) -> dict[OperatorUid, int]:

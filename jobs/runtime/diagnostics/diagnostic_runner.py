@@ -78,26 +78,30 @@ class DiagnosticRunner:
             self._requests.put(each)
 
     def _run(self) -> None:
-        while (request := self._requests.get()) is not None:
-            report = self._reports.get(request.id) or self._taken(request)
-            self._reports = dict([*self._reports.items(), (request.id, report)][-_KEPT:])
+        while (command := self._requests.get()) is not None:
+            report = self._reports.get(command.id) or self._taken(command)
+            self._reports = dict([*self._reports.items(), (command.id, report)][-_KEPT:])
             try:
                 self._channel.report_diagnostic(report)
             except Exception as error:  # noqa: BLE001 - the request is repeated; at the end the channel is closed
-                logger.warning("the report of diagnostic %s has not arrived: %s", request.id, error)
+                logger.warning("the report of diagnostic %s has not arrived: %s", command.id, error)
             finally:
                 with self._lock:
-                    self._busy.discard(request.id)
+                    self._busy.discard(command.id)
 
-    def _taken(self, request: DiagnosticCommand) -> DiagnosticReport:
+    def _taken(self, command: DiagnosticCommand) -> DiagnosticReport:
         try:
-            found = read_within(request.duration_ms / 1000 + ANSWER_SECONDS, self._means[request.kind](request))
+            found = read_within(command.duration_ms / 1000 + ANSWER_SECONDS, self._means[command.kind](command))
+        except DiagnosticFailedError as error:
+            return self._failed(command, error)
         except Exception as error:  # a diagnostic never fails the job
-            logger.warning("diagnostic %s failed", request.id, exc_info=True)
-            failed = DiagnosticFailedError(f"{type(error).__name__}: {error}")
-            failure = Failure(code=failed.code, message=self._mask(str(failed)), advice=failed.advice)
-            return DiagnosticReport(diagnostic_id=request.id, failure=failure)
-        return DiagnosticReport(diagnostic_id=request.id, parts=shortened(found, self._mask))
+            logger.warning("diagnostic %s failed", command.id, exc_info=True)
+            return self._failed(command, DiagnosticFailedError(f"{type(error).__name__}: {error}"))
+        return DiagnosticReport(diagnostic_id=command.id, parts=shortened(found, self._mask))
+
+    def _failed(self, command: DiagnosticCommand, error: DiagnosticFailedError) -> DiagnosticReport:
+        failure = Failure(code=error.code, message=self._mask(str(error)), advice=error.advice)
+        return DiagnosticReport(diagnostic_id=command.id, failure=failure)
 
 
 def shortened(texts: Mapping[str, str], mask: Callable[[str], str] = str) -> list[DiagnosticPart]:

@@ -8,7 +8,7 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...spark_internals.executor_threads import executor_ids, executor_threads
+from ...spark_internals.live_executors import executor_threads, live_executors
 from .local_workers import local_workers
 from .readings import read_within
 
@@ -43,5 +43,5 @@ def own_threads() -> str:
 
 def jvm_threads(spark: SparkSession) -> str:
     """Returns the stacks of the threads of all JVMs of a session."""
-    reads = {each: partial(executor_threads, spark, each) for each in executor_ids(spark)}
+    reads = {each.id: partial(executor_threads, spark, each.id) for each in live_executors(spark)}
     return "\n".join(f"--- {each} ---\n{text}" for each, text in read_within(_JVM_SECONDS, reads).items())

@@ -37,6 +37,7 @@ from ...spark_internals.task_slots import parallelism_of_slots, split_sources_fo
 from ..batch.committed_state import CommittedState
 from ..batch.job_sources import JobSources
 from ..batch.processing_clock import ProcessingClock, beginning_ms
+from ..batch.record_sampling import RecordSampling
 from ..batch.runner import BatchRunner, RunInfo, subtask_specs
 from ..batch.shipped_logic import ShippedLogic
 from ..batch.source_order import DeclaredSource, order_of, recorded_order
@@ -106,6 +107,7 @@ class RunContext:
         rescaled_by: The command of the live rescale that the attempt comes from, if any.
         failure: Why the driver goes back to the parallelism before that live rescale, if it does.
         withdrawn: Ids of commands that the control plane has withdrawn.
+        sampling: Orders samples of records.
     """
 
     spark: SparkSession
@@ -123,6 +125,7 @@ class RunContext:
     rescaled_by: Command | None = None
     failure: Failure | None = None
     withdrawn: set[str] = field(default_factory=set)
+    sampling: RecordSampling = field(default_factory=RecordSampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +467,7 @@ class Execution:
             sink_retries=self._sink_retries,
             on_outage=context.status.sink_waited_for,
             clock=self._clock,
+            sampling=context.sampling,
         )
 
     def _take_sinks_over(self, runner: BatchRunner, committed: CommittedState, manifest: Manifest | None) -> None:

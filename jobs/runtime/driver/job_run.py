@@ -16,6 +16,7 @@ from ...graph.described_graph import describe
 from ...protocol.messages import CommandResult
 from ...secret import Secret, without_secrets
 from ...streams.environment import StreamEnvironment
+from ..batch.record_sampling import RecordSampling
 from ..control.driver_status import DriverStatus
 from ..control.followed_settings import FollowedSettings
 from ..control.reporter import Reporter
@@ -102,7 +103,8 @@ class JobRun:
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._settings = FollowedSettings(assignment, self._status)
         self._withdrawn: set[str] = set()
-        self._diagnostics = DiagnosticRunner(channel, means(spark, workers), without_secrets)
+        self._sampling = RecordSampling()
+        self._diagnostics = DiagnosticRunner(channel, means(spark, workers, self._sampling), without_secrets)
         self._reporter = Reporter(
             channel,
             self._status,
@@ -220,6 +222,7 @@ class JobRun:
             local_root=self._local_root,
             rescale=carry_out,
             withdrawn=self._withdrawn,
+            sampling=self._sampling,
         )
         settings = self._settings
         restarts = Restarts(

@@ -29,6 +29,7 @@ from ...operators.operator_contract import SubtaskProgress, run_subtask
 from ...spark_internals.affinity import PARTITIONS_MIN, SUBTASK_COLUMN
 from ...spark_internals.worker_processes import executor_name, settle
 from ..retries import RetryingStore
+from .record_sample import RecordSample
 from .side_outputs import to_wire
 from .task_reports import TaskReport
 from .task_stopwatch import Activity, TaskStopwatch, TimedRetries
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from ...operators.operator_contract import OperatorLogic
     from ...sinks.sink import DirectOutput
     from ...spark_internals.broadcast_payloads import BroadcastPayload
+    from .record_sample import SampleOrder
     from .subtask_starts import ShippedStarts
 
 
@@ -91,6 +93,7 @@ class OperatorTask:
         store_outage_max_ms: How long an operation is retried on an object store that does not answer.
         broadcast: Records of the broadcast stream for every subtask, as an Arrow stream; None without such records.
         output: Where the tasks write their rows directly; None if they emit them to Spark.
+        sample: The sample of records to take, if any.
     """
 
     run: str
@@ -107,6 +110,7 @@ class OperatorTask:
     store_outage_max_ms: int = 0
     broadcast: BroadcastPayload | None = None
     output: DirectOutput | None = None
+    sample: SampleOrder | None = None
 
     def run_partition(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Processes one partition, which is one subtask.
@@ -148,8 +152,9 @@ class OperatorTask:
         source = store.source
         try:
             watch.begin(Activity.PROCESS)
-            progress = SubtaskProgress()
-            outputs = self._process(index, store, chain([] if first is None else [first], with_rows), progress)
+            progress, sample = SubtaskProgress(), RecordSample(self.sample)
+            records = sample.of_input(chain([] if first is None else [first], with_rows))
+            outputs = self._process(index, store, records, progress, sample)
             part = None
             if self.output is None:
                 yield from watch.taken(outputs, Activity.OUTPUT)
@@ -202,11 +207,18 @@ class OperatorTask:
             state_bytes=state_bytes,
             broadcast_digest=digest,
             part=part,
+            sample_id="" if self.sample is None else self.sample.id,
+            sample=sample.lines,
         )
         self.reports.add([report])
 
     def _process(
-        self, index: SubtaskIndex, store: SubtaskStore, batches: Iterator[pa.RecordBatch], progress: SubtaskProgress
+        self,
+        index: SubtaskIndex,
+        store: SubtaskStore,
+        batches: Iterator[pa.RecordBatch],
+        progress: SubtaskProgress,
+        sample: RecordSample,
     ) -> Iterator[pa.RecordBatch]:
         uid = self.info.operator_uid
         info = replace(self.info, subtask=index, resources=worker_resources(uid), metrics=FunctionMetrics(uid))
@@ -224,7 +236,7 @@ class OperatorTask:
             operator_state=store.operator,
             broadcast=from_stream(b"" if self.broadcast is None else self.broadcast.open()),
         )
-        return to_wire(outputs, info)
+        return to_wire(sample.of_output(outputs), info)
 
 
 @dataclass(frozen=True, slots=True)

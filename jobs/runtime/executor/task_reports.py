@@ -62,6 +62,8 @@ class TaskReport(msgspec.Struct, frozen=True):
         ahead_records: Records with event times too far ahead of the processing time.
         first_failure: The error and the coordinates of the first failed record, if any.
         part: The token of the part that it wrote directly to its sink, if any.
+        sample_id: The diagnostic that the sample is for, if any.
+        sample: Some records as lines of JSON, by side: see `RecordSample`.
     """
 
     run: str
@@ -97,6 +99,8 @@ class TaskReport(msgspec.Struct, frozen=True):
     ahead_records: int = 0
     first_failure: str | None = None
     part: str | None = None
+    sample_id: str = ""
+    sample: dict[str, list[str]] = {}
 
     @property
     def duration_ms(self) -> float:

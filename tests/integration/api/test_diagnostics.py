@@ -132,6 +132,28 @@ def test_the_same_id_is_the_same_diagnostic_and_each_request_is_an_event(looked:
     assert (event["actor"], event["details"]) == ("admin", {"diagnostic_id": "mine", "diagnostic_kind": "THREAD_DUMP"})
 
 
+@pytest.mark.parametrize(
+    ("wanted", "sent"),
+    [
+        ({"kind": "PROFILE", "duration_ms": 3000, "rows": 7}, {"duration_ms": 3000}),
+        ({"kind": "EXECUTOR_LOGS", "duration_ms": 3000}, {}),
+        (
+            {"kind": "SAMPLE", "operator_uid": "count", "rows": 5, "with_values": False},
+            {"duration_ms": 10_000, "operator_uid": "count", "rows": 5, "with_values": False},
+        ),
+    ],
+)
+def test_a_driver_and_the_audit_trail_get_the_arguments_of_the_kind(
+    looked: Looked, wanted: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    asked = looked.request(**wanted)
+    others = {"duration_ms": 0, "operator_uid": "", "rows": 0, "with_values": False}
+    assert looked.wanted() == [{"id": asked["id"], "kind": wanted["kind"], **others, **sent}]
+    event = looked.client.get(f"/v1/jobs/{looked.job_id}/events").json()["events"][0]
+    told = {name: value for name, value in sent.items() if value is not False}
+    assert event["details"] == {"diagnostic_id": asked["id"], "diagnostic_kind": wanted["kind"], **told}
+
+
 def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[str, Any]) -> None:
     for _ in range(service.IN_PROGRESS_MAX):
         looked.request()
@@ -139,6 +161,9 @@ def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[st
     looked.expire()
     looked.request()
     assert looked.request(422, kind="MIND_READING")["code"] == "REQUEST_INVALID"
+    assert "operator_uid" in str(looked.request(422, kind="SAMPLE"))
+    for wrong in ({"duration_ms": 61_000}, {"rows": 0}, {"seconds": 3}):
+        assert looked.request(422, kind="PROFILE", **wrong)["code"] == "REQUEST_INVALID"
     assert looked.client.get(f"{looked.path}/unknown").json()["code"] == "DIAGNOSTIC_NOT_FOUND"
     idle = looked.client.post(f"/v1/jobs/{job['name']}/diagnostics", json={"kind": "THREAD_DUMP"}).json()
     assert idle["code"] == "JOB_STATUS_CONFLICT"

@@ -15,6 +15,7 @@ from keyscale.identifiers import Attempt, BatchId, SubtaskIndex
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
 from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
 from keyscale.jobs.operators.process_operator import Process
+from keyscale.jobs.runtime.executor.record_sample import SampleOrder
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask
 from keyscale.jobs.runtime.executor.task_stopwatch import TaskStopwatch
@@ -77,7 +78,7 @@ def records(groups: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["id", KEY_GROUP_COLUMN, SUBTASK_COLUMN])
 
 
-def run(job: StateJob, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+def run(job: StateJob, batches: Iterator[pa.RecordBatch], sample: SampleOrder | None = None) -> TaskReport:
     spec, reports = job.spec(0), Reports()
     info = SubtaskInfo(UID, SubtaskIndex(0), 1, spec.max_parallelism, Attempt(1), ("id",), ("id",), None, SCHEMA)
     task = OperatorTask(
@@ -92,6 +93,7 @@ def run(job: StateJob, batches: Iterator[pa.RecordBatch]) -> TaskReport:
         time=BatchTime(0),
         due=(False,),
         reports=cast("Any", reports),
+        sample=sample,
     )
     for _ in task._run(SubtaskIndex(0), batches):
         CLOCK.now += 100  # the reader of the rows takes its time
@@ -120,6 +122,13 @@ def test_a_subtask_without_records_reports_that_it_waited_for_them(job: StateJob
 
     report = run(job, shuffle())
     assert (report.input_ms, report.process_ms, report.largest_key_group) == (10_000, 0, None)
+
+
+def test_a_task_samples_the_records_that_it_reads_and_emits_without_its_own_columns(job: StateJob) -> None:
+    report = run(job, iter([records([3, 5, 3])]), SampleOrder("d1", 2, None))
+    lines = ['{"id": 0}', '{"id": 1}']
+    assert (report.sample_id, report.sample) == ("d1", {"input": lines, "output": lines})
+    assert report.read_records == 3
 
 
 class FilledState:
