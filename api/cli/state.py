@@ -22,6 +22,7 @@ from keyscale.client.request_paths import job_path
 from .errors import CliError, InvalidArgumentError
 from .output import console_for, make_fields, make_table
 from .session import Session, json_option, pass_session
+from .state_import import import_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -97,6 +98,9 @@ def state() -> None:
     read with this process's own access to the object store. `get` and `history` ask the control plane, and so do `set`
     and `delete` for a JOB.
     """
+
+
+state.add_command(import_state)
 
 
 @state.command()

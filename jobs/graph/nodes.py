@@ -295,6 +295,19 @@ class Arrival:
         return self.origin.name if self.port == 0 else f"second:{self.origin.name}"
 
     @property
+    def bound_ms(self) -> int:
+        """The time by which its records may be out of order."""
+        timestamps = self.origin.timestamps
+        return self.out_of_orderness_ms if timestamps is None else timestamps.out_of_orderness_ms
+
+    @property
+    def follows_operator(self) -> bool:
+        """Whether its records have the watermark of the operator that emits them."""
+        return isinstance(self.origin.node, OperatorNode) and (
+            self.timestamp_column is None or self.origin.timestamps is None
+        )
+
+    @property
     def splits_name(self) -> str:
         """The name of the arrival's splits in the commit log.
 

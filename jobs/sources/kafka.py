@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # typ
 from ..errors import InvalidTopologyError, SourceRecordsLostError, SourceUnavailableError
 from ..kafka_client import Held, answered, client_settings, error_of, offset_of, within
 from .kafka_partition import FIXED, open_partition, record_batch
-from .positions import limited
+from .positions import BatchPositions, limited
 from .source import Loss, Source
 
 if TYPE_CHECKING:
@@ -375,6 +375,19 @@ class _KafkaPosition:
 
     def to_json(self) -> Position:
         return {"offset": self.offset, "topic_id": self.topic_id}
+
+
+def positions_at(offsets: Mapping[str, Mapping[str, int]]) -> BatchPositions:
+    """Returns the positions at the next offsets of partitions, by topic.
+
+    The form of the offsets is that of Spark's connector. The ids of the topics are unknown.
+    """
+    ends = {
+        split_name(TopicPartition(topic, int(number))): _KafkaPosition(offset).to_json()
+        for topic, partitions in offsets.items()
+        for number, offset in partitions.items()
+    }
+    return BatchPositions({split: (end, end) for split, end in ends.items()})
 
 
 def split_name(partition: TopicPartition) -> str:

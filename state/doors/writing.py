@@ -5,8 +5,8 @@ Like the doors of subtasks and of reading, it leads to RocksDB.
 
 from __future__ import annotations
 
-from ..keyed.schema import KeyedSchema, TimersSchema, schema_of_key
-from ..serializers.type_names import type_to_json
+from ..keyed.schema import KeyedSchema, StateKind, StateSchema, TimersSchema, schema_of_key
+from ..serializers.type_names import type_from_json, type_to_json
 from ..writing.changed_subtask import store_changed
 from ..writing.new_savepoint import NewSavepoint, operator_snapshot
 from ..writing.row_encoder import KeyHashing, StoredEntries, encoder_of, rehashed
@@ -17,6 +17,8 @@ __all__ = [
     "KeyedSchema",
     "NewSavepoint",
     "NewSubtask",
+    "StateKind",
+    "StateSchema",
     "StoredEntries",
     "SubtaskWriter",
     "TimersSchema",
@@ -25,5 +27,6 @@ __all__ = [
     "rehashed",
     "schema_of_key",
     "store_changed",
+    "type_from_json",
     "type_to_json",
 ]

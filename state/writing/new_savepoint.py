@@ -14,6 +14,7 @@ from keyscale.identifiers import Attempt, BatchId, CheckpointId, OperatorUid
 
 from ..documents.job_time import JobTime
 from ..documents.manifest import Manifest, OperatorDeclaration, OperatorSnapshot, SnapshotKind, write_manifest
+from ..documents.source_positions import write_positions
 from ..documents.state_version import NO_BATCH
 from ..errors import StateError
 from ..keys.key_groups import check_max_parallelism, check_parallelism, key_group_range
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
     from keyscale.identifiers import JobId
 
-    from ..documents.manifest import SnapshotHandle
+    from ..documents.manifest import FileHandle, SnapshotHandle
+    from ..documents.source_positions import SourcePositions
     from ..keyed.schema import KeyedSchema
     from ..keys.key_groups import KeyGroupRange
     from ..objects.object_store import ObjectStore
@@ -136,6 +138,8 @@ class NewSavepoint:
         *,
         base: Manifest | None = None,
         renamed: Mapping[str, str] | None = None,
+        positions: SourcePositions | None = None,
+        time: JobTime | None = None,
     ) -> Manifest:
         """Publishes the manifest, which completes the savepoint.
 
@@ -146,6 +150,8 @@ class NewSavepoint:
             operators: All operators.
             base: The snapshot that the savepoint is derived from.
             renamed: The new uid of each operator of the base with a new uid.
+            positions: The source positions of a savepoint without a base.
+            time: The times of a savepoint without a base.
 
         Raises:
             ManifestTakenError: Another savepoint was published there meanwhile.
@@ -164,11 +170,23 @@ class NewSavepoint:
             created_at_ms=now_ms(),
             operators=ordered,
             savepoint_id=self.savepoint_id,
+            positions=None if positions is None else self._stored(positions),
+            time=UNSET if time is None else time,
         )
         if base is not None:
             manifest = self._continued(manifest, base, renamed or {})
         write_manifest(self.store(), manifest)
         return manifest
+
+    def _stored(self, positions: SourcePositions) -> FileHandle:
+        return write_positions(
+            self.store(),
+            self.layout,
+            positions,
+            checkpoint_id=self.checkpoint_id,
+            savepoint_id=self.savepoint_id,
+            unique=self.unique,
+        )
 
     def _continued(self, manifest: Manifest, base: Manifest, renamed: Mapping[str, str]) -> Manifest:
         """Returns the manifest with its base's positions and times."""

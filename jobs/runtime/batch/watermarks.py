@@ -19,7 +19,6 @@ from keyscale.state.doors.commits import EventTime, JobTime
 from keyscale.state.doors.keyed import END_OF_TIME_MS
 
 from ...errors import TooManySplitsError
-from ...graph.nodes import OperatorNode
 from ...operators.split_name import name_before
 from ..executor.task import BatchTime
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from keyscale.identifiers import OperatorUid
 
     from ...functions.timer_service import NextTimers
-    from ...graph.nodes import Arrival
+    from ...graph.nodes import Arrival, OperatorNode
     from ...graph.topology import Topology
 
 SPLITS_MAX = 10_000
@@ -137,10 +136,9 @@ def _reached(
 
     An arrival without splits, or without known splits, has a single entry without a name.
     """
-    origin = arrival.origin
-    if isinstance(origin.node, OperatorNode) and (arrival.timestamp_column is None or origin.timestamps is None):
-        return {None: times[origin.node.uid].timers_ms}
-    bound_ms = arrival.out_of_orderness_ms if origin.timestamps is None else origin.timestamps.out_of_orderness_ms
+    if arrival.follows_operator:
+        return {None: times[arrival.origin.node.uid].timers_ms}
+    bound_ms = arrival.bound_ms
     if arrival.split_columns and (splits := _splits(known).get(arrival.splits_name)):
         return {split: latest_ms - bound_ms - 1 for split, latest_ms in splits.items()}
     of_origins = {} if isinstance(known.origins, UnsetType) else known.origins

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from keyscale.state.doors.keyed import StateDescriptor
+    from keyscale.state.doors.writing import StateSchema
 
 EVENT_TIMERS = "_event_timers"
 PROCESSING_TIMERS = "_processing_timers"
@@ -43,6 +44,23 @@ class NewState:
     def added_to(self, schema: KeyedSchema) -> KeyedSchema:
         """Returns a schema with the state."""
         return schema.with_state(self.descriptor.stored())
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredState:
+    """A keyed state of a loaded program, and its rows; see `NewState`."""
+
+    schema: StateSchema
+    rows: Any
+
+    @property
+    def name(self) -> str:
+        """The name of the state."""
+        return self.schema.name
+
+    def added_to(self, schema: KeyedSchema) -> KeyedSchema:
+        """Returns a schema with the state."""
+        return schema.with_state(self.schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +101,7 @@ class NewOperator:
 
     uid: str
     key: pa.Schema | Mapping[str, pa.DataType]
-    states: Sequence[NewState | NewTimers] = ()
+    states: Sequence[NewState | DeclaredState | NewTimers] = ()
 
     @property
     def schema(self) -> KeyedSchema:
@@ -91,7 +109,7 @@ class NewOperator:
         return with_states(schema_of_key(pa.schema(self.key)), self.states)
 
 
-def with_states(schema: KeyedSchema, states: Iterable[NewState | NewTimers]) -> KeyedSchema:
+def with_states(schema: KeyedSchema, states: Iterable[NewState | DeclaredState | NewTimers]) -> KeyedSchema:
     """Returns a schema with states and timers added, or replaced."""
     for each in states:
         schema = each.added_to(schema)

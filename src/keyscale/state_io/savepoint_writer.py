@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from keyscale.state.doors.keyed import OperatorStateSnapshot
     from keyscale.state.doors.writing import KeyedSchema, StoredEntries
 
-    from .new_operator import NewOperator, NewState, NewTimers
+    from .new_operator import DeclaredState, NewOperator, NewState, NewTimers
 
 MAX_PARALLELISM = 128
 MEMORY_BYTES = 256 << 20
@@ -87,7 +87,7 @@ def write_new(savepoint: NewSavepoint, operator: NewOperator, parallelism: int, 
 
 
 def stored_rows(
-    states: Iterable[NewState | NewTimers], schema: KeyedSchema, hashing: KeyHashing
+    states: Iterable[NewState | DeclaredState | NewTimers], schema: KeyedSchema, hashing: KeyHashing
 ) -> Iterator[tuple[str, StoredEntries]]:
     """Yields the stored entries of states, each with its name."""
     at_ms = now_ms()

@@ -33,7 +33,7 @@ from keyscale.state.doors.writing import (
 from .savepoint_writer import MAX_PARALLELISM, check_operators
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -46,8 +46,8 @@ _ENTRIES = "subtask int, state int, key binary, value binary"
 _ENTRIES_ARROW = pa.schema(
     [("subtask", pa.int32()), ("state", pa.int32()), ("key", pa.binary()), ("value", pa.binary())]
 )
-_HANDLES = "subtask int, handle binary"
-_HANDLES_ARROW = pa.schema([("subtask", pa.int32()), ("handle", pa.binary())])
+_HANDLES = "subtask int, handle binary, entries array<bigint>"
+_HANDLES_ARROW = pa.schema([("subtask", pa.int32()), ("handle", pa.binary()), ("entries", pa.list_(pa.int64()))])
 
 
 def write(
@@ -82,11 +82,27 @@ def write(
     check_operators(operators)
     if parallelism is None:
         parallelism = min(spark.sparkContext.defaultParallelism, max_parallelism)
-    savepoint.publish([_written(savepoint, operator, parallelism, scratch) for operator in operators])
+    savepoint.publish([write_operator(savepoint, operator, parallelism, scratch).snapshot for operator in operators])
     return savepoint.location
 
 
-def _written(savepoint: NewSavepoint, operator: NewOperator, parallelism: int, scratch: str | None) -> OperatorSnapshot:
+@dataclass(frozen=True, slots=True)
+class WrittenOperator:
+    """An operator that tasks have written.
+
+    Attributes:
+        snapshot: The operator's files.
+        entries: The number of entries of each state and of timers.
+    """
+
+    snapshot: OperatorSnapshot
+    entries: Mapping[str, int]
+
+
+def write_operator(
+    savepoint: NewSavepoint, operator: NewOperator, parallelism: int, scratch: str | None
+) -> WrittenOperator:
+    """Writes an operator in a task per subtask; raises as `write`."""
     schema = operator.schema
     subtasks = [
         NewSubtask(savepoint, operator.uid, schema, index, key_groups)
@@ -99,16 +115,19 @@ def _written(savepoint: NewSavepoint, operator: NewOperator, parallelism: int, s
         for place, state in enumerate(operator.states)
     ]
     handles: dict[int, SnapshotHandle] = {}
+    counts = dict.fromkeys(names, 0)
     if encoded:
         entries = reduce(DataFrame.union, encoded).repartitionById(parallelism, "subtask")
         rows = entries.mapInArrow(_Store(subtasks, names, scratch), _HANDLES).collect()
         handles = {row.subtask: msgspec.json.decode(row.handle, type=SnapshotHandle) for row in rows}
+        counts = {name: sum(row.entries[place] for row in rows) for place, name in enumerate(names)}
     with tempfile.TemporaryDirectory(prefix="keyscale-write-") as directory:
         for subtask in subtasks:
             if subtask.index not in handles:  # it has no entries
                 with SubtaskWriter(subtask, Path(directory)) as writer:
                     handles[subtask.index] = writer.finish()
-    return operator_snapshot(operator.uid, schema, [handles[subtask.index] for subtask in subtasks])
+    snapshot = operator_snapshot(operator.uid, schema, [handles[subtask.index] for subtask in subtasks])
+    return WrittenOperator(snapshot, counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +165,7 @@ class _Store:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer: SubtaskWriter | None = None
         index = -1
+        counts = [0] * len(self.names)
         with tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=self.scratch) as directory:
             for batch in batches:
                 if not batch.num_rows:
@@ -155,10 +175,13 @@ class _Store:
                     writer = SubtaskWriter(self.subtasks[index], Path(directory))
                 for place, entries in _by_state(batch):
                     writer.add(self.names[place], entries)
+                    counts[place] += len(entries)
             if writer is None:
                 return
             handle = msgspec.json.encode(writer.finish())
-        yield pa.RecordBatch.from_arrays([pa.array([index], pa.int32()), pa.array([handle])], schema=_HANDLES_ARROW)
+        yield pa.RecordBatch.from_pylist(
+            [{"subtask": index, "handle": handle, "entries": counts}], schema=_HANDLES_ARROW
+        )
 
 
 def _by_state(batch: pa.RecordBatch) -> Iterator[tuple[int, StoredEntries]]:

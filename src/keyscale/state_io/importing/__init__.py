@@ -1,0 +1,12 @@
+"""Brings the state of other systems into savepoints.
+
+It loads the program that goes on, so that only what the program does not say needs to be said.
+"""
+
+from __future__ import annotations
+
+from .import_report import ImportedSource, ImportedState, ImportReport
+from .local_session import local_session
+from .spark_import import import_spark_checkpoint
+
+__all__ = ["ImportReport", "ImportedSource", "ImportedState", "import_spark_checkpoint", "local_session"]

@@ -1,0 +1,46 @@
+"""Errors of imports from Spark."""
+
+from __future__ import annotations
+
+from keyscale.errors import KeyscaleError
+
+
+class SparkCheckpointError(KeyscaleError):
+    """A directory lacks the files of a Spark query's checkpoint."""
+
+    code = "STATE_IMPORT_CHECKPOINT_INVALID"
+    domain = "user"
+    advice = (
+        "Give the directory that the query was started with as `checkpointLocation`. Stop the query before the import, "
+        "after it has committed a batch."
+    )
+
+
+class ImportUnsupportedError(KeyscaleError):
+    """A Spark operator or source has no counterpart in a savepoint."""
+
+    code = "STATE_IMPORT_UNSUPPORTED"
+    domain = "user"
+    advice = (
+        "Leave the operator out with `--drop-operator ID`, so that it starts empty, and let the job read the records "
+        "again that it needs."
+    )
+
+
+class ImportUnmappedError(KeyscaleError):
+    """The place of Spark's state or positions in the program is unknown."""
+
+    code = "STATE_IMPORT_UNMAPPED"
+    domain = "user"
+    advice = (
+        "Name it with `--operator ID=UID`, `--source NUMBER=UID`, `--key UID COLUMN EXPRESSION` or `--value UID STATE "
+        "EXPRESSION`; docs/guide/from-spark.md has examples."
+    )
+
+
+class ImportCountsDifferError(KeyscaleError):
+    """A state has another number of entries than Spark has rows."""
+
+    code = "STATE_IMPORT_COUNTS_DIFFER"
+    domain = "internal"
+    advice = "Nothing was published. Stop the Spark query if it still runs, and import again."
