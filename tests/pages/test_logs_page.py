@@ -10,6 +10,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.pages.opening import open_page
+from tests.support.recordings import journey
+from tests.support.servers.browser import faults_of_access
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,3 +77,64 @@ def test_the_log_of_the_driver_that_runs_the_job_is_chosen_and_marked(page: Page
     expect(chosen.get_by_role("option")).to_have_text(["6: rescale", "5: recover, runs the job", "4: start"])
     expect(chosen).to_have_value("5")
     page.unroute_all(behavior="wait")
+
+
+STACKS = """run_partition (keyscale/jobs/runtime/executor/task.py);count (/artifact/visits.py);match (re.py) 6
+run_partition (keyscale/jobs/runtime/executor/task.py);count (/artifact/visits.py) 2
+await_task (keyscale/jobs/spark_internals/socket_exchange.py) 2
+"""
+
+
+def test_the_functions_of_a_running_job_are_drawn_as_a_flame_graph(page: Page, platform: Platform) -> None:
+    platform.beat()
+    look = {"id": "d1", "kind": "PROFILE", "requested_at_ms": 1, "requested_by": "ada", "failure": None}
+    answers = [{**look, "status": "IN_PROGRESS", "parts": []}]
+    answers.append({**look, "status": "COMPLETED", "parts": [{"name": "worker 7", "text": STACKS}]})
+    asked: list[Any] = []
+
+    def answer(route: Route) -> None:
+        path = urlsplit(route.request.url).path
+        if route.request.method == "POST":
+            asked.append(route.request.post_data_json)
+            route.fulfill(status=202, json=answers[0])
+        elif path.endswith("/d1"):
+            route.fulfill(json=answers[-1] if len(asked) > 1 else answers[0])
+            asked.append("again")
+        else:
+            route.fulfill(json={"diagnostics": [answers[0]], "next": None})
+
+    page.route(f"{platform.url}/v1/jobs/{journey.RUNNING}/diagnostics**", answer)
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/logs")
+    page.get_by_label("What").select_option("PROFILE")
+    expect(page.get_by_label("Operator")).to_be_hidden()
+    page.get_by_label("Seconds").fill("3")
+    page.get_by_role("button", name="Look").click()
+    graph = page.get_by_role("group", name="Flame graph").get_by_role("button")
+    rows = ["All workers: 10 samples", "worker 7", "run_partition", "count", "match", "await_task"]
+    expect(graph).to_have_text([re.compile(f"^{row}") for row in rows])
+    assert asked[0] == {"kind": "PROFILE", "duration_ms": 3000}
+    widths = [each.evaluate("frame => frame.style.width") for each in graph.all()]
+    assert widths == ["100%", "100%", "80%", "80%", "60%", "20%"]
+    assert [each.get_attribute("data-kind") for each in graph.all()][1:] == ["platform", "platform", "own", "own", "platform"]
+    graph.nth(3).click()
+    expect(graph).to_have_text([re.compile(f"^{row}") for row in ("All workers", "count", "match")])
+    graph.nth(0).click()
+    expect(graph).to_have_count(len(rows))
+    assert faults_of_access(page) == []
+
+
+def test_the_stacks_of_a_job_and_the_reason_of_a_refusal_are_shown(page: Page, platform: Platform) -> None:
+    platform.beat()
+    look = {"id": "d1", "kind": "THREAD_DUMP", "status": "COMPLETED", "failure": None}
+    shown = {**look, "parts": [{"name": name, "text": f"stacks of <b>{name}</b>"} for name in ("driver", "JVM")]}
+    refusal = {"code": "JOB_STATUS_CONFLICT", "detail": "no driver runs the job at the moment", "advice": "Wait."}
+    path = f"{platform.url}/v1/jobs/{journey.RUNNING}/diagnostics"
+    page.route(f"{path}/d1", lambda route: route.fulfill(json=shown))
+    page.route(path, lambda route: route.fulfill(json={**shown, "diagnostics": []}))
+    open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/logs")
+    page.get_by_role("button", name="Look").click()
+    expect(page.locator("#look-parts pre")).to_have_text(["stacks of <b>driver</b>", "stacks of <b>JVM</b>"])
+    page.unroute(path)
+    page.route(path, lambda route: route.fulfill(status=409, json=refusal))
+    page.get_by_role("button", name="Look").click()
+    expect(page.locator("#message")).to_contain_text("no driver runs the job at the moment")
