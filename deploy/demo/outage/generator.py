@@ -46,7 +46,7 @@ class Payments:
 
     def __init__(self, servers: str, topic: str, rate: float, seed: int) -> None:
         # Each record is written once, also while the broker does not answer.
-        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 3})
+        self._producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "log_level": 0})
         self._topic, self._rate = topic, rate
         self._chance = random.Random(seed)  # noqa: S311 - a reproducible load
         self._recent: list[dict[str, Any]] = []
