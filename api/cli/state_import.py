@@ -118,7 +118,7 @@ def spark(
         raise InvalidArgumentError("give either --to LOCATION or --dry-run")
     if not program.is_file() or program.suffix not in {".py", ".zip"}:
         raise InvalidArgumentError(f"{program} is missing, or is neither a .py nor a .zip file")
-    from keyscale.state_io.importing import import_spark_checkpoint, local_session
+    from keyscale.state_import import import_spark_checkpoint, local_session
 
     with local_session(dict(conf)) as running:
         report = import_spark_checkpoint(

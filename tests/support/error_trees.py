@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FOLDERS = ("state", "jobs", "db", "api", "deploy")
-PACKAGES = ("keyscale.client", "keyscale.state_io", *(f"keyscale.{name}" for name in FOLDERS))
+PACKAGES = ("keyscale.client", "keyscale.state_import", "keyscale.state_io", *(f"keyscale.{name}" for name in FOLDERS))
 # Programs and users' scripts: importing them would run them or needs a driver around them.
 PROGRAMS = frozenset({"keyscale.jobs.examples", "keyscale.db.migrations", "keyscale.deploy.demo.feeder"})
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.state_io.importing import import_spark_checkpoint
-from keyscale.state_io.importing.target_program import TargetProgram
+from keyscale.state_import import import_spark_checkpoint
+from keyscale.state_import.target_program import TargetProgram
 from keyscale.state_io.verified_state import verify_state
 from tests.support.rehearsal.rehearsal import MAX_PARALLELISM, Rehearsal
 from tests.support.repository import DOCS
@@ -24,13 +24,13 @@ from tests.support.repository import DOCS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from keyscale.state_io.importing import ImportReport
+    from keyscale.state_import import ImportReport
 
 pytestmark = pytest.mark.real
 
 BEGIN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 WINDOW_S = 4
-_, JOB_OF_GUIDE, *_ = re.findall(
+QUERY_OF_GUIDE, JOB_OF_GUIDE, *_ = re.findall(
     r"```python\n(.*?)```", (DOCS / "guide" / "from-spark.md").read_text(encoding="utf-8"), re.DOTALL
 )
 END = {"id": -1, "page": "end", "at": (BEGIN + dt.timedelta(seconds=999)).isoformat(), "amount": 0.0}
@@ -184,3 +184,20 @@ def test_a_job_emits_the_windows_that_a_query_has_begun(spark: SparkSession, tmp
     assert of_operator == "operator 'unique' starts empty"
     job = moved.continued(report, 3, first=1)
     assert windows_of(moved, report, job) == expected(moved.files)
+
+
+@pytest.mark.exhaustive
+def test_the_guides_job_goes_on_where_the_guides_query_has_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    random = Random(7)
+    moved = MovedQuery(spark, tmp_path, [*(views(random, number) for number in range(4)), [END]], JOB_OF_GUIDE)
+    moved.feed(3)
+    names: dict[str, Any] = {"spark": spark, "F": F, "directory": str(moved.input)}
+    exec(QUERY_OF_GUIDE, names)  # noqa: S102 - code of our own page
+    moved.run(names["counted"])
+    assert any(number == 2 for number, _ in moved.emitted)
+    for parallelism in (1, 3):
+        report = moved.imported(parallelism)
+        taken = {(state.uid, state.state): state.spark_operator for state in report.states}
+        assert taken == {("windows", "window_contents"): 0, ("windows", "_event_timers"): 0, ("unique", "seen"): 1}
+        job = moved.continued(report, 4 - parallelism, first=3)
+        assert windows_of(moved, report, job) == expected(moved.files)

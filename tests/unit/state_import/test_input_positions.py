@@ -9,15 +9,15 @@ import pytest
 
 from keyscale.jobs.sources.positions import BatchPositions
 from keyscale.jobs.spark_internals.checkpoint_directory import files_of
-from keyscale.state_io.importing.errors import ImportUnmappedError
-from keyscale.state_io.importing.input_positions import (
+from keyscale.state_import.errors import ImportUnmappedError
+from keyscale.state_import.input_positions import (
     KAFKA_SOURCE,
     InputKind,
     TargetSource,
     assigned_inputs,
     converted_positions,
 )
-from keyscale.state_io.importing.spark_checkpoint import BatchFacts, SparkCheckpoint, file_log_names
+from keyscale.state_import.spark_checkpoint import BatchFacts, SparkCheckpoint, file_log_names
 
 FILES = '{"logOffset":3}'
 KAFKA = '{"orders":{"1":30,"0":12}}'

@@ -13,10 +13,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from keyscale.identifiers import BatchId
 from keyscale.state.doors.values import HashId
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint
+from keyscale.state_io.new_operator import DeclaredState, NewOperator, NewTimers
+from keyscale.state_io.savepoint_writer import MAX_PARALLELISM
+from keyscale.state_io.spark_writer import write_operator
 
-from ..new_operator import DeclaredState, NewOperator, NewTimers
-from ..savepoint_writer import MAX_PARALLELISM
-from ..spark_writer import write_operator
 from .errors import ImportCountsDifferError
 from .import_report import ImportedSource, ImportedState, ImportReport
 from .input_positions import InputKind, assigned_inputs, converted_positions
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from keyscale.state.doors.catalogue import SourcePositions
     from keyscale.state.doors.commits import OperatorSnapshot
+    from keyscale.state_io.new_operator import NewState
 
-    from ..new_operator import NewState
     from .spark_operator import SparkOperator
     from .state_plan import OperatorPlan, StatePlan
 

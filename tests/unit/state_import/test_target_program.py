@@ -10,8 +10,8 @@ import pytest
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.runtime.batch.watermarks import batch_times
 from keyscale.jobs.streams.streams import DataStream
-from keyscale.state_io.importing.spark_checkpoint import BatchFacts
-from keyscale.state_io.importing.target_program import TargetProgram
+from keyscale.state_import.spark_checkpoint import BatchFacts
+from keyscale.state_import.target_program import TargetProgram
 
 SCHEMA = pa.schema([("user", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 

@@ -22,10 +22,10 @@ from keyscale import (
 )
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.streams.streams import DataStream
-from keyscale.state_io.importing.errors import ImportUnmappedError, ImportUnsupportedError
-from keyscale.state_io.importing.operator_match import matched_operators
-from keyscale.state_io.importing.spark_checkpoint import BatchFacts
-from keyscale.state_io.importing.spark_operator import (
+from keyscale.state_import.errors import ImportUnmappedError, ImportUnsupportedError
+from keyscale.state_import.operator_match import matched_operators
+from keyscale.state_import.spark_checkpoint import BatchFacts
+from keyscale.state_import.spark_operator import (
     EXPIRES,
     TIMEOUT,
     OperatorKind,
@@ -34,8 +34,8 @@ from keyscale.state_io.importing.spark_operator import (
     VariableKind,
     unique_names,
 )
-from keyscale.state_io.importing.state_plan import Expressions, plan_operator
-from keyscale.state_io.importing.target_program import TargetOperator, target_operators
+from keyscale.state_import.state_plan import Expressions, plan_operator
+from keyscale.state_import.target_program import TargetOperator, target_operators
 
 SCHEMA = pa.schema([("user", pa.string()), ("page", pa.string()), ("at", pa.timestamp("us", "UTC"))])
 OUTPUT = pa.schema([("total", pa.int64())])
