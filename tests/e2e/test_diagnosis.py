@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import json
+import re
 import signal
+import zipfile
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -14,6 +18,7 @@ from keyscale.api.cli.artifacts import upload_file
 from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.metrics import BATCH_PARTS
+from keyscale.vocabulary import DiagnosticKind
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
@@ -71,6 +76,10 @@ class Ward:
         metrics = (self.show(name)["status"]["attempt"] or {}).get("metrics") or {}
         return [batch for batch in metrics.get("recent_batches", ()) if batch["input_records"]]
 
+    def look(self, name: str, **wanted: Any) -> dict[str, str]:
+        asked = self.api.diagnostics.request(name, **wanted)
+        return {part.name: part.text for part in self.api.diagnostics.wait(name, asked.id, SECONDS).parts}
+
     def end(self, name: str) -> None:
         self.api.post(job_path(name, "cancel"))
         wait_until(lambda: self.show(name)["status"]["state"] == "STOPPED", SECONDS, what="the job to stop")
@@ -93,6 +102,7 @@ def test_each_cause_that_is_made_on_purpose_is_named_and_a_healthy_job_has_no_re
     assert ward.show("healthy")["status"]["health"]["level"] == "OK"
     assert_that_the_parts_add_up(ward.batches("healthy"))
     assert_that_a_signal_writes_the_stacks_of_driver_and_workers(ward, "healthy")
+    assert_that_records_and_logs_are_shown(ward, "healthy")
     ward.end("healthy")
 
     for code, parameters in ILLNESSES.items():
@@ -105,6 +115,39 @@ def test_each_cause_that_is_made_on_purpose_is_named_and_a_healthy_job_has_no_re
         condition = next(each for each in ward.show(name)["status"]["conditions"] if each["type"] == "HEALTHY")
         assert condition["status"] == "FALSE"
         ward.end(name)
+
+
+def test_a_job_whose_function_hangs_in_c_shows_where_and_can_be_cancelled(
+    control_plane: RunningControlPlane, tmp_path: Path
+) -> None:
+    ward = Ward(control_plane, tmp_path)
+    ward.begin("hanging", {"rate": "50", "batch": "2000", "hangs": "yes"})
+    wait_until(lambda: (ward.show("hanging")["status"]["attempt"] or {}).get("pid"), SECONDS, what="a driver")
+
+    def hanging() -> list[str]:
+        found = ward.look("hanging", kind=DiagnosticKind.THREAD_DUMP)
+        return [name for name, text in found.items() if "ailing_job.py" in text and "process_element" in text]
+
+    workers = wait_until(hanging, SECONDS, what="a worker in the function", poll=0.5)
+    assert all(re.fullmatch(r"worker \d+: operator work, subtask [01], batch 0", name) for name in workers), workers
+    profile = ward.look("hanging", kind=DiagnosticKind.PROFILE, duration_ms=1000)
+    innermost = re.compile(r"process_element \(\S*ailing_job.py\);match \(re/__init__.py\) \d+")
+    assert any(innermost.search(text) for text in profile.values()), profile
+    no_records = ward.look("hanging", kind=DiagnosticKind.SAMPLE, operator_uid="work", duration_ms=1000)
+    assert no_records["input"].startswith("(no batch with records")
+    with zipfile.ZipFile(io.BytesIO(ward.api.jobs.bundle("hanging"))) as bundle:
+        assert b"process_element" in bundle.read("hanging/threads.txt")
+    ward.end("hanging")
+
+
+def assert_that_records_and_logs_are_shown(ward: Ward, name: str) -> None:
+    shown = ward.look(name, kind=DiagnosticKind.SAMPLE, operator_uid="work", rows=3)
+    assert [sorted(json.loads(line)) for line in shown["input"].splitlines()] == 3 * [["key", "number"]]
+    masked = ward.look(name, kind=DiagnosticKind.SAMPLE, operator_uid="work", rows=3, with_values=False)
+    assert len(masked["output"].splitlines()) == 3
+    assert all(json.loads(line)["number"].startswith("int ") for line in masked["output"].splitlines())
+    (log,) = ward.look(name, kind=DiagnosticKind.EXECUTOR_LOGS).values()
+    assert "The log of the job" in log
 
 
 def assert_that_a_signal_writes_the_stacks_of_driver_and_workers(ward: Ward, name: str) -> None:

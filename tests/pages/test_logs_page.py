@@ -115,7 +115,13 @@ def test_the_functions_of_a_running_job_are_drawn_as_a_flame_graph(page: Page, p
     assert asked[0] == {"kind": "PROFILE", "duration_ms": 3000}
     widths = [each.evaluate("frame => frame.style.width") for each in graph.all()]
     assert widths == ["100%", "100%", "80%", "80%", "60%", "20%"]
-    assert [each.get_attribute("data-kind") for each in graph.all()][1:] == ["platform", "platform", "own", "own", "platform"]
+    assert [each.get_attribute("data-kind") for each in graph.all()][1:] == [
+        "platform",
+        "platform",
+        "own",
+        "own",
+        "platform",
+    ]
     graph.nth(3).click()
     expect(graph).to_have_text([re.compile(f"^{row}") for row in ("All workers", "count", "match")])
     graph.nth(0).click()

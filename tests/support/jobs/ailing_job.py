@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +40,16 @@ class Ticks(Source):
 
 
 class Work(KeyedProcessFunction):
-    """Takes some time for each record, or raises an exception."""
+    """Takes some time for each record, raises an exception, or hangs in C with Python's lock."""
 
-    def __init__(self, seconds: float, *, raises: bool) -> None:
-        self.seconds, self.raises = seconds, raises
+    def __init__(self, seconds: float, *, raises: bool, hangs: bool) -> None:
+        self.seconds, self.raises, self.hangs = seconds, raises, hangs
 
     def process_element(self, record: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002
         if self.raises:
             raise ValueError("no record is good enough")
+        if self.hangs:
+            re.match("(a+)+$", "a" * 60 + "b")
         if self.seconds:
             time.sleep(self.seconds)
         yield {"number": record.number}
@@ -63,7 +66,7 @@ def slow(frame: DataFrame, context: SinkContext) -> None:  # noqa: ARG001 - the 
 
 ticks = Ticks(int(given["rate"]), int(given["since_ms"]), int(given.get("hot", "0")))
 records = env.stream(env.read(ticks, max_records_per_batch=int(given["batch"]))).key_by("key")
-work = Work(float(given.get("record_s", "0")), raises=given.get("raises") == "yes")
+work = Work(float(given.get("record_s", "0")), raises=given.get("raises") == "yes", hangs=given.get("hangs") == "yes")
 done = records.process(work, output={"number": "bigint"}).uid("work")
 done.sink_to(ForeachBatchSink(slow) if "sink_s" in given else FileSink(given["output"])).uid("table")
 env.execute()
