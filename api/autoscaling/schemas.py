@@ -74,6 +74,44 @@ class AutoscalerAnswer(Answer):
     last_move: ScalingDecisionAnswer | None = Field(description="The latest decision that has rescaled the job.")
 
 
+class ReplayPointAnswer(Answer):
+    """The records that waited at a moment, and that would have waited."""
+
+    at_ms: int
+    lag_records: float = Field(description="The records that waited.")
+    as_run: float = Field(description="By the model, at the parallelism that the job had.")
+    replayed: float = Field(description="By the model, at the parallelism that was asked for.")
+
+
+class ReplayPeaksAnswer(Answer):
+    """The largest lag, as a time; null without input.
+
+    In this time as many records arrive on average as waited.
+    """
+
+    measured_ms: float | None
+    as_run_ms: float | None = Field(description="By the model, at the parallelism that the job had.")
+    replayed_ms: float | None = Field(description="By the model, at the parallelism that was asked for.")
+
+
+class ReplayAnswer(Answer):
+    """A job's past input at another parallelism."""
+
+    parallelism: int
+    capacity: float | None = Field(
+        description="Records that the job can process per second at the parallelism; null if its speed is unknown."
+    )
+    peaks: ReplayPeaksAnswer | None = Field(description="null if nothing can be replayed.")
+    error: float | None = Field(
+        description=(
+            "By how much the model misses the measured peak, at the parallelism that the job had, as a share of the"
+            " peak; null if nothing has waited."
+        )
+    )
+    reason: str | None = Field(description="Why nothing can be replayed; null otherwise.")
+    points: list[ReplayPointAnswer]
+
+
 class ScalingDecisionList(ListAnswer):
     """The newest 500 decisions about a job, the newest first."""
 

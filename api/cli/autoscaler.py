@@ -8,6 +8,7 @@ import click
 
 from keyscale.client.request_paths import job_path
 
+from .output import cell
 from .session import Session, json_option, pass_session
 
 COLUMNS = (
@@ -46,6 +47,31 @@ def show(session: Session, job: str) -> None:
     if move is not None:
         shown = ("message", "outcome", "at_ms", "operation_id", "present", "expected", "measured")
         fields["last_move"] = {name: move[name] for name in shown if move[name] is not None}
+    session.output.view(answer, fields)
+
+
+@autoscaler.command()
+@click.argument("job")
+@click.option("--parallelism", "-p", type=int, required=True, help="The parallelism to replay the input at.")
+@click.option("--hours", type=float, default=24.0, show_default=True, help="How much of the past is replayed.")
+@json_option
+@pass_session
+def replay(session: Session, job: str, *, parallelism: int, hours: float) -> None:
+    """Replay a job's past input at another parallelism, by the model."""
+    with session.control_plane() as control_plane:
+        answer = control_plane.get(f"{job_path(job)}/autoscaler/replay", parallelism=parallelism, hours=hours)
+    peaks = answer["peaks"]
+    if peaks is None:
+        session.output.say(f"nothing can be replayed: {answer['reason']}", answer)
+        return
+    fields = {
+        "parallelism": answer["parallelism"],
+        "capacity": f"{answer['capacity']:,.0f} records/s",
+        "largest lag, replayed": cell("lag_ms", peaks["replayed_ms"]),
+        "largest lag, measured": cell("lag_ms", peaks["measured_ms"]),
+        "largest lag, by the model as run": cell("lag_ms", peaks["as_run_ms"]),
+        "error of the model": "-" if answer["error"] is None else f"{answer['error']:.0%}",
+    }
     session.output.view(answer, fields)
 
 

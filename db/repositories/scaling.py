@@ -16,6 +16,7 @@ from .series import RINGS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import Select
     from sqlalchemy.orm import Session
 
 KEPT = 500
@@ -67,6 +68,14 @@ class Load(NamedTuple):
     lag_records: int | None
 
 
+class Run(NamedTuple):
+    """A time in which a driver ran a job; without an end it lasts."""
+
+    begin_ms: int
+    end_ms: int | None
+    parallelism: int
+
+
 class PastDecision(NamedTuple):
     """A recent decision.
 
@@ -99,21 +108,27 @@ class PastDecision(NamedTuple):
     operation_ended_at_ms: int | None
 
 
-def scaled_jobs(session: Session) -> Sequence[ScaledJob]:
-    """Returns the jobs that run and have an autoscaler.
-
-    A job that is being changed is left out.
-    """
+def _jobs() -> Select[Any]:
+    """Returns the query of all jobs, with the columns of `ScaledJob`."""
     active = and_(Attempt.job_id == Job.id, Attempt.stage == AttemptStage.ACTIVE)
     heartbeat = and_(LastHeartbeat.job_id == Attempt.job_id, LastHeartbeat.attempt == Attempt.number)
-    rows = session.execute(
+    return (
         select(Job.id, Job.name, Job.status, Job.revision, Job.max_parallelism, Revision.spec, Job.failure)
         .add_columns(Attempt.stage, Attempt.parallelism, Attempt.slots, Attempt.driver_state)
         .add_columns(LastHeartbeat.at_ms, LastHeartbeat.last_commit_at_ms, LastHeartbeat.metrics)
         .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))
         .outerjoin(Attempt, active)
         .outerjoin(LastHeartbeat, heartbeat)
-        .where(
+    )
+
+
+def scaled_jobs(session: Session) -> Sequence[ScaledJob]:
+    """Returns the jobs that run and have an autoscaler.
+
+    A job that is being changed is left out.
+    """
+    rows = session.execute(
+        _jobs().where(
             Job.status.in_((JobStatus.RUNNING, JobStatus.RESTARTING)),
             _MODE.in_((AutoscalerMode.MONITORING, AutoscalerMode.ACTIVE)),
         )
@@ -121,14 +136,35 @@ def scaled_jobs(session: Session) -> Sequence[ScaledJob]:
     return [ScaledJob(*row) for row in rows]
 
 
-def loads(session: Session, job_ids: Sequence[str], since_ms: int) -> Mapping[str, Sequence[Load]]:
-    """Returns the loads of jobs, in the order of time."""
+def find_job(session: Session, job_id: str) -> ScaledJob:
+    """Returns a job in any mode of its autoscaler."""
+    return ScaledJob(*session.execute(_jobs().where(Job.id == job_id)).one())
+
+
+def runs(session: Session, job_id: str, since_ms: int) -> Sequence[Run]:
+    """Returns when drivers ran a job, in the order of time."""
+    rows = session.execute(
+        select(Attempt.running_at_ms, Attempt.ended_at_ms, Attempt.parallelism)
+        .where(
+            Attempt.job_id == job_id,
+            Attempt.running_at_ms.is_not(None),
+            or_(Attempt.ended_at_ms.is_(None), Attempt.ended_at_ms >= since_ms),
+        )
+        .order_by(Attempt.running_at_ms)
+    )
+    return [Run(begin_ms, end_ms, parallelism) for begin_ms, end_ms, parallelism in rows if begin_ms is not None]
+
+
+def loads(
+    session: Session, job_ids: Sequence[str], since_ms: int, step_ms: int = RINGS[0].step_ms
+) -> Mapping[str, Sequence[Load]]:
+    """Returns the loads of jobs in the steps of a ring, in the order of time."""
     points = SeriesPoint.__table__.c
     rows = session.execute(
         select(points.job_id, points.at_ms, points.input_records, points.lag_records)
         .where(
             points.job_id.in_(job_ids),
-            points.step_ms == RINGS[0].step_ms,
+            points.step_ms == step_ms,
             points.at_ms >= since_ms,
             points.input_records.is_not(None),
         )

@@ -331,4 +331,20 @@ def test_the_autoscaler_tells_its_verdict_the_evidence_and_its_last_move(page: P
         "(delivered): 2 to 4: the input takes 150%. Capacity before 30,000/s, expected 58,000/s"
     )
     assert faults_of_access(page) == []
+    points = [{"at_ms": 1000 * at, "lag_records": 9.0 * at, "as_run": 8.0 * at, "replayed": 1.0 * at} for at in (1, 2)]
+    peaks = {"measured_ms": 660_000.0, "as_run_ms": 600_000.0, "replayed_ms": 40_000.0}
+    replayed = {"parallelism": 6, "capacity": 90.0, "peaks": peaks, "error": 0.12, "reason": None, "points": points}
+    page.route("**/autoscaler/replay?parallelism=6&hours=168", lambda route: route.fulfill(json=replayed))
+    card.get_by_label("Replay the last").select_option("7 days")
+    card.get_by_label("at a parallelism of").fill("6")
+    card.get_by_role("button", name="Replay").click()
+    expect(card.get_by_role("status")).to_have_text(
+        "With 6 subtasks, the input of at most 40 s would have waited; the input of 11 min waited. At the parallelism"
+        " that the job had, the model misses the peak by 12 %."
+    )
+    expect(card.get_by_role("img").locator("polyline")).to_have_count(2)
+    assert faults_of_access(page) == []
+    card.get_by_label("Replay the last").select_option("day")
+    card.get_by_role("button", name="Replay").click()
+    expect(card.get_by_role("status")).to_contain_text("Nothing can be replayed: no batch with input shows how fast")
     platform.api.delete("/v1/jobs/scaled")

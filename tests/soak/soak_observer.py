@@ -222,10 +222,11 @@ class Observer:
         figures = job["metrics"]
         self.observations += 1
         attempt = job["status"]["attempt"] or {}
-        if attempt.get("number") != self._attempt:
+        is_running = job["status"]["state"] == "RUNNING" and figures["input_rate"] is not None
+        if attempt.get("number") != self._attempt or not is_running:
             self._attempt, self._attempt_ms = attempt.get("number"), asked_ms
-        is_calm = is_calm and job["status"]["state"] == "RUNNING" and figures["input_rate"] is not None
-        is_calm = is_calm and asked_ms - self._attempt_ms > 1000 * CALM_SECONDS  # a young driver has rates of its own
+        # A driver that has run for less than a minute has a rate of that time.
+        is_calm = is_calm and is_running and asked_ms - self._attempt_ms > 1000 * CALM_SECONDS
         points = [
             (at_ms, series["step_ms"], {name: series["series"][name][index] for name in names})
             for index, at_ms in enumerate(series["at_ms"])

@@ -3,6 +3,7 @@
 import { ApiError, get } from "./api.js";
 import { byId, definitions, element, prose, setChildren, setText, since, words } from "./dom.js";
 import { number, percent, rate } from "./format.js";
+import { offerReplay } from "./input_replay.js";
 
 /** The autoscaler decides every 15 seconds. */
 const EVERY_MS = 5000;
@@ -19,6 +20,7 @@ export class AutoscalerCard {
   /** @param {string} path the path of the job in the API */
   constructor(path) {
     this.#path = `${path}/autoscaler`;
+    offerReplay(this.#path);
   }
 
   /** Shows the card of a job, and reads it again if it may be old. */
@@ -27,6 +29,7 @@ export class AutoscalerCard {
     byId("autoscaler").hidden = mode === "DISABLED";
     if (mode === "DISABLED" || Date.now() - this.#readAtMs < EVERY_MS) return;
     this.#readAtMs = Date.now();
+    byId("replay-parallelism").value ||= job.spec.parallelism;
     setText(byId("autoscaler-mode"), MODES[mode]);
     get(this.#path).then(draw, (error) => {
       if (!(error instanceof ApiError)) throw error; // the page says that the control plane does not answer

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bench.autoscaler import shares
 from keyscale.api.autoscaling import autoscaler as autoscaler_module
+from keyscale.api.autoscaling import decisions
 from keyscale.api.autoscaling.autoscaler import Autoscaler
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, LastHeartbeat, Operation, Revision
@@ -33,7 +35,7 @@ def report(parallelism: int, work_us: float = 50.0, **changed: Any) -> dict[str,
     batch = {
         **dict.fromkeys(("wait_ms", "plan_ms", "state_ms", "store_ms", "sink_ms", "append_ms", "publish_ms"), 1),
         "batch_id": 1,
-        "at_ms": 1,
+        "at_ms": 2 * BEGIN_MS,  # after any trouble
         "input_records": RECORDS,
         "spark_ms": 300,
         "function_ms": int(work_ms),
@@ -58,7 +60,8 @@ class ScaledJob:
         self.context, self.leadership, self.job_id = context, leadership, job_id
         self.autoscaler = Autoscaler(context)
         self.at_ms = BEGIN_MS
-        patch.setattr(autoscaler_module, "shared_now_ms", lambda: self.at_ms)
+        for module in (autoscaler_module, decisions):
+            patch.setattr(module, "shared_now_ms", lambda: self.at_ms)
         with context.sessions.begin() as session:
             job = session.get_one(Job, job_id)
             job.status, self.parallelism = JobStatus.RUNNING, 2
@@ -241,3 +244,32 @@ def test_a_setting_that_is_changed_after_the_look_keeps_the_job_from_moving(
     monkeypatch.setattr(autoscaler_module.scaling, "core_ms", then_changed)
     scaled.passes(15, report(2))
     assert listed(client, scaled, "operations") == []
+
+
+def test_past_input_is_replayed_at_another_parallelism(client: httpx.Client, scaled: ScaledJob) -> None:
+    path = f"/v1/jobs/{scaled.job_id}/autoscaler/replay"
+    with scaled.context.sessions.begin() as session:  # for two minutes the job reads half of its input
+        for step in range(12):
+            at_ms = BEGIN_MS + 600_000 + 10_000 * step
+            read, came = (RECORDS // 2, RECORDS) if step else (RECORDS, RECORDS)
+            values = {"input_records": (BEGIN_MS + 600_000) // 1000 * RECORDS + 10 * step * read}
+            series.store(session, scaled.job_id, at_ms, {**values, "lag_records": 10 * step * (came - read)})
+    scaled.at_ms = BEGIN_MS + 720_000
+    scaled.reports(report(2))
+    found = client.get(path, params={"parallelism": 8, "hours": 0.1}).json()
+    assert found["reason"] is None
+    assert found["capacity"] > RECORDS
+    assert found["peaks"]["measured_ms"] == pytest.approx(55_000, rel=0.1)
+    assert found["peaks"]["replayed_ms"] == 0, "eight subtasks keep up"
+    assert found["peaks"]["as_run_ms"] > 0
+    assert 0 <= found["error"] < 1
+    assert [each["lag_records"] for each in found["points"]][-2:] == [2_000_000, 2_200_000]
+    assert found["points"][-1]["at_ms"] == BEGIN_MS + 710_000
+    minutes = client.get(path, params={"parallelism": 8}).json()["points"]
+    assert {later["at_ms"] - each["at_ms"] for each, later in pairwise(minutes)} == {60_000}, (
+        "a day has steps of a minute"
+    )
+    assert client.get(path, params={"parallelism": 0}).status_code == 422
+    assert client.get(path).status_code == 422
+    scaled.reports({**report(2), "recent_batches": []})
+    assert "start the job" in client.get(path, params={"parallelism": 2}).json()["reason"]

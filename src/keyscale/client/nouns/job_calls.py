@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.api.autoscaling.schemas import AutoscalerAnswer, ScalingDecisionAnswer, ScalingDecisionList
+from keyscale.api.autoscaling.schemas import (
+    AutoscalerAnswer,
+    ReplayAnswer,
+    ScalingDecisionAnswer,
+    ScalingDecisionList,
+)
 from keyscale.api.jobs.schemas.job import (
     AttemptAnswer,
     AttemptList,
@@ -112,6 +117,12 @@ class Jobs(Noun[S]):
     def autoscaler(self, job: str) -> Call[AutoscalerAnswer]:
         """Shows the mode, latest decision and last move of a job's autoscaler."""
         return Call("GET", f"{JOB}/autoscaler", AutoscalerAnswer, {"job_id": job})
+
+    @Method
+    def replay_input(self, job: str, *, parallelism: int, hours: float | None = None) -> Call[ReplayAnswer]:
+        """Replays a job's past input at another parallelism."""
+        query = {"parallelism": parallelism, "hours": hours}
+        return Call("GET", f"{JOB}/autoscaler/replay", ReplayAnswer, {"job_id": job}, query)
 
     @ListMethod
     def scaling_decisions(
