@@ -69,7 +69,7 @@ class Load(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A time in which a driver ran a job; without an end it lasts."""
+    """A time in which a driver ran a job, or still runs it."""
 
     begin_ms: int
     end_ms: int | None
@@ -158,7 +158,7 @@ def runs(session: Session, job_id: str, since_ms: int) -> Sequence[Run]:
 def loads(
     session: Session, job_ids: Sequence[str], since_ms: int, step_ms: int = RINGS[0].step_ms
 ) -> Mapping[str, Sequence[Load]]:
-    """Returns the loads of jobs in the steps of a ring, in the order of time."""
+    """Returns the loads of jobs, in the order of time."""
     points = SeriesPoint.__table__.c
     rows = session.execute(
         select(points.job_id, points.at_ms, points.input_records, points.lag_records)
