@@ -99,6 +99,13 @@ def test_a_scan_returns_the_entries_within_its_bounds_in_order(engine, start, en
     assert list(engine.scan("s", start, end, limit)) == expected[:limit]
 
 
+def test_a_scan_after_a_write_has_what_was_written_and_lacks_what_was_removed(engine):
+    fill(engine, [3, 12])
+    before = [found for found, _ in engine.scan("s", b"", None)]
+    engine.write([Mutation("s", key(5), b"new"), Mutation("s", before[0], None)])
+    assert [found for found, _ in engine.scan("s", b"", None)] == sorted({*before[1:], key(5)})
+
+
 def test_a_long_scan_returns_every_entry_once(engine):
     engine.write([Mutation("s", key(5, n.to_bytes(4, "big")), b"v") for n in range(9000)])
     assert [int.from_bytes(found[2:], "big") for found, _ in engine.scan("s", key(5), key(6))] == list(range(9000))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyscale.api.access.rates import RateLimit
+from keyscale.api.access.rates import RateLimit, Rates
 
 
 class Clock:
@@ -59,6 +59,20 @@ def test_memory_is_bounded_however_many_senders_there_are(senders: int) -> None:
     for number in range(senders):
         limit.take(f"{number}")
     assert len(limit._buckets) == min(senders, 10)
+
+
+def test_the_sender_that_was_silent_for_longest_is_forgotten_first() -> None:
+    limit = RateLimit(per_second=1, burst=1, clock=Clock(), senders_max=2)
+    for sender in ("a", "b", "c"):
+        limit.take(sender)
+    assert [limit.take(sender) for sender in ("b", "c", "a")] == [1, 1, 0]
+
+
+def test_each_limit_of_a_control_plane_has_its_own_rate_and_burst() -> None:
+    rates = Rates(per_user=7, per_address=11, failures_per_minute=120)
+    limits = (rates.per_user, rates.per_address, rates.failures, rates.refusals, rates.reports_ms)
+    found = [(limit._per_second, limit._burst) for limit in limits]
+    assert found == [(7, 35), (11, 55), (2, 120), (5, 500), (200, 4000)]
 
 
 def test_what_cost_more_than_a_bucket_holds_is_a_debt_of_its_sender_alone() -> None:

@@ -35,7 +35,11 @@ def test_a_signature_is_that_of_standard_webhooks() -> None:
     headers = signed_headers(
         "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
     )
-    assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
 
 
 def test_slack_shows_the_signs_of_its_markup_as_they_are() -> None:
@@ -93,6 +97,7 @@ def test_a_target_of_another_form_is_refused(channel: Channel, target: str) -> N
     ("channel", "target", "shown"),
     [
         (Channel.WEBHOOK, "https://alerts.example.com:8443/hook?key=hidden", "https://alerts.example.com:8443/…"),
+        (Channel.WEBHOOK, "https://alerts.example.com?key=hidden", "https://alerts.example.com/…"),
         (Channel.SLACK, "https://hooks.slack.com/services/hidden", "https://hooks.slack.com/…"),
         (Channel.TEAMS, "https://alerts.example.com", "https://alerts.example.com/"),
         (Channel.PAGERDUTY, ROUTING_KEY, "…89AB"),

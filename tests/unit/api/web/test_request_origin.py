@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.datastructures import Headers
 
 from keyscale.api.access.rates import Rates
 from keyscale.api.control_plane.own_metrics import OwnMetrics
-from keyscale.api.web.request_origin import PART_BYTES_MAX, RequestOrigin
+from keyscale.api.web.request_origin import PART_BYTES_MAX, REQUEST_ID_HEADER, RequestOrigin
 from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 RATES = Rates(per_user=0, per_address=0, failures_per_minute=0)
 
 
-def sent(bodies: list[bytes]) -> list[Message]:
+def sent(bodies: list[bytes], request_id: str = "") -> list[Message]:
     """The messages that the web server gets of an answer."""
     messages: list[Message] = []
 
@@ -32,15 +33,28 @@ def sent(bodies: list[bytes]) -> list[Message]:
     async def send(message: Message) -> None:
         messages.append(message)
 
-    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "client": ("127.0.0.1", 1)}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "headers": [(REQUEST_ID_HEADER.lower().encode(), request_id.encode())],
+    }
+    scope["client"] = ("127.0.0.1", 1)
     run_coroutine(RequestOrigin(app, RATES, OwnMetrics())(scope, receive, send))
-    return messages[1:]
+    return messages
+
+
+@pytest.mark.parametrize(("given", "is_kept"), [("request-of-mine-1", True), ("two words", False), ("", False)])
+def test_an_answer_has_the_id_of_its_request(given: str, is_kept: bool) -> None:
+    headers = Headers(raw=sent([b""], given)[0]["headers"])
+    assert (headers[REQUEST_ID_HEADER] == given) is is_kept
+    assert headers[REQUEST_ID_HEADER]
 
 
 @pytest.mark.parametrize("size", [0, 1, PART_BYTES_MAX - 1, PART_BYTES_MAX, PART_BYTES_MAX + 1, 5 * PART_BYTES_MAX])
 def test_a_long_answer_is_handed_over_in_parts_and_is_whole(size: int) -> None:
     whole = bytes(index % 251 for index in range(size))
-    parts = sent([whole])
+    parts = sent([whole])[1:]
     assert b"".join(part["body"] for part in parts) == whole
     assert len(parts) == max(1, -(-size // PART_BYTES_MAX))
     assert [part["more_body"] for part in parts] == [True] * (len(parts) - 1) + [False]
@@ -48,7 +62,7 @@ def test_a_long_answer_is_handed_over_in_parts_and_is_whole(size: int) -> None:
 
 def test_the_parts_of_a_stream_stay_in_order_and_only_the_last_one_ends_it() -> None:
     bodies = [b"a" * 10, b"b" * (PART_BYTES_MAX + 10), b"c"]
-    parts = sent(bodies)
+    parts = sent(bodies)[1:]
     assert [(len(part["body"]), part["more_body"]) for part in parts] == [
         (10, True),
         (PART_BYTES_MAX, True),

@@ -47,6 +47,13 @@ def drained(path: Path, links: int) -> Rehearsal:
     return job
 
 
+def test_a_drain_waits_for_the_input_and_then_for_each_round_of_timers() -> None:
+    calls: list[Any] = []
+    loop = SimpleNamespace(fire_timers=lambda **given: calls.append(given))
+    drain(cast("Any", SimpleNamespace(drain=lambda: calls.append("input"))), cast("Any", loop), operators=1)
+    assert calls == ["input", {"wait": True}, {"wait": True, "is_at_end": True}]
+
+
 @pytest.mark.parametrize("links", short_form([1, 2, 3, 11], [1, 11]))
 def test_a_timer_that_registers_the_next_one_fires_them_all(tmp_path: Path, links: int) -> None:
     rows = [(row["key"], row["fired"]) for row in drained(tmp_path, links).output(SINK)]

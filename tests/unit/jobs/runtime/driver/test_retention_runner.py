@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ def test_unfinished_writes_are_removed_once_no_upload_can_take_so_long(
 ) -> None:
     left = tmp_path / "store" / JOB / "shared" / f"{TEMPORARY_PREFIX}of-a-killed-writer"
     left.write_bytes(b"x")
+    young_s = (now_ms() - AGE_FLOOR_MS / 2) / 1000
+    os.utime(left, (young_s, young_s))
     status = DriverStatus()
     run_retention(job, status=status)
     assert left.exists(), "its writer may be alive"
