@@ -88,6 +88,7 @@ class Settings:
         job_users: Range of users for jobs, or `off`; None: a default range, where jobs can have users of their own.
         job_group: A group of all these users, for files that jobs share.
         starts_at_once: How many drivers start on this host at once.
+        spare_drivers: How many spare drivers this host keeps, if it has the memory.
         driver_memory: Heap of a driver's JVM, as Spark writes it.
         restore_timeout_ms: How long the new driver of a rescale may take to restore the savepoint.
         verify_timeout_ms: How long it may then take to commit its first batch.
@@ -138,6 +139,7 @@ class Settings:
     job_users: str | None = None
     job_group: int | None = None
     starts_at_once: int = field(default_factory=_usable_cores)
+    spare_drivers: int = 1
     driver_memory: str = "1g"
     restore_timeout_ms: int = 600_000
     verify_timeout_ms: int = 120_000
@@ -244,6 +246,7 @@ class Settings:
             job_users=source.get("KEYSCALE_JOB_USERS") or None,
             job_group=_group(source.get("KEYSCALE_JOB_GROUP")),
             starts_at_once=_number(source, "KEYSCALE_STARTS_AT_ONCE", default.starts_at_once, least=1),
+            spare_drivers=_number(source, "KEYSCALE_SPARE_DRIVERS", default.spare_drivers, most=100),
             driver_memory=source.get("KEYSCALE_DRIVER_MEMORY") or default.driver_memory,
             restore_timeout_ms=_duration_ms(source, "KEYSCALE_RESTORE_TIMEOUT_MS", default.restore_timeout_ms),
             verify_timeout_ms=_duration_ms(source, "KEYSCALE_VERIFY_TIMEOUT_MS", default.verify_timeout_ms),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def started(home: Path, settings: Mapping[str, str], running: ExitStack) -> ControlPlaneProcess:
     """Starts a control plane, which `running` ends."""
-    process = ControlPlaneProcess(home, free_port(), settings)
+    process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_SPARE_DRIVERS": "0", **settings})
     process.start()
     running.callback(process.stop)
     return process

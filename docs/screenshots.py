@@ -149,7 +149,7 @@ def _control_plane_with_history() -> Iterator[Connection]:
     with tempfile.TemporaryDirectory(prefix="keyscale-screenshots-", ignore_cleanup_errors=True) as directory:
         home = Path(directory) / "home"
         home.mkdir()
-        process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_JOB_USERS": "off"})
+        process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_SPARE_DRIVERS": "0"})
         try:
             process.start()
             with Keyscale(connection=process.connection) as control_plane:

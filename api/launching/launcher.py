@@ -30,6 +30,7 @@ from ..job_spec import spec_of
 from ..libraries.library_cache import LibraryCache, PlacedLibraries
 from .driver_command import driver_command, driver_environment, temporary_directory
 from .driver_log import open_log
+from .driver_start import DriverStart
 from .enclosures import NO_ENCLOSURES, Enclosures
 from .isolation import Isolation, JobUser, give_to, local_directory, make_directory, owner_of
 from .job_records import keep_record
@@ -45,6 +46,7 @@ from .processes import (
 )
 from .run_files import read_text
 from .shared_snapshots import let_delete, member_of_readers
+from .spare_drivers import SpareDrivers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -94,6 +96,7 @@ class Launcher:
         enclosures: What holds the quotas of jobs.
         read_artifact: Yields the bytes of the artifact with a SHA-256; None: no jobs are launched.
         read_key: Returns the key of the replicas of the database; None: there are no replicas.
+        note_start: Counts a start of a driver, by its way: `spare` or `new`.
     """
 
     def __init__(
@@ -103,6 +106,8 @@ class Launcher:
         read_artifact: Callable[[str], Iterable[bytes]] | None = None,
         read_key: Callable[[], str] | None = None,
         enclosures: Enclosures = NO_ENCLOSURES,
+        *,
+        note_start: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._settings = settings
         self._read_artifact = read_artifact or (lambda _: ())
@@ -110,6 +115,8 @@ class Launcher:
         self._read_key = read_key or (lambda: "")
         self.enclosures = enclosures
         self.isolation = isolation or Isolation(why_not="it was not asked for")
+        self.spares = SpareDrivers(settings.home / "spares", enclosures)
+        self._note_start = note_start
         self.host = platform.node()
         # Replicas on the same host have separate homes, and see only the runs under their home.
         self.place = f"{self.host}:{settings.home}"
@@ -166,38 +173,50 @@ class Launcher:
             LibraryUnavailableError: A library cannot be copied to this host.
             LibraryInvalidError: A package of jars is gone.
         """
-        directory = self._run_directory(job.id, attempt.number)
-        work = directory / "work"
-        secrets = self._settings.job_secrets.environment_of(spec_of(revision).secrets)
-        token = read_text(directory / "token") or ""
-        user = self.isolation.user(job)
-        self._make_directories_of_job(job, work, user)
+        self._make_directories_of_job(
+            job, self._run_directory(job.id, attempt.number) / "work", self.isolation.user(job)
+        )
         self.keep_record(job, record)
+        start = self.start_of(job, revision, attempt, brought, granted)
+        run = _run_name(job.id, attempt.number)
+        quota = self.enclosures.variables(run)
+        start = replace(start, variables={**start.variables, FIELDS_VARIABLE: json.dumps(log_fields), **quota})
+        process = self.spares.take(start)
+        self._note_start("new" if process is None else "spare")
+        try:
+            process = process or start_supervised(
+                start.directory, start.command, start.variables, self.enclosures.command(run)
+            )
+        except OSError:
+            logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
+        self._launched[job.id, attempt.number] = (time.monotonic(), process)
+
+    def start_of(
+        self, job: Job, revision: Revision, attempt: Attempt, brought: JobLibraries, granted: Grant
+    ) -> DriverStart:
+        """Returns what an attempt's driver is started with.
+
+        Arguments and errors as for `launch`, but for the store's.
+        """
+        directory = self._run_directory(job.id, attempt.run_number)
+        work = directory / "work"
+        user = self.isolation.user(job)
         if user is not None and (objects := local_directory(job.store_url)) is not None:
             user = _reader_of_others(objects, granted, user)
         libraries = self.place_libraries(brought, directory)
-        environment = driver_environment(
+        variables = driver_environment(
             self._settings,
-            token,
+            read_text(directory / "token") or "",
             work,
             os.environ,
-            secrets,
+            self._settings.job_secrets.environment_of(spec_of(revision).secrets),
             store_url=job.store_url,
             user=user,
             libraries=libraries,
         )
         command = driver_command(self._settings, job, revision, attempt, work, libraries=libraries)
-        environment["KEYSCALE_ATTEMPT"] = f"{job.id}:{attempt.number}"
-        environment["KEYSCALE_JOB_STORE_URL"] = job.store_url
-        environment[FIELDS_VARIABLE] = json.dumps(log_fields)
-        process: subprocess.Popen[bytes] | None = None
-        run = _run_name(job.id, attempt.number)
-        environment |= self.enclosures.variables(run)
-        try:
-            process = start_supervised(directory, command, environment, self.enclosures.command(run))
-        except OSError:
-            logger.exception("job %s: the supervisor of attempt %d cannot be started", job.id, attempt.number)
-        self._launched[job.id, attempt.number] = (time.monotonic(), process)
+        of_attempt = {"KEYSCALE_ATTEMPT": f"{job.id}:{attempt.number}", "KEYSCALE_JOB_STORE_URL": job.store_url}
+        return DriverStart(directory, command, {**variables, **of_attempt})
 
     def keep_record(self, job: Job, record: JobRecord) -> None:
         """Stores a job's definition beside its log.
@@ -215,7 +234,8 @@ class Launcher:
         """
         placed = self.libraries.place(brought.files)
         packages = self._settings.jar_rules.jars_of(brought.packages)
-        (directory / _LIBRARIES).write_text("\n".join(placed.sha256s))
+        if directory.exists():
+            (directory / _LIBRARIES).write_text("\n".join(placed.sha256s))
         notes = self._settings.runs_directory.glob(f"*/*/{_LIBRARIES}")
         self.libraries.sweep({sha256 for note in notes for sha256 in (read_text(note) or "").split()})
         return replace(placed, jars=tuple(dict.fromkeys((*placed.jars, *packages))))
@@ -259,7 +279,8 @@ class Launcher:
         Waits until they are gone or the kernel takes too long.
         """
         directory = self._run_directory(job_id, attempt)
-        kill_all(processes_of(directory, owner_of(directory / "work")))
+        work = self._work_of(directory)
+        kill_all(processes_of(directory, work, owner_of(work)))
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """Kills the remaining processes and deletes a run's files except the log.
@@ -269,6 +290,7 @@ class Launcher:
         self._end(job_id, attempt)
         self.enclosures.remove(_run_name(job_id, attempt))
         directory = self._run_directory(job_id, attempt)
+        self.spares.remove(_spare_of(directory))
         for name in ("token", _LIBRARIES):
             try:
                 (directory / name).unlink(missing_ok=True)
@@ -293,6 +315,7 @@ class Launcher:
         directory = self._settings.runs_directory / job_id
         elsewhere = _on_other_disks(directory / "state", job_id)
         if (uid := owner_of(directory / "state")) is not None:
+            self.spares.end_of_user(uid)
             kill_all(strays_of(uid))
             if elsewhere:
                 # The job has made the links: the job's own user deletes what it can. There may be more links than fit
@@ -328,6 +351,11 @@ class Launcher:
             if directory.name != PLANS and is_storable(directory.name)
         }
 
+    def sweep_spares(self) -> None:
+        """Removes the spares of earlier control planes that no run has taken."""
+        runs = ((job_id, number) for job_id, numbers in self.runs().items() for number in numbers)
+        self.spares.sweep({_spare_of(self._run_directory(*run)) for run in runs})
+
     def has_supervisor(self, job_id: str, attempt: int) -> bool:
         """Returns whether a run's supervisor lives."""
         supervisor = read_supervisor(self._run_directory(job_id, attempt))
@@ -356,7 +384,7 @@ class Launcher:
 
     def _end(self, job_id: str, attempt: int) -> None:
         self.kill(job_id, attempt)
-        if (uid := owner_of(self._run_directory(job_id, attempt) / "work")) is not None:
+        if (uid := owner_of(self._work_of(self._run_directory(job_id, attempt)))) is not None:
             kill_all(strays_of(uid))
         self._launched.pop((job_id, attempt), None)
 
@@ -402,6 +430,11 @@ class Launcher:
     def _run_directory(self, job_id: str, attempt: int) -> Path:
         return self._settings.runs_directory / job_id / str(attempt)
 
+    def _work_of(self, directory: Path) -> Path:
+        """Returns the work directory of a run's processes."""
+        spare = _spare_of(directory)
+        return self.spares.work_of(spare) if spare else directory / "work"
+
     def _without_supervisor(self, attempt: Attempt) -> Seen:
         """Returns the state of a run without a supervisor.
 
@@ -419,6 +452,12 @@ class Launcher:
         _, process = self._launched.get((attempt.job_id, attempt.run_number), (0.0, None))
         if process is not None:
             process.poll()
+
+
+def _spare_of(directory: Path) -> str:
+    """Returns the name of the spare that a run has taken, or an empty text."""
+    supervisor = read_supervisor(directory)
+    return "" if supervisor is None else supervisor.spare
 
 
 def _run_name(job_id: str, attempt: int) -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SPARE_SUPERVISOR = Path(__file__).with_name("spare_supervisor.py")
 _START_TIME_TOLERANCE_S = 1.0
 _EXIT_CODE = re.compile(r"[0-9]{1,3}")
 _DEATH_WITHIN_S = 5.0
@@ -38,6 +39,7 @@ class _Registration(msgspec.Struct):
 
     pid: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
     started_at_s: float
+    spare: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]*$")] = ""
 
 
 class ProcessState(StrEnum):
@@ -56,10 +58,16 @@ class SupervisorProcess:
     """A run's supervisor.
 
     Its process id is also the session id of all of the run's processes.
+
+    Attributes:
+        pid: Its process id.
+        started_at_s: When it started.
+        spare: The name of the spare whose driver the run has taken; empty: none.
     """
 
     pid: int
     started_at_s: float
+    spare: str = ""
 
     def is_alive(self) -> bool:
         try:
@@ -86,9 +94,36 @@ def start_supervised(
     Raises:
         OSError: The supervisor cannot be started.
     """
+    return _start(_SUPERVISOR, directory, command, environment, inside, stdin=subprocess.DEVNULL)
+
+
+def start_spare(
+    directory: Path, command: Sequence[str], environment: Mapping[str, str], inside: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Starts a spare's supervisor, which starts the command.
+
+    It reads the spare's assignment from its standard input, and ends with it.
+
+    Arguments as for `start_supervised`.
+
+    Raises:
+        OSError: The supervisor cannot be started.
+    """
+    return _start(_SPARE_SUPERVISOR, directory, command, environment, inside, stdin=subprocess.PIPE)
+
+
+def _start(
+    program: Path,
+    directory: Path,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    inside: Sequence[str],
+    *,
+    stdin: int,
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603 - a command of the control plane; a job's settings are on an allow-list
-        [*inside, sys.executable, "-I", str(_SUPERVISOR), str(directory), *command],
-        stdin=subprocess.DEVNULL,
+        [*inside, sys.executable, "-I", str(program), str(directory), *command],
+        stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=directory,
@@ -106,7 +141,7 @@ def read_supervisor(directory: Path) -> SupervisorProcess | None:
         registered = msgspec.json.decode(read_text(directory / "process.json") or "", type=_Registration)
     except msgspec.MsgspecError:
         return None
-    return SupervisorProcess(registered.pid, registered.started_at_s)
+    return SupervisorProcess(registered.pid, registered.started_at_s, registered.spare)
 
 
 def read_exit_code(directory: Path) -> int | None:
@@ -138,7 +173,7 @@ def driver_state(pid: int, session: int) -> ProcessState:
     return ProcessState.SUSPENDED if status == psutil.STATUS_STOPPED else ProcessState.ALIVE
 
 
-def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process]:
+def processes_of(directory: Path, work: Path, uid: int | None = None) -> list[psutil.Process]:
     """Returns all processes of a run.
 
     They have its work directory in their environment, or belong to its session.
@@ -148,17 +183,23 @@ def processes_of(directory: Path, uid: int | None = None) -> list[psutil.Process
 
     Args:
         directory: The run's directory.
+        work: Its work directory.
         uid: The job's own user; None: the job runs as the control plane's user.
     """
     supervisor = read_supervisor(directory)
     session = None if supervisor is None else supervisor.pid
-    marker = str(directory / "work")
+    markers = {str(directory / "work"), str(work)}
     return [
         process
         for process in _others()
-        if _has_work_directory(process, marker)
+        if _work_directory_of(process) in markers
         or (None not in {uid, session} and _session_of(process) == session and _uid_of(process) == uid)
     ]
+
+
+def processes_below(work: Path) -> list[psutil.Process]:
+    """Returns all processes that have a work directory in their environment."""
+    return [process for process in _others() if _work_directory_of(process) == str(work)]
 
 
 def kill_all(processes: Sequence[psutil.Process]) -> None:
@@ -211,8 +252,8 @@ def _uid_of(process: psutil.Process) -> int | None:
         return None
 
 
-def _has_work_directory(process: psutil.Process, directory: str) -> bool:
+def _work_directory_of(process: psutil.Process) -> str | None:
     try:
-        return process.environ().get("KEYSCALE_WORK_DIR") == directory
+        return process.environ().get("KEYSCALE_WORK_DIR")
     except (*GONE, psutil.AccessDenied, ProcessLookupError):
-        return False
+        return None

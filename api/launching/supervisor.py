@@ -27,6 +27,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,13 @@ from keyscale.api.launching.driver_log import LogWriter
 from keyscale.jobs.protocol.redaction import Mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 EXIT_SUPERVISED_ALREADY = 0
 EXIT_CANNOT_RUN = 127
 EXIT_DISK_FULL = 122
 """The files of the job take more than its quota: the supervisor has ended the driver."""
+EXIT_CODE_FILE = "exit_code"
 DISK_LOOK_S = 10.0
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
@@ -65,25 +67,44 @@ def main(arguments: list[str]) -> int:
     directory, command = Path(arguments[0]), arguments[1:]
     if not register(directory):
         return EXIT_SUPERVISED_ALREADY
-    # A signal to the session is for the driver; the supervisor must still record how the driver ended.
-    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
+    leave_signals_to_driver()
     code = run(directory, command)
-    write_atomically(directory / "exit_code", str(code))
+    write_atomically(directory / EXIT_CODE_FILE, str(code))
     return code
 
 
-def register(directory: Path) -> bool:
+@dataclass(slots=True)
+class Output:
+    """The log of a driver's output, and the mask of its secrets."""
+
+    log: LogWriter
+    mask: Mask
+
+
+def leave_signals_to_driver() -> None:
+    """Ignores signals to the session, which are for the driver.
+
+    The supervisor must still record how the driver ended.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+
+
+def register(directory: Path, **facts: str) -> bool:
     """Registers this process as the run's supervisor.
 
     The first process to link the file wins.
+
+    Args:
+        directory: The run's directory.
+        facts: What else the registration tells.
 
     Returns:
         Whether this process is the run's supervisor.
     """
     process = psutil.Process()
     mine = directory / f"process.json.{process.pid}"
-    write_atomically(mine, json.dumps({"pid": process.pid, "started_at_s": process.create_time()}))
+    write_atomically(mine, json.dumps({"pid": process.pid, "started_at_s": process.create_time(), **facts}))
     try:
         os.link(mine, directory / "process.json")
     except FileExistsError:
@@ -98,11 +119,32 @@ def run(directory: Path, command: list[str]) -> int:
 
     The code follows the shell's convention if a signal ended the driver.
     """
-    log = LogWriter(directory)
-    output, of_driver = os.pipe()
-    mask = Mask(os.environ)
+    output = Output(LogWriter(directory), Mask(os.environ))
+    quota = quota_of_environment()
+    try:
+        driver, copying = start(directory, command, output, quota)
+    except OSError as error:
+        output.log.write(f"the driver cannot be started: {error}\n".encode())
+        return EXIT_CANNOT_RUN
+    return ended(driver, copying, output, quota, [directory.parent])
+
+
+def quota_of_environment() -> dict[str, Any]:
+    """Takes the driver's quota out of the environment."""
+    quota: dict[str, Any] = json.loads(os.environ.pop(DRIVER_QUOTA_VARIABLE, "{}"))
+    return quota
+
+
+def start(
+    directory: Path, command: list[str], output: Output, quota: Mapping[str, Any]
+) -> tuple[subprocess.Popen[bytes], threading.Thread]:
+    """Starts a driver; returns its process and the thread that copies its output.
+
+    Raises:
+        OSError: The driver cannot be started.
+    """
+    source, of_driver = os.pipe()
     user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
-    quota = json.loads(os.environ.pop(DRIVER_QUOTA_VARIABLE, "{}"))
     if user:
         give_up_privileges()
     try:
@@ -118,19 +160,31 @@ def run(directory: Path, command: list[str]) -> int:
                 group=user[1] if user else None,
                 extra_groups=user[2:] if user else None,
             )
-    except OSError as error:
-        log.write(f"the driver cannot be started: {error}\n".encode())
-        return EXIT_CANNOT_RUN
-    os.close(of_driver)
+    finally:
+        os.close(of_driver)
     # A process that the driver has left behind may hold the pipe forever, and must not keep the exit code back.
-    copying = threading.Thread(target=copy_masked, args=(output, log, mask), daemon=True)
+    copying = threading.Thread(target=copy_masked, args=(source, output), daemon=True)
     copying.start()
-    code = waited(driver, directory.parent, quota.get("disk_bytes"), log)
+    return driver, copying
+
+
+def ended(
+    driver: subprocess.Popen[bytes],
+    copying: threading.Thread,
+    output: Output,
+    quota: Mapping[str, Any],
+    places: Sequence[Path],
+) -> int:
+    """Waits until a driver ends, and for its last words; returns its exit code.
+
+    `places` are the directories of the job's files.
+    """
+    code = waited(driver, places, quota.get("disk_bytes"), output.log)
     copying.join(_LAST_WORDS_S)
     return code if code >= 0 else 128 - code
 
 
-def waited(driver: subprocess.Popen[bytes], directory: Path, disk_bytes: int | None, log: LogWriter) -> int:
+def waited(driver: subprocess.Popen[bytes], places: Sequence[Path], disk_bytes: int | None, log: LogWriter) -> int:
     """Waits until the driver ends; returns its exit code.
 
     A driver is ended if the files of its job take too much space.
@@ -139,7 +193,7 @@ def waited(driver: subprocess.Popen[bytes], directory: Path, disk_bytes: int | N
         try:
             return driver.wait(None if disk_bytes is None else DISK_LOOK_S)
         except subprocess.TimeoutExpired:
-            used = disk_use_bytes(directory)
+            used = sum(map(disk_use_bytes, places))
         if disk_bytes is not None and used > disk_bytes:
             driver.kill()
             driver.wait()
@@ -197,10 +251,10 @@ def ended_first_without_memory() -> Iterator[None]:
             file.write_text(str(score))
 
 
-def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:
+def copy_masked(source: int, output: Output) -> None:
     """Copies lines from a descriptor to a log until the source ends.
 
-    Secrets are masked.
+    Secrets are masked. The output may change while its lines are copied.
     """
     rest = b""
     poller = select.poll()
@@ -208,24 +262,25 @@ def copy_masked(source: int, log: LogWriter, mask: Mask) -> None:
     while True:
         # A line that pauses waits for its end, but not forever. A possible beginning of a secret waits for more.
         if rest and (len(rest) > _LINE_BYTES_MAX or not poller.poll(_PAUSE_S * 1000)):
-            rest = write_masked(rest, log, mask)
+            rest = write_masked(rest, output)
         chunk = os.read(source, _CHUNK_BYTES)
         if not chunk:
-            log.write(masked(rest, mask))
+            output.log.write(masked(rest, output.mask))
             return
         lines, newline, unfinished = (rest + chunk).rpartition(b"\n")
-        rest = write_masked(lines + newline, log, mask) + unfinished
+        rest = write_masked(lines + newline, output) + unfinished
 
 
-def write_masked(text: bytes, log: LogWriter, mask: Mask) -> bytes:
+def write_masked(text: bytes, output: Output) -> bytes:
     """Writes a part of a log with secrets masked.
 
     Returns its end if that may be the beginning of a secret.
     """
+    mask = output.mask
     whole = _CUT_CHARACTER.sub(b"", text)
     end = mask.unfinished(whole.decode(errors="surrogateescape"))
     written = whole.decode(errors="surrogateescape")[: -end or None].encode(errors="surrogateescape")
-    log.write(masked(written, mask))
+    output.log.write(masked(written, mask))
     return text[len(written) :]
 
 

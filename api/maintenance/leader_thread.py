@@ -50,6 +50,9 @@ class LeaderThread(ABC):
             LeadershipLostError: Another replica leads and continues.
         """
 
+    def rest(self) -> None:  # noqa: B027 - most threads have nothing to end
+        """Ends what only a leader needs, while another replica leads."""
+
     @property
     def is_closing(self) -> bool:
         """Whether the work should end as soon as it can."""
@@ -73,6 +76,8 @@ class LeaderThread(ABC):
                 while (epoch := self._pulse.epoch) is not None and not self.is_closing:
                     if not self.work(Leadership(self._sessions, epoch)):
                         break
+                if epoch is None:
+                    self.rest()
             except LeadershipLostError:
                 logger.info("another replica leads, and continues: %s", self._thread.name)
             except SQLAlchemyError:

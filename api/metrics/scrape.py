@@ -141,6 +141,7 @@ def text_of(context: Context, scope: JobScope) -> str:
         "streams": context.change_feed.streams,
         "leader": int(context.pulse.role == "leader"),
         "jobs_set_aside": context.pulse.set_aside if context.pulse.role == "leader" else None,
+        "spare_drivers": len(context.launcher.spares.living()),
         "scrape_duration": time.monotonic() - began_s,
     }
     families = Families(_OWN)

@@ -50,6 +50,7 @@ from ..maintenance.object_removal import ObjectRemoval
 from ..maintenance.run_removal import RunRemoval
 from ..maintenance.savepoint_release import SavepointRelease
 from ..maintenance.snapshot_removal import SnapshotRemoval
+from ..maintenance.spare_keeper import SpareKeeper
 from ..maintenance.verifier import Verifier
 from ..metrics import key_group_routes as key_group_history
 from ..metrics import scrape_routes as scrape
@@ -123,8 +124,10 @@ def make_context(
         with reads() as session:
             return replica_rows.shared_key(session)
 
-    launcher = Launcher(settings, isolation, read_artifact, read_key, enclosures)
     own_metrics = OwnMetrics()
+    launcher = Launcher(
+        settings, isolation, read_artifact, read_key, enclosures, note_start=partial(own_metrics.count, "driver_starts")
+    )
     own_metrics.watch(engine)
     return Context(
         settings=settings,
@@ -213,6 +216,7 @@ def _threads_of(context: Context) -> tuple[_Thread, ...]:
         ObjectRemoval(sessions, pulse),
         HistoryRetention(sessions, pulse, history_policy(settings)),
         RunRemoval(sessions, context.launcher),
+        SpareKeeper(settings, sessions, context.launcher, pulse),
         SavepointRelease(sessions, pulse, context.store),
         SavepointSchedule(context),
         SnapshotRemoval(sessions, pulse),

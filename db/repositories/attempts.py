@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import bindparam, exists, func, not_, or_, select, text
 from sqlalchemy.orm import lazyload
 
-from keyscale.vocabulary import AttemptStage
+from keyscale.vocabulary import AttemptStage, DriverState
 
 from ..models import Attempt, Job, LastHeartbeat, Operation
 from .pages import Page, PageRequest, read_page
@@ -270,6 +270,25 @@ def list_unstarted(session: Session, states: Collection[str]) -> Sequence[tuple[
         select(Attempt, Job.created_at_ms)
         .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.stage.in_(_STARTABLE), unstarted)
+        .options(lazyload(Attempt.heartbeat))
+    ).all()
+
+
+def count_uncommitted(session: Session, since_ms: int) -> int:
+    """Counts the attempts that run since a time, without a commit."""
+    uncommitted = (Attempt.running_at_ms >= since_ms, Attempt.first_commit_at_ms.is_(None))
+    counted = select(func.count()).where(Attempt.stage == AttemptStage.ACTIVE, *uncommitted)
+    return session.scalar(counted) or 0
+
+
+def list_running(session: Session, place: str, limit: int) -> Sequence[Attempt]:
+    """Returns the attempts that a place's drivers run, the newest start first."""
+    running = (Attempt.stage == AttemptStage.ACTIVE, Attempt.driver_state == DriverState.RUNNING)
+    return session.scalars(
+        select(Attempt)
+        .where(*running, Attempt.launched_on == place)
+        .order_by(Attempt.launched_at_ms.desc())
+        .limit(limit)
         .options(lazyload(Attempt.heartbeat))
     ).all()
 

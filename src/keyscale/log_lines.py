@@ -104,5 +104,10 @@ def formatter_of(variables: Mapping[str, str], text: str) -> logging.Formatter:
 
 
 def worker_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables by which workers log as their driver."""
+    """Returns the variables by which workers log as their driver.
+
+    Lines of text have no fields, and workers with the same variables serve any job.
+    """
+    if variables.get(FORMAT_VARIABLE) != JSON:
+        return {}
     return {name: variables[name] for name in (FORMAT_VARIABLE, FIELDS_VARIABLE) if name in variables}

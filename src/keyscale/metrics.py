@@ -826,6 +826,15 @@ METRICS = (
         "Drivers of wanted jobs without a report for 15 seconds.",
     ),
     Metric("starts_waiting", GAUGE, CONTROL_PLANE, Unit.COUNT, "Starts of drivers that wait for their turn."),
+    Metric(
+        "driver_starts",
+        COUNTER,
+        CONTROL_PLANE,
+        Unit.COUNT,
+        "Starts of drivers: by a spare driver that waited (`spare`), or by a new one (`new`).",
+        labels=("way",),
+    ),
+    Metric("spare_drivers", GAUGE, CONTROL_PLANE, Unit.COUNT, "Spare drivers that wait for a run, or warm up."),
     Metric("scrape_duration", GAUGE, CONTROL_PLANE, Unit.SECONDS, "Time to collect these metrics."),
 )
 

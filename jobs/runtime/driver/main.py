@@ -25,6 +25,8 @@ Environment:
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
     KEYSCALE_LOG_FORMAT: `text` or `json`, the form of log lines; KEYSCALE_LOG_FIELDS: a JSON object with fields of all
         lines.
+    KEYSCALE_SPARE: the driver is a spare. It starts Spark, warms it up, and waits at the socket `assignment` of its
+        working directory for the variables of its run, which replace the variables above.
     KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to switch off, separated by commas (see docs/spark-internals.md).
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, for s3://.
     KEYSCALE_STORE_CREDENTIALS_RENEWED, instead of the keys: the control plane grants credentials for the job's own
@@ -64,11 +66,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from keyscale.jobs.protocol.messages import AttachRequest, Heartbeat
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.jobs.protocol.spare import SPARE_VARIABLE
 from keyscale.jobs.runtime.control.channel import FileControl, HttpControl
 from keyscale.jobs.runtime.control.control_search import ControlSearch
 from keyscale.jobs.runtime.control.store_access import StoreAccess
 from keyscale.jobs.runtime.driver.attachment import Attachment
 from keyscale.jobs.runtime.driver.job_run import JobRun
+from keyscale.jobs.runtime.driver.spare_wait import SpareWait
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
     ControlError,
@@ -149,19 +154,53 @@ class DriverEnvironment:
 
 
 def main() -> int:
-    """Runs the driver; returns its exit code."""
+    """Runs the process; returns its exit code."""
     faulthandler.register(signal.SIGUSR1)
-    configure_logging(os.environ, "%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    configure_driver_logging()
+    end_with_parent()
+    if os.environ.get(SPARE_VARIABLE):
+        return run_spare()
     try:
         environment = DriverEnvironment.read(os.environ)
     except DriverEnvironmentError as error:
         logger.error("%s: %s (%s)", error.code, error, error.advice)  # noqa: TRY400 - a traceback would not help
         return EXIT_MISCONFIGURED
-    end_with_parent()
     environment.work_dir.mkdir(parents=True, exist_ok=True)
     spark = SparkSession.builder.getOrCreate()
+    return run_driver(spark, environment, WarmUp(spark, environment.work_dir / "warm-up", _WARM_UP_PARALLELISM))
+
+
+def run_spare() -> int:
+    """Runs a spare driver, and then the run that it gets; returns its exit code."""
+    wait = SpareWait()
+    work_dir = Path(os.environ["KEYSCALE_WORK_DIR"]).absolute()
+    work_dir.mkdir(parents=True, exist_ok=True)
+    spark = SparkSession.builder.getOrCreate()
+    warm_up = WarmUp(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM)
+    variables = wait.variables(warm_up)
+    if variables is None:
+        return EXIT_OK
+    os.environ.update(variables)
+    configure_driver_logging()
+    # Workers with other variables are other workers: the warm ones serve jobs without secrets.
+    spark.sparkContext.environment.update(secrets_of(variables))
+    return run_driver(spark, DriverEnvironment.read(os.environ), warm_up)
+
+
+def secrets_of(variables: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables with the secrets of a job."""
+    return {name: value for name, value in variables.items() if name.startswith(JOB_SECRET_PREFIX)}
+
+
+def configure_driver_logging() -> None:
+    """Makes this process log as its environment says."""
+    configure_logging(os.environ, "%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+
+
+def run_driver(spark: SparkSession, environment: DriverEnvironment, warm_up: WarmUp) -> int:
+    """Runs the driver of an attempt; returns its exit code."""
     if path := os.environ.get("KEYSCALE_EXECUTOR_PYTHONPATH"):
         # Spark puts it before the path that a worker inherits from its executor. As a setting for executors it would
         # replace that path, from which they import Keyscale.
@@ -172,7 +211,6 @@ def main() -> int:
     with contextlib.closing(environment.channel()) as channel:
         access = StoreAccess.of(channel, os.environ)
         request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)
-        warm_up = WarmUp(spark, environment.work_dir / "warm-up", _WARM_UP_PARALLELISM)
         attachment = Attachment(channel, request, warm_up, on_assigned=lambda: renew(access))
         try:
             if access is not None:

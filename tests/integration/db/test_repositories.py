@@ -407,6 +407,27 @@ class TestAttempts:
         first = [attempts.first_since(rows.session, "mine", *times) for times in ((15, 30), (20, 20), (41, 49))]
         assert [each and each.number for each in first] == [2, 2, None]
 
+    def test_the_attempts_that_run_here_come_with_the_newest_start_first(self, rows: Rows) -> None:
+        rows.attempt(1, launched_on="here:/home", driver_state="RUNNING")
+        rows.attempt(2, ACTIVE, launched_on="here:/home", launched_at_ms=2, driver_state="RUNNING")
+        rows.attempt(3, ACTIVE, job_id="other", launched_on="here:/home", launched_at_ms=3, driver_state="RESTORING")
+
+        def running(limit: int = 9) -> list[str]:
+            return [each.job_id for each in attempts.list_running(rows.session, "here:/home", limit)]
+
+        assert running() == ["mine"]
+        attempts.find(rows.session, "other", 3).driver_state = "RUNNING"  # type: ignore[union-attr]
+        rows.session.flush()
+        assert (running(), running(1)) == (["other", "mine"], ["other"])
+        assert attempts.list_running(rows.session, "elsewhere:/home", 9) == []
+
+    def test_attempts_without_a_commit_count_for_a_time(self, rows: Rows) -> None:
+        rows.attempt(1, running_at_ms=5)
+        rows.attempt(2, ACTIVE, running_at_ms=5)
+        rows.attempt(3, ACTIVE, job_id="other", running_at_ms=5, first_commit_at_ms=6)
+        assert attempts.count_uncommitted(rows.session, 5) == 1
+        assert attempts.count_uncommitted(rows.session, 6) == 0
+
     def test_attempts_whose_processes_may_live_have_ended_and_are_not_reaped(self, rows: Rows) -> None:
         rows.attempt(1, reaped=True)
         rows.attempt(3)

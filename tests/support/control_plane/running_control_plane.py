@@ -64,11 +64,13 @@ def running_control_plane(settings: Mapping[str, str] | None = None) -> Iterator
     """Starts a control plane on a fresh home; ends it and everything that it has started afterwards.
 
     As root, jobs do not run as users of their own unless the settings say so: tests' directories are root's alone.
+    Spare drivers cost as much processor time as drivers: few tests have them.
     """
     # Not pytest's tmp_path: as root, PostgreSQL runs as another user, who may not enter root's private directories.
     with tempfile.TemporaryDirectory(prefix="keyscale-home-", ignore_cleanup_errors=True) as directory:
         home = Path(directory) / "home"
-        process = ControlPlaneProcess(home, free_port(), {"KEYSCALE_JOB_USERS": "off", **(settings or {})})
+        plain = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_SPARE_DRIVERS": "0"}
+        process = ControlPlaneProcess(home, free_port(), {**plain, **(settings or {})})
         try:
             process.start()
             running = RunningControlPlane(process)

@@ -220,10 +220,10 @@ def test_a_driver_whose_job_takes_too_much_space_is_ended(tmp_path: Path, monkey
     def started() -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sh", "-c", script])
 
-    assert supervisor.waited(started(), tmp_path, 2 << 20, log) == supervisor.EXIT_DISK_FULL
+    assert supervisor.waited(started(), [tmp_path], 2 << 20, log) == supervisor.EXIT_DISK_FULL
     assert "the files of the job take 4 MiB, more than 2 MiB" in (tmp_path / "driver.log").read_text()
     script = "exit 3"
-    assert supervisor.waited(started(), tmp_path, 9 << 20, log) == 3
+    assert supervisor.waited(started(), [tmp_path], 9 << 20, log) == 3
 
 
 def test_a_driver_does_not_start_without_its_cgroup(tmp_path: Path) -> None:

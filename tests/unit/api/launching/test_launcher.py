@@ -20,6 +20,7 @@ from keyscale.api.launching import supervisor
 from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
+from keyscale.api.launching.supervisor import Output
 from keyscale.api.settings import Settings
 from keyscale.db.models import Attempt
 from keyscale.jobs.protocol.redaction import Mask
@@ -301,7 +302,7 @@ def test_a_secret_is_masked_however_its_writer_pauses(tmp_path: Path, monkeypatc
     os.write(writer, "a key, öf-the-orders, and two\nlines, äöf\xff\nöf".encode())
     os.close(writer)
     mask = Mask({"A_TOKEN": "öf-the-orders", "B_TOKEN": "two\nlines"})
-    supervisor.copy_masked(source, LogWriter(tmp_path), mask)
+    supervisor.copy_masked(source, Output(LogWriter(tmp_path), mask))
     os.close(source)
     assert (tmp_path / LOG_FILE).read_text() == "a key, *****, and *****, äöf\xff\nöf"
 
@@ -314,7 +315,7 @@ def test_output_is_copied_from_a_descriptor_above_1023(tmp_path: Path) -> None:
         high = fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, 1024)
         os.write(writer, b"a line, and its beginning")
         os.close(writer)
-        supervisor.copy_masked(high, LogWriter(tmp_path), Mask({}))
+        supervisor.copy_masked(high, Output(LogWriter(tmp_path), Mask({})))
         os.close(source)
         os.close(high)
     finally:
@@ -328,7 +329,7 @@ def test_a_line_that_pauses_is_written_without_what_may_be_the_beginning_of_a_se
     monkeypatch.setattr(supervisor, "_PAUSE_S", 0.01)
     source, writer = os.pipe()
     file = tmp_path / LOG_FILE
-    arguments = (source, LogWriter(tmp_path), Mask({"A_TOKEN": "of-the-orders"}))
+    arguments = (source, Output(LogWriter(tmp_path), Mask({"A_TOKEN": "of-the-orders"})))
     copying = threading.Thread(target=supervisor.copy_masked, args=arguments, daemon=True)
     copying.start()
     os.write(writer, b"a key, of-the-")

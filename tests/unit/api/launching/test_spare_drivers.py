@@ -1,0 +1,204 @@
+"""Spares and their supervisors. Real processes, with a small program as the driver."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from keyscale.api.launching import spare_supervisor
+from keyscale.api.launching.driver_start import DriverStart
+from keyscale.api.launching.launcher import Launcher
+from keyscale.api.launching.processes import ProcessState, read_supervisor
+from keyscale.api.launching.spare_supervisor import Driver
+from keyscale.api.settings import Settings
+from keyscale.db.models import Attempt
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.jobs.protocol.spare import READY, TAKEN
+from tests.support.waiting import wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DRIVER = """
+import json, os, socket, sys, time
+def run(variables):
+    secret = {**os.environ, **variables}["KEYSCALE_JOB_SECRET_KEY"]
+    print(sys.argv[1], variables["KEYSCALE_ATTEMPT"], variables["KEYSCALE_WORK_DIR"], secret, flush=True)
+    time.sleep(600)
+if "KEYSCALE_SPARE" not in os.environ:
+    sys.argv[1] = "cold"
+    run(os.environ)
+connection = socket.socket(socket.AF_UNIX)
+connection.connect("assignment")
+print("warms up", flush=True)
+connection.sendall(b"ready\\n")
+line = connection.makefile("rb").readline()
+if line and sys.argv[1] == "warm":
+    connection.sendall(b"taken\\n")
+    run(json.loads(line))
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launcher]:
+    launcher = Launcher(Settings(home=tmp_path, store_url="file:///store"))
+    take, taken = launcher.spares.take, []
+
+    def noted(start: DriverStart) -> subprocess.Popen[bytes] | None:
+        taken.append(process := take(start))
+        return process
+
+    monkeypatch.setattr(launcher.spares, "take", noted)
+    yield launcher
+    launcher.spares.end_all()
+    for number in (1, 2):
+        launcher.kill("job", number)
+    for process in filter(None, taken):
+        process.wait(30)
+
+
+def start_of(launcher: Launcher, home: Path, number: int = 1, driver: str = "warm") -> DriverStart:
+    launcher.prepare("job", number)
+    directory = home / "runs" / "job" / str(number)
+    for name in ("work", "tmp"):
+        (directory / name).mkdir(exist_ok=True)
+    variables = {
+        "PATH": os.defpath,
+        "KEYSCALE_ATTEMPT": f"job:{number}",
+        "KEYSCALE_WORK_DIR": f"{directory}/work",
+        f"{JOB_SECRET_PREFIX}KEY": "of-the-orders",
+    }
+    return DriverStart(directory, [sys.executable, "-c", DRIVER, driver], variables)
+
+
+def waiting(launcher: Launcher, start: DriverStart) -> psutil.Process:
+    """Starts a spare, waits until it is warm, and returns its supervisor."""
+    assert start.pattern is not None
+    launcher.spares.start(start.pattern)
+    [spare] = launcher.spares.living()
+    wait_until(lambda: spare.is_ready, what="a warm spare")
+    return psutil.Process(spare.process.pid)
+
+
+def log_of(start: DriverStart) -> str:
+    """Returns the log of a run, once the driver has said what it runs."""
+    file = start.directory / "driver.log"
+    return wait_until(lambda: file.exists() and "job:" in file.read_text() and file.read_text(), what="the run's log")
+
+
+def test_a_spare_takes_a_run_and_its_supervisor_becomes_the_runs(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path)
+    supervisor = waiting(launcher, start)
+    [driver] = supervisor.children()
+    assert "hidden" not in driver.environ().values()
+    process = launcher.spares.take(start)
+    assert process is not None
+    spare = tmp_path / "spares" / spare_of(start)
+    assert log_of(start) == f"warm job:1 {spare}/work *****\n", "the log begins with the run, and masks its secret"
+    attempt = Attempt(job_id="job", number=1, launched_on=launcher.place, pid=driver.pid, host=launcher.host)
+    assert launcher.inspect(attempt).state is ProcessState.ALIVE
+    assert launcher.spares.living() == []
+    assert launcher.spares.take(start) is None, "a spare serves one run"
+    launcher.sweep_spares()
+    assert driver.is_running(), "a spare with a run is not swept"
+    driver.kill()
+    assert process.wait(30) == 128 + signal.SIGKILL
+    assert launcher.inspect(attempt).exit_code == 128 + signal.SIGKILL
+    launcher.clean_up("job", 1)
+    assert not spare.exists()
+
+
+def spare_of(start: DriverStart) -> str:
+    """Returns the name of the spare that a run has taken."""
+    registered = wait_until(lambda: read_supervisor(start.directory), what="the registration")
+    assert registered.spare
+    return registered.spare
+
+
+def test_a_run_starts_its_own_driver_if_the_spares_driver_ends(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path, driver="ends")
+    supervisor = waiting(launcher, start)
+    [first] = supervisor.children()
+    assert launcher.spares.take(start) is not None
+    log = log_of(start)
+    assert log.splitlines() == [
+        "the spare driver does not answer; another driver is started",
+        f"cold job:1 {start.directory}/work *****",
+    ]
+    assert not first.is_running() or first.status() == psutil.STATUS_ZOMBIE
+    launcher.kill("job", 1)
+    wait_until(lambda: not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_only_a_warm_driver_has_to_answer_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spare_supervisor, "TAKEN_WITHIN_S", 0.05)
+    lives = SimpleNamespace(poll=lambda: None)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "s"))
+        for is_ready, said, takes in ((True, b"", False), (True, TAKEN, True), (False, READY + TAKEN, True)):
+            ours, drivers = socket.socketpair()
+            with ours, drivers:
+                spare = Driver(lives, threading.current_thread(), listener, ours, is_ready=is_ready)
+                speaking = threading.Timer(0.2 if not is_ready else 0.0, drivers.sendall, [said])
+                speaking.start()
+                assert spare.takes({}) is takes
+                speaking.join()
+
+
+def test_a_run_that_another_supervisor_has_ends_the_spare(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path)
+    supervisor = waiting(launcher, start)
+    (start.directory / "process.json").write_text('{"pid": 1, "started_at_s": 0.0}')
+    process = launcher.spares.take(start)
+    assert process is not None
+    assert process.wait(30) == 0
+    assert not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE
+    assert not (start.directory / "driver.log").exists()
+
+
+def test_two_runs_and_one_spare_give_one_run_a_driver_of_its_own(launcher: Launcher, tmp_path: Path) -> None:
+    first, second = start_of(launcher, tmp_path, 1), start_of(launcher, tmp_path, 2)
+    waiting(launcher, first)
+    assert launcher.spares.take(second) is not None
+    assert launcher.spares.take(first) is None
+
+
+def test_a_spare_whose_supervisor_was_killed_takes_no_run(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path)
+    supervisor = waiting(launcher, start)
+    [driver] = supervisor.children()
+    supervisor.kill()
+    wait_until(lambda: supervisor.status() == psutil.STATUS_ZOMBIE)
+    assert launcher.spares.take(start) is None
+    assert launcher.spares.living() == []
+    assert launcher.spares.failures == 1
+    wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_spares_end_with_their_control_plane(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path)
+    supervisor = waiting(launcher, start)
+    [driver] = supervisor.children()
+    [spare] = launcher.spares.living()
+    assert spare.process.stdin is not None
+    spare.process.stdin.close()  # as the kernel does for a control plane that has ended
+    assert spare.process.wait(30) == 0
+    wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE)
+
+
+def test_what_an_earlier_control_plane_has_left_is_swept(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path)
+    supervisor = waiting(launcher, start)
+    Launcher(Settings(home=tmp_path, store_url="file:///store")).sweep_spares()
+    wait_until(lambda: not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE)
+    assert list((tmp_path / "spares").iterdir()) == []
