@@ -21,6 +21,7 @@ from bench.machine import describe
 from bench.machine_load import MachineLoad
 from bench.measure import CHECKOUT, ContenderFailedError
 from bench.pages import PageSizes, run_pages
+from bench.recovery import RecoverySizes, run_recovery
 from bench.rescale import RescaleSizes, run_rescale
 from bench.running_jobs import RunningJobSizes, run_running_jobs
 from bench.scale import ScaleSizes, run_scale
@@ -248,6 +249,24 @@ def scale(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
     """Measure the downtime of a program change, by the size of state."""
     report.show(run_upgrade(report.root, UpgradeSizes(keys, **sizes), _say), sizes["cores"])
+
+
+@main.command()
+@click.option(
+    "--keys",
+    multiple=True,
+    type=int,
+    default=(1_000_000, 10_000_000),
+    show_default=True,
+    help="Keys in state; may be repeated.",
+)
+@click.option("--faults", default=3, show_default=True, help="How often the fault befalls each job.")
+@rounds_option
+@cores_option
+@click.pass_obj
+def recovery(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
+    """Measure the time from a fault to the next commit, with and without a spare driver."""
+    report.show(run_recovery(report.root, RecoverySizes(keys, **sizes), _say), sizes["cores"])
 
 
 @main.command()

@@ -1,4 +1,7 @@
-"""What a driver is started with, and what of it a spare must share. Pure."""
+"""What a driver is started with.
+
+Also what of it a spare must share. Pure.
+"""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from .enclosures import own_cgroup
 
 
 def free_memory_bytes() -> int:
-    """Returns the memory that is free, of the host and of this process's cgroup."""
+    """Returns the free memory of the host and of this process's cgroup."""
     free = psutil.virtual_memory().available
     group = own_cgroup(Path("/proc/self/mountinfo"), Path("/proc/self/cgroup"))
     if group is not None:

@@ -455,7 +455,10 @@ class Launcher:
 
 
 def _spare_of(directory: Path) -> str:
-    """Returns the name of the spare that a run has taken, or an empty text."""
+    """Returns the name of the spare that a run has taken.
+
+    Returns an empty text without one.
+    """
     supervisor = read_supervisor(directory)
     return "" if supervisor is None else supervisor.spare
 

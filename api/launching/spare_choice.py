@@ -68,7 +68,7 @@ class EndSpare:
 
 
 def next_spare_step(facts: HostFacts, count: int) -> StartSpare | EndSpare | None:
-    """Returns the next step for a host's spares; None: nothing is to do.
+    """Returns the next step for a host's spares, if any.
 
     Args:
         facts: The host's facts.

@@ -1,4 +1,6 @@
-"""Runs a spare driver until it is given a run, or until its control plane ends.
+"""Runs a spare driver until it gets a run.
+
+It also ends with its control plane.
 
 Usage: spare_supervisor.py SPARE_DIRECTORY PROGRAM [ARGUMENT ...]
 

@@ -138,7 +138,9 @@ def quota_of_environment() -> dict[str, Any]:
 def start(
     directory: Path, command: list[str], output: Output, quota: Mapping[str, Any]
 ) -> tuple[subprocess.Popen[bytes], threading.Thread]:
-    """Starts a driver; returns its process and the thread that copies its output.
+    """Starts a driver.
+
+    Returns its process and the thread that copies its output.
 
     Raises:
         OSError: The driver cannot be started.
@@ -175,9 +177,9 @@ def ended(
     quota: Mapping[str, Any],
     places: Sequence[Path],
 ) -> int:
-    """Waits until a driver ends, and for its last words; returns its exit code.
+    """Waits until a driver ends; returns its exit code.
 
-    `places` are the directories of the job's files.
+    The last output is in the log by then. `places` are the directories of the job's files.
     """
     code = waited(driver, places, quota.get("disk_bytes"), output.log)
     copying.join(_LAST_WORDS_S)

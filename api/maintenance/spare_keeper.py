@@ -130,7 +130,10 @@ class SpareKeeper(LeaderThread):
             return None
 
     def _plain(self) -> StartPattern | None:
-        """Returns the pattern of a job without settings; None: it has a user."""
+        """Returns the pattern of a job without settings.
+
+        Returns None if jobs have users of their own.
+        """
         if self._launcher.isolation.count:
             return None
         job = Job(id="spare", name="spare", store_url=self._settings.store_url)

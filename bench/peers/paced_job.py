@@ -20,7 +20,7 @@ from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 PROGRAM = Path(__file__).with_name("dedup_job.py")
 NEW_PER_FILE = 500
@@ -75,10 +75,10 @@ class PacedInput:
 
 
 @contextmanager
-def control_plane(home: Path, store_url: str) -> Iterator[Keyscale]:
+def control_plane(home: Path, store_url: str, settings: Mapping[str, str] | None = None) -> Iterator[Keyscale]:
     """Runs a control plane, and ends it with its processes."""
-    settings = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_STORE_URL": store_url}  # the job is trusted
-    process = ControlPlaneProcess(home, free_port(), settings)
+    own = {"KEYSCALE_JOB_USERS": "off", "KEYSCALE_STORE_URL": store_url}  # the job is trusted
+    process = ControlPlaneProcess(home, free_port(), {**own, **(settings or {})})
     try:
         process.start()
         with Keyscale(connection=process.connection) as api:

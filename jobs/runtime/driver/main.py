@@ -73,6 +73,7 @@ from keyscale.jobs.runtime.control.control_search import ControlSearch
 from keyscale.jobs.runtime.control.store_access import StoreAccess
 from keyscale.jobs.runtime.driver.attachment import Attachment
 from keyscale.jobs.runtime.driver.job_run import JobRun
+from keyscale.jobs.runtime.driver.rehearsal import Rehearsal
 from keyscale.jobs.runtime.driver.spare_wait import SpareWait
 from keyscale.jobs.runtime.errors import (
     AttemptOverError,
@@ -171,12 +172,15 @@ def main() -> int:
 
 
 def run_spare() -> int:
-    """Runs a spare driver, and then the run that it gets; returns its exit code."""
+    """Runs a spare driver and the run that it gets.
+
+    Returns its exit code.
+    """
     wait = SpareWait()
     work_dir = Path(os.environ["KEYSCALE_WORK_DIR"]).absolute()
     work_dir.mkdir(parents=True, exist_ok=True)
     spark = SparkSession.builder.getOrCreate()
-    warm_up = WarmUp(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM)
+    warm_up = Rehearsal(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM, work_dir / "warm-up-state")
     variables = wait.variables(warm_up)
     if variables is None:
         return EXIT_OK

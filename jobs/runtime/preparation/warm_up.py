@@ -67,7 +67,7 @@ class WarmUp:
         try:
             for turn in range(2):
                 if not self._cancelled.is_set():
-                    self._run_job(self._directory / str(turn))
+                    self.run_job(turn)
         except Exception:
             logger.warning("the warm-up failed", exc_info=True)
         finally:
@@ -75,7 +75,9 @@ class WarmUp:
             self._done.set()
         logger.info("warm after %.1f s", time.perf_counter() - started)
 
-    def _run_job(self, directory: Path) -> None:
+    def run_job(self, turn: int) -> None:
+        """Runs the tiny job, for the first or the second time."""
+        directory = self._directory / str(turn)
         source = directory / "in"
         source.mkdir(parents=True)
         (source / "rows.json").write_text(_ROWS, encoding="utf-8")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from keyscale.jobs.runtime.driver.rehearsal import Rehearsal
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp, start_workers
 from tests.support.spark.python_workers import kill_python_workers
 
@@ -47,3 +48,18 @@ def test_a_warm_up_runs_its_job_twice_without_a_failure_and_leaves_nothing(
     assert "warm after" in caplog.text
     assert "the warm-up failed" not in caplog.text
     assert not directory.exists()
+
+
+def test_a_spare_rehearses_a_job_of_keyscale_that_restores_what_it_has_committed(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rehearsal = Rehearsal(spark, tmp_path / "warm-up", PARALLELISM, tmp_path / "state")
+    with caplog.at_level(logging.INFO):
+        rehearsal.start()
+        rehearsal.wait()
+        rehearsal.finish()
+    assert caplog.text.count("first commit") == 2
+    assert "attempt 2 opened (0 times before) after batch 0" in caplog.text
+    assert "warm after" in caplog.text
+    assert "the warm-up failed" not in caplog.text
+    assert not (tmp_path / "warm-up").exists()

@@ -11,6 +11,8 @@ from unittest.mock import ANY
 import pytest
 
 from keyscale.jobs.protocol.messages import AttachRequest, AttachResponse, Heartbeat
+from keyscale.jobs.protocol.redaction import JOB_SECRET_PREFIX
+from keyscale.jobs.protocol.spare import SPARE_VARIABLE
 from keyscale.jobs.runtime.control.channel import FileControl
 from keyscale.jobs.runtime.driver import main as driver
 from keyscale.jobs.runtime.driver.main import DriverEnvironment
@@ -171,6 +173,40 @@ def test_the_word_that_a_driver_is_warm_needs_no_answer() -> None:
     for _ in range(2):
         driver.beat_ready(cast("Any", control))
     assert [beat.state for beat in control.heartbeats] == [DriverState.STANDBY] * 2
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_spare_runs_with_the_variables_of_its_run_or_ends_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_run: bool
+) -> None:
+    secret = f"{JOB_SECRET_PREFIX}KEY"
+    given = {
+        "KEYSCALE_CONTROL_URL": "http://127.0.0.1:1",
+        "KEYSCALE_ATTEMPT": "job:7",
+        "KEYSCALE_ATTEMPT_TOKEN": "token",
+        secret: "hidden",
+    }
+    ran: list[tuple[str, Any]] = []
+
+    def run(spark: Any, environment: Any, warm_up: Any) -> int:
+        ran.append((environment.attempt, warm_up))
+        assert spark.sparkContext.environment == {secret: "hidden"}, "workers with the secret are other workers"
+        return 5
+
+    warm_up = WarmUp()
+    for name in given:
+        monkeypatch.setenv(name, "")  # and so as before after the test
+    monkeypatch.setenv(SPARE_VARIABLE, "1")
+    monkeypatch.setenv("KEYSCALE_WORK_DIR", str(tmp_path / "work"))
+    monkeypatch.setattr(driver, "end_with_parent", lambda: None)
+    monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(driver, "SpareWait", lambda: SimpleNamespace(variables=lambda _: given if has_run else None))
+    monkeypatch.setattr(driver, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: SPARK)))
+    monkeypatch.setattr(driver, "Rehearsal", lambda *_: warm_up)
+    monkeypatch.setattr(driver, "run_driver", run)
+    SPARK.sparkContext.environment.clear()
+    assert driver.main() == (5 if has_run else 0)
+    assert ran == ([("job:7", warm_up)] if has_run else [])
 
 
 class Access:

@@ -1,0 +1,140 @@
+"""Faults of a running deduplication, and the time to its next commit.
+
+A real control plane carries the recoveries out while records come in.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import psutil
+
+from bench.peers.paced_job import (
+    NEW_PER_FILE,
+    ChangeFailedError,
+    PacedInput,
+    control_plane,
+    end,
+    job_settings,
+    program,
+    rows,
+    wait_for_checkpoint,
+)
+from bench.store.keys import MAX_PARALLELISM
+from keyscale.client.request_paths import job_path
+from keyscale.state.layout import split_location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from keyscale.client.keyscale import Keyscale
+
+LIMIT_SECONDS = 300.0
+_LOOK_SECONDS = 0.01
+_WORKER = "pyspark.worker"
+
+
+def run(
+    *, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, fault: str, faults: int, spares: int
+) -> Mapping[str, Any]:
+    """Starts a job from a savepoint, and lets a fault befall it several times.
+
+    Args:
+        work: A fresh folder.
+        keys: UUIDs number 0 to `keys` are in the savepoint.
+        restore_from: The savepoint's location; the job keeps its objects in the same object store.
+        ttl_hours: How long the job remembers an id.
+        cores: The job's parallelism.
+        fault: `driver` kills the driver with its JVM, which is the executor of a local master, too; `worker` a Python
+            worker; `disk` the driver, and deletes its local state.
+        faults: The number of faults.
+        spares: The number of spare drivers.
+
+    Returns:
+        `recovery_ms`, the median from the fault to the next commit that readers see; `start_ms`, from the request to
+        start the job to its first commit; and `output_rows` with the right number, `expected_rows`.
+
+    Raises:
+        ChangeFailedError: The job did not commit again.
+    """
+    store_url, _ = split_location(restore_from)
+    home, source, output = Path(work, "home"), Path(work, "input"), Path(work, "output")
+    source.mkdir()
+    settings = {"KEYSCALE_SPARE_DRIVERS": str(spares)}
+    with control_plane(home, store_url, settings) as api, PacedInput(source, keys) as records:
+        _wait_for_spares(home, spares)
+        body = {
+            "name": "recovered",
+            "restore_from": {"location": restore_from},
+            "spec": {
+                "artifact_id": program(api, 0),
+                "parallelism": cores,
+                "max_parallelism": MAX_PARALLELISM,
+                **job_settings(source, output, ttl_hours=ttl_hours),
+            },
+        }
+        job = api.post("/v1/jobs", body)["id"]
+        try:
+            start_ms = _time_to_commit(output, lambda: api.post(job_path(job, "start")))
+            recovery_ms = []
+            for _ in range(faults):
+                wait_for_checkpoint(api, job)
+                _wait_for_spares(home, spares)
+                recovery_ms.append(_time_to_commit(output, lambda: _befall(api, job, home, fault)))
+            expected = records.end() * NEW_PER_FILE
+            end(api, job, output, expected)
+        finally:
+            shutil.rmtree(Path(urlsplit(store_url).path, job), ignore_errors=True)  # the store is the savepoint's own
+    return {
+        "recovery_ms": statistics.median(recovery_ms),
+        "start_ms": start_ms,
+        "output_rows": rows(output),
+        "expected_rows": expected,
+    }
+
+
+def _befall(api: Keyscale, job: str, home: Path, fault: str) -> None:
+    driver = psutil.Process(api.get(job_path(job))["status"]["attempt"]["pid"])
+    jvm = driver.parent()
+    if jvm is None:
+        raise ChangeFailedError("the driver has no JVM")
+    if fault == "worker":
+        workers = [child for child in jvm.children(recursive=True) if _WORKER in child.cmdline()]
+        daemon = next(child for child in workers if child.ppid() == jvm.pid)
+        daemon.children()[0].kill()
+        return
+    for process in (driver, jvm):
+        process.kill()
+    if fault == "disk":
+        shutil.rmtree(home / "runs" / job / "state", ignore_errors=True)
+
+
+def _time_to_commit(output: Path, act: Callable[[], object]) -> float:
+    """Acts, and returns the milliseconds until readers see another batch."""
+    begun = time.monotonic()
+    act()
+    before = set(output.glob("batch=*"))  # a batch that was just being published is not counted
+    while not set(output.glob("batch=*")) - before:
+        if time.monotonic() - begun > LIMIT_SECONDS:
+            raise ChangeFailedError(f"no commit within {LIMIT_SECONDS:.0f} s")
+        time.sleep(_LOOK_SECONDS)
+    return 1000 * (time.monotonic() - begun)
+
+
+def _wait_for_spares(home: Path, count: int) -> None:
+    """Waits until so many spare drivers are warm and without a run."""
+    give_up = time.monotonic() + LIMIT_SECONDS
+    while _waiting_spares(home) < count:
+        if time.monotonic() > give_up:
+            raise ChangeFailedError("no spare driver became warm: is there enough memory?")
+        time.sleep(_LOOK_SECONDS)
+
+
+def _waiting_spares(home: Path) -> int:
+    taken = "".join(file.read_text() for file in home.glob("runs/*/*/process.json"))
+    return sum(file.parent.name not in taken for file in home.glob("spares/*/ready"))
