@@ -280,7 +280,7 @@ class Launcher:
         """
         directory = self._run_directory(job_id, attempt)
         work = self._work_of(directory)
-        kill_all(processes_of(directory, work, owner_of(work)))
+        kill_all(processes_of(directory, owner_of(work), work))
 
     def clean_up(self, job_id: str, attempt: int) -> None:
         """Kills the remaining processes and deletes a run's files except the log.

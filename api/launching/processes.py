@@ -173,7 +173,7 @@ def driver_state(pid: int, session: int) -> ProcessState:
     return ProcessState.SUSPENDED if status == psutil.STATUS_STOPPED else ProcessState.ALIVE
 
 
-def processes_of(directory: Path, work: Path, uid: int | None = None) -> list[psutil.Process]:
+def processes_of(directory: Path, uid: int | None = None, work: Path | None = None) -> list[psutil.Process]:
     """Returns all processes of a run.
 
     They have its work directory in their environment, or belong to its session.
@@ -183,12 +183,12 @@ def processes_of(directory: Path, work: Path, uid: int | None = None) -> list[ps
 
     Args:
         directory: The run's directory.
-        work: Its work directory.
         uid: The job's own user; None: the job runs as the control plane's user.
+        work: The work directory of the spare that it has taken, if any.
     """
     supervisor = read_supervisor(directory)
     session = None if supervisor is None else supervisor.pid
-    markers = {str(directory / "work"), str(work)}
+    markers = {str(directory / "work"), str(work or directory / "work")}
     return [
         process
         for process in _others()
