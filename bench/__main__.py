@@ -261,12 +261,13 @@ def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
     help="Keys in state; may be repeated.",
 )
 @click.option("--faults", default=3, show_default=True, help="How often the fault befalls each job.")
+@only_option
 @rounds_option
 @cores_option
 @click.pass_obj
-def recovery(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
-    """Measure the time from a fault to the next commit, with and without a spare driver."""
-    report.show(run_recovery(report.root, RecoverySizes(keys, **sizes), _say), sizes["cores"])
+def recovery(report: Report, /, *, keys: Sequence[int], only: Sequence[str], **sizes: int) -> None:
+    """Measure the time from a fault to the next commit, beside Spark's."""
+    report.show(run_recovery(report.root, RecoverySizes(keys, **sizes), only, _say), sizes["cores"])
 
 
 @main.command()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bench.dedup_input import WrongOutputError
 from bench.measure import Contender, measure
 from bench.scale import TTL_HOURS, filled_savepoint
-from bench.table import Table, count, mebibytes, percent, times
+from bench.table import Table, count, percent, times
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FAULTS = ("driver", "worker", "disk")
-SPARES = (0, 1)
+NEW, SPARE, SPARK = "new driver", "spare driver", "spark by itself"
 DRIVER_MS_MAX = 5000
 START_MS_MAX = 5000
 
@@ -38,59 +38,67 @@ class RecoverySizes:
     cores: int
 
 
-def run_recovery(root: Path, sizes: RecoverySizes, say: Callable[[str], None]) -> list[Table]:
+def run_recovery(root: Path, sizes: RecoverySizes, only: Sequence[str], say: Callable[[str], None]) -> list[Table]:
     """Measures jobs that start from savepoints; writes missing savepoints."""
-    savepoints = {keys: filled_savepoint(root, keys, sizes.cores, say) for keys in sizes.keys}
-    contenders = [
-        _contender(keys, savepoints[keys]["location"], fault, spares, sizes)
-        for keys in sizes.keys
-        for fault in FAULTS
-        for spares in SPARES
-    ]
+    words = [word.lower() for word in only]
+    sides = [side for side in _sides(sizes) if not words or any(word in side.name for word in words)]
+    savepoints = {keys: filled_savepoint(root, keys, sizes.cores, say) for keys in {side.keys for side in sides}}
+    contenders = [_contender(side, savepoints[side.keys]["location"], sizes) for side in sides]
     try:
         rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
     finally:
         end_processes(processes_of(root / "work"))  # of a killed contender: its PostgreSQL would continue
     table = Table(
         f"Faults of a running deduplication with a TTL of {TTL_HOURS} hours; from the fault to the next commit, and"
-        f" from the request to start the job to its first commit, in milliseconds; median of {len(rounds)} rounds of"
-        f" {sizes.faults} faults each",
-        ("fault", "keys in state", "state", "spares", "recovery", "of a new driver", "spread", "start"),
+        f" from the first start to the first commit, in milliseconds; median of {len(rounds)} rounds of {sizes.faults}"
+        " faults each",
+        ("fault", "keys in state", "recovered by", "recovery", "of a new driver", "spread", "start"),
     )
-    for keys in sizes.keys:
-        for fault in FAULTS:
-            for spares in SPARES:
-                name, new = _name(keys, fault, spares), _name(keys, fault, 0)
-                table.add(
-                    fault,
-                    f"{keys:,}",
-                    mebibytes(savepoints[keys]["state_bytes"]),
-                    str(spares),
-                    count(rounds.median(name, "recovery_ms")),
-                    times(rounds.ratio(name, new, "recovery_ms")),
-                    percent(rounds.spread(name, "recovery_ms")),
-                    count(rounds.median(name, "start_ms")),
-                )
+    for side in sides:
+        table.add(
+            side.fault,
+            f"{side.keys:,}",
+            side.by,
+            count(rounds.median(side.name, "recovery_ms")),
+            times(rounds.ratio(side.name, replace(side, by=NEW).name, "recovery_ms")),
+            percent(rounds.spread(side.name, "recovery_ms")),
+            count(rounds.median(side.name, "start_ms")),
+        )
     table.notes.append(
         f"targets with a spare driver: {DRIVER_MS_MAX:,} ms after the kill of a driver, {START_MS_MAX:,} ms for a start"
     )
     table.notes.append("a local master's executor is in the driver's JVM: its loss is the loss of the driver")
+    table.notes.append("Spark's query is started again at once; its start also fills the state")
     return [table]
 
 
-def _name(keys: int, fault: str, spares: int) -> str:
-    return f"{fault}, {keys:,} keys, {spares} spares"
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of the comparison: what befalls how large a job, and what recovers it."""
+
+    keys: int
+    fault: str
+    by: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault}, {self.keys:,} keys, {self.by}"
 
 
-def _contender(keys: int, location: str, fault: str, spares: int, sizes: RecoverySizes) -> Contender:
-    options = {
-        "keys": keys,
+def _sides(sizes: RecoverySizes) -> list[Side]:
+    ours = [Side(keys, fault, by) for keys in sizes.keys for fault in FAULTS for by in (NEW, SPARE)]
+    return ours + [Side(keys, "driver", SPARK) for keys in sizes.keys]
+
+
+def _contender(side: Side, location: str, sizes: RecoverySizes) -> Contender:
+    options: dict[str, Any] = {"keys": side.keys, "cores": sizes.cores, "faults": sizes.faults}
+    if side.by == SPARK:
+        return Contender(side.name, "bench.peers.recovery_spark", options)
+    options |= {
         "restore_from": location,
         "ttl_hours": TTL_HOURS,
-        "cores": sizes.cores,
-        "fault": fault,
-        "faults": sizes.faults,
-        "spares": spares,
+        "fault": side.fault,
+        "spares": int(side.by == SPARE),
     }
 
     def check(answer: Mapping[str, Any], _folder: Path) -> None:
@@ -98,4 +106,4 @@ def _contender(keys: int, location: str, fault: str, spares: int, sizes: Recover
             message = f"{answer['output_rows']} rows came out; {answer['expected_rows']} are right"
             raise WrongOutputError(message)
 
-    return Contender(_name(keys, fault, spares), "bench.peers.recovery_keyscale", options, check=check)
+    return Contender(side.name, "bench.peers.recovery_keyscale", options, check=check)

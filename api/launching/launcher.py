@@ -353,8 +353,9 @@ class Launcher:
 
     def sweep_spares(self) -> None:
         """Removes the spares of earlier control planes that no run has taken."""
-        runs = ((job_id, number) for job_id, numbers in self.runs().items() for number in numbers)
-        self.spares.sweep({_spare_of(self._run_directory(*run)) for run in runs})
+        if self.spares.has_directories:
+            runs = ((job_id, number) for job_id, numbers in self.runs().items() for number in numbers)
+            self.spares.sweep({_spare_of(self._run_directory(*run)) for run in runs})
 
     def has_supervisor(self, job_id: str, attempt: int) -> bool:
         """Returns whether a run's supervisor lives."""

@@ -198,6 +198,11 @@ class SpareDrivers:
         except OSError as error:
             logger.warning("the files of the spare %s stay: %s", name, error)
 
+    @property
+    def has_directories(self) -> bool:
+        """Whether there are directories of spares, also of earlier ones."""
+        return any(self._directory.glob("*/"))
+
     def sweep(self, in_use: Collection[str]) -> None:
         """Removes what an earlier control plane has left.
 

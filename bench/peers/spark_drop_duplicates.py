@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 def run(*, within_watermark: bool = False, **options: Any) -> Mapping[str, Any]:
     """Deduplicates with dropDuplicates, without limit or within a watermark."""
-    return spark.run(DedupTask(**options), _within_watermark if within_watermark else _without_limit)
+    return spark.run(DedupTask(**options), first_within_watermark if within_watermark else _without_limit)
 
 
 def _without_limit(events: DataFrame) -> DataFrame:
     return events.dropDuplicates(["id"])
 
 
-def _within_watermark(events: DataFrame) -> DataFrame:
+def first_within_watermark(events: DataFrame) -> DataFrame:
+    """Returns the first row of each id, within a watermark of 36 hours."""
     timed = events.selectExpr("*", "timestamp_millis(ts_ms) AS event_time").withWatermark("event_time", "36 hours")
     return timed.dropDuplicatesWithinWatermark(["id"]).drop("event_time")

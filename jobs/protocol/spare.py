@@ -1,7 +1,7 @@
 """The words between a spare driver and its supervisor; importable without pyspark.
 
-The driver connects to a socket in its working directory. It says that it is warm, gets one line, a JSON object with the
-variables of its run, and says that it has taken them.
+The driver connects to a socket beside its work directory. It says that it is warm, gets one line, a JSON object with
+the variables of its run, and says that it has taken them.
 """
 
 from __future__ import annotations

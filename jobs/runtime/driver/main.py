@@ -25,8 +25,8 @@ Environment:
     KEYSCALE_ARTIFACT_FILE: with KEYSCALE_ASSIGNMENT_FILE, the artifact's path.
     KEYSCALE_LOG_FORMAT: `text` or `json`, the form of log lines; KEYSCALE_LOG_FIELDS: a JSON object with fields of all
         lines.
-    KEYSCALE_SPARE: the driver is a spare. It starts Spark, warms it up, and waits at the socket `assignment` of its
-        working directory for the variables of its run, which replace the variables above.
+    KEYSCALE_SPARE: the driver is a spare. It starts Spark, warms it up, and waits at the socket `assignment` beside its
+        KEYSCALE_WORK_DIR for the variables of its run, which replace the variables above.
     KEYSCALE_SPARK_WITHOUT: uses of Spark's internals to switch off, separated by commas (see docs/spark-internals.md).
     AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_ENDPOINT_URL, ...: the object store's credentials, for s3://.
     KEYSCALE_STORE_CREDENTIALS_RENEWED, instead of the keys: the control plane grants credentials for the job's own
@@ -176,8 +176,8 @@ def run_spare() -> int:
 
     Returns its exit code.
     """
-    wait = SpareWait()
     work_dir = Path(os.environ["KEYSCALE_WORK_DIR"]).absolute()
+    wait = SpareWait(work_dir.parent)
     work_dir.mkdir(parents=True, exist_ok=True)
     spark = SparkSession.builder.getOrCreate()
     warm_up = Rehearsal(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM, work_dir / "warm-up-state")

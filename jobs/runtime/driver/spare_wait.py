@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import threading
 import time
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING
 from ...protocol.spare import ASSIGNMENT_SOCKET, READY, TAKEN
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..preparation.warm_up import WarmUp
 
 logger = logging.getLogger(__name__)
@@ -21,11 +24,19 @@ class SpareWait:
     """A connection to the spare's supervisor, which gives the driver its run.
 
     It is opened as soon as the driver starts, so that the supervisor sees a driver that ends.
+
+    Args:
+        directory: The spare's directory.
     """
 
-    def __init__(self, path: str = ASSIGNMENT_SOCKET) -> None:
+    def __init__(self, directory: Path) -> None:
         self._connection = socket.socket(socket.AF_UNIX)
-        self._connection.connect(path)
+        # The path of a socket must be short, and a JVM may have changed the working directory.
+        descriptor = os.open(directory, os.O_PATH)
+        try:
+            self._connection.connect(f"/proc/self/fd/{descriptor}/{ASSIGNMENT_SOCKET}")
+        finally:
+            os.close(descriptor)
         self._began = time.monotonic()
 
     def variables(self, warm_up: WarmUp) -> dict[str, str] | None:

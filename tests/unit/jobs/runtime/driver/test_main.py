@@ -200,7 +200,7 @@ def test_a_spare_runs_with_the_variables_of_its_run_or_ends_without_one(
     monkeypatch.setenv("KEYSCALE_WORK_DIR", str(tmp_path / "work"))
     monkeypatch.setattr(driver, "end_with_parent", lambda: None)
     monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
-    monkeypatch.setattr(driver, "SpareWait", lambda: SimpleNamespace(variables=lambda _: given if has_run else None))
+    monkeypatch.setattr(driver, "SpareWait", lambda _: SimpleNamespace(variables=lambda _: given if has_run else None))
     monkeypatch.setattr(driver, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: SPARK)))
     monkeypatch.setattr(driver, "Rehearsal", lambda *_: warm_up)
     monkeypatch.setattr(driver, "run_driver", run)

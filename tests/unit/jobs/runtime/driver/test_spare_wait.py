@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.jobs.protocol.spare import READY, TAKEN
+from keyscale.jobs.protocol.spare import ASSIGNMENT_SOCKET, READY, TAKEN
 from keyscale.jobs.runtime.driver.spare_wait import SpareWait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 class WarmUp:
@@ -36,16 +36,17 @@ class WarmUp:
 
 
 @pytest.fixture
-def listener(tmp_path: Path) -> Iterator[socket.socket]:
+def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(tmp_path / "s"))
+        made.bind(ASSIGNMENT_SOCKET)
         made.listen(1)
         yield made
 
 
 def waiting(listener: socket.socket, warm_up: WarmUp) -> tuple[socket.socket, threading.Thread, list[Any]]:
     """Returns the supervisor's end, the thread that waits, and what it has got."""
-    wait, got = SpareWait(listener.getsockname()), list[Any]()
+    wait, got = SpareWait(Path.cwd()), list[Any]()
     thread = threading.Thread(target=lambda: got.append(wait.variables(cast("Any", warm_up))))
     thread.start()
     connection, _ = listener.accept()

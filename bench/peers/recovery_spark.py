@@ -1,0 +1,110 @@
+"""Kills of Spark's own deduplication, and the time to its next commit.
+
+The query is started again as soon as it is dead.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.peers import spark
+from bench.peers.paced_job import FILES_PER_BATCH, ChangeFailedError, PacedInput
+from bench.peers.spark_drop_duplicates import first_within_watermark
+from bench.store.keys import key_column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+LIMIT_SECONDS = 600.0
+CHUNK_KEYS = 500_000
+_COMMITS_BEFORE = 10
+_LOOK_SECONDS = 0.01
+
+
+def run(*, work: str, keys: int, cores: int, faults: int) -> Mapping[str, Any]:
+    """Starts a query, fills its state, and kills it several times.
+
+    Args:
+        work: A fresh folder.
+        keys: UUIDs number 0 to `keys` are in the state before the first kill.
+        cores: The number of cores.
+        faults: The number of kills.
+
+    Returns:
+        `recovery_ms`, the median from the kill to the next commit; `start_ms`, from the first start to its commit.
+
+    Raises:
+        ChangeFailedError: The query did not commit.
+    """
+    source = Path(work, "input")
+    source.mkdir()
+    for number, first in enumerate(range(0, keys, CHUNK_KEYS)):
+        ids = key_column(np.arange(first, min(first + CHUNK_KEYS, keys), dtype=np.uint64), uuids=True).keys
+        now_ms = pa.array(np.full(len(ids), time.time() * 1000, dtype=np.int64))
+        pq.write_table(pa.table({"id": ids, "ts_ms": now_ms, "payload": ids}), source / f"state-{number:06d}.parquet")
+    queries: list[subprocess.Popen[bytes]] = []
+
+    def begin() -> None:
+        if queries:
+            os.killpg(queries[-1].pid, signal.SIGKILL)
+            queries[-1].wait()
+        command = [sys.executable, "-m", "bench.peers.recovery_spark", work, str(cores)]
+        queries.append(subprocess.Popen(command, start_new_session=True))  # noqa: S603 - our own module
+
+    recovery_ms = []
+    with PacedInput(source, keys):
+        try:
+            start_ms = _time_to_commit(Path(work), begin)
+            for _ in range(faults):
+                _wait_for_commits(Path(work), _commits(Path(work)) + _COMMITS_BEFORE)
+                recovery_ms.append(_time_to_commit(Path(work), begin))
+        finally:
+            for query in queries:
+                if query.poll() is None:
+                    os.killpg(query.pid, signal.SIGKILL)
+                    query.wait()
+    return {"recovery_ms": statistics.median(recovery_ms), "start_ms": start_ms}
+
+
+def query(work: str, cores: int) -> None:
+    """Runs the query until it is killed."""
+    session = spark.session(f"{work}/{os.getpid()}", cores)
+    rows = session.readStream.schema(spark.SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
+    kept = first_within_watermark(rows.parquet(f"{work}/input"))
+    writer = kept.writeStream.format("parquet").option("checkpointLocation", f"{work}/checkpoint")
+    writer.start(f"{work}/output").awaitTermination()
+
+
+def _commits(work: Path) -> int:
+    """Returns the number of the last committed batch; -1: none."""
+    return max((int(file.name) for file in work.glob("checkpoint/commits/[0-9]*")), default=-1)
+
+
+def _time_to_commit(work: Path, act: Callable[[], None]) -> float:
+    begun = time.monotonic()
+    act()
+    _wait_for_commits(work, _commits(work) + 1)
+    return 1000 * (time.monotonic() - begun)
+
+
+def _wait_for_commits(work: Path, batch: int) -> None:
+    give_up = time.monotonic() + LIMIT_SECONDS
+    while _commits(work) < batch:
+        if time.monotonic() > give_up:
+            raise ChangeFailedError(f"no commit within {LIMIT_SECONDS:.0f} s")
+        time.sleep(_LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    query(sys.argv[1], int(sys.argv[2]))
