@@ -74,7 +74,7 @@ def run_recovery(root: Path, sizes: RecoverySizes, only: Sequence[str], say: Cal
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of the comparison: what befalls how large a job, and what recovers it."""
+    """One side of the comparison: a fault, a size, and a means."""
 
     keys: int
     fault: str

@@ -42,7 +42,7 @@ _WORKER = "pyspark.worker"
 def run(
     *, work: str, keys: int, restore_from: str, ttl_hours: int, cores: int, fault: str, faults: int, spares: int
 ) -> Mapping[str, Any]:
-    """Starts a job from a savepoint, and lets a fault befall it several times.
+    """Starts a job from a savepoint; a fault befalls it several times.
 
     Args:
         work: A fresh folder.

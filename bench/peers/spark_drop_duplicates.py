@@ -26,6 +26,6 @@ def _without_limit(events: DataFrame) -> DataFrame:
 
 
 def first_within_watermark(events: DataFrame) -> DataFrame:
-    """Returns the first row of each id, within a watermark of 36 hours."""
+    """Returns the first row of each id within 36 hours."""
     timed = events.selectExpr("*", "timestamp_millis(ts_ms) AS event_time").withWatermark("event_time", "36 hours")
     return timed.dropDuplicatesWithinWatermark(["id"]).drop("event_time")

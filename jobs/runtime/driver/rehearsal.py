@@ -69,7 +69,7 @@ class Rehearsal(WarmUp):
 
 
 class _NoControl:
-    """Stands for a control plane, and cancels the job after its first commit."""
+    """Cancels the job after its first commit, like a control plane."""
 
     can_call = False
 
@@ -100,4 +100,4 @@ class _NoControl:
         """Ignores the attempt."""
 
     def close(self) -> None:
-        """Does nothing: there is no connection."""
+        """Does nothing, without a connection."""
