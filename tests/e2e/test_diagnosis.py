@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import signal
+import subprocess
+import sys
 import zipfile
 from functools import partial
 from itertools import pairwise
@@ -19,7 +22,9 @@ from keyscale.client.request_paths import job_path
 from keyscale.clock import now_ms
 from keyscale.metrics import BATCH_PARTS
 from keyscale.vocabulary import DiagnosticKind
+from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.repository import ROOT
+from tests.support.servers.faulty_s3_server import Fault, FaultyS3Server
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -38,6 +43,7 @@ SYMPTOMS = {"FALLING_BEHIND", "BEHIND", "HOST_OVERLOADED"}
 ILLNESSES: dict[str, dict[str, str]] = {
     "HOT_KEY_GROUP": {"rate": "3000", "batch": "2000", "hot": "9", "record_s": "0.005"},
     "FUNCTION_SLOW": {"rate": "3000", "batch": "3000", "record_s": "0.005"},
+    "SUBTASK_SKEW": {"rate": "3000", "batch": "2000", "record_s": "0.005", "is_skewed": "yes"},
     "SINK_SLOW": {"rate": "3000", "batch": "2000", "sink_s": "10"},
     "BATCHES_TOO_SMALL": {"rate": "1000", "batch": "20"},
     "FAILS_REPEATEDLY": {"rate": "100", "batch": "2000", "raises": "yes"},
@@ -115,6 +121,37 @@ def test_each_cause_that_is_made_on_purpose_is_named_and_a_healthy_job_has_no_re
         condition = next(each for each in ward.show(name)["status"]["conditions"] if each["type"] == "HEALTHY")
         assert condition["status"] == "FALSE"
         ward.end(name)
+
+
+def test_a_slow_object_store_is_named(tmp_path: Path) -> None:
+    s3 = FaultyS3Server(1, tmp_path / "history")
+    try:
+        store = {"KEYSCALE_STORE_URL": f"s3://{s3.server.new_bucket()}/jobs", **s3.server.variables}
+        with running_control_plane(store) as control_plane:
+            ward = Ward(control_plane, tmp_path)
+            ward.begin("far-away", {"rate": "1000", "batch": "500"})
+            wait_until(lambda: ward.batches("far-away"), SECONDS, what="a batch", poll=0.5)
+            s3.fault, s3.share = Fault.SLOW, 1.0
+            wait_until(partial(ward.has, "far-away", "STORE_SLOW"), SECONDS, what="STORE_SLOW to be named", poll=0.5)
+            assert {each for each in ward.reasons("far-away") if each not in SYMPTOMS} == {"STORE_SLOW"}
+            s3.fault = None
+            ward.end("far-away")
+    finally:
+        s3.stop()
+
+
+def test_a_busy_host_is_named(control_plane: RunningControlPlane, tmp_path: Path) -> None:
+    ward = Ward(control_plane, tmp_path)
+    spinning = [sys.executable, "-c", "while True: pass"]
+    busy = [subprocess.Popen(spinning) for _ in range(4 * (os.cpu_count() or 1))]
+    try:
+        ward.begin("crowded", {"rate": "3000", "batch": "2000", "cpu_s": "0.002"})
+        wait_until(partial(ward.has, "crowded", "HOST_OVERLOADED"), SECONDS, what="HOST_OVERLOADED", poll=0.5)
+    finally:
+        for each in busy:
+            each.kill()
+            each.wait()
+    ward.end("crowded")
 
 
 def test_a_job_whose_function_hangs_in_c_shows_where_and_can_be_cancelled(

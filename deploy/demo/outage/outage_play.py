@@ -207,12 +207,12 @@ class _Course:
         s3.come_back()
         self.timeline.outage = began_s, self._now_s()
         self._note("it is back")
-        self.job.wait("a move up", lambda: self._parallelism() > present)
+        self.job.wait("a move up", lambda: self._parallelism() > present and self._is_settled())
         self._note(f"scaled out to {self._parallelism()} subtasks")
         self.job.wait("the end of the backlog", lambda: (self._lag() or scenario.rate * 99) < scenario.rate * 5)
         self._note("the backlog is gone")
         most = self._parallelism()
-        self.job.wait("a move down", lambda: self._parallelism() < most)
+        self.job.wait("a move down", lambda: self._parallelism() < most and self._is_settled())
         self._note(f"scaled in to {self._parallelism()} subtasks")
 
     def watch(self) -> None:
@@ -263,6 +263,10 @@ class _Course:
 
     def _parallelism(self) -> int:
         return self.timeline.samples[-1].parallelism if self.timeline.samples else self.scenario.parallelism
+
+    def _is_settled(self) -> bool:
+        """Whether no rescale is in progress."""
+        return self.job.show()["status"]["change_id"] is None
 
     def _lag(self) -> int | None:
         return self.timeline.samples[-1].lag

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from keyscale import ProcessContext, Row
+    from keyscale import ProcessContext, Row, RuntimeContext
     from keyscale.jobs.sinks.sink import SinkContext
 
 
@@ -40,10 +40,18 @@ class Ticks(Source):
 
 
 class Work(KeyedProcessFunction):
-    """Takes some time for each record, raises an exception, or hangs in C with Python's lock."""
+    """Takes some time for each record, raises an exception, or hangs in C with Python's lock.
 
-    def __init__(self, seconds: float, *, raises: bool, hangs: bool) -> None:
-        self.seconds, self.raises, self.hangs = seconds, raises, hangs
+    It waits in all subtasks or in the first one only, and may compute instead.
+    """
+
+    def __init__(self, seconds: float, cpu_s: float, *, is_skewed: bool, raises: bool, hangs: bool) -> None:
+        self.seconds, self.cpu_s, self.is_skewed = seconds, cpu_s, is_skewed
+        self.raises, self.hangs = raises, hangs
+
+    def open(self, context: RuntimeContext) -> None:
+        if self.is_skewed and context.subtask_index:
+            self.seconds = 0.0
 
     def process_element(self, record: Row, context: ProcessContext) -> Iterator[dict[str, Any]]:  # noqa: ARG002
         if self.raises:
@@ -52,6 +60,9 @@ class Work(KeyedProcessFunction):
             re.match("(a+)+$", "a" * 60 + "b")
         if self.seconds:
             time.sleep(self.seconds)
+        computed_s = time.thread_time() + self.cpu_s
+        while self.cpu_s and time.thread_time() < computed_s:
+            pass
         yield {"number": record.number}
 
 
@@ -66,7 +77,13 @@ def slow(frame: DataFrame, context: SinkContext) -> None:  # noqa: ARG001 - the 
 
 ticks = Ticks(int(given["rate"]), int(given["since_ms"]), int(given.get("hot", "0")))
 records = env.stream(env.read(ticks, max_records_per_batch=int(given["batch"]))).key_by("key")
-work = Work(float(given.get("record_s", "0")), raises=given.get("raises") == "yes", hangs=given.get("hangs") == "yes")
+work = Work(
+    float(given.get("record_s", "0")),
+    float(given.get("cpu_s", "0")),
+    is_skewed=given.get("is_skewed") == "yes",
+    raises=given.get("raises") == "yes",
+    hangs=given.get("hangs") == "yes",
+)
 done = records.process(work, output={"number": "bigint"}).uid("work")
 done.sink_to(ForeachBatchSink(slow) if "sink_s" in given else FileSink(given["output"])).uid("table")
 env.execute()

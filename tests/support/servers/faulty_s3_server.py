@@ -46,12 +46,14 @@ class FaultyS3Server:
 
     Attributes:
         fault: The fault that a part of all requests meet; None for none.
+        share: The part of all requests.
         hits: How many requests have met a fault.
         rewritten: Paths of log entries that were written more than once, which nothing may do.
     """
 
     def __init__(self, seed: int, history: Path) -> None:
         self.fault: Fault | None = None
+        self.share = FAULTY_SHARE
         self.hits = 0
         self.rewritten: list[str] = []
         self._history = history
@@ -85,7 +87,7 @@ class FaultyS3Server:
         return answer
 
     def _with_fault(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        if self.fault is None or self._chance.random() > FAULTY_SHARE:
+        if self.fault is None or self._chance.random() > self.share:
             return self._carry_out(environ, start_response)
         self.hits += 1
         if self.fault is Fault.SLOW:
