@@ -61,6 +61,7 @@ def test_each_fault_of_a_running_job_is_a_reason_with_its_own_time_the_worst_fir
     assert "refused" in found[1].message
     assert " 7 records" in found[2].message
     assert ("denied" in found[3].message, found[3].advice) == (True, "allow it")
+    assert all(each.advice for each in found)
     assert reasons(report=report, is_active=False) == [], "another attempt may run the job"
 
 

@@ -48,7 +48,9 @@ def report(operators: list[dict[str, Any]] | None = None, **changed: Any) -> dic
 
 
 def codes(told: dict[str, Any]) -> list[str]:
-    return [reason.code for reason in health_of(HealthFacts(report=told, is_current=True)).reasons]
+    reasons = health_of(HealthFacts(report=told, is_current=True)).reasons
+    assert all(reason.advice for reason in reasons)
+    return [reason.code for reason in reasons]
 
 
 CAUSES = {

@@ -67,6 +67,6 @@ def test_once_the_sinks_went_back_to_an_earlier_savepoint_a_failed_change_contin
 
 def test_after_a_change_that_kept_all_state_the_job_goes_on_from_its_log() -> None:
     for kept in (change(kind=OperationKind.RESCALE), change(upgrade_mode=UpgradeMode.LAST_STATE)):
-        assert restore_of_roll_back(kept).mode is RestoreMode.CONTINUE
+        assert restore_of_roll_back(kept) == Restore("c.back", RestoreMode.CONTINUE, SAVEPOINT)
     dropped = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
     assert restore_of_roll_back(dropped).mode is RestoreMode.REWIND

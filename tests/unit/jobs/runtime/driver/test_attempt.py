@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from keyscale.jobs.runtime.batch.source_order import (
 )
 from keyscale.jobs.runtime.driver.attempt import (
     OpenAttempt,
+    _counted,
     fall_back,
     open_attempt,
     reopen_attempt,
@@ -22,6 +24,7 @@ from keyscale.jobs.runtime.errors import OutputWithdrawnError, RestoreRefusedErr
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsCorruptError
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.claim import ClaimRefusedError, take_claim
+from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
 from keyscale.state.documents.manifest import (
     Manifest,
@@ -106,6 +109,15 @@ def resume_point(**changes: object) -> ResumePoint:
 def history(facts: OperatorDeclaration) -> OperatorHistory:
     snapshot = SnapshotHandle(SubtaskIndex(0), 0, 7, BatchId(0), "lineage", ())
     return OperatorHistory(snapshots=(snapshot,), declaration=facts)
+
+
+def test_counters_are_the_largest_that_the_control_plane_the_log_or_a_disowned_log_knows(store: ObjectStore) -> None:
+    known = assignment(store, 1, counters={"input_records": 5, "output_records": 1, "late_records": 1})
+    resumed = resume_point(counters=JobCounters(input_records=1, output_records=5, late_records=1))
+    disowned = SimpleNamespace(newest_counters=lambda: JobCounters(input_records=1, output_records=1, late_records=5))
+    counted = _counted(known, resumed, cast("CommitLog", disowned))
+    assert (counted.input_records, counted.output_records, counted.late_records) == (5, 5, 5)
+    assert _counted(known, resumed, None).late_records == 1
 
 
 def test_a_new_job_begins_with_nothing(store: ObjectStore) -> None:
