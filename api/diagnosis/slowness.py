@@ -155,8 +155,8 @@ def _slow_function(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
     yield HealthReasonAnswer(
         code="FUNCTION_SLOW",
         message=f"functions and their state take {share:.0%} of a batch, most of it the function{of_operator}",
-        advice="Raise the parallelism, if the hosts have processors left. Make the function faster: a thread dump shows"
-        " where it is (kill -USR1 PID), and processor_ms of its subtasks whether it computes or waits.",
+        advice="Raise the parallelism, if the hosts have processors left. Make the function faster: `./keyscale jobs"
+        " profile JOB` shows where its time goes, and processor_ms of its subtasks whether it computes or waits.",
         severity=30 + round(25 * share),
         more_subtasks_help=True,
     )
