@@ -13,7 +13,7 @@ import pytest
 from keyscale.api.launching.driver_command import share_of_cluster
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.vocabulary import DriverState
+from keyscale.vocabulary import DiagnosticKind, DriverState
 from tests.support.drivers.driver_process import ChainInput, ChainJob, DriverProcess
 from tests.support.servers.listening import listening_addresses
 from tests.support.servers.spark_cluster import SparkCluster, running_spark_cluster
@@ -58,6 +58,7 @@ def test_subtasks_stay_with_their_state_and_a_lost_executor_costs_only_its_own(
     driver.wait_for(lambda: metrics(driver).batches == FILES_BEFORE_THE_LOSS, "the first batches")
     assert listening_addresses([*driver.family(), *cluster.processes()]) <= LOOPBACK
     before = metrics(driver)
+    assert_that_processes_of_executors_show_stacks_and_logs(driver)
 
     executors = cluster.executors()
     assert len(executors) == 2
@@ -82,6 +83,16 @@ def test_subtasks_stay_with_their_state_and_a_lost_executor_costs_only_its_own(
     assert after.subtask_runs_rebuilt == len(rebuilt)
     others = after.subtask_runs_moved - len(lost)
     assert others <= after.subtask_runs / 100, moves
+
+
+def assert_that_processes_of_executors_show_stacks_and_logs(driver: DriverProcess) -> None:
+    stacks = driver.look(DiagnosticKind.THREAD_DUMP)
+    assert sum(name.startswith("worker ") for name in stacks) >= PARALLELISM, list(stacks)
+    assert all(f"--- {each} ---" in stacks["JVM"] for each in ("0", "1", "driver"))
+    logs = driver.look(DiagnosticKind.EXECUTOR_LOGS)
+    errors = [text for name, text in logs.items() if name.endswith(": stderr")]
+    assert len(errors) == 2, list(logs)
+    assert all("CoarseGrainedExecutorBackend" in text for text in errors), errors
 
 
 def kill_family(executor: psutil.Process) -> None:

@@ -20,7 +20,15 @@ import pyarrow.parquet as pq
 
 from keyscale.installation import DRIVER_PROGRAM, IMPORT_PATH
 from keyscale.jobs.protocol.class_archive import ClassArchive
-from keyscale.jobs.protocol.messages import Assignment, CheckpointReport, Command, CommandResult, Heartbeat
+from keyscale.jobs.protocol.messages import (
+    Assignment,
+    CheckpointReport,
+    Command,
+    CommandResult,
+    DiagnosticCommand,
+    DiagnosticReport,
+    Heartbeat,
+)
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import without_switched_off
 from keyscale.jobs.protocol.specification import CheckpointSettings, RestartStrategy
@@ -31,6 +39,8 @@ from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from keyscale.vocabulary import DiagnosticKind
 
 CHAIN_JOB = ROOT / "tests" / "support" / "jobs" / "chain_job.py"
 ARCHIVE = ClassArchive.of_environment()
@@ -128,6 +138,16 @@ class DriverProcess:
         path = self._control / "results" / f"{command_id}.json"
         self.wait_for(path.exists, f"the result of {command_id}", timeout)
         return CommandResult.model_validate_json(path.read_bytes())
+
+    def look(self, kind: DiagnosticKind) -> dict[str, str]:
+        """Returns the parts of a diagnostic."""
+        wanted = DiagnosticCommand(id=f"look-{kind}", kind=kind)
+        unfinished = self._control / f"{wanted.id}.json"
+        unfinished.write_text(wanted.model_dump_json())
+        unfinished.rename(self._control / "requests" / unfinished.name)
+        answer = self._control / "diagnostics" / unfinished.name
+        self.wait_for(answer.exists, "the diagnostic")
+        return {part.name: part.text for part in DiagnosticReport.model_validate_json(answer.read_bytes()).parts}
 
     def wait_for(self, condition: Any, what: str, timeout: float = 240) -> Any:
         """Wait while the driver lives; its log's end is shown when it dies first."""
