@@ -16,6 +16,7 @@ from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus
 from ..database_clock import shared_now_ms
 from ..errors import DiagnosticNotFoundError, DiagnosticUnansweredError, JobStatusConflictError, TooManyInFlightError
 from ..jobs.jobs import require_job, require_job_id
+from ..lifecycle.transitions import Action, what_helps
 from ..shapes import FailureAnswer
 from .schemas import DiagnosticAnswer, DiagnosticList, DiagnosticPartAnswer, DiagnosticSummaryAnswer
 
@@ -48,7 +49,8 @@ def request(context: Context, user: Principal, reference: str, wanted: Diagnosti
             return _answer(known)
         attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
         if attempt is None or attempt.attached_at_ms is None:
-            raise JobStatusConflictError(f"no driver runs the job at the moment: it is {job.status}")
+            helps = what_helps(Action.CHECKPOINT, job.status, job.name)
+            raise JobStatusConflictError(f"no driver runs the job while it is {job.status}: {helps}")
         at_ms = shared_now_ms()
         pending = diagnostics.pending(session, job.id, attempt.number, at_ms)
         if len(pending) >= IN_PROGRESS_MAX:

@@ -26,6 +26,7 @@ from keyscale.db.repositories import (
 )
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.protocol.messages import (
+    DIAGNOSTIC_CHARACTERS_MAX,
     Assignment,
     AttachResponse,
     Command,
@@ -328,11 +329,16 @@ def report_diagnostic(context: Context, driver: DriverIdentity, report: Diagnost
     """Stores what a driver shows of its job, with secrets masked.
 
     A report of an unknown or an answered diagnostic has no effect.
+
+    Raises:
+        ReportInvalidError: The report is too long.
     """
     with context.sessions.begin() as session:
         attempt, job = attempts.find(session, driver.job_id, driver.attempt), jobs.find(session, driver.job_id)
-        if attempt is None or job is None:
+        if attempt is None or job is None or diagnostics.find(session, job.id, report.diagnostic_id) is None:
             return
+        if sum(len(part.name) + len(part.text) for part in report.parts) > DIAGNOSTIC_CHARACTERS_MAX:
+            raise ReportInvalidError(f"a diagnostic has at most {DIAGNOSTIC_CHARACTERS_MAX} characters")
         mask = Mask({**context.settings.store_environment, **_secrets(context, session, job, attempt)})
         diagnostics.settle(
             session,

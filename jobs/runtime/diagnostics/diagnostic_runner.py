@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 10.0
 """How long processes may take to answer, beyond the time in which the diagnostic observes them."""
+_NAME_CHARACTERS_MAX = 200
+_CUT = "\n(the rest is left out)\n"
 _KEPT = 4
 """The reports that are kept, to be sent again if they got lost."""
 
@@ -109,9 +111,9 @@ def shortened(texts: Mapping[str, str], mask: Callable[[str], str] = str) -> lis
 
     A long text loses its end.
     """
-    some = list(texts.items())[:DIAGNOSTIC_PARTS_MAX]
-    limit = DIAGNOSTIC_CHARACTERS_MAX // max(1, len(some))
+    some = {name[:_NAME_CHARACTERS_MAX]: mask(text) for name, text in list(texts.items())[:DIAGNOSTIC_PARTS_MAX]}
+    limit = DIAGNOSTIC_CHARACTERS_MAX // max(1, len(some)) - _NAME_CHARACTERS_MAX - len(_CUT)
     return [
-        DiagnosticPart(name=name, text=text if len(text) <= limit else f"{text[:limit]}\n(the rest is left out)\n")
-        for name, text in ((name, mask(text)) for name, text in some)
+        DiagnosticPart(name=name, text=text if len(text) <= limit else text[:limit] + _CUT)
+        for name, text in some.items()
     ]

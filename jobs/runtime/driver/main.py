@@ -167,7 +167,7 @@ def main() -> int:
         logger.error("%s: %s (%s)", error.code, error, error.advice)  # noqa: TRY400 - a traceback would not help
         return EXIT_MISCONFIGURED
     environment.work_dir.mkdir(parents=True, exist_ok=True)
-    spark = SparkSession.builder.getOrCreate()
+    spark = open_session()
     return run_driver(spark, environment, WarmUp(spark, environment.work_dir / "warm-up", _WARM_UP_PARALLELISM))
 
 
@@ -179,7 +179,7 @@ def run_spare() -> int:
     work_dir = Path(os.environ["KEYSCALE_WORK_DIR"]).absolute()
     wait = SpareWait(work_dir.parent)
     work_dir.mkdir(parents=True, exist_ok=True)
-    spark = SparkSession.builder.getOrCreate()
+    spark = open_session()
     warm_up = Rehearsal(spark, work_dir / "warm-up", _WARM_UP_PARALLELISM, work_dir / "warm-up-state")
     variables = wait.variables(warm_up)
     if variables is None:
@@ -189,6 +189,17 @@ def run_spare() -> int:
     # Workers with other variables are other workers: the warm ones serve jobs without secrets.
     spark.sparkContext.environment.update(secrets_of(variables))
     return run_driver(spark, DriverEnvironment.read(os.environ), warm_up)
+
+
+def open_session() -> SparkSession:
+    """Opens the session.
+
+    Its Python workers offer their stacks by a name of their own. The name stays: workers with other variables are other
+    workers.
+    """
+    spark = SparkSession.builder.getOrCreate()
+    spark.sparkContext.environment[NAME_VARIABLE] = uuid.uuid4().hex
+    return spark
 
 
 def secrets_of(variables: Mapping[str, str]) -> dict[str, str]:
@@ -210,8 +221,6 @@ def run_driver(spark: SparkSession, environment: DriverEnvironment, warm_up: War
         # replace that path, from which they import Keyscale.
         spark.sparkContext.environment["PYTHONPATH"] = path
     spark.sparkContext.environment.update(worker_variables(os.environ))
-    workers = uuid.uuid4().hex
-    spark.sparkContext.environment[NAME_VARIABLE] = workers
     with contextlib.closing(environment.channel()) as channel:
         access = StoreAccess.of(channel, os.environ)
         request = AttachRequest(pid=os.getpid(), host=platform.node(), spark_ui_url=spark.sparkContext.uiWebUrl)
@@ -237,7 +246,7 @@ def run_driver(spark: SparkSession, environment: DriverEnvironment, warm_up: War
             environment.local_root,
             libraries=environment.libraries,
             attachment=attachment if first.assignment is None else None,
-            workers=workers,
+            workers=spark.sparkContext.environment[NAME_VARIABLE],
         ).run()
     return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
 

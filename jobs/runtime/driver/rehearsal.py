@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from ...protocol.messages import AttachRequest, CheckpointReport, Heartbeat, StoreCredentials
+    from ...protocol.messages import (
+        AttachRequest,
+        CheckpointReport,
+        DiagnosticReport,
+        Heartbeat,
+        StoreCredentials,
+    )
 
 _PROGRAM = Path(__file__).with_name("rehearsed_job.py")
 _ROWS = '{"key": "a", "value": 1}\n{"key": "b", "value": 2}\n'
@@ -94,6 +100,9 @@ class _NoControl:
         raise ControlRefusedError("a rehearsal has no control plane")
 
     def report_checkpoint(self, report: CheckpointReport) -> None:
+        """Ignores the report."""
+
+    def report_diagnostic(self, report: DiagnosticReport) -> None:
         """Ignores the report."""
 
     def speak_as(self, job_id: str, attempt: int, token: str) -> None:

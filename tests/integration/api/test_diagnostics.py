@@ -16,6 +16,7 @@ from keyscale.api.lifecycle.steps import Cause
 from keyscale.db.models import Diagnostic
 from keyscale.db.repositories import diagnostics, jobs, operations
 from keyscale.db.repositories.operations import Listening
+from keyscale.jobs.protocol.messages import DIAGNOSTIC_CHARACTERS_MAX
 from keyscale.vocabulary import Role
 from tests.integration.api.conftest import add_token
 
@@ -167,7 +168,11 @@ def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[st
     assert looked.client.get(f"{looked.path}/unknown").json()["code"] == "DIAGNOSTIC_NOT_FOUND"
     idle = looked.client.post(f"/v1/jobs/{job['name']}/diagnostics", json={"kind": "THREAD_DUMP"}).json()
     assert idle["code"] == "JOB_STATUS_CONFLICT"
-    assert "no driver" in idle["detail"]
+    assert "`./keyscale jobs start flights --wait` starts it" in idle["detail"]
+    asked = looked.request()
+    long = {"diagnostic_id": asked["id"], "parts": [{"name": "", "text": "x" * (DIAGNOSTIC_CHARACTERS_MAX + 1)}]}
+    answer = looked.client.post("/driver/diagnostics", json=long, headers=DRIVER)
+    assert answer.json()["code"] == "REPORT_INVALID"
 
 
 def test_a_viewer_may_neither_request_nor_read(looked: Looked) -> None:

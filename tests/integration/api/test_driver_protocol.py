@@ -945,6 +945,7 @@ class TestRepetitions:
         with statements(context) as sent:
             assert driver(number, "heartbeat", **self.IDLE).json() == {
                 "commands": [],
+                "diagnostics": [],
                 "settings": None,
                 "control_urls": [],
             }

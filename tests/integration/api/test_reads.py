@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 
 STATEMENTS_MAX = 15
-MISSING = ("/logs", "/verification", "/{subscription_id}", "/{subscription_id}/deliveries")
+MISSING = ("/logs", "/verification", "/{subscription_id}", "/{subscription_id}/deliveries", "/{diagnostic_id}")
 STATEMENTS_OF_BUNDLE_MAX = 35  # a support bundle holds the answers of many reads
 LISTS = {
     "/v1/jobs": ("jobs", "id"),
@@ -94,7 +94,7 @@ def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context:
     few, many = {"limit": 2, "to": 1}, {"limit": 40, "to": 1}
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
              "id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x", "subscription_id": "x",
-             "revision": "1"}  # fmt: skip
+             "diagnostic_id": "x", "revision": "1"}  # fmt: skip
     described = filled.get("/v1/openapi.json").json()["paths"]
     counted = 0
     for route in reads(app):

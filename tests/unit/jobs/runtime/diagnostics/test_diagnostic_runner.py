@@ -120,10 +120,13 @@ def test_a_repeated_request_is_taken_once_and_a_lost_report_is_sent_again(
     assert taken == ["once"]
 
 
-def test_a_long_text_loses_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(of_drivers, "DIAGNOSTIC_CHARACTERS_MAX", 10)
-    found = shortened({"a": "123456", "b": "1234"})
-    assert [part.text for part in found] == ["12345\n(the rest is left out)\n", "1234"]
+def test_a_long_text_loses_its_end_so_that_the_report_has_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_drivers, "DIAGNOSTIC_CHARACTERS_MAX", 1000)
+    found = shortened({"a" * 300: "1" * 5000, "b": "2" * 100})
+    assert found[0].text.startswith("111")
+    assert found[0].text.endswith("1\n(the rest is left out)\n")
+    assert found[1].text == "2" * 100
+    assert sum(len(part.name) + len(part.text) for part in found) <= 1000
 
 
 def test_texts_are_read_at_the_same_time() -> None:

@@ -190,10 +190,15 @@ def test_a_spare_runs_with_the_variables_of_its_run_or_ends_without_one(
 
     def run(spark: Any, environment: Any, warm_up: Any) -> int:
         ran.append((environment.attempt, warm_up))
+        assert [spark.sparkContext.environment.pop(NAME_VARIABLE)] == of_warm_up, "else they are other workers"
         assert spark.sparkContext.environment == {secret: "hidden"}, "workers with the secret are other workers"
         return 5
 
-    warm_up = WarmUp()
+    def rehearse(spark: Any, *_: Any) -> WarmUp:
+        of_warm_up.append(spark.sparkContext.environment[NAME_VARIABLE])
+        return warm_up
+
+    warm_up, of_warm_up = WarmUp(), list[str]()
     for name in given:
         monkeypatch.setenv(name, "")  # and so as before after the test
     monkeypatch.setenv(SPARE_VARIABLE, "1")
@@ -202,7 +207,7 @@ def test_a_spare_runs_with_the_variables_of_its_run_or_ends_without_one(
     monkeypatch.setattr(driver.logging, "basicConfig", lambda **_: None)
     monkeypatch.setattr(driver, "SpareWait", lambda _: SimpleNamespace(variables=lambda _: given if has_run else None))
     monkeypatch.setattr(driver, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: SPARK)))
-    monkeypatch.setattr(driver, "Rehearsal", lambda *_: warm_up)
+    monkeypatch.setattr(driver, "Rehearsal", rehearse)
     monkeypatch.setattr(driver, "run_driver", run)
     SPARK.sparkContext.environment.clear()
     assert driver.main() == (5 if has_run else 0)
