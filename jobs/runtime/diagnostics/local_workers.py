@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,17 +21,22 @@ _STACKS_BYTES_MAX = 16 << 20
 
 
 class LocalWorker(NamedTuple):
-    """A Python worker, and its files by their labels."""
+    """A Python worker.
+
+    Attributes:
+        pid: Its process.
+        name: The name by which it offers its stacks.
+        descriptors: The descriptors of its stack files, by their labels.
+    """
 
     pid: int
-    files: dict[str, Path]
+    name: str
+    descriptors: dict[str, str]
 
     @property
     def task(self) -> str:
         """What the worker does or did last; empty before its first task."""
-        with suppress(OSError):
-            return self.files[TASK.label].read_text(errors="replace").strip("\0 ")
-        return ""
+        return self.read(TASK).strip("\0 ")
 
     @property
     def title(self) -> str:
@@ -50,8 +55,8 @@ class LocalWorker(NamedTuple):
 
     def empty(self, asked: StackFile) -> None:
         """Removes earlier stacks."""
-        with suppress(OSError):
-            os.truncate(self.files[asked.label], 0)
+        with suppress(OSError), self._opened(asked) as file:
+            os.ftruncate(file, 0)
 
     def ask(self, asked: StackFile) -> bool:
         """Asks for stacks; returns False if the worker has ended.
@@ -68,11 +73,24 @@ class LocalWorker(NamedTuple):
 
     def read(self, asked: StackFile) -> str:
         """Returns the stacks since the file was emptied."""
+        with suppress(OSError), self._opened(asked) as file:
+            return os.pread(file, _STACKS_BYTES_MAX, 0).decode(errors="replace")
+        return ""
+
+    @contextmanager
+    def _opened(self, wanted: StackFile) -> Iterator[int]:
+        """Opens a file of the worker.
+
+        Raises:
+            OSError: The worker has ended; another process may have its number now.
+        """
+        file = os.open(_link_in(self.pid, self.descriptors[wanted.label]), os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            with self.files[asked.label].open("rb") as file:
-                return file.read(_STACKS_BYTES_MAX).decode(errors="replace")
-        except OSError:
-            return ""
+            if _target(_link_in("self", str(file))) != wanted.link(self.name):
+                raise FileNotFoundError(self.pid)
+            yield file
+        finally:
+            os.close(file)
 
     def _answer(self) -> str:
         """Waits until the worker has written all stacks."""
@@ -92,20 +110,23 @@ def local_workers(name: str) -> list[LocalWorker]:
 def _found(name: str) -> Iterator[LocalWorker]:
     labels = {each.link(name): each.label for each in (ALL_THREADS, SAMPLES, TASK)}
     for process in filter(str.isdecimal, os.listdir(_PROCESSES)):  # noqa: PTH208 - paths cost ten times as much
-        directory = f"{_PROCESSES}/{process}/fd"
-        files = {}
+        descriptors = {}
         with suppress(OSError):  # another user's, or it has ended
-            for descriptor in os.listdir(directory):  # noqa: PTH208 - as above
-                label = labels.get(_link_of(f"{directory}/{descriptor}"))
+            for each in os.listdir(f"{_PROCESSES}/{process}/fd"):  # noqa: PTH208 - as above
+                label = labels.get(_target(_link_in(process, each)))
                 if label is not None:
-                    files[label] = Path(directory, descriptor)
-        if len(files) == len(labels):
-            yield LocalWorker(int(process), files)
+                    descriptors[label] = each
+        if len(descriptors) == len(labels):
+            yield LocalWorker(int(process), name, descriptors)
 
 
-def _link_of(descriptor: str) -> str:
+def _link_in(process: int | str, descriptor: str) -> str:
+    return f"{_PROCESSES}/{process}/fd/{descriptor}"
+
+
+def _target(link: str) -> str:
     try:
-        return os.readlink(descriptor)  # noqa: PTH115 - as above
+        return os.readlink(link)  # noqa: PTH115 - as above
     except OSError:
         return ""
 

@@ -34,9 +34,9 @@ class StackFile(NamedTuple):
         return f"/memfd:{_file_name(name, self.label)} (deleted)"
 
 
-# Programs and libraries use the first two signals for themselves.
-ALL_THREADS = StackFile("threads", signal.SIGRTMIN + 7)
-SAMPLES = StackFile("samples", signal.SIGRTMIN + 8)
+_FIRST_SIGNAL = getattr(signal, "SIGRTMIN", 0) + 7  # programs and libraries use the first ones for themselves
+ALL_THREADS = StackFile("threads", _FIRST_SIGNAL)
+SAMPLES = StackFile("samples", _FIRST_SIGNAL + 1)
 TASK = StackFile("task", 0)
 """The file that says what the worker does; no signal asks for it."""
 

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from keyscale.jobs.runtime.diagnostics.local_workers import LocalWorker, local_workers
-from keyscale.jobs.runtime.executor.worker_stacks import ALL_THREADS, SAMPLES, TASK
+from keyscale.jobs.runtime.executor.worker_stacks import ALL_THREADS, SAMPLES
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files in memory and /proc are Linux's")
 
@@ -83,5 +84,18 @@ def test_a_process_without_a_handler_gets_no_signal(worker: LocalWorker) -> None
 
 
 def test_workers_of_another_driver_are_not_found(worker: LocalWorker) -> None:
-    assert worker.files[TASK.label].exists()
+    assert local_workers(worker.name) == [worker]
     assert local_workers("another") == []
+
+
+def test_a_file_of_another_process_with_the_number_of_the_worker_is_left_alone(
+    worker: LocalWorker, tmp_path: Path
+) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("precious")
+    with theirs.open("r+b") as opened:
+        descriptors = dict.fromkeys(worker.descriptors, str(opened.fileno()))
+        mistaken = LocalWorker(os.getpid(), worker.name, descriptors)
+        mistaken.empty(ALL_THREADS)
+        assert (mistaken.task, mistaken.read(SAMPLES)) == ("", "")
+    assert theirs.read_text() == "precious"
