@@ -16,10 +16,10 @@ if TYPE_CHECKING:
         MapStateDescriptor,
         OperatorStateBackend,
         ReadOnlyBroadcastState,
+        TimerService,
     )
 
     from .process_function import OutputTag, Row, RuntimeContext
-    from .timer_service import TimerService
 
 
 class KeyedBroadcastProcessFunction(ABC):

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
-import pyarrow as pa
-
-from keyscale.state.doors.keyed import (
-    AggregatingStateDescriptor,
-    DescriptorError,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    TimeDomain,
-    ValueStateDescriptor,
-)
+from keyscale.state.doors.keyed import KeyedStateAccess, ListStateDescriptor, TimeDomain, check_descriptor
 
 from ..errors import OperatorStateUnavailableError, UnknownOutputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import pyarrow as pa
+
     from keyscale.state.doors.keyed import (
-        AggregatingState,
         KeyedStateBackend,
-        ListState,
-        MapState,
         OperatorListState,
         OperatorStateBackend,
-        ReducingState,
-        ValueState,
+        TimerService,
     )
 
     from .function_metrics import FunctionMetrics
     from .subtask_info import SubtaskInfo
-    from .timer_service import TimerService
 
 _Resource = TypeVar("_Resource")
 _fields_of: Any = namedtuple  # noqa: PYI024 - mypy cannot express names known only at run time
@@ -82,7 +68,7 @@ def row_type(columns: tuple[str, ...]) -> type[Row]:
     return type("Row", (Row,), {**attributes, "__slots__": (), "columns": columns, "_positions": positions})
 
 
-class RuntimeContext:
+class RuntimeContext(KeyedStateAccess):
     """The context that a function's `open` receives.
 
     It gives the subtask, access to state, and objects that outlast the batch.
@@ -91,7 +77,7 @@ class RuntimeContext:
     def __init__(
         self, state: KeyedStateBackend, info: SubtaskInfo, operator_state: OperatorStateBackend | None = None
     ) -> None:
-        self._state = state
+        super().__init__(state)
         self._info = info
         self._operator_state = operator_state
 
@@ -136,60 +122,6 @@ class RuntimeContext:
         resource: _Resource = resources[name]
         return resource
 
-    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState:
-        """Returns the state of one value per key.
-
-        The state always refers to the current key.
-        """
-        _check_descriptor(descriptor, ValueStateDescriptor)
-        if pa.types.is_map(descriptor.type):
-            warnings.warn(
-                f"value state {descriptor.name!r} holds a map, which is read and written as a whole at every access; "
-                "MapState stores each entry separately",
-                stacklevel=2,
-            )
-        return self._state.state(descriptor)
-
-    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState:
-        """Returns the state of one map per key.
-
-        Each entry is stored separately.
-        """
-        _check_descriptor(descriptor, MapStateDescriptor)
-        return self._state.state(descriptor)
-
-    def get_migrating_map_state(self, old: ValueStateDescriptor, new: MapStateDescriptor) -> MapState:
-        """Returns a map state that replaces a value state of whole maps.
-
-        A key's map moves when the key is next used.
-
-        Args:
-            old: The value state that earlier versions of the function kept.
-            new: The map state that replaces it.
-
-        Raises:
-            StateSchemaMismatchError: The types, TTLs or namespaces of the two differ.
-        """
-        return self._state.migrating_map_state(old, new)
-
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState:
-        """Returns the state of one list per key.
-
-        Each element is stored separately.
-        """
-        _check_descriptor(descriptor, ListStateDescriptor)
-        return self._state.state(descriptor)
-
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState:
-        """Returns the state of one value per key, reduced from added values."""
-        _check_descriptor(descriptor, ReducingStateDescriptor)
-        return self._state.state(descriptor)
-
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState:
-        """Returns the state of one accumulator per key for added values."""
-        _check_descriptor(descriptor, AggregatingStateDescriptor)
-        return self._state.state(descriptor)
-
     @property
     def is_restored(self) -> bool:
         """Whether operator state has just been redistributed after a restart.
@@ -208,7 +140,7 @@ class RuntimeContext:
             OperatorStateUnavailableError: The function has dead letters; effects of failed records on this state cannot
                 be undone.
         """
-        _check_descriptor(descriptor, ListStateDescriptor)
+        check_descriptor(descriptor, ListStateDescriptor)
         return self._given_operator_state().list_state(descriptor)
 
     def get_union_list_state(self, descriptor: ListStateDescriptor) -> OperatorListState:
@@ -219,30 +151,13 @@ class RuntimeContext:
         Raises:
             OperatorStateUnavailableError: As for `get_operator_list_state`.
         """
-        _check_descriptor(descriptor, ListStateDescriptor)
+        check_descriptor(descriptor, ListStateDescriptor)
         return self._given_operator_state().union_list_state(descriptor)
 
     def _given_operator_state(self) -> OperatorStateBackend:
         if self._operator_state is None:
             raise OperatorStateUnavailableError("a function with dead letters cannot have operator state")
         return self._operator_state
-
-
-_GETTERS: dict[type, str] = {
-    ValueStateDescriptor: "get_state",
-    MapStateDescriptor: "get_map_state",
-    ListStateDescriptor: "get_list_state",
-    ReducingStateDescriptor: "get_reducing_state",
-    AggregatingStateDescriptor: "get_aggregating_state",
-}
-
-
-def _check_descriptor(given: object, wanted: type) -> None:
-    if isinstance(given, wanted):
-        return
-    getter = _GETTERS.get(type(given))
-    hint = f"; {getter} takes it" if getter else ""
-    raise DescriptorError(f"a {type(given).__name__} is given in the place of a {wanted.__name__}{hint}")
 
 
 @dataclass(frozen=True, slots=True)

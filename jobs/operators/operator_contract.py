@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from keyscale.state.doors.keyed import BatchClock, OperatorStateBackend
+from keyscale.state.doors.keyed import BatchClock, NextTimers, OperatorStateBackend
 from keyscale.state.doors.values import KeyTooLargeError, fixed_values
 
-from ..functions.timer_service import NextTimers
 from .column_values import latest_by_ms, latest_ms, up_to_ms
 from .failed_records import FailedRecords, coordinates_of, without_large_keys
 from .two_inputs import unpacked

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from keyscale.state.doors.keyed import OperatorStateBackend
+from keyscale.state.doors.keyed import OperatorStateBackend, TimerService
 
 from ..errors import OutputTypeError
 from ..functions.process_function import (
@@ -17,7 +17,6 @@ from ..functions.process_function import (
     RuntimeContext,
     row_type,
 )
-from ..functions.timer_service import TimerService
 from .column_values import BatchSize, batch_of, rows_that_pass, timestamps_ms, tuples_of
 from .failed_records import FailedRecords, OutputCheck, coordinates_of
 from .failures import exception_line, results_of, user_code
@@ -26,12 +25,11 @@ from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic, SideBa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from keyscale.state.doors.keyed import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend, NextTimers
 
     from ..functions.broadcast_function import KeyedBroadcastProcessFunction
     from ..functions.process_function import KeyedCoProcessFunction, Row
     from ..functions.subtask_info import SubtaskInfo
-    from ..functions.timer_service import NextTimers
     from .operator_contract import OutputBatch
 
 _NO_ROW: Final = object()

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.doors.keyed import MapStateDescriptor, TimeDomain
+from keyscale.state.doors.keyed import MapStateDescriptor, TimeDomain, TimerService
 
 from ..functions.process_function import row_type
-from ..functions.timer_service import TimerService
 from ..functions.windows import TIME_MS_MAX, WINDOW_TYPE, SessionWindows, Window, merged
 from .column_values import timestamps_ms, tuples_of
 from .failed_records import FailedRecords, OutputCheck, coordinates_of
@@ -21,11 +20,10 @@ from .process_operator import Results
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from keyscale.state.doors.keyed import KeyedStateBackend
+    from keyscale.state.doors.keyed import KeyedStateBackend, NextTimers
 
     from ..functions.process_function import Row
     from ..functions.subtask_info import SubtaskInfo
-    from ..functions.timer_service import NextTimers
     from ..functions.windows import WindowAssigner
     from .operator_contract import OutputBatch
     from .window_contents import ContentsLogic

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 
-from ..functions.timer_service import NextTimers
+from keyscale.state.doors.keyed import NextTimers
+
 from ..operators.column_values import BatchSize, timestamps_ms, up_to_ms
 from ..operators.failures import user_code
 from ..operators.operator_contract import Operator, OperatorLogic

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
+from keyscale.state.doors.keyed import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
+
 from ..errors import InvalidTopologyError
-from ..functions.timer_service import EVENT_TIMERS, NO_WATERMARK_MS, PROCESSING_TIMERS
 
 if TYPE_CHECKING:
     from keyscale.state.doors.keyed import Clock

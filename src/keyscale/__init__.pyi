@@ -13,7 +13,6 @@ from keyscale.jobs.functions.process_function import OutputTag as OutputTag
 from keyscale.jobs.functions.process_function import ProcessContext as ProcessContext
 from keyscale.jobs.functions.process_function import Row as Row
 from keyscale.jobs.functions.process_function import RuntimeContext as RuntimeContext
-from keyscale.jobs.functions.timer_service import TimerService as TimerService
 from keyscale.jobs.functions.windows import ProcessWindowFunction as ProcessWindowFunction
 from keyscale.jobs.functions.windows import SessionWindows as SessionWindows
 from keyscale.jobs.functions.windows import SlidingWindows as SlidingWindows
@@ -70,6 +69,7 @@ from keyscale.state.keyed.descriptors import ReducingStateDescriptor as Reducing
 from keyscale.state.keyed.descriptors import ValueStateDescriptor as ValueStateDescriptor
 from keyscale.state.keyed.list import ListState as ListState
 from keyscale.state.keyed.map import MapState as MapState
+from keyscale.state.keyed.timer_service import TimerService as TimerService
 from keyscale.state.keyed.ttl import Cleanup as Cleanup
 from keyscale.state.keyed.ttl import IncrementalCleanup as IncrementalCleanup
 from keyscale.state.keyed.ttl import Ttl as Ttl

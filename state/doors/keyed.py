@@ -24,7 +24,15 @@ from ..keyed.list import ListState
 from ..keyed.map import MapState
 from ..keyed.memory_state import MemorySnapshot, MemoryState, memory_snapshot
 from ..keyed.stamp import STAMP_MIN_MS
+from ..keyed.state_access import KeyedStateAccess, check_descriptor
 from ..keyed.timer_queue import Timer, TimerQueue
+from ..keyed.timer_service import (
+    EVENT_TIMERS,
+    NO_WATERMARK_MS,
+    PROCESSING_TIMERS,
+    NextTimers,
+    TimerService,
+)
 from ..keyed.ttl import Ttl, UpdateType, check_ttl
 from ..keyed.value import ValueState
 from ..keys.stored_key import StoredKey
@@ -39,6 +47,9 @@ from ..operator_state.backend import (
 
 __all__ = [
     "END_OF_TIME_MS",
+    "EVENT_TIMERS",
+    "NO_WATERMARK_MS",
+    "PROCESSING_TIMERS",
     "STAMP_MIN_MS",
     "AggregateFunction",
     "AggregatingState",
@@ -47,6 +58,7 @@ __all__ = [
     "BroadcastState",
     "Clock",
     "DescriptorError",
+    "KeyedStateAccess",
     "KeyedStateBackend",
     "ListState",
     "ListStateDescriptor",
@@ -54,6 +66,7 @@ __all__ = [
     "MapStateDescriptor",
     "MemorySnapshot",
     "MemoryState",
+    "NextTimers",
     "OperatorListState",
     "OperatorStateBackend",
     "OperatorStateSnapshot",
@@ -67,10 +80,12 @@ __all__ = [
     "TimeDomain",
     "Timer",
     "TimerQueue",
+    "TimerService",
     "Ttl",
     "UpdateType",
     "ValueState",
     "ValueStateDescriptor",
+    "check_descriptor",
     "check_name",
     "check_ttl",
     "check_type",

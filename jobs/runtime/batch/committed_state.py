@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from keyscale.identifiers import BatchId, OperatorUid
     from keyscale.state.doors.catalogue import Manifest
     from keyscale.state.doors.commits import ResumePoint, Rewind
+    from keyscale.state.doors.keyed import NextTimers
     from keyscale.state.doors.subtasks import SubtaskSpec
 
-    from ...functions.timer_service import NextTimers
     from .batch_outcome import BatchOutcome
 
 

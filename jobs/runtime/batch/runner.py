@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
     from keyscale.identifiers import Attempt, JobId, OperatorUid
     from keyscale.state.doors.commits import JobTime, Rewind
+    from keyscale.state.doors.keyed import NextTimers
     from keyscale.state.doors.values import HashId
 
-    from ...functions.timer_service import NextTimers
     from ...graph.nodes import NodeId, OperatorNode, SinkNode
     from ...graph.topology import Topology
     from ...sinks.sink import DirectOutput

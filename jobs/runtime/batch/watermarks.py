@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from keyscale.identifiers import OperatorUid
+    from keyscale.state.doors.keyed import NextTimers
 
-    from ...functions.timer_service import NextTimers
     from ...graph.nodes import Arrival, OperatorNode
     from ...graph.topology import Topology
 

@@ -16,12 +16,11 @@ from pyspark import TaskContext
 from keyscale.errors import KeyscaleError
 from keyscale.failpoints import failpoint
 from keyscale.identifiers import SubtaskIndex
-from keyscale.state.doors.keyed import BatchClock
+from keyscale.state.doors.keyed import NO_WATERMARK_MS, BatchClock
 
 from ...errors import IncompleteReportsError
 from ...functions.function_metrics import FunctionMetrics
 from ...functions.subtask_info import SecondInputInfo, SplitInfo, SubtaskInfo
-from ...functions.timer_service import NO_WATERMARK_MS
 from ...operators.broadcast_rows import from_stream
 from ...operators.column_values import combined
 from ...operators.failures import CarriedFailure, TaskOrigin, origin_of, user_code

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
+from keyscale.state.doors.keyed import NextTimers
 from keyscale.state.doors.subtasks import ChangelogHandle, StateSource
 from keyscale.user_series import UserSeries
 
 from ...errors import IncompleteReportsError
-from ...functions.timer_service import NextTimers
 from ...spark_internals.accumulators import list_accumulator
 
 if TYPE_CHECKING:

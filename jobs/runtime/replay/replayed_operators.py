@@ -19,12 +19,11 @@ from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import SubtaskIndex
 from keyscale.state.doors.commits import OperatorHistory, rekeyed
-from keyscale.state.doors.keyed import BatchClock, MemorySnapshot, MemoryState
+from keyscale.state.doors.keyed import NO_WATERMARK_MS, BatchClock, MemorySnapshot, MemoryState
 from keyscale.state.doors.reading import keyed_tables
 from keyscale.state.doors.subtasks import OperatorStatePlan, open_subtask
 
 from ...functions.function_metrics import FunctionMetrics
-from ...functions.timer_service import NO_WATERMARK_MS
 from ...operators.broadcast_rows import check_alike, from_stream
 from ...operators.failures import TaskOrigin, origin_of, with_origin
 from ...operators.operator_contract import SubtaskProgress, run_subtask

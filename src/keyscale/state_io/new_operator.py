@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from keyscale.state.doors.keyed import StateDescriptor
     from keyscale.state.doors.writing import StateSchema
 
-EVENT_TIMERS = "_event_timers"
-PROCESSING_TIMERS = "_processing_timers"
-"""The names of the timers of a job's functions, by their domain of time."""
-
 _BATCH_ROWS_MAX = 262_144
 
 

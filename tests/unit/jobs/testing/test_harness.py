@@ -25,10 +25,10 @@ from keyscale.jobs.errors import (
     UnknownOutputError,
     UserFunctionError,
 )
-from keyscale.jobs.functions.timer_service import NO_WATERMARK_MS
 from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.testing.harness import Observations, OperatorHarness
+from keyscale.state.keyed.timer_service import NO_WATERMARK_MS
 from tests.contract.keyed_store import ACCUMULATOR, Mean
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ import pytest
 
 from keyscale.identifiers import Attempt, BatchId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.errors import IncompleteReportsError, SinkUnavailableError
-from keyscale.jobs.functions.timer_service import NextTimers
 from keyscale.jobs.graph.nodes import Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.failures import origin_of, with_origin
@@ -27,6 +26,7 @@ from keyscale.jobs.runtime.executor.task_reports import TaskReport
 from keyscale.jobs.runtime.retries import Retries
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.rewind import Rewind
+from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.log.resolution import resolve
 from tests.support.rehearsal.rehearsed_spark import RehearsedContext, RehearsedPlacement

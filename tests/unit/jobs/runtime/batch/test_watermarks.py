@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from keyscale.identifiers import OperatorUid
 from keyscale.jobs.errors import TooManySplitsError
-from keyscale.jobs.functions.timer_service import NextTimers
 from keyscale.jobs.graph.nodes import Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks, time_after
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.state.documents.job_time import EventTime, JobTime
+from keyscale.state.keyed.timer_service import NextTimers
 
 SCHEMA = pa.schema([("key", pa.string()), ("at", pa.int64())])
 FIRST, SECOND = OperatorUid("first"), OperatorUid("second")

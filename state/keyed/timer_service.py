@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from keyscale.state.doors.keyed import STAMP_MIN_MS, TimeDomain
+from .batch_clock import TimeDomain
+from .stamp import STAMP_MIN_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
 
-    from keyscale.state.doors.keyed import KeyedStateBackend, Timer, TimerQueue
+    from .backend import KeyedStateBackend
+    from .timer_queue import Timer, TimerQueue
 
 NO_WATERMARK_MS = STAMP_MIN_MS
 """The watermark before any record: earlier than any event."""
