@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from ..engine.engine import Engine, Mutation, SortedRun
 from ..inspection.changelog_mutations import changelog_mutations
-from ..inspection.checkpoint_reader import CheckpointReader
+from ..inspection.checkpoint_reader import CheckpointReader, SubtaskState
 from ..inspection.key_changes import key_changes
 from ..inspection.recorded_batch import RecordedBatch
 from ..inspection.shard_reader import ShardReader
 from ..inspection.source_ends import source_ends
 from ..inspection.state_point import BatchNotStoredError, StatePoint, UnknownStateError
 from ..inspection.state_table import KeyedTable, OperatorTable, RawEntry, keyed_tables
+from ..inspection.stored_keys import stored_keys
 from ..inspection.summary import summarize
 from ..keys.key_groups import assign_to_key_group
 from ..operator_state.backend import StoredOperatorState
@@ -32,6 +33,7 @@ __all__ = [
     "SortedRun",
     "StatePoint",
     "StoredOperatorState",
+    "SubtaskState",
     "UnknownStateError",
     "assign_to_key_group",
     "changelog_mutations",
@@ -39,5 +41,6 @@ __all__ = [
     "keyed_tables",
     "read_operator_state",
     "source_ends",
+    "stored_keys",
     "summarize",
 ]

@@ -5,8 +5,11 @@ Neither a control plane nor the job's program is needed, only its object store.
 
 from __future__ import annotations
 
+from keyscale.state.doors.keyed import EVENT_TIMERS, PROCESSING_TIMERS
+
 from .key_change import ChangedKey, KeyChange, change_key
-from .new_operator import EVENT_TIMERS, PROCESSING_TIMERS, NewOperator, NewState, NewTimers
+from .key_function import KeyContext, KeyFunction, for_each_key
+from .new_operator import NewOperator, NewState, NewTimers
 from .savepoint_writer import write
 from .state_partition import StatePartition, partitions_of
 from .state_reader import KeyedStateTable, OperatorStateTable, StateReader, StateTable
@@ -18,6 +21,8 @@ __all__ = [
     "ChangedKey",
     "ChangedOperator",
     "KeyChange",
+    "KeyContext",
+    "KeyFunction",
     "KeyedStateTable",
     "NewOperator",
     "NewState",
@@ -27,6 +32,7 @@ __all__ = [
     "StateReader",
     "StateTable",
     "change_key",
+    "for_each_key",
     "partitions_of",
     "transform",
     "write",
