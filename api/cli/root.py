@@ -18,6 +18,7 @@ from keyscale.installation import VERSION
 from .apply import apply, export
 from .artifacts import artifacts
 from .autoscaler import autoscaler
+from .batch_replay import replay
 from .change_plan import plan
 from .checkpoints import checkpoints, savepoints
 from .completion import completion
@@ -29,7 +30,6 @@ from .jobs import jobs, logs
 from .operations import operations
 from .output import console_for, describe_failure
 from .recover import recover
-from .replay import replay
 from .rescale import rescale
 from .revisions import revisions
 from .secret_labels import secrets

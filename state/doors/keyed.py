@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from ..engine.rocksdb_settings import RocksDbSettings
 from ..errors import DescriptorError, StateSchemaMismatchError
-from ..keyed.aggregating import AggregateFunction, AggregatingState, ReducingState
+from ..keyed.aggregating import AggregateFunction
 from ..keyed.backend import KeyedStateBackend
 from ..keyed.batch_clock import END_OF_TIME_MS, BatchClock, Clock, TimeDomain
 from ..keyed.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
     check_name,
@@ -25,7 +24,7 @@ from ..keyed.map import MapState
 from ..keyed.memory_state import MemorySnapshot, MemoryState, memory_snapshot
 from ..keyed.stamp import STAMP_MIN_MS
 from ..keyed.state_access import KeyedStateAccess, check_descriptor
-from ..keyed.timer_queue import Timer, TimerQueue
+from ..keyed.timer_queue import Timer
 from ..keyed.timer_service import (
     EVENT_TIMERS,
     NO_WATERMARK_MS,
@@ -52,7 +51,6 @@ __all__ = [
     "PROCESSING_TIMERS",
     "STAMP_MIN_MS",
     "AggregateFunction",
-    "AggregatingState",
     "AggregatingStateDescriptor",
     "BatchClock",
     "BroadcastState",
@@ -71,15 +69,12 @@ __all__ = [
     "OperatorStateBackend",
     "OperatorStateSnapshot",
     "ReadOnlyBroadcastState",
-    "ReducingState",
-    "ReducingStateDescriptor",
     "RocksDbSettings",
     "StateDescriptor",
     "StateSchemaMismatchError",
     "StoredKey",
     "TimeDomain",
     "Timer",
-    "TimerQueue",
     "TimerService",
     "Ttl",
     "UpdateType",

@@ -16,9 +16,8 @@ from keyscale.jobs.functions.windows import WINDOW_TYPE
 from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
 from keyscale.jobs.transform_with_state.state_name import stored_name
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
-from keyscale.state.doors.keyed import TimeDomain
+from keyscale.state.doors.keyed import EVENT_TIMERS, TimeDomain
 from keyscale.state.doors.writing import StateKind, type_from_json
-from keyscale.state_io.new_operator import EVENT_TIMERS
 
 from .errors import ImportUnmappedError, ImportUnsupportedError
 from .spark_operator import EXPIRES, TIMEOUT, OperatorKind, VariableKind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.runtime.replay.replayed_key import ReplayedKey
-from keyscale.jobs.runtime.replay.replayed_operators import ReplayedOperators
+from keyscale.replay.replayed_key import ReplayedKey
+from keyscale.replay.replayed_operators import ReplayedOperators
 from keyscale.state.inspection.recorded_batch import RecordedBatch
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.rehearsal.rehearsal import JOB, Rehearsal, sink_inputs

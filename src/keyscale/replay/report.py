@@ -8,9 +8,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from keyscale.jobs.sinks.sink import ReadableSink
 from keyscale.state_io.row_files import plain_value
-
-from ...sinks.sink import ReadableSink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from keyscale.identifiers import OperatorUid
+    from keyscale.jobs.graph.topology import Topology
     from keyscale.state.doors.reading import RecordedBatch
 
-    from ...graph.topology import Topology
     from .state_comparison import StateDifference
 
 

@@ -1,4 +1,4 @@
-"""The process of a replay: `python -m keyscale.jobs.runtime.replay.main REQUEST`.
+"""The process of a replay: `python -m keyscale.replay.replay_process REQUEST`.
 
 The request is a file with a `ReplayRequest` as JSON. Its directory takes all files of the replay, and is removed at the
 end. The process runs in a terminal: functions may call `breakpoint()`. Its exit code is 0 if the replay gives what the
@@ -23,21 +23,21 @@ from pyspark.sql import SparkSession
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import JobId
 from keyscale.installation import IMPORT_PATH
+from keyscale.jobs.operators.failures import origin_of, typed_failure
+from keyscale.jobs.protocol.class_archive import ClassArchive
+from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from keyscale.jobs.protocol.spark_switches import without_switched_off
+from keyscale.jobs.runtime.preparation.artifact import Artifact
+from keyscale.jobs.runtime.preparation.declaration import declare
 from keyscale.state.doors.objects import open_store
 from keyscale.state.doors.reading import RecordedBatch
 
-from ...operators.failures import origin_of, typed_failure
-from ...protocol.class_archive import ClassArchive
-from ...protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from ...protocol.spark_switches import without_switched_off
-from ..preparation.artifact import Artifact
-from ..preparation.declaration import declare
 from .debugger import Debugger, failed_input, is_left
-from .program import Definition, Program
 from .recorded_input import read_records
 from .replayed_graph import replay_graph
 from .replayed_key import ReplayedKey
 from .replayed_operators import ReplayedOperators
+from .replayed_program import Definition, Program
 from .report import Report, compare_sinks, heading
 
 if TYPE_CHECKING:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ...operators.broadcast_rows import collected
-from ...spark_internals.affinity import PlacementDataset
-from ...spark_internals.arrow_schemas import spark_schema_of
-from ..batch.frames import BatchFrames
-from ..batch.keyed_records import KeyedRecords
-from ..executor.side_outputs import wire_schema
+from keyscale.jobs.operators.broadcast_rows import collected
+from keyscale.jobs.runtime.batch.frames import BatchFrames
+from keyscale.jobs.runtime.batch.keyed_records import KeyedRecords
+from keyscale.jobs.runtime.executor.side_outputs import wire_schema
+from keyscale.jobs.spark_internals.affinity import PlacementDataset
+from keyscale.jobs.spark_internals.arrow_schemas import spark_schema_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keyscale.identifiers import OperatorUid
+    from keyscale.jobs.graph.nodes import OperatorNode
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.batch.frames import OperatorInputs
+    from keyscale.jobs.runtime.batch.job_sources import JobSources
     from keyscale.state.doors.reading import RecordedBatch
 
-    from ...graph.nodes import OperatorNode
-    from ...graph.topology import Topology
-    from ..batch.frames import OperatorInputs
-    from ..batch.job_sources import JobSources
     from .replayed_operators import ReplayedOperators
 
 

@@ -1,6 +1,6 @@
 """The command that runs a batch again under a debugger.
 
-The replay needs Spark and the job's program, so this process becomes that of `keyscale.jobs.runtime.replay.main`.
+The replay needs Spark and the job's program, so this process becomes that of `keyscale.replay.replay_process`.
 """
 # ruff: noqa: PLC0415 (the reading of state takes half a second to import)
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from keyscale.client.keyscale import Keyscale
 
-MODULE = "keyscale.jobs.runtime.replay.main"
+MODULE = "keyscale.replay.replay_process"
 _MASK = "*****"
 _PACKAGE = "package:"
 

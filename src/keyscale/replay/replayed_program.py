@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from keyscale.jobs.runtime.errors import ArtifactUnsupportedError
 from keyscale.state.doors.catalogue import read_job_record
 from keyscale.state.doors.paths import Layout
-
-from ..errors import ArtifactUnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from keyscale.api.cli import replay
+from keyscale.api.cli import batch_replay
 from keyscale.client import sender
 from keyscale.state.layout import location_of
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -72,7 +72,7 @@ def asked(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> Asked:
     asked.answers["/v1/jobs/counts"]["id"] = "job"
     monkeypatch.setattr(sender, "_proving", lambda _: httpx.MockTransport(asked.answer))
     monkeypatch.setattr(sender, "_trusted", lambda _: False)
-    monkeypatch.setattr(replay, "become", asked.become)
+    monkeypatch.setattr(batch_replay, "become", asked.become)
     return asked
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from keyscale.identifiers import Attempt, JobId
 from keyscale.jobs.runtime.errors import ArtifactUnsupportedError
-from keyscale.jobs.runtime.replay.program import Definition, Program
+from keyscale.replay.replayed_program import Definition, Program
 from keyscale.state.documents.job_record import JobRecord, RecordedArtifact, write_job_record
 from keyscale.state.layout import Layout
 from keyscale.state.objects.errors import ObjectNotFoundError

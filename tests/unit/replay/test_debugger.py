@@ -12,8 +12,8 @@ import pytest
 from keyscale import KeyedProcessFunction
 from keyscale.jobs.errors import UserFunctionError
 from keyscale.jobs.operators.failures import user_code
-from keyscale.jobs.runtime.errors import BreakpointInvalidError
-from keyscale.jobs.runtime.replay.debugger import Debugger, failed_input, is_left
+from keyscale.replay.debugger import Debugger, failed_input, is_left
+from keyscale.replay.errors import BreakpointInvalidError
 from keyscale.testing import OperatorHarness
 
 if TYPE_CHECKING:

@@ -18,25 +18,25 @@ import pyarrow.compute as pc
 from keyscale.clock import now_ms
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import SubtaskIndex
+from keyscale.jobs.functions.function_metrics import FunctionMetrics
+from keyscale.jobs.operators.broadcast_rows import check_alike, from_stream
+from keyscale.jobs.operators.failures import TaskOrigin, origin_of, with_origin
+from keyscale.jobs.operators.operator_contract import SubtaskProgress, run_subtask
+from keyscale.jobs.runtime.batch.committed_state import CommittedState
+from keyscale.jobs.runtime.batch.operator_info import operator_info
+from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
+from keyscale.jobs.runtime.batch.watermarks import batch_times, due_subtasks
+from keyscale.jobs.runtime.driver.execution import operator_declarations
+from keyscale.jobs.runtime.errors import RestoreRefusedError
+from keyscale.jobs.runtime.executor.side_outputs import to_wire
+from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
+from keyscale.jobs.spark_internals.checkpoint_directory import found_at_ms
+from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.state.doors.commits import OperatorHistory, rekeyed
 from keyscale.state.doors.keyed import NO_WATERMARK_MS, BatchClock, MemorySnapshot, MemoryState
 from keyscale.state.doors.reading import keyed_tables
 from keyscale.state.doors.subtasks import OperatorStatePlan, open_subtask
 
-from ...functions.function_metrics import FunctionMetrics
-from ...operators.broadcast_rows import check_alike, from_stream
-from ...operators.failures import TaskOrigin, origin_of, with_origin
-from ...operators.operator_contract import SubtaskProgress, run_subtask
-from ...spark_internals.affinity import SUBTASK_COLUMN
-from ...spark_internals.checkpoint_directory import found_at_ms
-from ...spark_internals.function_copies import worker_copy
-from ..batch.committed_state import CommittedState
-from ..batch.operator_info import operator_info
-from ..batch.runner import RunInfo, subtask_specs
-from ..batch.watermarks import batch_times, due_subtasks
-from ..driver.execution import operator_declarations
-from ..errors import RestoreRefusedError
-from ..executor.side_outputs import to_wire
 from .state_comparison import StateComparison
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from keyscale.identifiers import JobId, OperatorUid
+    from keyscale.jobs.graph.nodes import OperatorNode
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.jobs.runtime.executor.task import BatchTime
     from keyscale.state.doors.keyed import KeyedStateBackend
     from keyscale.state.doors.reading import RecordedBatch
     from keyscale.state.doors.subtasks import ChangelogHandle, SubtaskSpec, SubtaskStore
 
-    from ...graph.nodes import OperatorNode
-    from ...graph.topology import Topology
-    from ..executor.task import BatchTime
     from .replayed_key import ReplayedKey
     from .state_comparison import StateDifference
 

@@ -7,8 +7,9 @@ import pdb  # noqa: T100 - it is the user's
 import sys
 from typing import TYPE_CHECKING, TypeVar
 
-from ...operators.process_operator import ProcessOperator
-from ..errors import BreakpointInvalidError
+from keyscale.jobs.operators.process_operator import ProcessOperator
+
+from .errors import BreakpointInvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from ...errors import SourceRecordsLostError
-from ...operators.failures import typed_failure
-from ...spark_internals.checkpoint_directory import PositionsDirectory
-from ..batch.job_sources import JobSources
-from ..batch.source_order import order_of, recorded_order
-from ..driver.resume_plan import manifest_positions, resume_positions
-from ..errors import BatchOrderError, ReplayRecordsGoneError
+from keyscale.jobs.errors import SourceRecordsLostError
+from keyscale.jobs.operators.failures import typed_failure
+from keyscale.jobs.runtime.batch.job_sources import JobSources
+from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order
+from keyscale.jobs.runtime.driver.resume_plan import manifest_positions, resume_positions
+from keyscale.jobs.runtime.errors import BatchOrderError
+from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory
+
+from .errors import ReplayRecordsGoneError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,9 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from keyscale.jobs.graph.topology import Topology
     from keyscale.state.doors.reading import RecordedBatch
-
-    from ...graph.topology import Topology
 
 _POLL_SECONDS = 0.1
 _MISSING_FILE = ("FILE_NOT_EXIST", "FileNotFoundException", "PATH_NOT_FOUND")

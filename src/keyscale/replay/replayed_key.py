@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from keyscale.jobs.operators.two_inputs import PORT_COLUMN, struct_column
 from keyscale.state.doors.reading import assign_to_key_group
 from keyscale.state_io.key_text import key_of_text
 
-from ...operators.two_inputs import PORT_COLUMN, struct_column
-from ..errors import ReplayKeyError
+from .errors import ReplayKeyError
 
 if TYPE_CHECKING:
     from keyscale.identifiers import OperatorUid
+    from keyscale.jobs.graph.nodes import OperatorNode
+    from keyscale.jobs.graph.topology import Topology
     from keyscale.state.doors.reading import RecordedBatch
-
-    from ...graph.nodes import OperatorNode
-    from ...graph.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

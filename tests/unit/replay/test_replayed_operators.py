@@ -9,8 +9,9 @@ import pytest
 
 from keyscale import KeyedProcessFunction, ListStateDescriptor, ValueStateDescriptor
 from keyscale.jobs.errors import UserFunctionError
-from keyscale.jobs.runtime.errors import ReplayKeyError, RestoreRefusedError
-from keyscale.jobs.runtime.replay.replayed_operators import ReplayedOperators
+from keyscale.jobs.runtime.errors import RestoreRefusedError
+from keyscale.replay.errors import ReplayKeyError
+from keyscale.replay.replayed_operators import ReplayedOperators
 from keyscale.state.inspection.state_point import BatchNotStoredError
 from tests.support.rehearsal.keyed_rehearsal import OPERATOR, SINK, declared_rehearsal, keyed_rehearsal
 from tests.support.rehearsal.rehearsed_replay import replay
