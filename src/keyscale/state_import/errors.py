@@ -44,3 +44,11 @@ class ImportCountsDifferError(KeyscaleError):
     code = "STATE_IMPORT_COUNTS_DIFFER"
     domain = "internal"
     advice = "Nothing was published. Stop the Spark query if it still runs, and import again."
+
+
+class ImportFailedError(KeyscaleError):
+    """Spark cannot compute the rows of the savepoint."""
+
+    code = "STATE_IMPORT_FAILED"
+    domain = "user"
+    advice = "Nothing was published. Correct the expression or the program that the message names, and import again."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
@@ -17,7 +19,7 @@ from keyscale.state_io.new_operator import DeclaredState, NewOperator, NewTimers
 from keyscale.state_io.savepoint_writer import MAX_PARALLELISM
 from keyscale.state_io.spark_writer import write_operator
 
-from .errors import ImportCountsDifferError
+from .errors import ImportCountsDifferError, ImportFailedError
 from .import_report import ImportedSource, ImportedState, ImportReport
 from .input_positions import InputKind, assigned_inputs, converted_positions
 from .operator_match import matched_operators
@@ -87,7 +89,7 @@ def import_spark_checkpoint(
         ImportUnsupportedError: A Spark operator has no counterpart in a savepoint.
         ImportUnmappedError: The place of state or positions in the program is unknown.
         ImportCountsDifferError: A state has another number of entries than Spark has rows; nothing is published.
-        PythonException: A task has failed; the message names Keyscale's error.
+        ImportFailedError: An expression cannot be computed, or a task has failed; nothing is published.
         KeyscaleError: The program cannot be loaded; or as `keyscale.state_io.write`.
     """
     planned = _planned(
@@ -96,6 +98,8 @@ def import_spark_checkpoint(
         TargetProgram.load(spark, Path(program), parameters or {}),
         (operators or {}, sources or {}, Expressions(keys or {}, values or {})),
     )
+    with _failures_of_spark():
+        new = list(planned.new_operators())
     if to is None:
         return planned.report(None, {})
     batch = planned.checkpoint.batch
@@ -105,9 +109,10 @@ def import_spark_checkpoint(
     parallelism = parallelism or min(spark.sparkContext.defaultParallelism, max_parallelism)
     written: list[OperatorSnapshot] = []
     counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for plan, operator in planned.new_operators():
-        rows = _counted(operator.states)
-        result = write_operator(savepoint, operator, parallelism, scratch)
+    for plan, operator in new:
+        with _failures_of_spark():
+            rows = _counted(operator.states)
+            result = write_operator(savepoint, operator, parallelism, scratch)
         if rows != result.entries:
             raise ImportCountsDifferError(f"operator {plan.uid!r} has the rows {rows} and the entries {result.entries}")
         written.append(result.snapshot)
@@ -210,7 +215,15 @@ def _notes(
     for plan in plans:
         yield from (f"{plan.uid}: {note}" for note in plan.notes)
     uids = {plan.uid for plan in plans}
-    yield from (f"operator {each.uid!r} starts empty" for each in program.operators if each.uid not in uids)
+    for target in program.operators:
+        if target.uid not in uids and target.schema.states:
+            yield f"operator {target.uid!r} starts empty"
+    yield from _notes_of_inputs(checkpoint, program, inputs)
+
+
+def _notes_of_inputs(
+    checkpoint: SparkCheckpoint, program: TargetProgram, inputs: Mapping[str, Sequence[int]]
+) -> Iterator[str]:
     read = {number for numbers in inputs.values() for number in numbers}
     for number in range(len(checkpoint.ends)):
         if number not in read:
@@ -218,6 +231,21 @@ def _notes(
     for source in program.sources:
         if source.uid not in inputs:
             yield f"source {source.uid!r} begins where the program says"
+
+
+@contextmanager
+def _failures_of_spark() -> Iterator[None]:
+    """Converts a failure of Spark to the line that names its reason.
+
+    Raises:
+        ImportFailedError: Spark failed.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        lines = str(error).splitlines()
+        ours = [line for line in lines if line.startswith("keyscale.")]
+        raise ImportFailedError(f"Spark cannot compute the rows: {[*ours, *lines][0]}") from error
 
 
 def _counted(states: Sequence[NewState | DeclaredState | NewTimers]) -> dict[str, int]:

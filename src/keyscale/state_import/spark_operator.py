@@ -14,6 +14,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 from pyspark.sql.types import ArrayType, StructField, StructType
 
+from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
+
 from .errors import ImportUnsupportedError, SparkCheckpointError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ _GROUP_STATE = "groupState"
 _TIMEOUT = "timeoutTimestamp"
 _EXPIRES_MICROS = "expiresAtMicros"
 _TTL = "ttlExpirationMs"
+_NO_VALUE = "__dummy__"
 EXPIRES = "expires_ms"
 TIMEOUT = "timeout_ms"
 """Columns of the frames: when a row expires, and when its group times out."""
@@ -126,6 +129,8 @@ class SparkStateReader:
         Raises:
             SparkCheckpointError: Spark cannot read the checkpoint.
         """
+        if not HadoopDirectory(self.spark, self.checkpoint.location).child("state").exists():
+            return []
         try:
             rows = self.spark.read.format("state-metadata").load(self.checkpoint.location).collect()
         except PySparkException as error:
@@ -197,7 +202,8 @@ def _columns_of(value: StructType) -> tuple[tuple[StructField, ...], tuple[str, 
         return tuple(_struct(value, "value").fields), (EXPIRES,)
     if _GROUP_STATE in names:
         return tuple(_struct(value, _GROUP_STATE).fields), ((TIMEOUT,) if _TIMEOUT in names else ())
-    return tuple(value.fields), ((EXPIRES,) if names == [_EXPIRES_MICROS] else ())
+    fields = tuple(field for field in value.fields if field.name != _NO_VALUE)
+    return fields, ((EXPIRES,) if names == [_EXPIRES_MICROS] else ())
 
 
 def _parts(state: SparkState, value: StructType) -> tuple[Column, list[Column]]:

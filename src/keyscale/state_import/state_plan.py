@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import StructType, TimestampType
 
-from keyscale.jobs.functions.windows import WINDOW_TYPE
+from keyscale.jobs.functions.windows import WINDOW_TYPE, SessionWindows
 from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
 from keyscale.jobs.transform_with_state.state_name import stored_name
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
@@ -247,7 +247,7 @@ class _Planner:
         return StatePlan(EVENT_TIMERS, source, self._key(source), {**namespace, "time_ms": times}, None, WINDOW_TYPE)
 
     def _namespace(self, source: SparkState, windowing: Windowing) -> dict[str, str]:
-        if windowing.assigner.time_domain is not TimeDomain.EVENT or not hasattr(windowing.assigner, "size_ms"):
+        if windowing.assigner.time_domain is not TimeDomain.EVENT or isinstance(windowing.assigner, SessionWindows):
             raise ImportUnsupportedError(
                 f"operator {self._target.uid!r} has session windows or windows by processing time; Spark's windows are"
                 " tumbling or sliding windows by event time"
