@@ -142,9 +142,7 @@ def taken(session: Session, job: str, kind: DiagnosticKind, **arguments: Any) ->
     """Returns a diagnostic with its parts, once the driver has answered."""
     with session.control_plane() as control_plane:
         requested = control_plane.diagnostics.request(job, kind=kind, **arguments)
-        control_plane.diagnostics.wait(job, requested.id)
-        answer: dict[str, Any] = control_plane.get(job_path(job, "diagnostics", requested.id))
-        return answer
+        return control_plane.diagnostics.wait(job, requested.id).model_dump(mode="json")
 
 
 def _show(session: Session, answer: dict[str, Any], text: str, output: Path | None) -> None:

@@ -372,6 +372,8 @@ def logs(
     The failure is shown until a later batch is committed.
     """
     if executors:
+        if attempt is not None or follow or search is not None:
+            raise InvalidArgumentError("--executors goes with none of --attempt, --follow and --search")
         shown = taken(session, job, DiagnosticKind.EXECUTOR_LOGS)
         session.output.show(shown, lambda _: sys.stdout.writelines([text_of(shown)]))
         return

@@ -379,6 +379,9 @@ def test_a_command_sends_what_its_options_say(
         "tokens create ci --role viewer --days 2 --never-expires",
         "secrets label ORDERS",
         "secrets label ORDERS --label a=b --no-labels",
+        "logs flights --executors --follow",
+        "logs flights --executors --search x",
+        "logs flights --executors --attempt 2",
     ],
 )
 def test_options_that_do_not_go_together_are_refused_before_a_request(asked: ControlPlane, command: str) -> None:
@@ -473,6 +476,64 @@ def test_a_bundle_is_written_to_the_file_that_the_option_names(asked: ControlPla
     assert (tmp_path / "b.zip").read_bytes() == b"zip"
     refused = keyscale("jobs", "bundle", "flights", "-o", str(tmp_path / "none" / "b.zip"))
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (1, True)
+
+
+LOOKED = {
+    "id": "d",
+    "job_id": "0a",
+    "attempt": 1,
+    "kind": "PROFILE",
+    "status": "COMPLETED",
+    "requested_at_ms": 1,
+    "requested_by": "ann",
+    "ended_at_ms": 2,
+    "failure": None,
+    "parts": [{"name": "worker 7", "text": "run;count 3\nrun 1\n"}, {"name": "worker 8", "text": "run 2\n"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "wanted", "shown"),
+    [
+        (
+            "jobs threads flights",
+            {"kind": "THREAD_DUMP"},
+            "=== worker 7 ===\nrun;count 3\nrun 1\n\n=== worker 8 ===\nrun 2\n",
+        ),
+        (
+            "jobs profile flights --seconds 3",
+            {"kind": "PROFILE", "duration_ms": 3000},
+            "worker 7;run;count 3\nworker 7;run 1\nworker 8;run 2\n",
+        ),
+        (
+            "jobs sample flights count --rows 4 --mask",
+            {"kind": "SAMPLE", "operator_uid": "count", "rows": 4, "duration_ms": 10_000, "with_values": False},
+            "=== worker 7 ===",
+        ),
+        ("logs flights --executors", {"kind": "EXECUTOR_LOGS"}, "=== worker 7 ==="),
+    ],
+)
+def test_a_look_into_a_job_is_waited_for_and_shown(
+    asked: ControlPlane, tmp_path: Path, command: str, wanted: dict[str, Any], shown: str
+) -> None:
+    asked.answers["POST /v1/jobs/flights/diagnostics"] = [{**LOOKED, "status": "IN_PROGRESS", "parts": []}]
+    asked.answers["GET /v1/jobs/flights/diagnostics/d"] = [LOOKED]
+    assert done(keyscale(*command.split())).stdout.startswith(shown)
+    (_, _, sent), _ = asked.requests
+    assert {name: value for name, value in sent.items() if name != "id"} == wanted
+    assert done(keyscale(*command.split(), "--json")).json == LOOKED
+    if command.startswith("jobs"):
+        done(keyscale(*command.split(), "-o", str(tmp_path / "look.txt")))
+        assert (tmp_path / "look.txt").read_text().startswith(shown)
+
+
+def test_a_look_that_fails_says_why(asked: ControlPlane) -> None:
+    failure = {"code": "DRIVER_DIAGNOSTIC_FAILED", "message": "the job has no operator nope; it has count"}
+    asked.answers["POST /v1/jobs/flights/diagnostics"] = [{**LOOKED, "status": "IN_PROGRESS", "parts": []}]
+    asked.answers["GET /v1/jobs/flights/diagnostics/d"] = [{**LOOKED, "status": "FAILED", "failure": failure}]
+    refused = keyscale("jobs", "sample", "flights", "nope")
+    assert refused.exit_code == 1
+    assert "the job has no operator nope; it has count" in refused.stderr
 
 
 def test_a_revision_is_shown_with_its_program_its_outcome_and_its_specification(asked: ControlPlane) -> None:
