@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
@@ -73,7 +74,7 @@ class SpareKeeper(LeaderThread):
     def work(self, leadership: Leadership) -> bool:
         with leadership.transaction() as session:
             starts = self._starts(session)
-            wanted = likely_starts(self._running(session), self._plain(), self._count)
+            wanted = likely_starts(self._running(session), self._plain, self._count)
         self.take_step(wanted, starts)
         return False
 
@@ -129,11 +130,9 @@ class SpareKeeper(LeaderThread):
             logger.warning("job %s: no spare driver can serve it: %s", job.id, error)
             return None
 
+    @cached_property
     def _plain(self) -> StartPattern | None:
-        """Returns the pattern of a job without settings.
-
-        Returns None if jobs have users of their own.
-        """
+        """The pattern of a job without settings; None: jobs have users of their own."""
         if self._launcher.isolation.count:
             return None
         job = Job(id="spare", name="spare", store_url=self._settings.store_url)
