@@ -11,9 +11,9 @@ from keyscale.db.repositories.series import RINGS
 from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
 from ..jobs.jobs import require_job, require_job_id
+from .input_replay import replay
 from .model import CostModel
 from .observation import facts_of, settings_of
-from .replay import replay
 from .schemas import (
     AutoscalerAnswer,
     ReplayAnswer,

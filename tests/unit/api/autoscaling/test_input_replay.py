@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyscale.api.autoscaling.replay import Arrival, arrivals_of, replay
+from keyscale.api.autoscaling.input_replay import Arrival, arrivals_of, replay
 from keyscale.db.repositories.scaling import Load, Run
 
 STEP_MS = 10_000
