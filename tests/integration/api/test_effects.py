@@ -50,6 +50,7 @@ STOP, START, RESCALE, SAVEPOINT = (
     OperationKind.SAVEPOINT,
 )
 UPGRADE = OperationKind.UPGRADE
+JOBS = ("other", "mine")
 
 
 class World:
@@ -65,7 +66,7 @@ class World:
                 id="a", name="a", version=1, filename="a.py", kind="PYTHON", sha256="a", size_bytes=1, created_at_ms=1
             )
         )
-        for job_id in ("other", "mine"):
+        for job_id in JOBS:
             self._add(
                 Job(
                     id=job_id,
@@ -162,14 +163,13 @@ class World:
             "metrics_before": {"pending_records": 5.0},
             **columns,
         }
-        for job_id in ("other", "mine"):
+        for job_id in JOBS:
             self.operation(f"rescale-{job_id}", RESCALE, job_id=job_id, **given)
-        for job_id in ("other", "mine"):
             self.session.get_one(Job, job_id).status = JobStatus.RESCALING
 
     def live_rescale(self, phase: ChangePhase = ChangePhase.PREPARE, **columns: Any) -> None:
         """A rescale by the running driver, which has opened the next attempt, in place of the one that stands by."""
-        for job_id in ("other", "mine"):
+        for job_id in JOBS:
             self.session.delete(self.session.get_one(Attempt, (job_id, 2)))
             self.session.flush()
             opened = {"rescale": {"switched_at_ms": 330, "prepared_at_ms": 320}, "run": 1, "driver_state": "RUNNING"}
@@ -207,7 +207,7 @@ def world(built: World) -> Iterator[World]:
 
 def lost(world: World) -> None:
     """The active attempt has ended."""
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         world.session.get_one(Attempt, (job_id, 1)).stage = AttemptStage.ENDED
     world.session.flush()
 
@@ -215,20 +215,20 @@ def lost(world: World) -> None:
 def taken_over(world: World) -> None:
     """A rescale has given the state to the attempt that stood by."""
     lost(world)
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         world.session.get_one(Attempt, (job_id, 2)).stage = AttemptStage.ACTIVE
     world.rescale(ChangePhase.RESTORE, stopped_at_ms=300)
     set_jobs(world, revision=2, restore=Restore("rescale", location="file:///taken").dump())
 
 
 def without_standby(world: World) -> None:
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         world.session.delete(world.session.get_one(Attempt, (job_id, 2)))
     world.session.flush()
 
 
 def set_jobs(world: World, **columns: Any) -> None:
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         for name, value in columns.items():
             setattr(world.session.get_one(Job, job_id), name, value)
 
@@ -244,7 +244,7 @@ def live(world: World) -> None:
 
 def returned(world: World) -> None:
     world.live_rescale(ChangePhase.VERIFY, stopped_at_ms=300)
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         back = world.session.get_one(Attempt, (job_id, 4))
         back.driver_state, back.rescale = "RUNNING", {"failure": FAILURE}
     set_jobs(world, revision=2)
@@ -257,12 +257,12 @@ def live_requested(world: World) -> None:
 
 
 def starting(world: World) -> None:
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         world.operation(f"start-{job_id}", START, job_id=job_id)
 
 
 def stopping(world: World) -> None:
-    for job_id in ("other", "mine"):
+    for job_id in JOBS:
         world.operation(f"stop-{job_id}", STOP, job_id=job_id, command_status=CommandStatus.IN_PROGRESS)
     set_jobs(world, desired=DesiredState.STOPPED, status=JobStatus.SAVEPOINTING)
 

@@ -101,11 +101,13 @@ class ConditionWatch:
 def _parts(statement: Any) -> Iterator[tuple[str, str, Any, Any]]:
     """Yields the kind and text of each part, an element of the statement, and what takes its place without the part."""
     for element in visitors.iterate(statement):
-        for condition in getattr(element, "_where_criteria", ()):
-            for each in _members(condition, operators.and_):
-                if str(each) != "true":
-                    yield "condition", _text(each), each, true()
-        if isinstance(element, BooleanClauseList) and element.operator is operators.or_:
+        conditions = [each for each in getattr(element, "_where_criteria", ()) if not _is_list(each, operators.and_)]
+        if _is_list(element, operators.and_):  # of a WHERE, of a join, or within an OR
+            conditions = list(element.clauses)
+        for each in conditions:
+            if str(each) != "true":
+                yield "condition", _text(each), each, true()
+        if _is_list(element, operators.or_):
             for each in element.clauses:
                 yield "alternative", _text(each), each, false()
         if isinstance(element, Select):
@@ -121,9 +123,8 @@ def _text(part: Any) -> str:
     return re.sub(r"(?<=:)(\w+)_\d+\b", r"\1", text)
 
 
-def _members(condition: Any, operator: Any) -> list[Any]:
-    is_list = isinstance(condition, BooleanClauseList) and condition.operator is operator
-    return list(condition.clauses) if is_list else [condition]
+def _is_list(element: Any, operator: Any) -> bool:
+    return isinstance(element, BooleanClauseList) and element.operator is operator
 
 
 def _reversed(order: Any) -> Any:
