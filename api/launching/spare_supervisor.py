@@ -58,7 +58,6 @@ READY_FILE = "ready"
 TAKEN_WITHIN_S = 10.0
 """How long a warm driver may take to answer; then it hangs. The control plane limits the time of any other start."""
 _LOOK_S = 0.5
-_LINE_BYTES_MAX = 16 << 20
 _STANDARD_INPUT = 0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -154,32 +153,42 @@ def _listen(user: str) -> socket.socket:
 def _assignment(driver: Driver, directory: Path) -> dict[str, Any] | None:
     """Waits for the assignment.
 
-    Returns None if the control plane or the driver has ended.
+    Returns None if the control plane or the driver has ended before. An assignment that has come by then still counts.
     """
     selector = selectors.DefaultSelector()
     selector.register(_STANDARD_INPUT, selectors.EVENT_READ)
     selector.register(driver.listener, selectors.EVENT_READ)
-    line = b""
-    while driver.process.poll() is None:
+    lives = True
+    while lives and driver.process.poll() is None:
         for key, _ in selector.select(_LOOK_S):
             if key.fileobj == _STANDARD_INPUT:
-                chunk = os.read(_STANDARD_INPUT, 1 << 16)
-                if not chunk or len(line) > _LINE_BYTES_MAX:
-                    return None
-                line += chunk
-                if line.endswith(b"\n"):
-                    assignment: dict[str, Any] = json.loads(line)
-                    return assignment
-            elif key.fileobj is driver.listener:
+                return _read_message()
+            if key.fileobj is driver.listener:
                 driver.accept()
                 if driver.connection is not None:
                     selector.unregister(driver.listener)
                     selector.register(driver.connection, selectors.EVENT_READ)
-            elif not driver.hears():
-                return None
-            elif driver.is_ready:
-                (directory / READY_FILE).touch()
-    return None
+            else:
+                lives = driver.hears()
+                if driver.is_ready:
+                    (directory / READY_FILE).touch()
+    came = bool(select.select([_STANDARD_INPUT], [], [], 0)[0])
+    return _read_message() if came else None
+
+
+def _read_message() -> dict[str, Any] | None:
+    """Reads a whole line, which the control plane writes at once.
+
+    Returns None at the end of the input.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        chunk = os.read(_STANDARD_INPUT, 1 << 16)
+        if not chunk:
+            return None
+        line += chunk
+    message: dict[str, Any] = json.loads(line)
+    return message
 
 
 def _run(

@@ -140,6 +140,17 @@ def test_a_run_starts_its_own_driver_if_the_spares_driver_ends(launcher: Launche
     wait_until(lambda: not supervisor.is_running() or supervisor.status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_run_that_comes_when_the_spares_driver_has_just_died_is_not_lost(launcher: Launcher, tmp_path: Path) -> None:
+    start = start_of(launcher, tmp_path)
+    supervisor = waiting(launcher, start)
+    [driver] = supervisor.children()
+    supervisor.suspend()  # so that it sees both at once
+    driver.kill()
+    assert launcher.spares.take(start) is not None
+    supervisor.resume()
+    assert f"cold job:1 {start.directory}/work" in log_of(start)
+
+
 def test_only_a_warm_driver_has_to_answer_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spare_supervisor, "TAKEN_WITHIN_S", 0.05)
     lives = SimpleNamespace(poll=lambda: None)
