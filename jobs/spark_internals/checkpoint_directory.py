@@ -37,6 +37,7 @@ import json
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from keyscale.state.doors.catalogue import SourcePositions
 from keyscale.state.doors.commits import BatchEnd, ReadFiles
@@ -338,6 +339,19 @@ def check_planned(positions: Mapping[str, str], batch_id: int) -> None:
     """
     if f"offsets/{batch_id}" not in positions:
         raise PositionsMissingError(f"Spark's checkpoint directory does not hold the offsets of its batch {batch_id}")
+
+
+def planned_files(planned: Mapping[str, str]) -> list[str]:
+    """Returns the files that file sources read in a planned batch.
+
+    `planned` are the new files of the batch's plan, as Spark wrote them or `shortened`.
+    """
+    found = []
+    for name, content in planned.items():
+        if entry := _SOURCE_LOG_ENTRY.fullmatch(name):
+            read = [json.loads(line) for line in content.split("\n")[1:] if line]
+            found += [unquote(each["path"]) for each in read if each.get("batchId") == int(entry["number"])]
+    return found
 
 
 def is_offsets(name: str) -> bool:

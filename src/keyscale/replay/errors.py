@@ -29,3 +29,14 @@ class BreakpointInvalidError(KeyscaleError):
     code = "REPLAY_BREAKPOINT_INVALID"
     domain = "user"
     advice = "Give the number of a line with code in the program, or a function such as `Count.process_element`."
+
+
+class ReplayProgramGoneError(KeyscaleError):
+    """The definition of the batch's attempt is not beside the state."""
+
+    code = "REPLAY_PROGRAM_GONE"
+    domain = "user"
+    advice = (
+        "Give the program with --program, and its parameters with --parameter NAME=VALUE; or name the job instead of a"
+        " location, so that the control plane has both."
+    )

@@ -11,25 +11,26 @@ from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order
 from keyscale.jobs.runtime.driver.resume_plan import manifest_positions, resume_positions
 from keyscale.jobs.runtime.errors import BatchOrderError
-from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory
+from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory, planned_files
+from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
 
 from .errors import ReplayRecordsGoneError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from keyscale.jobs.graph.topology import Topology
     from keyscale.state.doors.reading import RecordedBatch
 
 _POLL_SECONDS = 0.1
-_MISSING_FILE = ("FILE_NOT_EXIST", "FileNotFoundException", "PATH_NOT_FOUND")
-"""What Spark says of a file that was deleted."""
 
 
-def read_records(topology: Topology, batch: RecordedBatch, directory: Path) -> tuple[JobSources, DataFrame | None]:
+def read_records(
+    spark: SparkSession, topology: Topology, batch: RecordedBatch, directory: Path
+) -> tuple[JobSources, DataFrame | None]:
     """Returns the sources, and the records of a batch.
 
     A batch of time alone has None instead of records.
@@ -38,6 +39,7 @@ def read_records(topology: Topology, batch: RecordedBatch, directory: Path) -> t
     records of the batch.
 
     Args:
+        spark: The session.
         topology: The program.
         batch: The batch.
         directory: An existing directory for Spark's checkpoint directory.
@@ -53,6 +55,7 @@ def read_records(topology: Topology, batch: RecordedBatch, directory: Path) -> t
     sources = JobSources.ordered(topology.sources, order_of(uids, recorded_order(recorded)))
     if point.resume.planned is None:
         return sources, None
+    _check_files(spark, batch)
     positions = PositionsDirectory(directory / "positions")
     positions.write(sources.positions(recorded))
     number = batch.batch_id - point.resume.time.time_batches
@@ -76,12 +79,26 @@ def read_records(topology: Topology, batch: RecordedBatch, directory: Path) -> t
     return sources, found[0]
 
 
+def _check_files(spark: SparkSession, batch: RecordedBatch) -> None:
+    """Checks that the files of a batch exist.
+
+    Spark leaves missing files out.
+    """
+    plan = batch.before.resume.planned
+    files = [] if plan is None else planned_files(plan.positions)
+    gone = [file for file in files if not HadoopDirectory(spark, file).exists()]
+    if gone:
+        raise ReplayRecordsGoneError(
+            f"the records of batch {batch.batch_id} are gone: {len(gone)} of its {len(files)} files, such as {gone[0]}"
+        )
+
+
 def _check(query: StreamingQuery, batch_id: int) -> None:
     """Raises the failure of a query that has ended."""
     failure = query.exception()
     if failure is None:
         return
     error = typed_failure(failure)
-    if isinstance(error, SourceRecordsLostError) or any(sign in str(error) for sign in _MISSING_FILE):
+    if isinstance(error, SourceRecordsLostError):
         raise ReplayRecordsGoneError(f"the records of batch {batch_id} are gone: {error}") from failure
     raise error from failure

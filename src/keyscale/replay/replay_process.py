@@ -29,10 +29,11 @@ from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTIN
 from keyscale.jobs.protocol.spark_switches import without_switched_off
 from keyscale.jobs.runtime.preparation.artifact import Artifact
 from keyscale.jobs.runtime.preparation.declaration import declare
-from keyscale.state.doors.objects import open_store
+from keyscale.state.doors.objects import ObjectNotFoundError, open_store
 from keyscale.state.doors.reading import RecordedBatch
 
 from .debugger import Debugger, failed_input, is_left
+from .errors import ReplayProgramGoneError
 from .recorded_input import read_records
 from .replayed_graph import replay_graph
 from .replayed_key import ReplayedKey
@@ -114,7 +115,7 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
     store = open_store(request.store_url)
     batch = RecordedBatch.of_job(store, job_id, request.batch_id)
     _say(request, heading(batch))
-    definition = request.definition or Definition.of_record(store, job_id, batch.attempt, directory)
+    definition = request.definition or _recorded(request, batch, directory)
     file = Path(definition.file if request.program is None else request.program).absolute()
     program = Program.placed(file, [Path(each) for each in definition.libraries], directory)
     of_revision = (
@@ -128,7 +129,7 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
         operators = ReplayedOperators(topology, job_id, batch, directory, only)
         debugger = Debugger()
         debugger.stop_at(request.breakpoints, program.script)
-        sources, records = read_records(topology, batch, directory)
+        sources, records = read_records(spark, topology, batch, directory)
         count = 0 if records is None else records.count()
         tables = debugger.run_until_break(
             lambda: replay_graph(spark, topology, batch, operators, sources=sources, records=records)
@@ -146,6 +147,16 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
         )
     finally:
         spark.stop()
+
+
+def _recorded(request: ReplayRequest, batch: RecordedBatch, directory: Path) -> Definition:
+    """Returns the definition beside the state, or the given program alone."""
+    try:
+        return Definition.of_record(batch.before.store, JobId(request.job_id), batch.attempt, directory)
+    except ObjectNotFoundError:
+        if request.program is None:
+            raise ReplayProgramGoneError(f"the program of attempt {batch.attempt} is not beside the state") from None
+        return Definition(request.program)
 
 
 def _session(program: Program, spark_conf: Mapping[str, str], parallelism: int, directory: Path) -> SparkSession:

@@ -130,8 +130,8 @@ class Report:
 
     def lines(self, shown_max: int) -> Iterator[str]:
         """Yields the report as text, with some rows of each kind."""
-        of_key = "" if self.key is None else f" of key {self.key}"
-        yield f"ran {_count(self.records, 'record')}{of_key}; nothing was written"
+        of_key = "" if self.key is None else f", and ran only key {self.key}"
+        yield f"read {_count(self.records, 'record')}{of_key}; nothing was written"
         for uid, changes in self.changes.items():
             yield f"  operator {uid}: {_count(changes, 'changed entry', 'changed entries')}{self._verdict(uid)}"
             yield from _cut([_difference_line(each) for each in self.differences if each.operator == uid], shown_max)

@@ -11,6 +11,7 @@ from keyscale.jobs.spark_internals.checkpoint_directory import (
     PositionsDirectory,
     SparkStateUnsupportedError,
     merged,
+    planned_files,
     shortened,
     with_commit,
     with_compacted,
@@ -190,3 +191,15 @@ def test_a_source_s_log_without_a_compacted_file_stays_as_it_is() -> None:
 def test_a_source_s_log_with_a_gap_is_refused() -> None:
     with pytest.raises(PositionsCorruptError):
         with_compacted({"sources/0/39.compact": "v1\na", "sources/0/49": "v1\nb"})
+
+
+def test_the_files_of_a_plan_are_those_of_its_own_batches() -> None:
+    entries = [f'{{"path":"file:///in/a%20b/{number}.json","timestamp":1,"batchId":{number}}}' for number in range(10)]
+    planned = {
+        "offsets/9": "v1\n{}\n{}",
+        "sources/0/9.compact": "\n".join(["v1", *entries]),
+        "sources/1/3.compact.added": "v1\n" + entries[3],
+        "sources/2/0": "v1",
+    }
+    assert planned_files(planned) == ["file:///in/a b/9.json", "file:///in/a b/3.json"]
+    assert planned_files({}) == []

@@ -1,0 +1,107 @@
+"""A report says what differs from the committed batch, and is silent where nothing can be compared."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from keyscale.replay.report import Report, SinkComparison, compare_sinks, heading
+from keyscale.replay.state_comparison import StateDifference
+
+DIFFERENCE = StateDifference("counts", "visits", {"key": {"user": "ada"}}, 3, None)
+ROWS = [{"user": "ada", "visits": 3}]
+
+
+def batch(*, is_committed: bool = True, output_records: int = 1, **sinks: str) -> Any:
+    committed = SimpleNamespace(committed_at_ms=0, output_records=output_records, sinks=sinks)
+    before = SimpleNamespace(resume=SimpleNamespace(planned=object()))
+    return SimpleNamespace(
+        batch_id=7, attempt=2, parallelism=3, before=before, committed=committed if is_committed else None
+    )
+
+
+def report(of: Any = None, **parts: Any) -> Report:
+    usual: dict[str, Any] = {
+        "program": "visits.py",
+        "records": 1,
+        "changes": {"counts": 1},
+        "output_records": 1,
+        "differences": [],
+        "sinks": [SinkComparison("files", ROWS, [])],
+    }
+    return Report(of or batch(), **{**usual, **parts})
+
+
+def test_a_batch_that_gives_the_same_is_reported_so() -> None:
+    same = report()
+    assert (same.differs, same.as_json()["differs"]) == (False, False)
+    assert list(same.lines(1)) == [
+        "read 1 record; nothing was written",
+        "  operator counts: 1 changed entry, as committed",
+        "  sink files: 1 row, as published",
+        '    {"user": "ada", "visits": 3}',
+        "the replay gives what the batch has committed",
+    ]
+    assert heading(batch()) == ("batch 7 (records), committed by attempt 2 at 1970-01-01 00:00:00 UTC, in 3 subtasks")
+
+
+@pytest.mark.parametrize(
+    ("parts", "line"),
+    [
+        ({"differences": [DIFFERENCE]}, '    visits {"key": {"user": "ada"}}: committed 3, replayed nothing'),
+        (
+            {"sinks": [SinkComparison("files", [], ROWS)]},
+            '    only committed: {"user": "ada", "visits": 3}',
+        ),
+        ({"output_records": 2}, "records emitted to sinks: 2 here, 1 when it was committed"),
+        ({"differences": [DIFFERENCE] * 3}, "    2 more; --rows shows more"),
+    ],
+)
+def test_each_difference_is_shown(parts: dict[str, Any], line: str) -> None:
+    different = report(**parts)
+    lines = list(different.lines(1))
+    assert line in lines
+    assert lines[-1] == "the replay differs from what the batch has committed"
+    assert different.as_json()["differs"] is True
+
+
+def test_a_single_key_and_a_batch_without_a_commit_compare_no_output() -> None:
+    assert not report(key="ada", output_records=9, sinks=[SinkComparison("files", [])]).differs
+    without = report(batch(is_committed=False), output_records=9)
+    assert without.as_json()["differs"] is None
+    assert list(without.lines(0))[-1].startswith("the batch is not committed")
+
+
+class Readable:
+    """A sink whose published rows are known."""
+
+    def __init__(self, rows: list[dict[str, Any]] | None) -> None:
+        self.rows = rows
+
+    def published(self, token: str, schema: pa.Schema) -> Any:
+        assert token.startswith("stag")
+        table = None if self.rows is None else pa.Table.from_pylist(self.rows, schema)
+        return None if table is None else SimpleNamespace(toArrow=lambda: table)
+
+
+@pytest.mark.parametrize(
+    ("sink", "is_whole", "missing", "additional"),
+    [
+        (Readable(ROWS), True, [], []),
+        (Readable([*ROWS, *ROWS]), True, ROWS, []),
+        (Readable([]), True, [], ROWS),
+        (Readable(None), True, None, []),
+        (Readable([]), False, None, []),
+        (object(), True, None, []),
+    ],
+)
+def test_rows_are_compared_with_published_rows_that_can_be_read(
+    sink: Any, is_whole: bool, missing: Any, additional: Any
+) -> None:
+    topology = cast("Any", SimpleNamespace(sinks=[SimpleNamespace(uid="files", sink=sink)]))
+    tables = cast("Any", {"files": pa.Table.from_pylist(ROWS)})
+    (found,) = compare_sinks(topology, batch(files="staged"), tables, is_whole=is_whole)
+    assert (found.rows, found.missing, found.additional) == (ROWS, missing, additional)
