@@ -1154,6 +1154,7 @@ class TestDeliveries:
         assert self.claim(rows, 5) == {"a0"}
         assert self.claim(rows, 8) == set(), "each sender has its lease"
         assert self.claim(rows, 9) == {"a3"}
+        assert self.claim(rows, 14) == set(), "a lease begins with the claim"
         assert "b0" in self.claim(rows, 15), "its sender has died"
         rows.session.execute(update(Delivery).values(status=DeliveryStatus.DELIVERED))
         assert self.claim(rows, 99) == set()
