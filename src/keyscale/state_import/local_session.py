@@ -19,18 +19,10 @@ if TYPE_CHECKING:
 @contextmanager
 def local_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
     """Starts a Spark session with further settings; stops it at the end."""
+    settings = settings_of(conf)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        **DEFAULT_SETTINGS,
-        **ClassArchive.of_environment().settings(),
-        **LOCAL_SETTINGS,
-        "spark.master": "local[*]",
-        "spark.app.name": "keyscale-import",
-        "spark.log.level": "ERROR",
-        "spark.ui.enabled": "false",
-        **conf,
-        **REQUIRED_SETTINGS,
-    }
+    if settings["spark.master"].startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # other hosts have no business with it
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -39,3 +31,19 @@ def local_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+def settings_of(conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns the settings of a session with a user's settings."""
+    return {
+        **DEFAULT_SETTINGS,
+        **ClassArchive.of_environment().settings(),
+        **LOCAL_SETTINGS,
+        "spark.master": "local[*]",
+        "spark.app.name": "keyscale-import",
+        "spark.authenticate": "true",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        **conf,
+        **REQUIRED_SETTINGS,
+    }
