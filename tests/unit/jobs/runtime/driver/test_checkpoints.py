@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
+from keyscale.clock import now_ms
 from keyscale.identifiers import CheckpointId, OperatorUid
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.jobs.runtime.executor import subtask_jobs
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.manifest import read_manifest
@@ -195,7 +198,12 @@ def test_all_of_a_restart_a_moved_subtask_and_a_rescale_add_up(job: Rehearsal) -
     assert sorted(row[:2] for row in counted(job)) == sorted(row[:2] for row in expected(len(BATCHES)))
 
 
-def test_a_checkpoint_is_reported_when_it_begins_and_when_it_is_complete(job: Rehearsal) -> None:
+def test_a_checkpoint_is_reported_when_it_begins_and_when_it_is_complete(
+    job: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later_ms = count(now_ms(), 7)  # each subtask acknowledges at a time of its own
+    monkeypatch.setattr(subtask_jobs, "now_ms", lambda: next(later_ms))
+    job.start(2)
     reports: list[CheckpointReport] = []
     checkpoints = job._checkpoints
     checkpoints.report = reports.append
@@ -214,7 +222,8 @@ def test_a_checkpoint_is_reported_when_it_begins_and_when_it_is_complete(job: Re
     assert [report.subsumed_checkpoint_ids for report in reports[1::2]] == [[], [1], []]
     assert [report.batch_id for report in reports[1::2]] == [0, 1, 1]
     assert completed.trigger_timestamp == begun.trigger_timestamp
-    assert completed.latest_ack_timestamp == max(part.ack_timestamp or 0 for part in completed.subtasks)
+    acknowledged_ms = [part.ack_timestamp or 0 for part in completed.subtasks]
+    assert completed.latest_ack_timestamp == max(acknowledged_ms) > min(acknowledged_ms)
     assert completed.checkpointed_size == sum(part.checkpointed_size for part in completed.subtasks) > 0
     second = reports[3]
     assert second.external_path is not None
