@@ -132,7 +132,7 @@ class SpareKeeper(LeaderThread):
 
     @cached_property
     def _plain(self) -> StartPattern | None:
-        """The pattern of a job without settings; None: jobs have users of their own."""
+        """The pattern of a job without settings and user, if possible."""
         if self._launcher.isolation.count:
             return None
         job = Job(id="spare", name="spare", store_url=self._settings.store_url)
