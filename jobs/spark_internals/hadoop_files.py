@@ -25,7 +25,7 @@ from keyscale.file_rights import missing_right
 from ..errors import SinkForbiddenError, SinkPublishError, SinkUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -48,6 +48,11 @@ _FORBIDDEN = frozenset(
 )
 """Failures for want of a right."""
 _LOCAL_REFUSALS = (FileNotFoundError, NotADirectoryError)
+
+
+def missing_files(spark: SparkSession, paths: Iterable[str]) -> list[str]:
+    """Returns the files that do not exist."""
+    return [path for path in paths if not HadoopDirectory(spark, path).exists()]
 
 
 @contextlib.contextmanager

@@ -266,7 +266,8 @@ class _Course:
 
     def _is_settled(self) -> bool:
         """Whether no rescale is in progress."""
-        return self.job.show()["status"]["change_id"] is None
+        path = f"/v1/jobs/{self.job.id}/operations"
+        return not self.control_plane.get(path, status="IN_PROGRESS")["operations"]
 
     def _lag(self) -> int | None:
         return self.timeline.samples[-1].lag

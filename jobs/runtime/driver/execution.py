@@ -27,10 +27,12 @@ from keyscale.state.doors.subtasks import merge_schemas
 from keyscale.state.doors.values import HashId, KeyGroupRange
 from keyscale.vocabulary import DriverState, RescalePhase
 
-from ...errors import SinkUnavailableError
+from ...errors import SinkUnavailableError, SourceRecordsLostError
 from ...protocol.messages import CommandResult
 from ...spark_internals.affinity import PlacementDataset
+from ...spark_internals.checkpoint_directory import planned_files
 from ...spark_internals.executor_times import executor_times
+from ...spark_internals.hadoop_files import missing_files
 from ...spark_internals.idle_queries import IdleQueries
 from ...spark_internals.jvm_heap import jvm_heap_bytes
 from ...spark_internals.task_slots import parallelism_of_slots, split_sources_for
@@ -387,6 +389,7 @@ class Execution:
             self._take_sinks_over(runner, committed, opened.manifest)
             context.status.restored(now_ms(), committed.counters)
         else:
+            self._require_planned_files(opened)
             opened, committed, runner = self._resumed(opened, placement, shipped)
             frame = runner.of_query(self._sources_of(opened.positions).stream())
         loop = BatchLoop(
@@ -402,6 +405,25 @@ class Execution:
             measure=HostMetrics(partial(jvm_heap_bytes, context.spark.sparkContext)).measure,
         )
         return opened, loop
+
+    def _require_planned_files(self, opened: OpenAttempt) -> None:
+        """Checks that the files of a batch that runs again exist.
+
+        Spark leaves missing files out, so the batch would be committed without their records.
+
+        Raises:
+            SourceRecordsLostError: Files are gone, and the job is not to skip lost records.
+        """
+        planned = opened.resume.planned
+        if planned is None or self._context.assignment.skip_lost_records:
+            return
+        files = planned_files(planned.positions)
+        gone = missing_files(self._context.spark, files)
+        if gone:
+            raise SourceRecordsLostError(
+                f"{len(gone)} of the {len(files)} files of batch {planned.batch_id} were deleted before the batch was"
+                f" committed, such as {gone[0]}"
+            )
 
     def _backlog(self, opened: OpenAttempt) -> Backlog:
         """Returns the count of waiting records, from the restored positions on."""

@@ -12,7 +12,7 @@ from keyscale.jobs.runtime.batch.source_order import order_of, recorded_order
 from keyscale.jobs.runtime.driver.resume_plan import manifest_positions, resume_positions
 from keyscale.jobs.runtime.errors import BatchOrderError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory, planned_files
-from keyscale.jobs.spark_internals.hadoop_files import HadoopDirectory
+from keyscale.jobs.spark_internals.hadoop_files import missing_files
 
 from .errors import ReplayRecordsGoneError
 
@@ -86,7 +86,7 @@ def _check_files(spark: SparkSession, batch: RecordedBatch) -> None:
     """
     plan = batch.before.resume.planned
     files = [] if plan is None else planned_files(plan.positions)
-    gone = [file for file in files if not HadoopDirectory(spark, file).exists()]
+    gone = missing_files(spark, files)
     if gone:
         raise ReplayRecordsGoneError(
             f"the records of batch {batch.batch_id} are gone: {len(gone)} of its {len(files)} files, such as {gone[0]}"

@@ -11,6 +11,7 @@ import pytest
 
 from keyscale.failpoints import FAILPOINT, FAILPOINT_DIRECTORY
 from keyscale.jobs.protocol.specification import CheckpointSettings
+from keyscale.vocabulary import DriverState
 from tests.support.drivers.assignments import assignment_of
 from tests.support.drivers.driver_process import DriverProcess, sink_rows
 from tests.support.repository import ROOT
@@ -42,11 +43,18 @@ class Fed:
         self.latest[source] = times[-1]
 
     def start(
-        self, attempt: int, parallelism: int, sources: str, environment: dict[str, str] | None = None
+        self,
+        attempt: int,
+        parallelism: int,
+        sources: str,
+        environment: dict[str, str] | None = None,
+        *,
+        skip_lost_records: bool = False,
     ) -> DriverProcess:
         driver = DriverProcess.start(self.home / f"driver-{attempt}", artifact=UNION_JOB, environment=environment)
         changes = {"parameters": {"sources": sources}, "checkpoints": CheckpointSettings(interval_ms=1000)}
-        driver.assign(assignment_of(UNION_JOB, self.home, attempt, parallelism, **changes))
+        assignment = assignment_of(UNION_JOB, self.home, attempt, parallelism, **changes)
+        driver.assign(assignment.model_copy(update={"skip_lost_records": skip_lost_records}))
         return driver
 
     def fired(self) -> set[int]:
@@ -99,3 +107,32 @@ def test_sources_are_read_exactly_once_through_a_kill_a_rescale_and_a_further_so
     drivers.append(fed.start(3, 1, "right,left,new"))
     drivers[-1].wait_for(fed.is_done, "what came after the second kill")
     fed.check()
+
+
+@pytest.mark.exhaustive
+def test_a_file_that_was_deleted_before_its_batch_was_committed_is_not_left_out_silently(
+    tmp_path: Path, drivers: list[DriverProcess]
+) -> None:
+    fed = Fed(tmp_path)
+    for number in range(3):
+        fed.feed("left", number, range(number * 20, number * 20 + 20))
+    held = {FAILPOINT: "batch.planned@2", FAILPOINT_DIRECTORY: str(tmp_path)}
+    drivers.append(fed.start(1, 2, "left", held))
+    drivers[-1].wait_for(lambda: list(tmp_path.glob("batch.planned.*")), "a planned batch")
+    drivers[-1].kill()
+    (tmp_path / "in" / "left" / "1.json").unlink()
+
+    drivers.append(fed.start(2, 2, "left"))
+    drivers[-1].wait_for(lambda: (beat := drivers[-1].heartbeat()) and beat.state is DriverState.FAILED, "the failure")
+    beat = drivers[-1].heartbeat()
+    assert beat is not None
+    assert beat.failure is not None
+    assert beat.failure.code == "SOURCE_RECORDS_LOST"
+    assert "1.json" in beat.failure.message
+    assert "--skip-lost-records" in (beat.failure.advice or "")
+
+    drivers.append(fed.start(3, 2, "left", skip_lost_records=True))
+    left = {nonce for _, nonce in fed.nonces} - {f"left-{at}" for at in range(20, 40)}
+    drivers[-1].wait_for(
+        lambda: {row["nonce"] for row in sink_rows(tmp_path / "out") if "nonce" in row} == left, "all other records"
+    )
