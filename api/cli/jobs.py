@@ -373,7 +373,7 @@ def logs(
     """
     if executors:
         if attempt is not None or follow or search is not None:
-            raise InvalidArgumentError("--executors goes with none of --attempt, --follow and --search")
+            raise InvalidArgumentError("--executors excludes --attempt, --follow and --search")
         shown = taken(session, job, DiagnosticKind.EXECUTOR_LOGS)
         session.output.show(shown, lambda _: sys.stdout.writelines([text_of(shown)]))
         return

@@ -69,7 +69,10 @@ class Load(NamedTuple):
 
 
 class Run(NamedTuple):
-    """A time in which a driver ran a job, or still runs it."""
+    """A time in which a driver ran a job.
+
+    Without an end the driver still runs it.
+    """
 
     begin_ms: int
     end_ms: int | None

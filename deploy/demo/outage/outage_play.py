@@ -265,7 +265,7 @@ class _Course:
         return self.timeline.samples[-1].parallelism if self.timeline.samples else self.scenario.parallelism
 
     def _is_settled(self) -> bool:
-        """Whether no rescale is in progress."""
+        """Returns whether all rescales have ended."""
         path = f"/v1/jobs/{self.job.id}/operations"
         return not self.control_plane.get(path, status="IN_PROGRESS")["operations"]
 
