@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 WIDTH, LEFT, RIGHT = 960, 70, 20
-LAG_TOP, LAG_HEIGHT = 70, 180
-SLOTS_TOP, SLOTS_HEIGHT = 290, 100
+LAG_TOP, LAG_HEIGHT = 100, 180
+SLOTS_TOP, SLOTS_HEIGHT = 320, 100
+ROWS, CHARACTER = 4, 6.6
+"""The rows of words above the lines, and the width of a character."""
 HEIGHT = SLOTS_TOP + SLOTS_HEIGHT + 40
 TICK_S = 60
 
@@ -96,13 +98,19 @@ class Timeline:
         ]
 
     def _marks(self, x: Callable[[float], float]) -> list[str]:
-        """Returns a line per event, with its words."""
-        marks = []
-        for number, (at_s, words) in enumerate(self.events):
-            at, bottom = x(at_s), SLOTS_TOP + SLOTS_HEIGHT
+        """Returns a line per event, with its words.
+
+        Words are in the lowest row with room.
+        """
+        marks, ends = [], [0.0] * ROWS
+        for at_s, words in self.events:
+            at, bottom, width = x(at_s), SLOTS_TOP + SLOTS_HEIGHT, CHARACTER * len(words)
+            begin = min(at + 3, WIDTH - width)
+            row = next((row for row, end in enumerate(ends) if end <= begin), 0)
+            ends[row] = begin + width
             marks += [
                 f'<path d="M{at:.1f} {LAG_TOP - 8}V{bottom}" stroke="#8a8f98" stroke-dasharray="3 3"/>',
-                _text(min(at + 3, WIDTH - 150), LAG_TOP - 12 - 14 * (number % 2), words),
+                _text(begin, LAG_TOP - 12 - 14 * row, words),
             ]
         return marks
 

@@ -389,7 +389,6 @@ class Execution:
             self._take_sinks_over(runner, committed, opened.manifest)
             context.status.restored(now_ms(), committed.counters)
         else:
-            self._require_planned_files(opened)
             opened, committed, runner = self._resumed(opened, placement, shipped)
             frame = runner.of_query(self._sources_of(opened.positions).stream())
         loop = BatchLoop(
@@ -458,6 +457,7 @@ class Execution:
 
         It restores from an older checkpoint if the newest is damaged.
         """
+        self._require_planned_files(opened)
         context = self._context
         while True:
             self._places = with_schemas(self._places, opened.resume)

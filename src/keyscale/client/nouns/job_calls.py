@@ -119,7 +119,7 @@ class Jobs(Noun[S]):
         return Call("GET", f"{JOB}/autoscaler", AutoscalerAnswer, {"job_id": job})
 
     @Method
-    def replay_input(self, job: str, *, parallelism: int, hours: float | None = None) -> Call[ReplayAnswer]:
+    def replay_input(self, job: str, parallelism: int, *, hours: float | None = None) -> Call[ReplayAnswer]:
         """Replays a job's past input at another parallelism."""
         query = {"parallelism": parallelism, "hours": hours}
         return Call("GET", f"{JOB}/autoscaler/replay", ReplayAnswer, {"job_id": job}, query)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import pickle
 import queue
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ import pytest
 from msgspec import UNSET
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
-from keyscale.jobs.errors import SinkUnavailableError
+from keyscale.jobs.errors import SinkUnavailableError, SourceRecordsLostError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.protocol.messages import Assignment, Commit, LiveSettings
@@ -36,6 +37,7 @@ from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
+from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.documents.rewind import Rewind
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_groups import KeyGroupRange
@@ -324,6 +326,36 @@ def resume_point(schema: Any = None) -> ResumePoint:
         counters=JobCounters(input_records=5),
         rewinds=(Rewind(Attempt(2), BatchId(-1)),),
     )
+
+
+@pytest.mark.parametrize("skips", [True, False])
+def test_a_batch_that_runs_again_needs_its_files_unless_the_job_skips_lost_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, skips: bool
+) -> None:
+    driver = Driver(tmp_path)
+    entry = "v1\n" + "\n".join(
+        json.dumps({"path": f"file:/in/{name}", "timestamp": 1, "batchId": batch})
+        for name, batch in (("old", 2), ("here", 3), ("gone", 3))
+    )
+    planned = BatchPlanned(Attempt(3), BatchId(5), {"sources/0/3": entry})
+    opened = replace(driver.opened, resume=replace(resume_point(), planned=planned))
+    driver.execution._context = replace(
+        driver.context, assignment=driver.context.assignment.model_copy(update={"skip_lost_records": skips})
+    )
+    asked: list[list[str]] = []
+
+    def missing(_: Any, paths: list[str]) -> list[str]:
+        asked.append(paths)
+        return [path for path in paths if path.endswith("gone")]
+
+    monkeypatch.setattr(execution, "missing_files", missing)
+    if skips:
+        driver.execution._require_planned_files(opened)
+        assert asked == []
+        return
+    with pytest.raises(SourceRecordsLostError, match=r"1 of the 2 files of batch 5 .* such as file:/in/gone"):
+        driver.execution._require_planned_files(opened)
+    assert asked == [["file:/in/here", "file:/in/gone"]], "files of earlier batches are not read again"
 
 
 @pytest.mark.parametrize("error", [ObjectCorruptError("damaged"), ObjectNotFoundError("gone")])
