@@ -154,7 +154,7 @@ class DriverStatus:
             self._committed_before, self._first_commit, self._last_commit = self._last_commit, None, None
             self._committed_at = self._restored_at = self._rated_until = self._restored_at_ms = None
             self._read_time, self._written_time, self._lag_trend = CoveredTime(), CoveredTime(), LagTrend()
-            self._has_found_no_input = self._are_counted = False
+            self._has_found_no_input = False
             self._losing_query, self._lost_before = "", 0
             return True
 

@@ -186,6 +186,18 @@ def test_the_next_attempt_of_a_driver_has_not_looked_for_input_restored_or_commi
     assert (metrics.pending_records, metrics.lag_growth) == (4, None), "its sources have not counted yet"
 
 
+def test_waiting_records_that_sources_have_counted_stay_known_in_the_next_attempt_of_a_driver() -> None:
+    status = DriverStatus()
+    status.begins(1)
+    status.records_wait(700)
+    status.begins(2)
+    assert status.heartbeat().metrics.pending_records == 700
+    status.sources_are_behind(0)  # the first batch has read to the end, and is not committed
+    assert status.heartbeat().metrics.pending_records == 700
+    status.records_wait(650)
+    assert status.heartbeat().metrics.pending_records == 650
+
+
 def test_the_pause_of_a_live_rescale_is_from_the_last_commit_before_to_the_first_commit_after_it() -> None:
     status = DriverStatus()
     status.begins(1)
