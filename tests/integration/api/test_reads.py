@@ -91,7 +91,7 @@ def reads(app: FastAPI) -> list[str]:
 
 def test_every_read_takes_a_constant_number_of_statements(app: FastAPI, context: Context, filled: httpx.Client) -> None:
     context.settings.token_file.write_text("the-admins")  # of which the home's proof is made
-    few, many = {"limit": 2, "to": 1}, {"limit": 40, "to": 1}
+    few, many = ({"limit": limit, "to": 1, "parallelism": 2} for limit in (2, 40))
     names = {"job_id": "job-7", "checkpoint_id": "7", "artifact_id": "artifact-0", "savepoint_id": "savepoint-7-1",
              "id": "rescale-7-1", "operation_id": "savepoint-7-1", "token_id": "x", "subscription_id": "x",
              "diagnostic_id": "x", "revision": "1"}  # fmt: skip

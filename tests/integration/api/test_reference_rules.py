@@ -44,19 +44,19 @@ REFERENCES = {
 }
 WITHIN_THE_JOB = {
     "restore_from.before_ms", "revision", "?attempt", "?operator", "?state", "?to",
-    "checkpoint_id", "operator", "state",
+    "checkpoint_id", "operator", "operator_uid", "state",
 }  # fmt: skip
 """They refer to something of the job that the path or `restore_from.job` names."""
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
-    "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism",
+    "duration_ms", "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism",
     "spec.autoscaler.excluded_hours[]", "spec.parameters{}", "spec.parameters{}.secret", "spec.restart.type",
     "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
-    "selector.jobs[]", "rows_max", "statement", "target", "time_ms",
-    "?after", "?after_batch", "?at", "?dry_run", "?format", "?from_ms", "?if-match", "?keep_objects", "?key",
+    "selector.jobs[]", "rows", "rows_max", "statement", "target", "time_ms",
+    "?after", "?after_batch", "?at", "?dry_run", "?format", "?from_ms", "?hours", "?if-match", "?keep_objects", "?key",
     "?kind", "?limit", "?limit_bytes", "?moves_only", "?names",
-    "?offset", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
+    "?offset", "?parallelism", "?points", "?search", "?seconds", "?status", "?tail_bytes", "?to_ms",
 }  # fmt: skip
 NUMBERS = {f"spec.{each.path}" for each in declared_settings() if each.type == "integer"}
 """Settings that are numbers refer to nothing."""

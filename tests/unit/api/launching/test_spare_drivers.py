@@ -188,8 +188,9 @@ def test_a_spare_whose_supervisor_was_killed_takes_no_run(launcher: Launcher, tm
     start = start_of(launcher, tmp_path)
     supervisor = waiting(launcher, start)
     [driver] = supervisor.children()
+    [spare] = launcher.spares.living()
     supervisor.kill()
-    wait_until(lambda: supervisor.status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: not spare.is_alive)
     assert launcher.spares.take(start) is None
     assert launcher.spares.living() == []
     assert launcher.spares.failures == 1
