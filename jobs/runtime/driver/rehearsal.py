@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,11 @@ class Rehearsal(WarmUp):
             ),
         )
         work = self._directory / f"work-{turn}"
-        JobRun(self._spark, _NoControl(self._cancelled), assignment, work, self._local_root).run()
+        main = sys.modules["__main__"]
+        try:
+            JobRun(self._spark, _NoControl(self._cancelled), assignment, work, self._local_root).run()
+        finally:
+            sys.modules["__main__"] = main  # the script's module is left behind, and its file is deleted
 
 
 class _NoControl:

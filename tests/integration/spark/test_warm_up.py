@@ -53,6 +53,7 @@ def test_a_warm_up_runs_its_job_twice_without_a_failure_and_leaves_nothing(
 def test_a_spare_rehearses_a_job_of_keyscale_that_restores_what_it_has_committed(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    main = sys.modules["__main__"]
     # A job sets the session's splits; the session of all tests keeps its own.
     rehearsal = Rehearsal(spark.newSession(), tmp_path / "warm-up", PARALLELISM, tmp_path / "state")
     with caplog.at_level(logging.INFO):
@@ -64,3 +65,4 @@ def test_a_spare_rehearses_a_job_of_keyscale_that_restores_what_it_has_committed
     assert "warm after" in caplog.text
     assert "the warm-up failed" not in caplog.text
     assert not (tmp_path / "warm-up").exists()
+    assert sys.modules["__main__"] is main
