@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, Revision
 from keyscale.db.repositories import attempts, revisions
-from keyscale.vocabulary import DriverState
+from keyscale.vocabulary import AttemptStage, DriverState
 
 from ..errors import ApiError
 from ..job_limits import size_bytes
@@ -112,12 +112,16 @@ class SpareKeeper(LeaderThread):
         return len(unstarted) + attempts.count_uncommitted(session, now_ms() - _FIRST_COMMIT_MS)
 
     def _running(self, session: Session) -> list[StartPattern]:
-        """Returns the patterns of running jobs, the newest start first."""
+        """Returns the patterns of running jobs, the newest start first.
+
+        The pattern of an ended attempt is known from its run: its files may be deleted.
+        """
         found = attempts.list_running(session, self._launcher.place, self._count * _JOBS_PER_SPARE)
         known, self._patterns = self._patterns, {}
         for attempt in found:
             key = attempt.job_id, attempt.number
-            self._patterns[key] = known[key] if key in known else self._pattern_of(session, attempt)
+            if key in known or attempt.stage is not AttemptStage.ENDED:
+                self._patterns[key] = known[key] if key in known else self._pattern_of(session, attempt)
         return [pattern for pattern in self._patterns.values() if pattern is not None]
 
     def _pattern_of(self, session: Session, attempt: Attempt) -> StartPattern | None:

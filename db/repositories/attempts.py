@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import bindparam, exists, func, not_, or_, select, text
-from sqlalchemy.orm import lazyload
+from sqlalchemy import and_, bindparam, exists, func, not_, or_, select, text
+from sqlalchemy.orm import aliased, lazyload
 
-from keyscale.vocabulary import AttemptStage, DriverState
+from keyscale.vocabulary import AttemptStage, DriverState, JobStatus
 
 from ..models import Attempt, Job, LastHeartbeat, Operation
 from .pages import Page, PageRequest, read_page
@@ -33,6 +33,13 @@ def was_opened(columns: ReadOnlyColumnCollection[str, Any]) -> ColumnElement[boo
 
 _UNOPENED = not_(was_opened(Attempt.__table__.c))
 _STARTABLE = (AttemptStage.STANDBY, AttemptStage.ACTIVE)
+_GOES_ON = (
+    JobStatus.RUNNING,
+    JobStatus.SAVEPOINTING,
+    JobStatus.RESCALING,
+    JobStatus.UPGRADING,
+    JobStatus.RESTARTING,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,11 +289,17 @@ def count_uncommitted(session: Session, since_ms: int) -> int:
 
 
 def list_running(session: Session, place: str, limit: int) -> Sequence[Attempt]:
-    """Returns the attempts that a place's drivers run, the newest start first."""
-    running = (Attempt.stage == AttemptStage.ACTIVE, Attempt.driver_state == DriverState.RUNNING)
+    """Returns the attempts that a place's drivers run, the newest start first.
+
+    A job that restarts or is being changed has the attempt that ran last.
+    """
+    running = and_(Attempt.stage == AttemptStage.ACTIVE, Attempt.driver_state == DriverState.RUNNING)
+    ran = aliased(Attempt)
+    last = select(func.max(ran.number)).where(ran.job_id == Job.id, ran.running_at_ms.is_not(None)).scalar_subquery()
     return session.scalars(
         select(Attempt)
-        .where(*running, Attempt.launched_on == place)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Attempt.launched_on == place, or_(running, and_(Job.status.in_(_GOES_ON), Attempt.number == last)))
         .order_by(Attempt.launched_at_ms.desc())
         .limit(limit)
         .options(lazyload(Attempt.heartbeat))

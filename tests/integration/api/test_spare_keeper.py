@@ -11,8 +11,8 @@ from keyscale.api.launching import launcher as launching
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.maintenance import spare_keeper
 from keyscale.api.maintenance.spare_keeper import SpareKeeper
-from keyscale.db.models import Attempt
-from keyscale.vocabulary import AttemptStage, DriverState
+from keyscale.db.models import Attempt, Job
+from keyscale.vocabulary import AttemptStage, DriverState, JobStatus
 
 if TYPE_CHECKING:
     from keyscale.api.control_plane.context import Context
@@ -72,3 +72,11 @@ def test_a_spare_follows_the_job_that_started_last(
     assert look() == [], "a job with more task slots is likelier to start next"
     [wider] = look()
     assert (wider != plain, spares.started) == (True, 2)
+    with context.sessions.begin() as session:
+        attempt = session.get_one(Attempt, (job["id"], 1))
+        attempt.stage, attempt.driver_state = AttemptStage.ENDED, DriverState.FAILED
+        session.get_one(Job, job["id"]).status = JobStatus.RESTARTING
+    assert look() == [wider], "the job's next driver takes it"
+    with context.sessions.begin() as session:
+        session.get_one(Job, job["id"]).status = JobStatus.FAILED
+    assert look() == []
