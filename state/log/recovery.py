@@ -165,7 +165,8 @@ def choose_base(
     newest = search.newest_usable()
     if newest is not None:
         for skip in search.skipped.values():
-            logger.error("skipping %s: %s", skip.path, skip.reason)
+            if skip.path not in search.excluded:
+                logger.error("skipping %s: %s", skip.path, skip.reason)
     elif search.skipped and (origin is None or origin.restored_from is not None):
         raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in [*search.skipped.values()][:3]))
     return Base(newest, tuple(search.skipped.values()))
@@ -177,6 +178,7 @@ class _Search:
     def __init__(
         self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str], origin: Origin | None
     ) -> None:
+        self.excluded = frozenset(excluded)
         self.skipped = {path: SkippedManifest(path, "the job cannot continue from it") for path in sorted(excluded)}
         self._store = store
         self._job_id = job_id

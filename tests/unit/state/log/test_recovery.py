@@ -152,11 +152,14 @@ def test_a_base_whose_log_is_gone_is_passed_over_and_without_another_the_reason_
         recover(store, JOB, None)
 
 
-def test_what_was_excluded_is_not_chosen(store: LocalObjectStore) -> None:
+def test_what_was_excluded_is_not_chosen_and_not_logged(
+    store: LocalObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
     write(store, opened(1), committed(1, 0), committed(1, 1))
     old, new = manifest(store, 1, log_position=2), manifest(store, 2, log_position=3)
     assert recover(store, JOB, None).base.manifest == new
     assert recover(store, JOB, None, excluded=[new.path]).base.manifest == old
+    assert caplog.messages == []
 
 
 def test_each_skipped_base_has_its_reason(store: LocalObjectStore) -> None:
