@@ -490,7 +490,8 @@ class DriverStatus:
         running_ms = 1000 * (now - self._committed_at)
         if is_quiet and running_ms > IDLE_MS:
             quiet["busy_ratio"] = 0.0
-            if metrics.waits_for_input and not self._are_counted:
+            is_known = metrics.pending_records is not None  # sources that never count, such as files, stay unknown
+            if metrics.waits_for_input and is_known and not self._are_counted:
                 quiet["pending_records"] = 0
         quiet_ms = 1000 * (now - (self._committed_at if self._rated_until is None else self._rated_until))
         quiet_ms -= quiet_ms % 1000  # so that a heartbeat is new once a second at most, until the rates are zero

@@ -304,6 +304,16 @@ def commit(status: DriverStatus, records: int, *, has_input: bool = True) -> Non
     )
 
 
+def test_an_idle_job_whose_sources_never_count_reports_no_number_of_waiting_records() -> None:
+    clock = Clock()
+    status = DriverStatus(clock)
+    commit(status, 50)
+    status.sources_are_behind(None)
+    status.waits_for_input(True)
+    clock.now += IDLE_MS / 1000 + 1
+    assert status.heartbeat().metrics.pending_records is None
+
+
 def test_rates_do_not_come_back_when_timers_run_after_the_input_has_ended() -> None:
     clock = Clock()
     status = DriverStatus(clock)
