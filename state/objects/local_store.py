@@ -175,6 +175,17 @@ class LocalObjectStore:
                 self._remove_empty_folders(folder.removesuffix("/"))
         return removed
 
+    def make_private(self, folder: str) -> None:
+        """Makes a folder of the root that only this user may enter.
+
+        An existing folder keeps its rights.
+
+        Raises:
+            StoreFullError, StoreForbiddenError, StoreUnavailableError: It cannot be made.
+        """
+        with _write_failures(check_path(folder)), self._folder("", make=True) as root:
+            _make_folder(folder, root, mode=0o700)
+
     @contextmanager
     def _open(self, path: str) -> Iterator[IO[bytes]]:
         folder, _, name = check_path(path).rpartition("/")
@@ -477,9 +488,9 @@ def _make_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def _make_folder(name: str, parent: int) -> None:
+def _make_folder(name: str, parent: int, mode: int = 0o777) -> None:
     with contextlib.suppress(FileExistsError):
-        os.mkdir(name, dir_fd=parent)
+        os.mkdir(name, mode, dir_fd=parent)
     _sync_folder(parent)
 
 

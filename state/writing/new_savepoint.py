@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -19,11 +20,13 @@ from ..documents.state_version import NO_BATCH
 from ..errors import StateError
 from ..keys.key_groups import check_max_parallelism, check_parallelism, key_group_range
 from ..layout import Layout, LocationError, location_of, savepoint_of
+from ..objects.errors import ObjectNotFoundError
+from ..objects.local_store import LocalObjectStore
 from ..objects.opening import open_store
 from ..snapshot.own_copy import FileCopies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from keyscale.identifiers import JobId
 
@@ -119,6 +122,29 @@ class NewSavepoint:
         """Returns its object store."""
         return open_store(self.store_url)
 
+    @contextlib.contextmanager
+    def written(self, *, is_private: bool = True) -> Iterator[None]:
+        """Removes the objects of the savepoint if its write fails.
+
+        Args:
+            is_private: Whether only this user may enter a new folder of a job in a local store, as for the folders that
+                the control plane makes. False: processes of other users write the savepoint.
+
+        Raises:
+            StoreUnavailableError: The store is unavailable.
+        """
+        store, folder = self.store(), self.layout.savepoint(self.savepoint_id)
+        if is_private and isinstance(store, LocalObjectStore):
+            store.make_private(self.layout.job.rstrip("/"))
+        earlier = {info.path for info in store.list(folder)}
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(StateError):  # the failure of the write counts
+                if store.head(self.path) is None:
+                    store.delete([info.path for info in store.list(folder) if info.path not in earlier])
+            raise
+
     def ranges(self, parallelism: int) -> list[KeyGroupRange]:
         """Returns the key groups of each subtask.
 
@@ -155,6 +181,7 @@ class NewSavepoint:
 
         Raises:
             ManifestTakenError: Another savepoint was published there meanwhile.
+            ObjectNotFoundError: A file is gone: another write to the location has failed meanwhile.
             StoreUnavailableError: The store is unavailable.
         """
         ordered = tuple(sorted(operators, key=lambda each: each.uid))
@@ -175,8 +202,16 @@ class NewSavepoint:
         )
         if base is not None:
             manifest = self._continued(manifest, base, renamed or {})
+        self._check_files(manifest)
         write_manifest(self.store(), manifest)
         return manifest
+
+    def _check_files(self, manifest: Manifest) -> None:
+        stored = {info.path for info in self.store().list(self.layout.savepoint(self.savepoint_id))}
+        files = (file.path for operator in manifest.operators for each in operator.subtasks for file in each.files())
+        gone = next((path for path in files if path not in stored), None)
+        if gone is not None:
+            raise ObjectNotFoundError(f"{gone} is gone: another write to {self.location} has failed")
 
     def _stored(self, positions: SourcePositions) -> FileHandle:
         return write_positions(

@@ -17,7 +17,7 @@ from keyscale.state.doors.values import HashId
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint
 from keyscale.state_io.new_operator import DeclaredState, NewOperator, NewTimers
 from keyscale.state_io.savepoint_writer import MAX_PARALLELISM
-from keyscale.state_io.spark_writer import write_operator
+from keyscale.state_io.spark_writer import runs_here, write_operator
 
 from .errors import ImportCountsDifferError, ImportFailedError
 from .import_report import ImportedSource, ImportedState, ImportReport
@@ -109,15 +109,18 @@ def import_spark_checkpoint(
     parallelism = parallelism or min(spark.sparkContext.defaultParallelism, max_parallelism)
     written: list[OperatorSnapshot] = []
     counts: dict[tuple[str, str], tuple[int, int]] = {}
-    for plan, operator in new:
-        with _failures_of_spark():
-            rows = _counted(operator.states)
-            result = write_operator(savepoint, operator, parallelism, scratch)
-        if rows != result.entries:
-            raise ImportCountsDifferError(f"operator {plan.uid!r} has the rows {rows} and the entries {result.entries}")
-        written.append(result.snapshot)
-        counts |= {(plan.uid, name): (rows[name], entries) for name, entries in result.entries.items()}
-    savepoint.publish(written, positions=planned.positions, time=planned.program.time_after(batch))
+    with savepoint.written(is_private=runs_here(spark)):
+        for plan, operator in new:
+            with _failures_of_spark():
+                rows = _counted(operator.states)
+                result = write_operator(savepoint, operator, parallelism, scratch)
+            if rows != result.entries:
+                raise ImportCountsDifferError(
+                    f"operator {plan.uid!r} has the rows {rows} and the entries {result.entries}"
+                )
+            written.append(result.snapshot)
+            counts |= {(plan.uid, name): (rows[name], entries) for name, entries in result.entries.items()}
+        savepoint.publish(written, positions=planned.positions, time=planned.program.time_after(batch))
     return planned.report(savepoint.location, counts)
 
 

@@ -152,11 +152,12 @@ def change_point(
         savepoint = NewSavepoint.at(target, hashing, base=base, base_store=point.store.url)
         if checkpoint_id is not None:
             savepoint = replace(savepoint, checkpoint_id=CheckpointId(checkpoint_id))
-        written = [
-            edit.changed(savepoint) if each.uid == operator.uid else savepoint.copies().operator(each)
-            for each in base.operators
-        ]
-        manifest = savepoint.publish(written, base=base)
+        with savepoint.written():
+            written = [
+                edit.changed(savepoint) if each.uid == operator.uid else savepoint.copies().operator(each)
+                for each in base.operators
+            ]
+            manifest = savepoint.publish(written, base=base)
     return ChangedKey(savepoint.location, manifest, edit.named_key, edit.before, edit.after)
 
 

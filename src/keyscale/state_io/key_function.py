@@ -152,9 +152,15 @@ class _Run:
 
     def written(self, target: str) -> str:
         """Writes the changed state to a new savepoint; returns its location."""
-        base, operator = self._base, self._operator
+        base = self._base
         hashing = KeyHashing(base.max_parallelism, base.hash_id)
         savepoint = NewSavepoint.at(target, hashing, base=base, base_store=self._store.url)
+        with savepoint.written():
+            self._write(savepoint)
+        return savepoint.location
+
+    def _write(self, savepoint: NewSavepoint) -> None:
+        base, operator = self._base, self._operator
         stored, schemas = [], []
         with tempfile.TemporaryDirectory(prefix="keyscale-keys-", dir=self._scratch) as directory:
             scratch = Path(directory)
@@ -176,7 +182,6 @@ class _Run:
         savepoint.publish(
             [changed if each.uid == operator.uid else copies.operator(each) for each in base.operators], base=base
         )
-        return savepoint.location
 
     def _reader(self, scratch: Path) -> CheckpointReader:
         return CheckpointReader(self._store, self._base, scratch)

@@ -73,9 +73,8 @@ def write(
     """
     savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
     check_operators(operators)
-    with tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
-        written = [write_new(savepoint, operator, parallelism, Path(directory)) for operator in operators]
-    savepoint.publish(written)
+    with savepoint.written(), tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
+        savepoint.publish([write_new(savepoint, operator, parallelism, Path(directory)) for operator in operators])
     return savepoint.location
 
 

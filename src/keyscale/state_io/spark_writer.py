@@ -82,8 +82,17 @@ def write(
     check_operators(operators)
     if parallelism is None:
         parallelism = min(spark.sparkContext.defaultParallelism, max_parallelism)
-    savepoint.publish([write_operator(savepoint, operator, parallelism, scratch).snapshot for operator in operators])
+    savepoint.ranges(parallelism)  # refuses a parallelism that is out of bounds
+    with savepoint.written(is_private=runs_here(spark)):
+        savepoint.publish(
+            [write_operator(savepoint, operator, parallelism, scratch).snapshot for operator in operators]
+        )
     return savepoint.location
+
+
+def runs_here(spark: SparkSession) -> bool:
+    """Returns whether tasks run as this user; executors of a cluster may not."""
+    return (spark.sparkContext.master or "").startswith("local")
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,8 @@ def transform(
     _check_changes(base, changes, new)
     hashing = KeyHashing(max_parallelism or base.max_parallelism, HashId(hash_id or base.hash_id))
     savepoint = NewSavepoint.at(target, hashing, base=base, base_store=point.store.url)
-    with tempfile.TemporaryDirectory(prefix="keyscale-transform-", dir=scratch) as directory:
+    renamed = {uid: change.uid for uid, change in changes.items() if change is not None and change.uid is not None}
+    with savepoint.written(), tempfile.TemporaryDirectory(prefix="keyscale-transform-", dir=scratch) as directory:
         reader = CheckpointReader(point.store, base, Path(directory))
         written = [
             _changed(reader, operator, change, savepoint)
@@ -103,8 +104,7 @@ def transform(
             if (change := changes.get(operator.uid, ChangedOperator())) is not None
         ]
         written += [write_new(savepoint, each, each_parallelism(base, hashing), Path(directory)) for each in new]
-    renamed = {uid: change.uid for uid, change in changes.items() if change is not None and change.uid is not None}
-    savepoint.publish(written, base=base, renamed=renamed)
+        savepoint.publish(written, base=base, renamed=renamed)
     return savepoint.location
 
 

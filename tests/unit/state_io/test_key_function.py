@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,7 +35,6 @@ from keyscale.state_io.verified_state import verify_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from keyscale.state_io import KeyContext
 
@@ -127,6 +127,16 @@ def test_a_jobs_own_function_changes_its_state_in_a_new_savepoint(source: str, t
     assert rows(location, "clicks") == expected
     assert rows(location, "pages") == rows(source, "pages")
     assert verify_state(location).problems == []
+
+
+def test_a_function_that_raises_leaves_no_object(source: str, target: str) -> None:
+    def fail(key: str, _: KeyContext) -> None:
+        if key == USERS[-1]:
+            raise RuntimeError("no such user")
+
+    with pytest.raises(RuntimeError, match="no such user"):
+        for_each_key(source, "counts", fail, to=target)
+    assert not Path(target.removeprefix("file://")).exists()
 
 
 def test_every_kind_of_state_and_timers_can_change(source: str, target: str) -> None:

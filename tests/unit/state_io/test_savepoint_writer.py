@@ -18,7 +18,7 @@ from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.layout import LocationError
 from keyscale.state.objects.errors import ObjectNotFoundError
 from keyscale.state.serializers.pickled import Pickled
-from keyscale.state.writing.new_savepoint import SavepointExistsError
+from keyscale.state.writing.new_savepoint import NewSavepoint, SavepointExistsError
 from keyscale.state.writing.row_encoder import RowsInvalidError
 from keyscale.state_io import (
     EVENT_TIMERS,
@@ -154,6 +154,43 @@ def test_a_savepoint_is_never_overwritten(place: str) -> None:
     written(place, CLICKS, TABLE)
     with pytest.raises(SavepointExistsError):
         written(place, CLICKS, TABLE)
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(None, 0o700), (0o711, 0o711)])
+def test_only_the_writer_may_enter_a_new_folder_of_a_store(
+    place: str, tmp_path: Path, mode: int | None, expected: int
+) -> None:
+    folder = tmp_path / "store" / "history"
+    if mode is not None:
+        folder.mkdir(parents=True)
+        folder.chmod(mode)
+    write(place, [NewOperator("counts", KEY, [NewState(CLICKS, TABLE)])])
+    assert folder.stat().st_mode & 0o777 == expected
+
+
+def test_a_failed_write_leaves_no_object_of_its_own(place: str, tmp_path: Path) -> None:
+    earlier = tmp_path / "store" / "history" / "savepoints" / "first" / "earlier"
+    earlier.parent.mkdir(parents=True)
+    earlier.touch()
+    fits, unfit = (NewState(CLICKS, pa.table({"user": ["ada"] * rows, "value": [1] * rows})) for rows in (1, 2))
+    with pytest.raises(RowsInvalidError):
+        write(place, [NewOperator("counts", KEY, [fits]), NewOperator("others", KEY, [unfit])])
+    assert [path for path in (tmp_path / "store").rglob("*") if path.is_file()] == [earlier]
+
+
+def test_a_savepoint_whose_files_another_write_has_removed_is_not_published(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish = NewSavepoint.publish
+
+    def publish(savepoint: NewSavepoint, *arguments: Any, **options: Any) -> Any:
+        store = savepoint.store()
+        store.delete([info.path for info in store.list("")])
+        return finish(savepoint, *arguments, **options)
+
+    monkeypatch.setattr(NewSavepoint, "publish", publish)
+    with pytest.raises(ObjectNotFoundError, match="another write to file://"):
+        write(place, [NewOperator("counts", KEY, [NewState(CLICKS, TABLE)])])
 
 
 @pytest.mark.parametrize("place", ["file:///tmp/store/job/chk-1", "nowhere", "file:///tmp/store/job"])

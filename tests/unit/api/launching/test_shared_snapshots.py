@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from keyscale.api.errors import JobUserError
@@ -17,6 +18,7 @@ from keyscale.api.settings import Settings
 from keyscale.db.embedded import let_enter
 from keyscale.directory_tree import remove_tree
 from keyscale.state.objects.s3_grant import Grant
+from keyscale.state_io import NewOperator, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +48,14 @@ def can(user: JobUser, program: str) -> bool:
         command, user=user.uid, group=user.gid, extra_groups=groups, stderr=subprocess.DEVNULL, cwd="/", check=False
     )
     return done.returncode == 0
+
+
+def test_the_users_of_jobs_read_a_written_savepoint_only_to_start_from_it(objects: Path) -> None:
+    location = write(f"file://{objects}/written/savepoints/first", [NewOperator("counts", {"user": pa.string()})])
+    reading = f"open({location.removeprefix('file://')!r}).read()"
+    assert not can(READER, reading)
+    assert can(member_of_readers(objects, "written", READER), reading)
+    assert not can(OTHER, reading)
 
 
 def test_the_user_of_a_job_that_restores_reads_and_changes_nothing_and_others_get_nothing(objects: Path) -> None:
