@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from keyscale.client.request_paths import artifact_path, job_path
 from keyscale.installation import IMPORT_PATH
 
 from .errors import InvalidArgumentError
+from .replay_directory import new_directory, remove_abandoned
 from .session import Session, json_option, pass_session
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def replay(
     """
     if program is not None and not program.is_file():
         raise InvalidArgumentError(f"{program} cannot be read: it is not a file")
-    directory = Path(tempfile.mkdtemp(prefix="keyscale-replay-"))
+    remove_abandoned()
+    directory = new_directory()
     try:
         given = _parameters(parameters)
         request = {
