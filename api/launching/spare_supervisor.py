@@ -84,7 +84,7 @@ class Driver:
         """Accepts a connection of a process of this session, the first one."""
         connection, _ = self.listener.accept()
         pid, _, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-        if self.connection is not None or not pid or os.getsid(pid) != os.getpid():
+        if self.connection is not None or not pid or _session_of(pid) != os.getpid():
             connection.close()
         else:
             self.connection = connection
@@ -211,6 +211,14 @@ def _run(
         code = run(run_directory, assignment["command"])
     write_atomically(run_directory / EXIT_CODE_FILE, str(code))
     return code
+
+
+def _session_of(pid: int) -> int | None:
+    """Returns the session of a process; None: the process has ended."""
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _end_session() -> None:

@@ -166,6 +166,23 @@ def test_only_a_warm_driver_has_to_answer_soon(tmp_path: Path, monkeypatch: pyte
                 speaking.join()
 
 
+def test_a_process_that_has_ended_before_it_is_looked_at_is_no_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: int) -> int:
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "getsid", gone)
+    lives = SimpleNamespace(poll=lambda: None)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as theirs:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(1)
+        theirs.connect(str(tmp_path / "s"))
+        spare = Driver(lives, threading.current_thread(), listener)
+        spare.accept()
+        assert spare.connection is None
+
+
 def test_a_run_that_another_supervisor_has_ends_the_spare(launcher: Launcher, tmp_path: Path) -> None:
     start = start_of(launcher, tmp_path)
     supervisor = waiting(launcher, start)
