@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import attempts, diagnostics, events
 from keyscale.jobs.protocol.messages import DiagnosticCommand
-from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus
+from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus, JobStatus
 
 from ..database_clock import shared_now_ms
 from ..errors import DiagnosticNotFoundError, DiagnosticUnansweredError, JobStatusConflictError, TooManyInFlightError
@@ -21,7 +21,7 @@ from ..shapes import FailureAnswer
 from .schemas import DiagnosticAnswer, DiagnosticList, DiagnosticPartAnswer, DiagnosticSummaryAnswer
 
 if TYPE_CHECKING:
-    from keyscale.db.models import Diagnostic
+    from keyscale.db.models import Diagnostic, Job
 
     from ..access.principal import Principal
     from ..control_plane.context import Context
@@ -49,7 +49,7 @@ def request(context: Context, user: Principal, reference: str, wanted: Diagnosti
             return _answer(known)
         attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
         if attempt is None or attempt.attached_at_ms is None:
-            helps = what_helps(Action.CHECKPOINT, job.status, job.name)
+            helps = _what_helps(job)
             raise JobStatusConflictError(f"no driver runs the job while it is {job.status}: {helps}")
         at_ms = shared_now_ms()
         pending = diagnostics.pending(session, job.id, attempt.number, at_ms)
@@ -79,6 +79,13 @@ def request(context: Context, user: Principal, reference: str, wanted: Diagnosti
             **command.model_dump(mode="json", exclude={"id", "kind"}, exclude_defaults=True),
         )
         return _answer(added)
+
+
+def _what_helps(job: Job) -> str:
+    """Returns what helps a user of a job without a driver."""
+    if job.status is JobStatus.FAILED:
+        return f"`./keyscale jobs show {job.name}` shows why, and `./keyscale logs {job.name}` what its driver wrote"
+    return what_helps(Action.CHECKPOINT, job.status, job.name)
 
 
 def _command(wanted: DiagnosticRequest) -> DiagnosticCommand:

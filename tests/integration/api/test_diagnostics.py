@@ -13,11 +13,11 @@ from keyscale.api.database_clock import shared_now_ms
 from keyscale.api.diagnostics import diagnostics as service
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.steps import Cause
-from keyscale.db.models import Diagnostic
+from keyscale.db.models import Diagnostic, Job
 from keyscale.db.repositories import diagnostics, jobs, operations
 from keyscale.db.repositories.operations import Listening
 from keyscale.jobs.protocol.messages import DIAGNOSTIC_CHARACTERS_MAX
-from keyscale.vocabulary import Role
+from keyscale.vocabulary import JobStatus, Role
 from tests.integration.api.conftest import add_token
 
 if TYPE_CHECKING:
@@ -169,6 +169,12 @@ def test_wrong_requests_are_refused_with_the_reason(looked: Looked, job: dict[st
     idle = looked.client.post(f"/v1/jobs/{job['name']}/diagnostics", json={"kind": "THREAD_DUMP"}).json()
     assert idle["code"] == "JOB_STATUS_CONFLICT"
     assert "`./keyscale jobs start flights --wait` starts it" in idle["detail"]
+    with looked.context.sessions.begin() as session:
+        session.get_one(Job, job["id"]).status = JobStatus.FAILED
+    failed = looked.client.post(f"/v1/jobs/{job['name']}/diagnostics", json={"kind": "THREAD_DUMP"}).json()
+    assert failed["detail"].endswith(
+        "FAILED: `./keyscale jobs show flights` shows why, and `./keyscale logs flights` what its driver wrote"
+    )
     asked = looked.request()
     long = {"diagnostic_id": asked["id"], "parts": [{"name": "", "text": "x" * (DIAGNOSTIC_CHARACTERS_MAX + 1)}]}
     answer = looked.client.post("/driver/diagnostics", json=long, headers=DRIVER)
