@@ -55,7 +55,10 @@ class LocationError(KeyscaleError):
 
     code = "STATE_LOCATION_INVALID"
     domain = "user"
-    advice = "Give the location that the checkpoint or savepoint was reported with; it ends in /manifest.json."
+    advice = (
+        "Give the location that the checkpoint or savepoint was reported with, or `<store>/<name>/savepoints/<id>` for "
+        "a new savepoint."
+    )
 
 
 def path_segment(name: str) -> str:
