@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from keyscale.identifiers import BatchId
 
+from ..documents.checked_document import DocumentCorruptError
 from ..documents.log_entries import AttemptOpened, BatchCommitted
+from ..errors import KeyGroupError
+from ..keys.key_groups import check_parallelism
 from ..layout import Layout
 from ..log.commit_log import CommitLog, LogGapError
 from ..log.recovery import NothingUsableError, recover
@@ -56,6 +59,7 @@ class RecordedBatch:
         By default this is the batch after the last commit.
 
         Raises:
+            DocumentCorruptError: The attempt has a parallelism that the job cannot have.
             BatchNotStoredError: The job has not run so far, or the batch or the state before it was cleaned up; the
                 message names the oldest batch whose state is stored.
             KeyscaleError: The store does not answer, or its content cannot be read.
@@ -78,12 +82,17 @@ class RecordedBatch:
             raise _cleaned_up(store, job_id, recovery, wanted) from None
         if resume.batch_id != wanted - 1:
             raise _cleaned_up(store, job_id, recovery, wanted)
+        parallelism = _parallelism(base, entries[:end], resume.attempt)
+        try:
+            check_parallelism(recovery.resume.max_parallelism, parallelism)
+        except KeyGroupError as error:
+            raise DocumentCorruptError(f"the log of job {job_id!r} is damaged: {error}") from error
         committed = entries[end][1] if end < len(entries) else None
         assert committed is None or isinstance(committed, BatchCommitted)  # noqa: S101 - see `commits`
         return cls(
             StatePoint(store, base, resume),
             resume.attempt,
-            _parallelism(base, entries[:end], resume.attempt),
+            parallelism,
             not _has_commit(base, entries[:end], resume.attempt),
             committed,
         )
