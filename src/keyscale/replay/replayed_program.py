@@ -50,7 +50,12 @@ class Program:
         Raises:
             ArtifactUnsupportedError: The file is no program.
         """
-        python_path = [_unpacked(each, directory / "libraries" / each.name) for each in libraries if not _is_jar(each)]
+        # Two libraries may have one name.
+        python_path = [
+            _unpacked(each, directory / "libraries" / str(number) / each.name)
+            for number, each in enumerate(libraries)
+            if not _is_jar(each)
+        ]
         jars = tuple(each for each in libraries if _is_jar(each))
         if file.suffix == ".py":
             return cls(file, tuple(python_path), jars)
@@ -91,8 +96,10 @@ class Definition(msgspec.Struct, frozen=True):
         record = read_job_record(store, job_id, attempt)
         spec = record.specification
         files = {
-            each.id: _fetched(store, Layout(job_id).recorded_artifact(each.sha256), each, directory)
-            for each in record.artifacts
+            each.id: _fetched(
+                store, Layout(job_id).recorded_artifact(each.sha256), each, directory / "artifacts" / str(number)
+            )
+            for number, each in enumerate(record.artifacts)
         }
         program = files.pop(spec["artifact_id"])
         return cls(
@@ -101,7 +108,7 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 def _fetched(store: ObjectStore, path: str, artifact: RecordedArtifact, directory: Path) -> str:
-    target = directory / "artifacts" / Path(artifact.filename).name
+    target = directory / Path(artifact.filename).name
     target.parent.mkdir(parents=True, exist_ok=True)
     store.download(path, target, size_bytes=artifact.size_bytes, sha256=artifact.sha256)
     return str(target)

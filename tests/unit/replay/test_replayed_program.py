@@ -71,8 +71,23 @@ def test_the_definition_of_an_attempt_is_beside_its_state(tmp_path: Path) -> Non
         Definition.of_record(store, JOB, Attempt(2), tmp_path)
 
 
-def recorded(name: str, content: bytes) -> RecordedArtifact:
-    return RecordedArtifact(name, name, 1, f"{name}.py", "PYTHON", hashlib.sha256(content).hexdigest(), len(content), 1)
+def test_two_libraries_with_one_name_are_both_there(tmp_path: Path) -> None:
+    store = LocalObjectStore(tmp_path / "store")
+    contents = {"job": b"program", "a": b"one", "b": b"two"}
+    artifacts = tuple(recorded(each, content, "same.py") for each, content in contents.items())
+    for artifact, content in zip(artifacts, contents.values(), strict=True):
+        store.put(Layout(JOB).recorded_artifact(artifact.sha256), content)
+    write_job_record(store, record({"artifact_id": "job", "libraries": ["a", "b"]}, artifacts))
+    definition = Definition.of_record(store, JOB, Attempt(3), tmp_path)
+    program = Program.placed(Path(definition.file), [Path(each) for each in definition.libraries], tmp_path)
+    assert program.script.read_bytes() == b"program"
+    assert [(each / "same.py").read_bytes() for each in program.python_path] == [b"one", b"two"]
+
+
+def recorded(name: str, content: bytes, filename: str | None = None) -> RecordedArtifact:
+    return RecordedArtifact(
+        name, name, 1, filename or f"{name}.py", "PYTHON", hashlib.sha256(content).hexdigest(), len(content), 1
+    )
 
 
 def record(specification: dict[str, Any], artifacts: tuple[RecordedArtifact, ...]) -> JobRecord:
