@@ -144,6 +144,7 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
             operators.differences,
             compare_sinks(topology, batch, tables, is_whole=only is None),
             request.key,
+            operators.key_records,
         )
     finally:
         spark.stop()

@@ -69,6 +69,7 @@ class ReplayedOperators:
         output_records: The number of records that each operator has emitted.
         differences: The differences of the changed state from the committed state; empty for a batch without a commit.
         changes: The number of changed entries of each operator.
+        key_records: The records of the only key; None: all keys run.
 
     Raises:
         RestoreRefusedError: The program has other keys than the state.
@@ -80,6 +81,7 @@ class ReplayedOperators:
         self.output_records: dict[OperatorUid, int] = {}
         self.changes: dict[OperatorUid, int] = {}
         self.differences: list[StateDifference] = []
+        self.key_records = None if only is None else 0
         self._topology = topology
         self._batch = batch
         self._directory = directory
@@ -188,6 +190,7 @@ class ReplayedOperators:
         state = store.keyed if only is None else _state_of_key(store, node, only)
         if only is not None:
             records = [only.rows(node, batch) for batch in records]
+            self.key_records = (self.key_records or 0) + sum(batch.num_rows for batch in records)
         info = replace(
             operator_info(self._topology, node, spec),
             subtask=spec.index,

@@ -88,6 +88,7 @@ class Report:
         differences: The differences of the state.
         sinks: The rows of the sinks.
         key: The only key that was replayed; None: all keys.
+        key_records: The number of its records.
     """
 
     batch: RecordedBatch
@@ -98,6 +99,7 @@ class Report:
     differences: Sequence[StateDifference]
     sinks: Sequence[SinkComparison]
     key: str | None = None
+    key_records: int | None = None
 
     @property
     def differs(self) -> bool:
@@ -116,6 +118,7 @@ class Report:
             **batch_facts(self.batch),
             "program": self.program,
             "key": self.key,
+            "key_records": self.key_records,
             "records": self.records,
             "changes": dict(self.changes),
             "output_records": self.output_records,
@@ -143,6 +146,10 @@ class Report:
                 yield from _cut(lines, shown_max)
             else:
                 yield from _cut([f"    {_text(row)}" for row in sink.rows], shown_max)
+        if self.key_records == 0:
+            yield f"no record of key {self.key} is in the batch"
+            if not self.differs and not any(self.changes.values()):  # a timer of the key may have run
+                return
         if self.batch.committed is None:
             yield "the batch is not committed, so nothing is compared; it has not failed here"
         elif self.differs:

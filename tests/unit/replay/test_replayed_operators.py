@@ -124,7 +124,8 @@ def test_a_single_key_runs_alone(job: Rehearsal, tmp_path: Path) -> None:
     job.run_batches(4)
     replayed = replay(job, tmp_path / "replay", 2, key="bob")
     assert replayed.outputs[SINK] == [{"key": "bob", "total": 2}]
-    assert replayed.operators.differences == []
+    assert (replayed.operators.differences, replayed.operators.key_records) == ([], 1)
+    assert replay(job, tmp_path / "none", 2, key="nobody").operators.key_records == 0
     program = counting(tmp_path / "other", ByTwo()).topology
     (difference,) = replay(job, tmp_path / "two", 2, key="bob", topology=program).operators.differences
     assert difference[2:] == ({"key": {"key": "bob"}}, 2, 3)

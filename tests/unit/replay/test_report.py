@@ -75,6 +75,22 @@ def test_a_single_key_and_a_batch_without_a_commit_compare_no_output() -> None:
     assert list(without.lines(0))[-1].startswith("the batch is not committed")
 
 
+@pytest.mark.parametrize(
+    ("parts", "end"),
+    [
+        ({}, ["no record of key eve is in the batch"]),
+        ({"changes": {"counts": 1}}, ["the replay gives what the batch has committed"]),
+        ({"differences": [DIFFERENCE]}, ["the replay differs from what the batch has committed"]),
+    ],
+)
+def test_a_key_without_records_gives_nothing_that_could_be_compared_unless_a_timer_runs(
+    parts: dict[str, Any], end: list[str]
+) -> None:
+    lines = list(report(**{"key": "eve", "key_records": 0, "changes": {"counts": 0}, "sinks": [], **parts}).lines(9))
+    assert "no record of key eve is in the batch" in lines
+    assert lines[-1:] == end
+
+
 class Readable:
     """A sink whose published rows are known."""
 
