@@ -10,6 +10,7 @@ import click
 
 from keyscale.client.request_paths import job_path
 from keyscale.metrics import BATCH_PARTS
+from keyscale.printable import printable
 from keyscale.units import bytes_text
 from keyscale.vocabulary import DiagnosticKind
 
@@ -147,7 +148,7 @@ def taken(session: Session, job: str, kind: DiagnosticKind, **arguments: Any) ->
 
 def _show(session: Session, answer: dict[str, Any], text: str, output: Path | None) -> None:
     if output is None:
-        session.output.show(answer, lambda _: sys.stdout.writelines([text]))
+        session.output.show(answer, lambda _: sys.stdout.writelines([printable(text)]))
         return
     try:
         output.write_text(text, encoding="utf-8")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from keyscale.printable import printable
 from keyscale.units import bytes_text, duration_text
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def describe_failure(failure: Mapping[str, Any]) -> str:
     where = ", ".join(f"{name} {failure[field]}" for field, name in names.items() if failure.get(field) is not None)
     lines = [f"{failure['code']}: {failure['message']}{f' ({where})' if where else ''}"]
     lines += [text.rstrip() for text in (failure.get("traceback"), failure.get("advice")) if text]
-    return "\n".join(lines)
+    return printable("\n".join(lines))
 
 
 def make_fields(answer: dict[str, Any]) -> Table:
@@ -131,7 +132,7 @@ def cell(field: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, (int, float)):
-        return str(value)
+        return printable(str(value))
     form = form_of(field)
     return f"{value:,}" if form is None else form(value)
 

@@ -29,6 +29,7 @@ from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTIN
 from keyscale.jobs.protocol.spark_switches import without_switched_off
 from keyscale.jobs.runtime.preparation.artifact import Artifact
 from keyscale.jobs.runtime.preparation.declaration import declare
+from keyscale.printable import printable
 from keyscale.state.doors.objects import ObjectNotFoundError, open_store
 from keyscale.state.doors.reading import RecordedBatch
 
@@ -198,14 +199,14 @@ def _show_failure(error: KeyscaleError, request: ReplayRequest) -> None:
     if origin.operator_uid is not None:
         lines.append(f"in operator {origin.operator_uid}, subtask {origin.subtask}")
     lines += [each for each in (origin.user_traceback, called_with, error.advice) if each]
-    sys.stderr.write("\n".join(lines) + "\n")
+    sys.stderr.write(printable("\n".join(lines)) + "\n")
     if request.post_mortem and cause is not None and origin.operator_uid is not None:
         pdb.post_mortem(cause.__traceback__)
 
 
 def _say(request: ReplayRequest, *lines: str) -> None:
     if not request.as_json:
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
         sys.stdout.flush()
 
 

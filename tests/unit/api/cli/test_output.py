@@ -11,6 +11,7 @@ from keyscale.api.cli.output import Output, cell
     ("field", "value", "shown"),
     [
         ("status", "RUNNING", "RUNNING"),
+        ("status", "\x1b[2Jgone", "\\x1b[2Jgone"),
         ("status", None, "-"),
         ("parameters", {}, "-"),
         ("is_savepoint", True, "yes"),
