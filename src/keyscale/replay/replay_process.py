@@ -29,6 +29,7 @@ from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTIN
 from keyscale.jobs.protocol.spark_switches import without_switched_off
 from keyscale.jobs.runtime.preparation.artifact import Artifact
 from keyscale.jobs.runtime.preparation.declaration import declare
+from keyscale.jobs.spark_internals.jvm_output import without_greeting
 from keyscale.printable import printable
 from keyscale.state.doors.objects import ObjectNotFoundError, open_store
 from keyscale.state.doors.reading import RecordedBatch
@@ -83,7 +84,6 @@ class ReplayRequest(msgspec.Struct, frozen=True):
 def main() -> int:
     """Carries out the request; returns the exit code."""
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("keyscale").setLevel(logging.CRITICAL)  # it passes over newer snapshots on purpose
     logging.getLogger("py4j").setLevel(logging.WARNING)
     file = Path(sys.argv[1])
     request = msgspec.json.decode(file.read_bytes(), type=ReplayRequest)
@@ -187,7 +187,8 @@ def _session(program: Program, spark_conf: Mapping[str, str], parallelism: int, 
     for name, value in without_switched_off(settings).items():
         if value:
             builder = builder.config(name, value)
-    return builder.getOrCreate()
+    with without_greeting():
+        return builder.getOrCreate()
 
 
 def _show_failure(error: KeyscaleError, request: ReplayRequest) -> None:

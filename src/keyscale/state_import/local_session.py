@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
+from keyscale.jobs.spark_internals.jvm_output import without_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +27,8 @@ def local_session(conf: Mapping[str, str]) -> Iterator[SparkSession]:
     builder = SparkSession.builder
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with without_greeting():
+        session = builder.getOrCreate()
     try:
         yield session
     finally:
