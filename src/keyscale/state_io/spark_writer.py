@@ -91,7 +91,10 @@ def write(
 
 
 def runs_here(spark: SparkSession) -> bool:
-    """Returns whether tasks run as this user; executors of a cluster may not."""
+    """Returns whether tasks run as this user.
+
+    Executors of a cluster may run as another user.
+    """
     return (spark.sparkContext.master or "").startswith("local")
 
 
