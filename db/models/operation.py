@@ -50,6 +50,12 @@ class Operation(Base):
         Index(
             "ix_operations_commands", "job_id", "old_attempt", postgresql_where=text("command_status = 'IN_PROGRESS'")
         ),
+        Index(
+            "ix_operations_resumed",
+            "job_id",
+            "requested_at_ms",
+            postgresql_where=text("resumed_at_ms IS NOT NULL AND stopped_at_ms IS NOT NULL"),
+        ),
         Index("ix_operations_in_progress", "job_id", postgresql_where=text("status = 'IN_PROGRESS'")),
         Index(
             "uq_operations_one_running",

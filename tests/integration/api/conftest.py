@@ -15,6 +15,7 @@ import httpx
 import pytest
 import uvicorn
 from anyio.from_thread import start_blocking_portal
+from sqlalchemy import text
 
 from keyscale.api.access.tokens import token_sha256
 from keyscale.api.artifacts import artifacts
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
 
 TOKEN = "the-admin-token"  # noqa: S105 - a test's own
 REQUEST_SECONDS = 60.0  # uploads are synced to a disk that other tests share
+
+
+def rows_read(session: Session, table: str) -> int:
+    """How many rows of a table a transaction has read."""
+    read = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
+    return session.execute(text(f"{read} WHERE relname = :table"), {"table": table}).scalar_one()
 
 
 def add_token(

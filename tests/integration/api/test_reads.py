@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from bench.api_rows import fill
 from keyscale.db.repositories import overviews
+from tests.integration.api.conftest import rows_read
 from tests.support.control_plane.served_routes import api_routes
 
 if TYPE_CHECKING:
@@ -197,12 +198,7 @@ def test_an_overview_reads_one_attempt_of_a_job_however_many_there_were(context:
     with Session(context.engine) as session:
         session.execute(text("SET LOCAL enable_seqscan = off"))  # the tables are small
         session.execute(text("SET LOCAL plan_cache_mode = force_generic_plan"))  # as of a statement that comes often
-        before = _rows_read(session, "attempts")
+        before = rows_read(session, "attempts")
         assert len(overviews.of_jobs(session, ids)) == len(ids)
         # One is read for its number, and again for its columns.
-        assert _rows_read(session, "attempts") - before <= 2 * len(ids)
-
-
-def _rows_read(session: Session, table: str) -> int:
-    read = "SELECT coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables"
-    return session.execute(text(f"{read} WHERE relname = :table"), {"table": table}).scalar_one()
+        assert rows_read(session, "attempts") - before <= 2 * len(ids)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.models import Attempt
+from keyscale.db.models import Attempt, Operation
 from keyscale.db.repositories import scrapes
-from keyscale.vocabulary import AttemptStage, Role
-from tests.integration.api.conftest import add_token
+from keyscale.vocabulary import AttemptStage, OperationKind, OperationStatus, Role
+from tests.integration.api.conftest import add_token, rows_read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -77,6 +77,23 @@ def test_a_scrape_takes_as_many_statements_for_many_jobs_as_for_one(
     with statements_of(context) as of_three:
         assert client.get("/metrics").text.count("keyscale_job_wanted{") == 3
     assert len(of_three) == len(of_one) <= 5
+
+
+def test_a_scrape_reads_only_operations_with_a_downtime(context: Context, job: dict[str, Any]) -> None:
+    def ended(name: str, **times: int) -> Operation:
+        return Operation(
+            id=name, job_id=job["id"], kind=OperationKind.RESTART, status=OperationStatus.COMPLETED, **times
+        )
+
+    with context.sessions.begin() as session:
+        session.add(ended("restart", requested_at_ms=3, stopped_at_ms=10, resumed_at_ms=25))
+        session.add_all(ended(f"of-nothing-{at_ms}", requested_at_ms=at_ms) for at_ms in range(4, 54))
+    with context.sessions() as session:
+        session.execute(text("SET LOCAL enable_seqscan = off"))  # the table is small
+        before = rows_read(session, "operations")
+        [facts] = scrapes.of_scope(session, EVERYTHING, limit=9)
+        assert facts.downtime_ms == 15
+        assert rows_read(session, "operations") - before == 1
 
 
 def test_a_part_of_the_last_report_is_read_where_it_suffices(context: Context, job: dict[str, Any]) -> None:
