@@ -67,6 +67,13 @@ class DiagnosticFailedError(JobError):
     advice = "Request it again. The driver's log has the traceback."
 
 
+class NoLocalWorkerError(DiagnosticFailedError):
+    """A profile has found no Python worker on the driver's host."""
+
+    code = "DRIVER_NO_LOCAL_WORKER"
+    advice = "Wait until the job has run a batch. On a cluster, run py-spy on the hosts of the executors."
+
+
 class ArtifactCorruptError(JobError):
     """The artifact's bytes differ from the uploaded bytes."""
 

@@ -30,6 +30,11 @@ class LiveExecutor(NamedTuple):
     address: str
     logs: dict[str, str]
 
+    @property
+    def host(self) -> str:
+        """Its host."""
+        return self.address.rpartition(":")[0]
+
 
 def live_executors(spark: SparkSession) -> list[LiveExecutor]:
     """Returns the live executors and the driver's JVM."""

@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ..errors import NoLocalWorkerError
 from ..executor.worker_stacks import SAMPLES
 from .local_workers import local_workers
 
@@ -28,8 +29,14 @@ def profile(workers: str, seconds: float) -> dict[str, Callable[[], str]]:
     Args:
         workers: The name by which the Python workers offer their stacks.
         seconds: How long to take samples, fifty per second.
+
+    Raises:
+        NoLocalWorkerError: The job has no Python worker on this host.
     """
-    return {each.title: partial(folded_stacks, each, seconds) for each in local_workers(workers)}
+    found = local_workers(workers)
+    if not found:
+        raise NoLocalWorkerError("the job has no Python worker on the driver's host; the driver asks no other host")
+    return {each.title: partial(folded_stacks, each, seconds) for each in found}
 
 
 def folded_stacks(worker: LocalWorker, seconds: float) -> str:

@@ -8,17 +8,20 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...spark_internals.live_executors import executor_threads, live_executors
+from ...spark_internals.live_executors import DRIVER, executor_threads, live_executors
 from .local_workers import local_workers
 from .readings import read_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from pyspark.sql import SparkSession
 
+    from ...spark_internals.live_executors import LiveExecutor
+
 _JVM_SECONDS = 8.0
 """How long executors may take to answer: less than the whole dump, so that the answers of the rest still arrive."""
+_NOT_ASKED = "without its Python workers: the driver cannot ask other hosts"
 
 
 def thread_dump(spark: SparkSession, workers: str) -> dict[str, Callable[[], str]]:
@@ -42,6 +45,18 @@ def own_threads() -> str:
 
 
 def jvm_threads(spark: SparkSession) -> str:
-    """Returns the stacks of the threads of all JVMs of a session."""
-    reads = {each.id: partial(executor_threads, spark, each.id) for each in live_executors(spark)}
+    """Returns the stacks of the threads of all JVMs of a session.
+
+    It names the JVMs whose Python workers the driver cannot ask.
+    """
+    executors = live_executors(spark)
+    reads = {title: partial(executor_threads, spark, each) for each, title in titles(executors).items()}
     return "\n".join(f"--- {each} ---\n{text}" for each, text in read_within(_JVM_SECONDS, reads).items())
+
+
+def titles(executors: Sequence[LiveExecutor]) -> dict[str, str]:
+    """Returns the titles of executors' stacks, by their ids."""
+    driver = next((each.host for each in executors if each.id == DRIVER), None)
+    return {
+        each.id: each.id if each.host == driver else f"{each.id} on {each.host}, {_NOT_ASKED}" for each in executors
+    }

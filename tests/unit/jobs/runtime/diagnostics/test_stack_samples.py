@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+from keyscale.jobs.runtime.diagnostics.local_workers import local_workers
 from keyscale.jobs.runtime.diagnostics.stack_samples import folded, profile
+from keyscale.jobs.runtime.errors import NoLocalWorkerError
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
@@ -48,10 +52,16 @@ def test_a_profile_shows_the_function_in_which_a_worker_is_busy() -> None:
         [sys.executable, "-c", BUSY, name], env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, start_new_session=True
     )
     try:
-        ((title, take),) = wait_until(lambda: list(profile(name, 0.1).items()), what="the worker")
+        wait_until(lambda: local_workers(name), what="the worker")
+        ((title, take),) = profile(name, 0.1).items()
         assert title.startswith("worker ")
         wait_until(lambda: "busy (<string>)" in take(), what="samples of the function")
     finally:
         os.killpg(daemon.pid, signal.SIGKILL)
         daemon.wait()
     assert not take(), "a worker that has ended"
+
+
+def test_a_profile_of_workers_elsewhere_says_that_the_driver_cannot_ask_them() -> None:
+    with pytest.raises(NoLocalWorkerError, match="the driver asks no other host"):
+        profile(f"of another host than {os.getpid()}", 0.1)
