@@ -9,12 +9,15 @@ import click
 
 from keyscale.client.errors import OperationFailedError
 from keyscale.client.request_paths import job_path
+from keyscale.vocabulary import CheckpointStatus
 
 from .operations import show_end
 from .output import make_fields, make_table
 from .session import Session, json_option, pass_session, wait_option
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
     from keyscale.client.keyscale import Keyscale
@@ -73,12 +76,20 @@ def checkpoints() -> None:
 
 @checkpoints.command(name="list")
 @click.argument("job")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(list(CheckpointStatus), case_sensitive=False),
+    help="Only this status.",
+)
 @json_option
 @pass_session
-def list_checkpoints(session: Session, job: str) -> None:
+def list_checkpoints(session: Session, job: str, statuses: Sequence[str]) -> None:
     """List a job's checkpoints and savepoints, the latest first."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get(job_path(job, "checkpoints"))
+        query = {"status": list(statuses)} if statuses else {}
+        answer = control_plane.get(job_path(job, "checkpoints"), **query)
     session.output.table(answer, answer["history"], CHECKPOINT_COLUMNS)
 
 

@@ -4,6 +4,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
+from keyscale.vocabulary import CheckpointStatus
+
 from ..access.identities import Operator, User
 from ..control_plane.dependencies import CheckpointNumber, Control, DryRun, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
@@ -15,14 +17,25 @@ from .schemas.snapshot_sql import SqlAnswer, SqlRequest
 
 router = APIRouter(prefix="/jobs/{job_id}/checkpoints", tags=["checkpoints"], route_class=GuardedRoute)
 
+Statuses = Annotated[
+    list[CheckpointStatus],
+    Query(max_length=len(CheckpointStatus), description="Only these statuses in the history."),
+]
+
 
 @router.get("")
-def show_checkpoints(control: Control, _: User, job_id: str, listing: ListingOf) -> CheckpointsAnswer:
+def show_checkpoints(
+    control: Control,
+    _: User,
+    job_id: str,
+    listing: ListingOf,
+    status: Statuses = [],  # noqa: B006 - FastAPI copies it
+) -> CheckpointsAnswer:
     """Shows statistics of a job's checkpoints and savepoints.
 
     They are counts, summary, latest and history, with Flink's names.
     """
-    return checkpoints.show_statistics(control, job_id, listing)
+    return checkpoints.show_statistics(control, job_id, listing, status)
 
 
 @router.get("/config")

@@ -37,7 +37,7 @@ from .schemas.checkpoint import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
     from sqlalchemy.orm import Session
@@ -52,8 +52,12 @@ _OWN_FIELDS = tuple(name for name in CheckpointAnswer.model_fields if name in Ch
 _DONE = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
 
 
-def show_statistics(context: Context, reference: str, listing: Listing) -> CheckpointsAnswer:
+def show_statistics(
+    context: Context, reference: str, listing: Listing, statuses: Collection[CheckpointStatus] = ()
+) -> CheckpointsAnswer:
     """Shows counts, summary, latest and history.
+
+    The history has the given statuses, or all; the rest is of all checkpoints.
 
     Raises:
         JobNotFoundError: The job does not exist.
@@ -61,7 +65,7 @@ def show_statistics(context: Context, reference: str, listing: Listing) -> Check
     """
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        page = checkpoints.list_page(session, job_id, listing.page(int))
+        page = checkpoints.list_page(session, job_id, listing.page(int), statuses=statuses)
         counts = checkpoints.counts(session, job_id)
         done = checkpoints.sizes(session, job_id, _DONE, SUMMARY_CHECKPOINTS_MAX)
         latest = checkpoints.latest(session, job_id)

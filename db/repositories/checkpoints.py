@@ -56,9 +56,17 @@ class Latest:
     failed: Checkpoint | None
 
 
-def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoint]:
-    """Returns the checkpoints and savepoints of a job, the newest first."""
-    return read_page(session, select(Checkpoint).where(Checkpoint.job_id == job_id), (Checkpoint.checkpoint_id,), page)
+def list_page(
+    session: Session, job_id: str, page: PageRequest, *, statuses: Collection[CheckpointStatus] = ()
+) -> Page[Checkpoint]:
+    """Returns the checkpoints and savepoints of a job, the newest first.
+
+    Without statuses, every status is in the list.
+    """
+    wanted = select(Checkpoint).where(Checkpoint.job_id == job_id)
+    if statuses:
+        wanted = wanted.where(Checkpoint.status.in_(statuses))
+    return read_page(session, wanted, (Checkpoint.checkpoint_id,), page)
 
 
 def list_savepoints(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoint]:

@@ -171,6 +171,16 @@ def test_a_list_is_read_page_by_page_without_gaps_or_repetitions(filled: httpx.C
     assert seen == wanted
 
 
+def test_checkpoints_are_chosen_by_status(filled: httpx.Client) -> None:
+    def found(*statuses: str) -> set[str]:
+        answer = filled.get("/v1/jobs/job-7/checkpoints", params={"status": statuses, "limit": 1000}).json()
+        assert answer["counts"]["total"] > 0
+        return {each["status"] for each in answer["history"]}
+
+    assert found() > found("FAILED", "COMPLETED") == {"FAILED", "COMPLETED"}
+    assert filled.get("/v1/jobs/job-7/checkpoints", params={"status": "LATE"}).status_code == 422
+
+
 def test_a_cursor_of_another_list_or_a_made_up_one_is_refused(filled: httpx.Client) -> None:
     cursor = filled.get("/v1/jobs", params={"limit": 1}).json()["next"]
     assert cursor

@@ -23,7 +23,9 @@ from ..call import PLAN_TIMEOUT_S, Call, Pages
 from ..method import ListMethod, Method, Noun, S, part_action
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.vocabulary import CheckpointStatus
 
 CHECKPOINTS = "/v1/jobs/{job_id}/checkpoints"
 CHECKPOINT = f"{CHECKPOINTS}/{{checkpoint_id}}"
@@ -33,14 +35,19 @@ class Checkpoints(Noun[S]):
     """A job's checkpoints and savepoints, by number."""
 
     @ListMethod
-    def list(self, job: str, *, limit: int | None = None) -> Pages[CheckpointAnswer]:
+    def list(
+        self, job: str, *, status: Sequence[CheckpointStatus] | None = None, limit: int | None = None
+    ) -> Pages[CheckpointAnswer]:
         """Lists a job's checkpoints and savepoints, the newest first."""
-        return Pages(Call("GET", CHECKPOINTS, CheckpointsAnswer, {"job_id": job}, {"limit": limit}), "history")
+        query = {"status": status, "limit": limit}
+        return Pages(Call("GET", CHECKPOINTS, CheckpointsAnswer, {"job_id": job}, query), "history")
 
     @Method
-    def statistics(self, job: str, *, limit: int | None = None) -> Call[CheckpointsAnswer]:
+    def statistics(
+        self, job: str, *, status: Sequence[CheckpointStatus] | None = None, limit: int | None = None
+    ) -> Call[CheckpointsAnswer]:
         """Shows counts, summary and the latest of a job's checkpoints."""
-        return Call("GET", CHECKPOINTS, CheckpointsAnswer, {"job_id": job}, {"limit": limit})
+        return Call("GET", CHECKPOINTS, CheckpointsAnswer, {"job_id": job}, {"status": status, "limit": limit})
 
     @Method
     def config(self, job: str) -> Call[CheckpointConfigAnswer]:

@@ -207,6 +207,10 @@ GET_JOB = ("GET", "/v1/jobs/flights")
             "operations list flights --kind rescale --kind UPGRADE --status failed",
             [("GET", "/v1/jobs/flights/operations?kind=RESCALE&kind=UPGRADE&status=FAILED")],
         ),
+        (
+            "checkpoints list flights --status failed --status COMPLETED",
+            [("GET", "/v1/jobs/flights/checkpoints?status=FAILED&status=COMPLETED")],
+        ),
         ("operations show o", [("GET", "/v1/operations/o")]),
         ("operations watch c", [("GET", "/v1/operations/c")] * 2),
         ("operations cancel c", [("POST", "/v1/operations/c/cancel", {})]),
