@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
 
+from .json_scalar import value_of_scalar
+
 
 class ValueJsonError(KeyscaleError):
     """A JSON value does not fit the type of a state."""
@@ -26,13 +28,13 @@ def value_of_json(value: Any, of_type: pa.DataType) -> Any:
     """Returns a JSON value as a Python value of a type.
 
     Raises:
-        ValueJsonError: The value does not fit.
+        ValueJsonError: The type cannot hold the value without loss.
     """
     try:
         typed = _typed(value, of_type)
         pa.array([typed], of_type)  # checks lengths and nulls, also of parts
     except (ValueError, TypeError, AttributeError, KeyError, pa.ArrowException):
-        raise ValueJsonError(f"the value is not of type {of_type}") from None
+        raise ValueJsonError(f"the value is not of type {of_type}, or does not fit into it exactly") from None
     return typed
 
 
@@ -61,8 +63,7 @@ def _typed(value: Any, of_type: pa.DataType) -> Any:  # noqa: C901, PLR0911 (one
         raise TypeError
     if types.is_boolean(of_type):
         return value
-    text = value if isinstance(value, str) else json.dumps(value)
-    return pa.array([text]).cast(of_type)[0].as_py()
+    return value_of_scalar(value, of_type)
 
 
 def _name(name: str, of_type: pa.DataType) -> Any:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
+from keyscale.state.doors.values import SerializationError, exact_array
+
+from .json_scalar import value_of_scalar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,10 +69,11 @@ def _typed(value: Any, field: pa.Field) -> Any:
         return None
     try:
         if isinstance(value, (dict, list)) or pa.types.is_nested(field.type):
-            return pa.scalar(value, field.type).as_py()
-        text = json.dumps(value) if isinstance(value, (bool, int, float)) else str(value)
+            return exact_array([value], field.type)[0].as_py()
         if field.type == pa.uuid():
-            return uuid.UUID(text)
-        return pa.array([text]).cast(field.type)[0].as_py()
-    except (ValueError, TypeError, pa.ArrowException):
-        raise KeyTextError(f"{field.name!r} is a column of type {field.type}") from None
+            return uuid.UUID(str(value))
+        return value_of_scalar(value, field.type)
+    except (ValueError, TypeError, pa.ArrowException, SerializationError):
+        raise KeyTextError(
+            f"{field.name!r} is a column of type {field.type}, which cannot hold the given value exactly"
+        ) from None

@@ -241,6 +241,24 @@ def test_only_the_files_of_the_key_s_subtask_are_fetched(tmp_path: Path, monkeyp
     assert job.dump() == job.reference
 
 
+@pytest.mark.parametrize(
+    ("value", "of_type"),
+    [
+        (2**53 + 1, pa.float64()),
+        ("9007199254740993", pa.float64()),
+        (2**24 + 1, pa.float32()),
+        (1e39, pa.float32()),
+        ("1e400", pa.float64()),
+        (math.inf, pa.float64()),
+        ([2**53 + 1], pa.list_(pa.float64())),
+    ],
+    ids=str,
+)
+def test_a_json_value_that_the_type_cannot_hold_exactly_is_refused(value: Any, of_type: pa.DataType) -> None:
+    with pytest.raises(ValueJsonError):
+        value_of_json(value, of_type)
+
+
 @pytest.mark.parametrize("of_type", [of_type for of_type, _ in VALUES.values()], ids=str)
 def test_json_values_are_read_as_they_are_shown(of_type: pa.DataType) -> None:
     for each, value in VALUES.values():

@@ -52,6 +52,15 @@ def test_a_key_of_several_columns_is_a_list_or_an_object() -> None:
         ('{"a": 1, "c": 2}', [("a", pa.string()), ("b", pa.string())]),
         ("[" * 10_000, [("a", pa.string()), ("b", pa.string())]),
         ('["ada", "x"]', [("a", pa.string()), ("b", pa.int64())]),
+        ("9007199254740993", [("id", pa.float64())]),
+        ("16777217", [("id", pa.float32())]),
+        ("1e39", [("id", pa.float32())]),
+        ("1e400", [("id", pa.float64())]),
+        ("[1e400, 1]", [("a", pa.float64()), ("b", pa.int64())]),
+        ('{"a": 7.9}', [("id", pa.struct({"a": pa.int64()}))]),
+        ('{"a": 1, "b": 2}', [("id", pa.struct({"a": pa.int64()}))]),
+        ('{"b": 1}', [("id", pa.struct({"a": pa.int64()}))]),
+        ("[7.9]", [("id", pa.list_(pa.int64()))]),
     ],
 )
 def test_a_text_that_does_not_fit_is_refused(text: str, columns: list[tuple[str, pa.DataType]]) -> None:
