@@ -1,4 +1,4 @@
-"""Errors of imports from Spark."""
+"""Errors of imports from other systems."""
 
 from __future__ import annotations
 
@@ -16,8 +16,19 @@ class SparkCheckpointError(KeyscaleError):
     )
 
 
+class FlinkSavepointError(KeyscaleError):
+    """A directory lacks readable files of a Flink savepoint."""
+
+    code = "STATE_IMPORT_SAVEPOINT_INVALID"
+    domain = "user"
+    advice = (
+        "Give the directory of a savepoint with all of its files, as `flink savepoint --type canonical` or "
+        "`flink stop --type canonical` has written it."
+    )
+
+
 class ImportUnsupportedError(KeyscaleError):
-    """A Spark operator or source has no counterpart in a savepoint."""
+    """A foreign operator or source has no counterpart in a savepoint."""
 
     code = "STATE_IMPORT_UNSUPPORTED"
     domain = "user"
