@@ -25,11 +25,11 @@ from keyscale.identifiers import JobId
 from keyscale.installation import IMPORT_PATH
 from keyscale.jobs.operators.failures import origin_of, typed_failure
 from keyscale.jobs.protocol.class_archive import ClassArchive
+from keyscale.jobs.protocol.jvm_output import without_greeting
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import without_switched_off
 from keyscale.jobs.runtime.preparation.artifact import Artifact
 from keyscale.jobs.runtime.preparation.declaration import declare
-from keyscale.jobs.spark_internals.jvm_output import without_greeting
 from keyscale.printable import printable
 from keyscale.state.doors.objects import ObjectNotFoundError, open_store
 from keyscale.state.doors.reading import RecordedBatch

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from keyscale.jobs.protocol.class_archive import ClassArchive
+from keyscale.jobs.protocol.jvm_output import without_greeting
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
-from keyscale.jobs.spark_internals.jvm_output import without_greeting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from keyscale.jobs.spark_internals.jvm_output import without_greeting
+from keyscale.jobs.protocol.jvm_output import without_greeting
 
 if TYPE_CHECKING:
     import pytest
