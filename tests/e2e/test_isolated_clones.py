@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.client.request_paths import job_path
+from keyscale.state_io import transform
 from tests.support.control_plane.counts_job import KEYS, SECONDS, CountsJob
 from tests.support.control_plane.running_control_plane import running_control_plane
 from tests.support.waiting import wait_until
@@ -64,6 +65,8 @@ def test_a_job_starts_from_another_jobs_checkpoint_and_claims_its_savepoint() ->
             each for each in control_plane.api.get(job_path("counts", "checkpoints"))["history"] if each["is_savepoint"]
         ]
         state = {"location": savepoint["external_path"]}
+        store = control_plane.home / "store"
+        written = transform(savepoint["external_path"], f"{store.as_uri()}/written/savepoints/first")
 
         reader, of_reader = started_with_state(control_plane, counts, "reader", state, "NO_CLAIM")
         counts.deliver()
@@ -73,7 +76,9 @@ def test_a_job_starts_from_another_jobs_checkpoint_and_claims_its_savepoint() ->
         owner, of_owner = started_with_state(control_plane, counts, "owner", state, "CLAIM")
         counts.wait_for_all(of_owner, after=1)
 
-        store = control_plane.home / "store"
+        _, of_written = started_with_state(control_plane, counts, "starter", {"location": written}, "NO_CLAIM")
+        counts.wait_for_all(of_written, after=1)
+        assert (store / "written").stat().st_mode & 0o777 == 0o750, "a job that starts from it may read it"
         assert (store / counts.id).stat().st_mode & 0o777 == 0o750, "its group, and nobody else"
         assert {(store / each).stat().st_mode & 0o777 for each in (reader, owner)} == {0o700}
         figures = [control_plane.api.get(job_path(name))["metrics"]["input_records"] for name in ("counts", "reader")]
