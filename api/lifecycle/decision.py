@@ -49,7 +49,7 @@ def next_step(facts: JobFacts, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> Step | 
         timeouts: The limits that apply.
     """
     # The user's request comes first: cleaning up takes time, and a job that is down would wait for it.
-    return _kill_hung(facts, timeouts) or _pursue(facts, timeouts) or _show(facts) or _clean_up(facts, timeouts)
+    return _kill_hung(facts, timeouts) or _advance(facts, timeouts) or _show(facts) or _clean_up(facts, timeouts)
 
 
 def waits_for_news(facts: JobFacts) -> bool:
@@ -108,7 +108,7 @@ def _clean_up(facts: JobFacts, timeouts: Timeouts) -> Step | None:
     return None
 
 
-def _pursue(facts: JobFacts, timeouts: Timeouts) -> Step | None:
+def _advance(facts: JobFacts, timeouts: Timeouts) -> Step | None:
     if facts.desired is DesiredState.CANCELLED:
         return _cancel(facts)
     if facts.desired is DesiredState.STOPPED and (facts.stop is None or facts.status in SETTLED):
@@ -181,7 +181,7 @@ def _stop(facts: JobFacts, stop: CommandFacts, timeouts: Timeouts) -> Step | Non
         return _without_savepoint("no driver ran that could take a savepoint")
     if facts.active is None or outcome is Outcome.FINISHED:
         return _run(facts, timeouts)
-    return _pursue_stop(facts, facts.active, outcome, stop, timeouts)
+    return _advance_stop(facts, facts.active, outcome, stop, timeouts)
 
 
 def _without_savepoint(why: str) -> StopWithoutSavepoint:
@@ -200,7 +200,7 @@ def _has_no_driver(facts: JobFacts, stop: CommandFacts) -> bool:
     return facts.start_fails or was_requested_in_a_pause
 
 
-def _pursue_stop(
+def _advance_stop(
     facts: JobFacts, active: AttemptFacts, outcome: Outcome | None, stop: CommandFacts, timeouts: Timeouts
 ) -> Step | None:
     """Decides for a stop command without a result."""

@@ -17,8 +17,8 @@ from keyscale.errors import KeyscaleError
 
 from ..errors import LeadershipLostError
 from .decision import DEFAULT_TIMEOUTS
+from .job_worker import JobWorker
 from .leadership import Candidacy, Leadership
-from .pursuit import Pursuit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..launching.launcher import Launcher
     from ..store_check import StoreCheck
     from .facts import Timeouts
-    from .pursuit import Waiting
+    from .job_worker import Waiting
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ UNCERTAIN_S = 1.0
 _ELECTION_S = 1.0
 SERVED_AT_ONCE_MAX = 32
 _CONNECTIONS = 8  # a job has a connection only while it reads or writes, not while its drivers are started or killed
-_SET_ASIDE_S = 1.0
-_SET_ASIDE_S_MAX = 60.0
+_QUARANTINE_S = 1.0
+_QUARANTINE_S_MAX = 60.0
 
 
 class Wakeup:
@@ -75,20 +75,20 @@ class ReconcilerPulse:
         role: `leader`, `standby` (another replica leads) or `down`.
         beat_at_s: Monotonic time of its last round.
         epoch: Of its time as leader, while it leads.
-        set_aside: How many jobs have failing steps, while it leads.
+        quarantined: How many jobs have failing steps, while it leads.
     """
 
     role: str = "down"
     beat_at_s: float = 0.0
     epoch: int | None = None
-    set_aside: int = 0
+    quarantined: int = 0
 
     def beat(self, role: str, epoch: int | None = None) -> None:
         self.role, self.beat_at_s, self.epoch = role, time.monotonic(), epoch
 
 
 class Reconciler:
-    """Stands for election; the leader pursues all jobs, side by side.
+    """Stands for election; the leader advances all jobs in parallel.
 
     Args:
         engine: The database. The reconciler has separate connections, which requests cannot use up.
@@ -170,7 +170,7 @@ class Reconciler:
 
     def _lead(self, candidacy: Candidacy, leadership: Leadership) -> None:
         is_over = threading.Event()
-        pursuit = Pursuit(
+        worker = JobWorker(
             leadership=leadership,
             launcher=self._launcher,
             store=self._store,
@@ -178,22 +178,22 @@ class Reconciler:
             timeouts=self._timeouts,
             starts_at_once=self._starts_at_once,
         )
-        jobs_served = JobsServed(pursuit, leadership, self._timeouts)
+        workers = JobWorkers(worker, leadership, self._timeouts)
         try:
             while not self._closing.is_set():
-                jobs_served.serve(candidacy.beat(leadership.epoch), self._launcher.living())
+                workers.serve(candidacy.beat(leadership.epoch), self._launcher.living())
                 self._pulse.beat("leader", leadership.epoch)
-                self._pulse.set_aside = jobs_served.set_aside
-                self._wakeup.wait(RESTING_ROUND_S if jobs_served.all_rest else ROUND_S)
+                self._pulse.quarantined = workers.quarantined
+                self._wakeup.wait(RESTING_ROUND_S if workers.all_rest else ROUND_S)
         finally:
             is_over.set()
             candidacy.close()  # before the last steps end: another replica can lead, and they write nothing
-            jobs_served.close()
+            workers.close()
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """A job with failing steps.
+class Quarantine:
+    """The pause of a job with failing steps.
 
     Attributes:
         failures: How often in a row.
@@ -242,8 +242,8 @@ class Rest:
         return has_news or is_suspended_too_long or rested_s >= (REST_S_MAX if is_certain else UNCERTAIN_S)
 
 
-class JobsServed:
-    """Serves jobs side by side.
+class JobWorkers:
+    """Advances jobs in parallel.
 
     A slow launch or kill does not delay other jobs, nor does a failing job.
 
@@ -252,7 +252,7 @@ class JobsServed:
     driver has been silent for too long.
 
     Args:
-        pursuit: Takes the steps of jobs.
+        worker: Takes the steps of jobs.
         leadership: The right to record events.
         timeouts: The limits of silence.
         monotonic: A clock in seconds.
@@ -260,18 +260,18 @@ class JobsServed:
 
     def __init__(
         self,
-        pursuit: Pursuit,
+        worker: JobWorker,
         leadership: Leadership,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._pursuit = pursuit
+        self._worker = worker
         self._leadership = leadership
         self._timeouts = timeouts
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._busy: set[str] = set()
-        self._troubles: dict[str, Trouble] = {}
+        self._quarantines: dict[str, Quarantine] = {}
         self._rests: dict[str, Rest] = {}
         self._jobs = 0
         self._threads = ThreadPoolExecutor(SERVED_AT_ONCE_MAX, thread_name_prefix="job")
@@ -287,10 +287,10 @@ class JobsServed:
         with self._lock:
             rests, self._rests, self._jobs = self._rests, {}, len(signs)
             for sign in signs:
-                silent_ms = self._pursuit.silent_ms(sign)
-                trouble, rest = self._troubles.get(sign.id), rests.get(sign.id)
-                if trouble is not None and now_s < trouble.until_s and trouble.mark in {None, sign.mark}:
-                    self._troubles[sign.id] = replace(trouble, mark=sign.mark)
+                silent_ms = self._worker.silent_ms(sign)
+                quarantine, rest = self._quarantines.get(sign.id), rests.get(sign.id)
+                if quarantine is not None and now_s < quarantine.until_s and quarantine.mark in {None, sign.mark}:
+                    self._quarantines[sign.id] = replace(quarantine, mark=sign.mark)
                     continue
                 is_served = sign.id in self._busy
                 is_over = rest is None or rest.is_over(sign, living, silent_ms, now_s, self._timeouts)
@@ -306,9 +306,9 @@ class JobsServed:
         return len(self._rests) == self._jobs
 
     @property
-    def set_aside(self) -> int:
+    def quarantined(self) -> int:
         """How many jobs have failing steps."""
-        return len(self._troubles)
+        return len(self._quarantines)
 
     def close(self) -> None:
         """Waits for the steps that are being taken."""
@@ -317,30 +317,30 @@ class JobsServed:
     def _serve_one(self, sign: JobSign) -> None:
         job_id, begun_s = sign.id, self._monotonic()
         try:
-            waiting = self._pursuit.pursue(job_id)
+            waiting = self._worker.advance(job_id)
         except LeadershipLostError:
             logger.info("job %s: another replica leads", job_id)
         except Exception as error:  # noqa: BLE001 - a failure of one job must not reach other jobs
-            self._set_aside(job_id, error)
+            self._quarantine(job_id, error)
         else:
             if waiting is not None:
                 with self._lock:
                     self._rests[job_id] = Rest(waiting, sign.mark, begun_s)
-            if self._troubles.pop(job_id, None) is not None:
+            if self._quarantines.pop(job_id, None) is not None:
                 self._record(job_id, "JOB_TAKEN_UP", "the job's steps succeed again")
         finally:
             with self._lock:
                 self._busy.discard(job_id)
 
-    def _set_aside(self, job_id: str, error: Exception) -> None:
-        before = self._troubles.get(job_id)
+    def _quarantine(self, job_id: str, error: Exception) -> None:
+        before = self._quarantines.get(job_id)
         if is_database_away(error):
             logger.warning("job %s: the database does not answer", job_id)
             return
         failures = before.failures + 1 if before is not None else 1
-        pause_s = min(_SET_ASIDE_S * 2 ** min(failures - 1, 10), _SET_ASIDE_S_MAX)
+        pause_s = min(_QUARANTINE_S * 2 ** min(failures - 1, 10), _QUARANTINE_S_MAX)
         code = error.code if isinstance(error, KeyscaleError) else type(error).__name__
-        self._troubles[job_id] = Trouble(failures, code, self._monotonic() + pause_s)
+        self._quarantines[job_id] = Quarantine(failures, code, self._monotonic() + pause_s)
         logger.error("job %s: a step failed; trying again in %.0f s", job_id, pause_s, exc_info=error)
         if before is None or before.code != code:
             self._record(

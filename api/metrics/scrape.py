@@ -140,7 +140,7 @@ def text_of(context: Context, scope: JobScope) -> str:
         "store_up": int(context.store.problem() is None),
         "streams": context.change_feed.streams,
         "leader": int(context.pulse.role == "leader"),
-        "jobs_set_aside": context.pulse.set_aside if context.pulse.role == "leader" else None,
+        "jobs_set_aside": context.pulse.quarantined if context.pulse.role == "leader" else None,
         "spare_drivers": len(context.launcher.spares.living()),
         "scrape_duration": time.monotonic() - began_s,
     }

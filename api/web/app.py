@@ -200,7 +200,7 @@ def _collectors_of(context: Context) -> tuple[Collector, ...]:
 
 
 def _threads_of(context: Context) -> tuple[_Thread, ...]:
-    """Returns the threads that pursue jobs and maintain the control plane."""
+    """Returns the threads that advance jobs and maintain the control plane."""
     settings, sessions, pulse = context.settings, context.sessions, context.pulse
     return (
         Reconciler(

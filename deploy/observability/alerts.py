@@ -88,7 +88,7 @@ _RESTARTS = name_of(OBSERVED, "restarts")
 _WAITING, _DEAD, _LOST = name_of(JOB, "lag_records"), name_of(JOB, "dead_letters"), name_of(JOB, "lost_records")
 _SILENCE = name_of(CONTROL_PLANE, "leader_silence")
 _DATABASE, _STORE = name_of(CONTROL_PLANE, "database_up"), name_of(CONTROL_PLANE, "store_up")
-_ASIDE, _STARTS = name_of(CONTROL_PLANE, "jobs_set_aside"), name_of(CONTROL_PLANE, "starts_waiting")
+_QUARANTINED, _STARTS = name_of(CONTROL_PLANE, "jobs_set_aside"), name_of(CONTROL_PLANE, "starts_waiting")
 _REQUESTS = name_of(CONTROL_PLANE, "requests")
 
 ALERTS = (
@@ -205,12 +205,12 @@ ALERTS = (
     ),
     Alert(
         "KeyscaleJobsSetAside",
-        f"max({_ASIDE}) > 0",
+        f"max({_QUARANTINED}) > 0",
         "5m",
         "warning",
         "The control plane cannot take the steps of {{ $value | humanize }} jobs.",
-        Example({f'{_ASIDE}{{instance="a"}}': "2x10"}, "6m"),
-        Example({f'{_ASIDE}{{instance="a"}}': "2 2 0x10"}, "6m"),
+        Example({f'{_QUARANTINED}{{instance="a"}}': "2x10"}, "6m"),
+        Example({f'{_QUARANTINED}{{instance="a"}}': "2 2 0x10"}, "6m"),
         of_job=False,
     ),
     Alert(

@@ -12,9 +12,9 @@ from keyscale.api.errors import AttemptOverError, LeadershipLostError, StoreUnav
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.facts import Timeouts
+from keyscale.api.lifecycle.job_worker import JobWorker
 from keyscale.api.lifecycle.leadership import Leadership
-from keyscale.api.lifecycle.pursuit import Pursuit
-from keyscale.api.lifecycle.reconciler import JobsServed
+from keyscale.api.lifecycle.reconciler import JobWorkers
 from keyscale.api.maintenance.object_removal import ObjectRemoval
 from keyscale.api.maintenance.savepoint_release import SavepointRelease
 from keyscale.api.maintenance.snapshot_removal import SnapshotRemoval
@@ -175,7 +175,7 @@ class PlayedControlPlane:
         self.context = replace(context, launcher=cast("Any", launcher))
         self._launcher = launcher
         self._election = election
-        self.troubles: dict[str, Any] = {}
+        self.quarantines: dict[str, Any] = {}
         self.round_seconds = ROUND_SECONDS
         world.spawn(self.process, "reconciler", self._run)
 
@@ -227,11 +227,11 @@ class PlayedControlPlane:
         self._election.leader = self.process
         self.world.trace.note(self.world, "leads")
         leadership = Leadership(self.context.sessions, epoch)
-        pursuit = Pursuit(
+        worker = JobWorker(
             leadership=leadership, launcher=cast("Any", self._launcher), store=self.context.store, timeouts=TIMEOUTS
         )
-        served = JobsServed(pursuit, leadership, TIMEOUTS)
-        self.troubles = served._troubles
+        served = JobWorkers(worker, leadership, TIMEOUTS)
+        self.quarantines = served._quarantines
         removal = ObjectRemoval(self.context.sessions, self.context.pulse)
         release = SavepointRelease(self.context.sessions, self.context.pulse, self.context.store)
         snapshots = SnapshotRemoval(self.context.sessions, self.context.pulse)

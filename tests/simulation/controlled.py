@@ -266,7 +266,7 @@ class ControlledEnvironment(Environment):
         try:
             self._come_right()
         finally:
-            self._check_troubles()
+            self._check_quarantines()
 
     def _note_changes(self) -> None:
         """Notes what became of the changes and attempts of the history."""
@@ -467,10 +467,10 @@ class ControlledEnvironment(Environment):
         if task is not None and task.name == "pool" and leader is not None and task.process is not leader:
             self.auditor.find(f"{task.process.name} took a step while {leader.name} led")
 
-    def _check_troubles(self) -> None:
+    def _check_quarantines(self) -> None:
         for plane in self.planes.values():
-            for job_id, trouble in plane.troubles.items():
-                self.auditor.find(f"the steps of {job_id} fail: {trouble.code}")
+            for job_id, quarantine in plane.quarantines.items():
+                self.auditor.find(f"the steps of {job_id} fail: {quarantine.code}")
         for task, error in self.world.failures:
             self.auditor.find(f"task {task.name} of {task.process.name} failed: {type(error).__name__}: {error}")
 

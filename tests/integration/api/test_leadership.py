@@ -13,8 +13,8 @@ from sqlalchemy.exc import OperationalError
 from keyscale.api.errors import LeadershipLostError
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle.job_worker import JobWorker
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
-from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.lifecycle.reconciler import Reconciler, ReconcilerPulse, Wakeup
 from keyscale.db.models import Event
 from keyscale.db.repositories import job_signs, jobs, leaders, replicas, revisions
@@ -159,9 +159,9 @@ def test_a_leader_that_comes_back_after_another_was_elected_writes_nothing(
         stopped = Leadership(context.sessions, first.stand() or 0)
     with closing(Candidacy(context.engine, "http://second:1")) as second:
         wait_until(second.stand, what="the second election")
-        pursuit = Pursuit(leadership=stopped, launcher=cast("Any", None), store=context.store)
+        worker = JobWorker(leadership=stopped, launcher=cast("Any", None), store=context.store)
         with pytest.raises(LeadershipLostError):
-            pursuit.pursue(job["id"])
+            worker.advance(job["id"])
         with pytest.raises(LeadershipLostError):
             stopped.require()
     assert client.get(f"/v1/jobs/{job['id']}/attempts").json()["attempts"] == []
@@ -239,7 +239,7 @@ def test_a_launch_that_takes_long_holds_no_other_job_up(context: Context, two_jo
         running.close()
 
 
-def test_a_job_whose_steps_fail_is_set_aside_with_an_event_and_other_jobs_go_on(
+def test_a_job_whose_steps_fail_is_quarantined_with_an_event_and_other_jobs_go_on(
     context: Context, two_jobs: list[str], client: httpx.Client
 ) -> None:
     broken, sound = sorted(two_jobs)

@@ -16,7 +16,7 @@ import pytest
 from keyscale import failpoints
 from keyscale.api.access.principal import Principal
 from keyscale.api.job_spec import changed, spec_of
-from keyscale.api.lifecycle import pursuit, requests
+from keyscale.api.lifecycle import job_worker, requests
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.models import Attempt, Job, Operation
@@ -75,34 +75,34 @@ class Rehearsal:
         self.old = 0
         self.world = World(context, self.job_id, job["status"]["store_url"], self._reach)
         monkeypatch.setattr(failpoints, "failpoint", self._reach)
-        monkeypatch.setattr(pursuit, "Stopwatch", lambda: Stopwatch(lambda: self._seconds))
+        monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: self._seconds))
         for module in ("apply", "fact_reader"):  # pauses between starts pass as quickly
             monkeypatch.setattr(f"keyscale.api.lifecycle.{module}.now_ms", lambda: int(self._seconds * 1000))
         self._candidacy: Candidacy | None = None
-        self._pursuit: pursuit.Pursuit | None = None
+        self._worker: job_worker.JobWorker | None = None
 
     def close(self) -> None:
         """The control plane is gone; what it knew beside the database is lost."""
         if self._candidacy is not None:
             self._candidacy.close()
-        self._candidacy = self._pursuit = None
+        self._candidacy = self._worker = None
 
     def turn(self) -> None:
         """Lets a second pass: each driver takes an action, and the control plane the job's steps."""
         self._seconds += 1.0
         try:
             self.world.turn()
-            if self._pursuit is None:
+            if self._worker is None:
                 self._begin()
-            assert self._pursuit is not None
-            self._pursuit.pursue(self.job_id)
+            assert self._worker is not None
+            self._worker.advance(self.job_id)
         except ControlPlaneDiedError:
             return
 
     def _begin(self) -> None:
         self._candidacy = Candidacy(self.context.engine, "")
         epoch = wait_until(self._candidacy.stand, what="the election")
-        self._pursuit = pursuit.Pursuit(
+        self._worker = job_worker.JobWorker(
             leadership=Leadership(self.context.sessions, epoch),
             launcher=cast("Any", RehearsedLauncher(self.world, self._place)),
             store=cast("Any", self.world),

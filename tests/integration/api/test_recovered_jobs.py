@@ -9,8 +9,8 @@ import pytest
 
 import keyscale.api.errors
 import keyscale.api.launching.launcher
+from keyscale.api.lifecycle.job_worker import JobWorker
 from keyscale.api.lifecycle.leadership import Leadership
-from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.recovery import recovered_jobs
 from keyscale.api.store_check import StoreCheck
 from keyscale.db.models import DeletedJob
@@ -69,19 +69,19 @@ def store(settings: Settings) -> LocalObjectStore:
 
 
 @pytest.fixture
-def pursue(context: Context) -> Callable[[str], None]:
+def advance(context: Context) -> Callable[[str], None]:
     """Lets a leader take a job's steps, the last of which launches its driver."""
 
     def take_steps(job_id: str) -> None:
         with context.sessions.begin() as session:
             leadership = Leadership(context.sessions, leaders.begin_epoch(session, "http://first:1"))
-        Pursuit(leadership=leadership, launcher=context.launcher, store=context.store).pursue(job_id)
+        JobWorker(leadership=leadership, launcher=context.launcher, store=context.store).advance(job_id)
 
     return take_steps
 
 
 @pytest.fixture
-def create(client: httpx.Client, upload: Callable[..., Any], pursue: Callable[[str], None]) -> Callable[[str], Any]:
+def create(client: httpx.Client, upload: Callable[..., Any], advance: Callable[[str], None]) -> Callable[[str], Any]:
     """Creates a job with all that a specification can have, and starts it."""
 
     def start(name: str) -> Any:
@@ -102,7 +102,7 @@ def create(client: httpx.Client, upload: Callable[..., Any], pursue: Callable[[s
         created = client.post("/v1/jobs", json=body)
         assert created.status_code == 201, created.text
         assert client.post(f"/v1/jobs/{name}/start").status_code == 202
-        pursue(created.json()["id"])
+        advance(created.json()["id"])
         return client.get(f"/v1/jobs/{name}").json()
 
     return start
@@ -145,7 +145,7 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     context: Context,
     create: Callable[[str], Any],
     lose_database: Callable[[], None],
-    pursue: Callable[[str], None],
+    advance: Callable[[str], None],
     store: LocalObjectStore,
     tmp_path: Path,
 ) -> None:
@@ -177,7 +177,7 @@ def test_a_job_is_rebuilt_with_its_id_specification_and_artifacts_and_continues_
     assert client.get("/v1/jobs/flights").json() == shown
 
     assert client.post("/v1/jobs/flights/start").status_code == 202
-    pursue(before["id"])
+    advance(before["id"])
     newest = client.get("/v1/jobs/flights/attempts").json()["attempts"][0]
     assert (newest["number"], newest["restore_from"]) == (2, None), "above all in the log, which names the checkpoint"
     driver = StateJob(store, tmp_path / "new", job_id=JobId(before["id"]))

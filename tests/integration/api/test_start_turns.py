@@ -9,8 +9,8 @@ import pytest
 
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle import pursuit, start_queue
-from keyscale.api.lifecycle.reconciler import JobsServed
+from keyscale.api.lifecycle import job_worker, start_queue
+from keyscale.api.lifecycle.reconciler import JobWorkers
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, Operation
@@ -84,7 +84,7 @@ class Host:
 
     def lead(self) -> None:
         """Begins to lead: what a leader before knew beside the database and the processes is lost."""
-        self._pursuit = pursuit.Pursuit(
+        self._worker = job_worker.JobWorker(
             leadership=self._leadership,
             launcher=cast("Any", self.drivers),
             store=cast("Any", Store()),
@@ -97,13 +97,13 @@ class Host:
             wanted = [self.ids[name] for name in names] or [sign.id for sign in job_signs.to_reconcile(session)]
         for job_id in wanted:
             try:
-                self._pursuit.pursue(job_id)
+                self._worker.advance(job_id)
             except OSError:
                 assert job_id in self.drivers.broken
 
     def turn_side_by_side(self) -> None:
         """Takes the steps of all jobs in a thread per job."""
-        served = JobsServed(self._pursuit, self._leadership)
+        served = JobWorkers(self._worker, self._leadership)
         with self.context.sessions() as session:
             served.serve(job_signs.to_reconcile(session), frozenset())
         served._threads.shutdown()  # waits for the steps of all jobs
@@ -147,7 +147,7 @@ def host(
         for age, job_id in enumerate(ids.values()):
             session.get_one(Job, job_id).created_at_ms = age
     host = Host(context, leadership, client, ids)
-    monkeypatch.setattr(pursuit, "Stopwatch", lambda: Stopwatch(lambda: host.seconds))
+    monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: host.seconds))
     host.lead()
     yield host
     assert not host.drivers.broken or host.launched()

@@ -71,12 +71,12 @@ class Waiting:
     pids: frozenset[int] | None = None
 
 
-class Pursuit:
+class JobWorker:
     """Takes one step of a job at a time.
 
     It may be killed between any two lines; then another replica continues.
 
-    Two threads must not pursue the same job at once.
+    Two threads must not advance the same job at once.
 
     Args:
         leadership: The right to write.
@@ -112,7 +112,7 @@ class Pursuit:
         """Returns how long a job's active driver has been silent."""
         return self._reader.silent_ms(sign)
 
-    def pursue(self, job_id: str) -> Waiting | None:
+    def advance(self, job_id: str) -> Waiting | None:
         """Takes a job's steps until it must wait.
 
         Returns:

@@ -15,9 +15,9 @@ from keyscale.api.lifecycle import steps
 from keyscale.api.lifecycle.apply import apply
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.job_worker import JobWorker
 from keyscale.api.lifecycle.leadership import Candidacy, Leadership
 from keyscale.api.lifecycle.operation_results import settle_command
-from keyscale.api.lifecycle.pursuit import Pursuit
 from keyscale.api.store_check import PublishedSavepoint
 from keyscale.db.repositories import attempts as stored_attempts
 from keyscale.db.repositories import jobs, operations
@@ -114,15 +114,15 @@ def stopping(context: Context, job: dict[str, Any], client: httpx.Client) -> dic
 
 
 @pytest.fixture
-def pursue(context: Context, stopping: dict[str, Any]) -> Callable[[Store], None]:
+def advance(context: Context, stopping: dict[str, Any]) -> Callable[[Store], None]:
     """Lets a reconciler with a store take the job's steps until it has to wait."""
 
     def take_steps(store: Store) -> None:
         with closing(Candidacy(context.engine, "")) as candidacy:
             epoch = wait_until(candidacy.stand, what="the election")
             leadership = Leadership(context.sessions, epoch)
-            pursuit = Pursuit(leadership=leadership, launcher=cast("Any", DeadDrivers()), store=cast("Any", store))
-            pursuit.pursue(stopping["id"])
+            worker = JobWorker(leadership=leadership, launcher=cast("Any", DeadDrivers()), store=cast("Any", store))
+            worker.advance(stopping["id"])
 
     return take_steps
 
@@ -132,15 +132,15 @@ def attempts(client: httpx.Client) -> list[int]:
 
 
 def test_while_the_store_is_away_a_savepoint_is_not_taken_for_missing(
-    client: httpx.Client, pursue: Callable[[Store], None]
+    client: httpx.Client, advance: Callable[[Store], None]
 ) -> None:
     away = StoreUnavailableError("no answer")
     for _ in range(2):
-        pursue(Store(away))
+        advance(Store(away))
         assert client.get("/v1/operations/end").json()["status"] == "IN_PROGRESS"
         assert attempts(client) == [1], "a new driver would commit batches after the savepoint"
-    pursue(Store(away, PUBLISHED))
-    pursue(Store(PUBLISHED))
+    advance(Store(away, PUBLISHED))
+    advance(Store(PUBLISHED))
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["result"]["location"]) == ("COMPLETED", PUBLISHED.location)
     assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
@@ -157,7 +157,7 @@ def test_a_stop_whose_store_stays_away_ends_and_the_job_can_be_started(
         leadership = Leadership(context.sessions, wait_until(candidacy.stand, what="the election"))
         store, drivers = cast("Any", Store(StoreUnavailableError("no answer"))), cast("Any", DeadDrivers())
         timeouts = Timeouts(store_ms=-1)  # the first refusal is one too many
-        Pursuit(leadership=leadership, launcher=drivers, store=store, timeouts=timeouts).pursue(stopping["id"])
+        JobWorker(leadership=leadership, launcher=drivers, store=store, timeouts=timeouts).advance(stopping["id"])
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["failure"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
     assert "did not say" in operation["failure"]["message"]
@@ -174,11 +174,11 @@ def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
     with closing(Candidacy(context.engine, "")) as candidacy:
         leadership = Leadership(context.sessions, wait_until(candidacy.stand, what="the election"))
         launcher = cast("Any", UnlaunchableDrivers())
-        pursuit = Pursuit(leadership=leadership, launcher=launcher, store=cast("Any", Store(None)))
+        worker = JobWorker(leadership=leadership, launcher=launcher, store=cast("Any", Store(None)))
         with pytest.raises(OSError, match="no space"):
-            pursuit.pursue(job["id"])
+            worker.advance(job["id"])
         assert client.get("/v1/jobs/flights").json()["status"]["state"] == "SAVEPOINTING"
-        pursuit.pursue(job["id"])
+        worker.advance(job["id"])
     operation = client.get("/v1/operations/end").json()
     assert (operation["status"], operation["failure"]["code"]) == ("FAILED", "STOPPED_WITHOUT_SAVEPOINT")
     stopped = client.get("/v1/jobs/flights").json()
@@ -190,19 +190,19 @@ def test_a_job_whose_driver_cannot_be_launched_is_stopped_without_a_savepoint(
 
 
 def test_a_savepoint_that_is_missing_is_taken_by_the_next_driver(
-    client: httpx.Client, pursue: Callable[[Store], None]
+    client: httpx.Client, advance: Callable[[Store], None]
 ) -> None:
-    pursue(Store(None))
+    advance(Store(None))
     assert client.get("/v1/operations/end").json()["status"] == "IN_PROGRESS"
     assert attempts(client) == [2, 1]
 
 
 def test_a_new_attempt_is_above_those_in_the_log_that_an_older_database_does_not_know(
-    client: httpx.Client, pursue: Callable[[Store], None]
+    client: httpx.Client, advance: Callable[[Store], None]
 ) -> None:
     store = Store(None)
     store.newest = 7
-    pursue(store)
+    advance(store)
     assert attempts(client) == [8, 1]
 
 
@@ -230,26 +230,26 @@ ALL_COUNTED = (110, 55, 4, 2, 7)
 
 
 def test_the_totals_after_a_cancel_have_the_batch_that_the_killed_driver_could_not_report(
-    context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
+    context: Context, client: httpx.Client, stopping: dict[str, Any], advance: Callable[[Store], None]
 ) -> None:
     report_before_the_last_commit(context, stopping["id"])
     assert totals(client)[0] == 100
     assert client.post("/v1/jobs/flights/cancel").status_code == 202
     store = Store(None)
     store.counted = COUNTED
-    pursue(store)
+    advance(store)
     assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
     assert totals(client) == ALL_COUNTED
     assert client.get("/v1/jobs/flights/days").json()["days"][0]["input_records"] == 110
 
 
 def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_predecessor_could_not_report(
-    context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
+    context: Context, client: httpx.Client, stopping: dict[str, Any], advance: Callable[[Store], None]
 ) -> None:
     report_before_the_last_commit(context, stopping["id"])
     store = Store(None)
     store.counted = COUNTED
-    pursue(store)
+    advance(store)
     assert attempts(client) == [2, 1]
     assert totals(client) == ALL_COUNTED
     figures = client.get("/v1/jobs/flights").json()["metrics"]
@@ -257,13 +257,13 @@ def test_the_totals_of_the_next_attempt_begin_with_the_commit_that_its_dead_pred
 
 
 def test_while_the_store_is_away_a_cancelled_job_stops_with_the_totals_that_were_reported(
-    context: Context, client: httpx.Client, stopping: dict[str, Any], pursue: Callable[[Store], None]
+    context: Context, client: httpx.Client, stopping: dict[str, Any], advance: Callable[[Store], None]
 ) -> None:
     report_before_the_last_commit(context, stopping["id"])
     assert client.post("/v1/jobs/flights/cancel").status_code == 202
     store = Store(None)
     store.counted = StoreUnavailableError("no answer")
-    pursue(store)
+    advance(store)
     assert client.get("/v1/jobs/flights").json()["status"]["state"] == "STOPPED"
     assert totals(client) == (100, 50, 4, 2, 7)
 
@@ -312,11 +312,11 @@ class Upgrade:
                 assert found is not None
                 apply(step, JobTransaction(session, found))
 
-    def pursue(self, store: StoreCheck) -> None:
+    def advance(self, store: StoreCheck) -> None:
         with closing(Candidacy(self.context.engine, "")) as candidacy:
             epoch = wait_until(candidacy.stand, what="the election")
             leadership = Leadership(self.context.sessions, epoch)
-            Pursuit(leadership=leadership, launcher=cast("Any", DeadDrivers(4)), store=store).pursue(self.job_id)
+            JobWorker(leadership=leadership, launcher=cast("Any", DeadDrivers(4)), store=store).advance(self.job_id)
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def upgrade(context: Context, client: httpx.Client, job: dict[str, Any], tmp_pat
 
 def test_an_upgrade_whose_drivers_die_is_rolled_back(context: Context, client: httpx.Client, upgrade: Upgrade) -> None:
     upgrade.state.start(2, upgrade.savepoint)
-    upgrade.pursue(context.store)
+    upgrade.advance(context.store)
     assert client.get("/v1/operations/u").json()["phase"] == "ROLL_BACK"
     assert client.get("/v1/jobs/flights").json()["revision"] == 1
 
@@ -337,7 +337,7 @@ def test_an_upgrade_is_not_rolled_back_once_its_driver_has_committed_a_batch_tha
     upgrade.state.start(2, upgrade.savepoint)
     upgrade.state.run_batch({2: 1})
     upgrade.state.start(2, upgrade.savepoint)
-    upgrade.pursue(context.store)
+    upgrade.advance(context.store)
     assert client.get("/v1/operations/u").json()["status"] == "COMPLETED"
     assert client.get("/v1/jobs/flights").json()["revision"] == 2
 
@@ -349,5 +349,5 @@ def test_while_the_store_is_away_no_upgrade_is_rolled_back(
         raise StoreUnavailableError(f"no answer about {attempt}")
 
     monkeypatch.setattr(context.store, "first_commit_after", away)
-    upgrade.pursue(context.store)
+    upgrade.advance(context.store)
     assert client.get("/v1/operations/u").json()["phase"] == "RESTORE"

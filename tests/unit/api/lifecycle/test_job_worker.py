@@ -12,10 +12,10 @@ from sqlalchemy.exc import OperationalError
 
 from keyscale.api.errors import PlanTimeoutError, StoreUnavailableError
 from keyscale.api.launching.processes import ProcessState
-from keyscale.api.lifecycle import pursuit, steps
+from keyscale.api.lifecycle import job_worker, steps
 from keyscale.api.lifecycle.decision import DEFAULT_TIMEOUTS
 from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
-from keyscale.api.lifecycle.pursuit import Pursuit, Waiting
+from keyscale.api.lifecycle.job_worker import JobWorker, Waiting
 from keyscale.api.lifecycle.steps import Cause
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.api.store_check import PublishedSavepoint
@@ -89,11 +89,13 @@ class Platform:
 
         return ask
 
-    def pursuit(self) -> Pursuit:
-        return Pursuit(leadership=cast("Any", self), launcher=cast("Any", self.launcher), store=cast("Any", self.store))
+    def worker(self) -> JobWorker:
+        return JobWorker(
+            leadership=cast("Any", self), launcher=cast("Any", self.launcher), store=cast("Any", self.store)
+        )
 
     def take(self, step: Any) -> bool:
-        return self.pursuit()._take_outside_step("job", step)
+        return self.worker()._take_outside_step("job", step)
 
 
 @pytest.fixture
@@ -115,20 +117,22 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Platform:
         active = AttemptFacts(1, ProcessState.ALIVE, pids=PIDS)
         return JobFacts(status=job.status, desired=DesiredState.RUNNING, revision=1, active=active)
 
-    monkeypatch.setattr(pursuit, "FactReader", lambda *_: SimpleNamespace(read=read))
-    monkeypatch.setattr(pursuit, "next_step", decide)
-    monkeypatch.setattr(pursuit, "apply", apply)
-    monkeypatch.setattr(pursuit.jobs, "lock", lock)
-    monkeypatch.setattr(pursuit.operations, "running", lambda _, job_id: platform.change if job_id == "job" else None)
-    monkeypatch.setattr(pursuit.operations, "find", lambda _, name, **__: platform.command if name == "c" else None)
-    monkeypatch.setattr(pursuit.attempts, "newest_counted", lambda _, job_id: {"job": platform.newest}[job_id])
-    monkeypatch.setattr(pursuit.attempts, "find", lambda _, *key: {("job", 4): platform.attempt}.get(key))
+    monkeypatch.setattr(job_worker, "FactReader", lambda *_: SimpleNamespace(read=read))
+    monkeypatch.setattr(job_worker, "next_step", decide)
+    monkeypatch.setattr(job_worker, "apply", apply)
+    monkeypatch.setattr(job_worker.jobs, "lock", lock)
+    monkeypatch.setattr(
+        job_worker.operations, "running", lambda _, job_id: platform.change if job_id == "job" else None
+    )
+    monkeypatch.setattr(job_worker.operations, "find", lambda _, name, **__: platform.command if name == "c" else None)
+    monkeypatch.setattr(job_worker.attempts, "newest_counted", lambda _, job_id: {"job": platform.newest}[job_id])
+    monkeypatch.setattr(job_worker.attempts, "find", lambda _, *key: {("job", 4): platform.attempt}.get(key))
     return platform
 
 
-def test_a_job_is_pursued_step_by_step_until_it_waits(platform: Platform) -> None:
+def test_a_job_is_advanced_step_by_step_until_it_waits(platform: Platform) -> None:
     platform.decided = [steps.EndAttempt(1), steps.ShowStatus(JobStatus.RESTARTING), steps.Kill(1), steps.EndAttempt(2)]
-    assert platform.pursuit().pursue("job") is None
+    assert platform.worker().advance("job") is None
     assert platform.applied == [steps.EndAttempt(1), steps.ShowStatus(JobStatus.RESTARTING)]
     assert platform.done == [("required",), ("kill", "job", 1)], "the leadership is asked before each effect outside"
     assert platform.decided == [steps.EndAttempt(2)], "the driver takes its time to die"
@@ -143,8 +147,8 @@ def test_a_job_that_runs_waits_for_news_and_for_the_end_of_its_processes(
 ) -> None:
     assert platform.job is not None
     platform.job.status = status
-    assert platform.pursuit().pursue("job") == waiting
-    assert platform.pursuit().pursue("deleted") is None
+    assert platform.worker().advance("job") == waiting
+    assert platform.worker().advance("deleted") is None
 
 
 def test_a_new_attempt_is_above_those_of_the_log_and_begins_with_its_counters(platform: Platform) -> None:
@@ -204,9 +208,9 @@ def test_a_savepoint_that_its_driver_has_published_before_it_died_counts(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settled: list[Any] = []
-    monkeypatch.setattr(pursuit, "settle_command", lambda _, of, **result: settled.append((of, result)))
+    monkeypatch.setattr(job_worker, "settle_command", lambda _, of, **result: settled.append((of, result)))
     stored: list[Any] = []
-    monkeypatch.setattr(pursuit.checkpoints, "store_published", lambda _, *of, **facts: stored.append((of, facts)))
+    monkeypatch.setattr(job_worker.checkpoints, "store_published", lambda _, *of, **facts: stored.append((of, facts)))
     facts: dict[str, Any] = {"location": SAVEPOINT, "batch_id": 5, "state_size": 70, "created_at_ms": 9}
     platform.command, platform.found = command(), PublishedSavepoint(checkpoint_id=CheckpointId(8), **facts)
     assert platform.take(CHECK)
@@ -234,9 +238,9 @@ def test_a_store_that_stays_away_is_given_up(
     platform: Platform, monkeypatch: pytest.MonkeyPatch, unanswered: steps.StopWithoutSavepoint | None
 ) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(pursuit, "Stopwatch", lambda: Stopwatch(lambda: now_s[0]))
+    monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: now_s[0]))
     platform.command, platform.is_store_away = command(), True
-    waiting, check = platform.pursuit(), replace(CHECK, unanswered=unanswered)
+    waiting, check = platform.worker(), replace(CHECK, unanswered=unanswered)
     assert not waiting._take_outside_step("job", check)
     now_s[0] += DEFAULT_TIMEOUTS.store_ms / 1000
     assert not waiting._take_outside_step("job", check)
@@ -316,14 +320,14 @@ def test_a_change_that_has_ended_does_not_go_back(platform: Platform) -> None:
 def test_a_driver_is_recorded_before_it_is_launched(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     revision = Revision(job_id="job", number=2, libraries=["l"])
     attempt = platform.attempt = Attempt(job_id="job", number=4)
-    monkeypatch.setattr(pursuit.revisions, "of_attempt", lambda _, of: {4: revision}[of.number])
-    monkeypatch.setattr(pursuit, "libraries_of", lambda _, names: ("libraries", names))
-    monkeypatch.setattr(pursuit.attempts, "restored_from", lambda _, job_id: {"job": []}[job_id])
-    monkeypatch.setattr(pursuit, "record_of", lambda *_: "record")
-    monkeypatch.setattr(pursuit, "grant_of", lambda job, restored: ("granted", job.id, restored))
-    monkeypatch.setattr(pursuit, "now_ms", lambda: 70)
-    monkeypatch.setattr(pursuit.operations, "running", lambda *_: Operation(id="o1"))
-    monkeypatch.setattr(pursuit.events, "request_of", lambda _, *of: {("job", "o1"): "r1"}[of])
+    monkeypatch.setattr(job_worker.revisions, "of_attempt", lambda _, of: {4: revision}[of.number])
+    monkeypatch.setattr(job_worker, "libraries_of", lambda _, names: ("libraries", names))
+    monkeypatch.setattr(job_worker.attempts, "restored_from", lambda _, job_id: {"job": []}[job_id])
+    monkeypatch.setattr(job_worker, "record_of", lambda *_: "record")
+    monkeypatch.setattr(job_worker, "grant_of", lambda job, restored: ("granted", job.id, restored))
+    monkeypatch.setattr(job_worker, "now_ms", lambda: 70)
+    monkeypatch.setattr(job_worker.operations, "running", lambda *_: Operation(id="o1"))
+    monkeypatch.setattr(job_worker.events, "request_of", lambda _, *of: {("job", "o1"): "r1"}[of])
     assert platform.take(steps.Launch(4))
     assert (attempt.token_sha256, attempt.launched_on, attempt.launched_at_ms) == ("hash", "here", 70)
     fields = {"job": "job", "attempt": 4, "operation": "o1", "request_id": "r1"}
@@ -341,7 +345,7 @@ def test_a_start_that_fails_is_a_fact_until_a_start_succeeds(
 ) -> None:
     facts: list[bool] = []
     results: list[Exception | bool] = [OSError("full"), DATABASE_AWAY, False, True]
-    pursuit_of_job = platform.pursuit()
+    worker = platform.worker()
 
     def decide(found: JobFacts, _: Any) -> Any:
         facts.append(found.start_fails)
@@ -352,13 +356,13 @@ def test_a_start_that_fails_is_a_fact_until_a_start_succeeds(
             raise result
         return result
 
-    monkeypatch.setattr(pursuit, "next_step", decide)
-    monkeypatch.setattr(pursuit_of_job, "_take_outside_step", take)
+    monkeypatch.setattr(job_worker, "next_step", decide)
+    monkeypatch.setattr(worker, "_take_outside_step", take)
     for _ in range(3):
         with suppress(OSError, OperationalError):
-            pursuit_of_job.pursue("job")
-        assert pursuit_of_job.pursue("job") == Waiting(PIDS)
-    pursuit_of_job.pursue("job")
+            worker.advance("job")
+        assert worker.advance("job") == Waiting(PIDS)
+    worker.advance("job")
     assert facts == [False, True, True, True, True, True, True, False]
 
 
@@ -366,12 +370,12 @@ def test_a_database_that_is_away_is_no_failed_start(platform: Platform, monkeypa
     def take(*_: Any) -> bool:
         raise DATABASE_AWAY
 
-    pursuit_of_job = platform.pursuit()
-    monkeypatch.setattr(pursuit_of_job, "_take_outside_step", take)
+    worker = platform.worker()
+    monkeypatch.setattr(worker, "_take_outside_step", take)
     platform.decided = [CREATE]
     with pytest.raises(OperationalError):
-        pursuit_of_job.pursue("job")
-    assert not pursuit_of_job._failed_starts
+        worker.advance("job")
+    assert not worker._failed_starts
 
 
 def test_a_step_of_the_database_has_no_effect_outside_of_it(platform: Platform) -> None:

@@ -10,8 +10,8 @@ from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import waits_for_news
 from keyscale.api.lifecycle.fact_reader import FactReader
 from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts, JobFacts, Timeouts
-from keyscale.api.lifecycle.pursuit import Waiting
-from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, UNCERTAIN_S, JobsServed
+from keyscale.api.lifecycle.job_worker import Waiting
+from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, UNCERTAIN_S, JobWorkers
 from keyscale.api.lifecycle.stopwatch import Stopwatch
 from keyscale.db.repositories.job_signs import JobSign
 from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus
@@ -27,7 +27,7 @@ TIMEOUTS = Timeouts(suspended_ms=20_000, silence_ms=60_000)
 class Rounds:
     """Rounds of a reconciler over one job, on a clock of the test.
 
-    It is the pursuit, too. The job's driver reports in each round, unless it is silent.
+    It is the worker, too. The job's driver reports in each round, unless it is silent.
     """
 
     def __init__(self) -> None:
@@ -41,12 +41,12 @@ class Rounds:
         self.silences: list[int] = []
         self._heartbeat_at_ms = 0
         self._reader = FactReader(cast("Any", None), Stopwatch(lambda: self.now_s), TIMEOUTS)
-        self.served = JobsServed(cast("Any", self), cast("Any", None), TIMEOUTS, lambda: self.now_s)
+        self.served = JobWorkers(cast("Any", self), cast("Any", None), TIMEOUTS, lambda: self.now_s)
 
     def silent_ms(self, sign: JobSign) -> int:
         return self._reader.silent_ms(sign)
 
-    def pursue(self, _job_id: str) -> Waiting | None:
+    def advance(self, _job_id: str) -> Waiting | None:
         self.looks.append(round(self.now_s, 3))
         if self.failure is not None:
             raise self.failure
