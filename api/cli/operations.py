@@ -11,7 +11,7 @@ import click
 from keyscale.client.errors import OperationFailedError, WaitTimeoutError
 from keyscale.client.request_paths import job_path
 from keyscale.units import duration_text
-from keyscale.vocabulary import LedgerStep, OperationKind, OperationStatus
+from keyscale.vocabulary import DowntimeStep, OperationKind, OperationStatus
 
 from .output import describe_failure
 from .session import Session, json_option, pass_session, timeout_option, wait_option
@@ -160,7 +160,7 @@ def phase_line(phase: dict[str, Any]) -> str:
 
 def step_line(step: dict[str, Any]) -> str:
     """Returns the line that shows a part of the downtime or afterwards."""
-    when = "then" if step["name"] == LedgerStep.CAUGHT_UP else "downtime"
+    when = "then" if step["name"] == DowntimeStep.CAUGHT_UP else "downtime"
     return f"  {when + ':':<9} {step['name']:<12} {step['duration_ms']:>7,} ms"
 
 

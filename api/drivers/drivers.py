@@ -56,8 +56,8 @@ from ..errors import AttemptOverError, ReportInvalidError, StoreRoleMissingError
 from ..job_spec import spec_of
 from ..libraries.job_libraries import libraries_of
 from ..lifecycle.decision import DEFAULT_TIMEOUTS
+from ..lifecycle.downtime_breakdown import metrics_of_change, note_progress
 from ..lifecycle.job_totals import totals_before
-from ..lifecycle.ledger import metrics_of_change, note_progress
 from ..lifecycle.operation_results import settle_command
 from ..lifecycle.store_grant import grant_of
 from ..metrics import series

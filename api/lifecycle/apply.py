@@ -23,9 +23,9 @@ from keyscale.vocabulary import (
 
 from . import steps
 from .change_phases import cause_of
+from .downtime_breakdown import stopped_at_ms, times_of
 from .job_totals import known_before
 from .job_transaction import JobTransaction
-from .ledger import stopped_at_ms, times_of
 from .outcomes import failure
 from .restoring import restore_of_change, restore_of_roll_back
 from .transitions import enter

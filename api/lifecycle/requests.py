@@ -32,7 +32,7 @@ from ..errors import (
     TooManyInFlightError,
 )
 from ..job_spec import spec_of
-from .ledger import metrics_of_change
+from .downtime_breakdown import metrics_of_change
 from .live_phases import why_not_live
 from .operation_results import described, end
 from .transitions import Action, enter, is_allowed, what_helps

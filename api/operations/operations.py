@@ -15,7 +15,7 @@ from ..control_plane.cursors import write_cursor
 from ..errors import OperationIdTakenError, OperationNotFoundError
 from ..jobs.jobs import require_job, require_job_id
 from ..lifecycle import requests
-from ..lifecycle.ledger import prepared_ms, timed_steps
+from ..lifecycle.downtime_breakdown import prepared_ms, timed_steps
 from .schemas.operation import OperationAnswer, OperationList, OperationResult, PhaseAnswer, StepAnswer
 
 if TYPE_CHECKING:

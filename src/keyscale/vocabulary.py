@@ -156,7 +156,7 @@ class ChangePhase(StrEnum):
     ROLL_BACK = "ROLL_BACK"
 
 
-class LedgerStep(StrEnum):
+class DowntimeStep(StrEnum):
     """The parts of a change's downtime, and the time after it."""
 
     SAVEPOINT = "SAVEPOINT"  # the old driver takes it, and processes nothing more

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from keyscale.jobs.protocol.specification import KEY_GROUPS_MAX
-from keyscale.vocabulary import ChangePhase, LedgerStep, OperationKind, OperationStatus, RescaleMode, UpgradeMode
+from keyscale.vocabulary import ChangePhase, DowntimeStep, OperationKind, OperationStatus, RescaleMode, UpgradeMode
 
 from ...jobs.schemas.restore import RestoreRequest
 from ...shapes import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
@@ -86,7 +86,7 @@ class StepAnswer(Answer):
     The last part, `CAUGHT_UP`, follows the downtime.
     """
 
-    name: LedgerStep = Field(
+    name: DowntimeStep = Field(
         description=(
             "SAVEPOINT, STOP: of the old driver. TRIAL: of the driver of a change that is rolled back. SUBMIT, SESSION:"
             " of the new driver, if it was not ready by then."

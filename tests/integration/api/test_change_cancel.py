@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.access.tokens import token_sha256
-from keyscale.api.lifecycle.ledger import SETTLED_MS
+from keyscale.api.lifecycle.downtime_breakdown import SETTLED_MS
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, Operation
 from keyscale.db.repositories import operations

@@ -12,7 +12,7 @@ import { keyGroupRanges } from "../key_group_ranges.js";
 
 /** Above these numbers of segments, the space is too small for their numbers, for gaps, or for segments at all. */
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
-const LEDGER_MAX = 50, PLAN_AFTER_MS = 250, STOPS_APART = 1.05;
+const PAST_MAX = 50, PLAN_AFTER_MS = 250, STOPS_APART = 1.05;
 
 /** What a rescale does while the job runs on, by the driver that carries it out. */
 const PREPARATIONS = {
@@ -30,7 +30,7 @@ let sending = false;
 let refusal = "";
 let mayOperate = false;
 
-const page = jobPage(() => get(`${path}/operations?kind=RESCALE&limit=${LEDGER_MAX}`), (shown, { operations: rescales }, may) => {
+const page = jobPage(() => get(`${path}/operations?kind=RESCALE&limit=${PAST_MAX}`), (shown, { operations: rescales }, may) => {
   job = shown;
   mayOperate = may;
   const [latest] = rescales;
@@ -45,7 +45,7 @@ const page = jobPage(() => get(`${path}/operations?kind=RESCALE&limit=${LEDGER_M
   showForm();
   if (latest) showChange(latest);
   showChoices(latest, may, page);
-  showLedger(rescales.filter(hasEnded));
+  showPast(rescales.filter(hasEnded));
 });
 
 // --- the form and the plan -------------------------------------------------------------------------------------------
@@ -208,10 +208,10 @@ function showPlan(plan) {
 
 // --- the past ones ---------------------------------------------------------------------------------------------------
 
-function showLedger(past) {
-  byId("ledger-table").hidden = past.length === 0;
-  byId("no-ledger").hidden = past.length > 0;
-  setChildren(byId("ledger"), ...past.map((one) => row([
+function showPast(past) {
+  byId("past-table").hidden = past.length === 0;
+  byId("no-past").hidden = past.length > 0;
+  setChildren(byId("past"), ...past.map((one) => row([
     when(one.requested_at_ms),
     `${number(one.from_parallelism)} → ${number(one.to_parallelism)}`,
     element("span", {}, changePill(one), one.failure ? element("small", { class: "why" }, one.failure.message) : ""),

@@ -10,7 +10,7 @@ import pytest
 
 from keyscale.api.access.principal import Principal
 from keyscale.api.errors import OperationIdTakenError, OperationNotFoundError
-from keyscale.api.lifecycle.ledger import metrics_of_change, prepared_ms
+from keyscale.api.lifecycle.downtime_breakdown import metrics_of_change, prepared_ms
 from keyscale.api.lifecycle.operation_results import described
 from keyscale.api.lifecycle.requests import is_cancellable
 from keyscale.api.operations import operation_requests

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.messages import DriverMetrics
-from keyscale.vocabulary import ChangePhase, LedgerStep, RescaleMode
+from keyscale.vocabulary import ChangePhase, DowntimeStep, RescaleMode
 
 from .gauges import gauges_of
 from .job_totals import NUMBER_MAX
@@ -30,7 +30,7 @@ _TIMES = ("launched_at_ms", "attached_at_ms", "restored_at_ms", "first_commit_at
 class TimedStep:
     """A step and its time."""
 
-    name: LedgerStep
+    name: DowntimeStep
     started_at_ms: int
     ended_at_ms: int
 
@@ -69,28 +69,28 @@ def timed_steps(change: Operation) -> Iterator[TimedStep]:
     times, begun = change.times or {}, {phase["phase"]: phase["started_at_ms"] for phase in change.phases}
     restore_at_ms = begun.get(ChangePhase.RESTORE)
     ends = {
-        LedgerStep.SAVEPOINT: begun.get(ChangePhase.STOP),
-        LedgerStep.STOP: restore_at_ms,
-        LedgerStep.TRIAL: begun.get(ChangePhase.ROLL_BACK),
-        LedgerStep.SUBMIT: times.get("launched_at_ms"),
-        LedgerStep.SESSION: times.get("attached_at_ms"),
-        LedgerStep.RESTORE: times.get("restored_at_ms"),
-        LedgerStep.FIRST_BATCH: times.get("first_commit_at_ms"),
-        LedgerStep.CAUGHT_UP: change.caught_up_at_ms,
+        DowntimeStep.SAVEPOINT: begun.get(ChangePhase.STOP),
+        DowntimeStep.STOP: restore_at_ms,
+        DowntimeStep.TRIAL: begun.get(ChangePhase.ROLL_BACK),
+        DowntimeStep.SUBMIT: times.get("launched_at_ms"),
+        DowntimeStep.SESSION: times.get("attached_at_ms"),
+        DowntimeStep.RESTORE: times.get("restored_at_ms"),
+        DowntimeStep.FIRST_BATCH: times.get("first_commit_at_ms"),
+        DowntimeStep.CAUGHT_UP: change.caught_up_at_ms,
     }
     yield from _steps_in_order(change.stopped_at_ms, ends)
 
 
-def _ends_of_live(change: Operation) -> dict[LedgerStep, int | None]:
+def _ends_of_live(change: Operation) -> dict[DowntimeStep, int | None]:
     switched_at_ms = (change.live or {}).get("switched_at_ms")
     return {
-        LedgerStep.SWITCH: switched_at_ms,
-        LedgerStep.FIRST_BATCH: None if change.resumed_at_ms == switched_at_ms else change.resumed_at_ms,
-        LedgerStep.CAUGHT_UP: change.caught_up_at_ms,
+        DowntimeStep.SWITCH: switched_at_ms,
+        DowntimeStep.FIRST_BATCH: None if change.resumed_at_ms == switched_at_ms else change.resumed_at_ms,
+        DowntimeStep.CAUGHT_UP: change.caught_up_at_ms,
     }
 
 
-def _steps_in_order(at_ms: int, ends: Mapping[LedgerStep, int | None]) -> Iterator[TimedStep]:
+def _steps_in_order(at_ms: int, ends: Mapping[DowntimeStep, int | None]) -> Iterator[TimedStep]:
     for name, end_ms in ends.items():
         if end_ms is not None:
             yield TimedStep(name, at_ms, max(at_ms, end_ms))

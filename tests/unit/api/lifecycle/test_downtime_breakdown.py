@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.lifecycle.ledger import note_progress, stopped_at_ms, timed_steps, usual_waiting
+from keyscale.api.lifecycle.downtime_breakdown import note_progress, stopped_at_ms, timed_steps, usual_waiting
 from keyscale.db.models import Attempt, Operation
 from keyscale.jobs.protocol.messages import DriverMetrics
 
