@@ -217,10 +217,10 @@ def store_restore(session: Session, job: Job, request: RestoreRequest, source: F
     transaction = JobTransaction(session, job)
     if source is not None:
         require_kept(session, source)
-        transaction.wish(source.restore)
+        transaction.set_pending_restore(source.restore)
     elif request.allow_non_restored_state:
         pending = transaction.pending_restore() or Restore(uuid.uuid4().hex)
-        transaction.wish(replace(pending, allow_non_restored_state=True))
+        transaction.set_pending_restore(replace(pending, allow_non_restored_state=True))
 
 
 def delete(context: Context, user: Principal, reference: str, *, keep_objects: bool = False) -> None:
@@ -469,11 +469,11 @@ def _fields(
     }
 
 
-def _restore(wish: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
-    if wish is None:
+def _restore(pending: Mapping[str, Any] | None, attempt: Mapping[str, Any]) -> RestoreAnswer | None:
+    if pending is None:
         return None
-    is_fulfilled = attempt.get("restore_id") == wish["id"] and attempt.get("restored_at_ms") is not None
-    return None if is_fulfilled else RestoreAnswer.model_validate(wish)
+    is_fulfilled = attempt.get("restore_id") == pending["id"] and attempt.get("restored_at_ms") is not None
+    return None if is_fulfilled else RestoreAnswer.model_validate(pending)
 
 
 def check_parallelism(parallelism: int, max_parallelism: int) -> None:

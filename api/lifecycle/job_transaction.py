@@ -21,8 +21,8 @@ from keyscale.vocabulary import (
 
 from ..access.tokens import reserved_token, token_sha256
 from .change_phases import CANCELLED
+from .downtime_breakdown import usual_waiting
 from .job_totals import added_totals, known_before, with_log_counters
-from .ledger import usual_waiting
 from .operation_results import described, end, end_with_job, ended, settle_command
 from .outcomes import failure
 from .restoring import Restore
@@ -182,7 +182,7 @@ class JobTransaction:
         self.job.restore = None
         return None
 
-    def wish(self, restore: Restore) -> None:
+    def set_pending_restore(self, restore: Restore) -> None:
         """Stores the pending restore for the next attempt.
 
         An earlier pending restore is withdrawn.

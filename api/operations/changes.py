@@ -322,10 +322,10 @@ def _change_settled(session: Session, job: Job, change: Change) -> None:
     requests.select_revision(session, job, change.to)
     transaction, allows = JobTransaction(session, job), change.allow_non_restored_state
     if change.mode is UpgradeMode.STATELESS:
-        transaction.wish(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
+        transaction.set_pending_restore(Restore(uuid.uuid4().hex, RestoreMode.STATELESS))
     elif change.rewind_to is not None:
         restore = Restore(uuid.uuid4().hex, RestoreMode.REWIND, change.rewind_to)
-        transaction.wish(replace(restore, allow_non_restored_state=allows))
+        transaction.set_pending_restore(replace(restore, allow_non_restored_state=allows))
     elif allows:
         restore = transaction.pending_restore() or Restore(uuid.uuid4().hex)
-        transaction.wish(replace(restore, allow_non_restored_state=True))
+        transaction.set_pending_restore(replace(restore, allow_non_restored_state=True))

@@ -11,7 +11,7 @@ from ..base import Base, closed_set
 
 
 class Subscription(Base):
-    """A user's wish to be notified of some kinds of events.
+    """A user's subscription to some kinds of events.
 
     It covers the jobs of its selector that are also in its owner's scope. Both are kept as job names and labels; a part
     without names and labels covers every job. `target` and `secret` are never shown again.

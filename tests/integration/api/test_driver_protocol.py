@@ -245,12 +245,12 @@ def test_a_driver_goes_on_counting_failures_and_restores_as_the_attempt_says(
         assert found is not None
         found.failures = history
         made = JobTransaction(session, found).attempt(number)
-        made.restore_mode, made.restore_id, made.restore_from = RestoreMode.REWIND, "wish", location
+        made.restore_mode, made.restore_id, made.restore_from = RestoreMode.REWIND, "pending", location
         made.claim_mode, made.allow_non_restored_state = ClaimMode.CLAIM, True
     assignment = driver(number, "attach", **ATTACH).json()["assignment"]
     assert assignment["failures"] == history
     restore = ("restore_mode", "restore_id", "restore_from", "claim_mode", "allow_non_restored_state")
-    assert [assignment[name] for name in restore] == ["rewind", "wish", location, "claim", True]
+    assert [assignment[name] for name in restore] == ["rewind", "pending", location, "claim", True]
 
 
 @pytest.mark.parametrize("body", [None, {}, {"skip_lost_records": True, "reset_time": True}])

@@ -384,12 +384,12 @@ def test_a_restore_is_still_pending_unless_the_log_has_its_attempt(  # noqa: PLR
     job = create("flights")
     path = Layout(JobId(STRANGER)).savepoint("end") + "manifest.json"
     location, moved = location_of(job["status"]["store_url"], path), location_of("s3://lost/bucket", path)
-    wished = msgspec.structs.replace(
+    pending = msgspec.structs.replace(
         record_of(store, job),
         restore=RecordedRestore("once", "REWIND", moved, "CLAIM", allow_non_restored_state=True),
         origins=(RecordedOrigin(moved, "CLAIM"),),
     )
-    write_job_record(store, wished)
+    write_job_record(store, pending)
     lose_database()
     recovered(client)
     with context.reads() as session:

@@ -181,7 +181,7 @@ def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(
         snapshots.location(3),
     )
     assert start(client, "fork")["status"]["restore"] == fork["status"]["restore"], (
-        "the wish lasts until an attempt has fulfilled it"
+        "the restore is pending until an attempt has carried it out"
     )
     named = {"job": "flights", "savepoint_id": "s"}
     for body, detail in (

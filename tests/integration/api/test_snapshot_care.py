@@ -145,9 +145,9 @@ def test_what_is_still_needed_is_not_deleted(client: httpx.Client, context: Cont
     assert (newest.status_code, newest.json()["code"]) == (409, "SNAPSHOT_NEEDED")
     started = client.post("/v1/jobs/flights/start", json={"restore_from": {"savepoint_id": "kept"}})
     assert started.status_code == 202, started.text
-    wished = client.delete("/v1/jobs/flights/savepoints/kept")
-    assert (wished.status_code, wished.json()["code"]) == (409, "SNAPSHOT_NEEDED")
-    assert "flights restores from it" in wished.json()["detail"]
+    refused = client.delete("/v1/jobs/flights/savepoints/kept")
+    assert (refused.status_code, refused.json()["code"]) == (409, "SNAPSHOT_NEEDED")
+    assert "flights restores from it" in refused.json()["detail"]
     with context.sessions.begin() as session:
         session.get_one(Job, snapshots.job_id).restore = None
     assert client.delete("/v1/jobs/flights/savepoints/kept", params={"dry_run": True}).json()["allowed"]

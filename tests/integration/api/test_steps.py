@@ -331,7 +331,7 @@ def test_an_upgrade_from_the_last_state_keeps_a_restore_that_no_attempt_has_carr
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
+        JobTransaction(session, found).set_pending_restore(Restore("pending", RestoreMode.REWIND, SAVEPOINT))
         wanted = changed(spec_of(revisions.current(session, found)), {"parameters": {"version": "2"}})
         revision = requests.revise(session, found, wanted, user)
         change = requests.Change(OperationKind.UPGRADE, revision, UpgradeMode.LAST_STATE)
@@ -376,7 +376,7 @@ def test_after_a_rewind_the_job_continues_from_the_checkpoints_since_and_before_
     with context.sessions.begin() as session:
         found = jobs.lock(session, job["id"])
         assert found is not None
-        JobTransaction(session, found).wish(Restore("wish", RestoreMode.REWIND, SAVEPOINT))
+        JobTransaction(session, found).set_pending_restore(Restore("pending", RestoreMode.REWIND, SAVEPOINT))
     assert restored_by_next() == SAVEPOINT
     with context.sessions.begin() as session:
         session.get_one(Attempt, (job["id"], 2)).restored_at_ms = 5
@@ -431,11 +431,11 @@ class Stored:
         with self._context.sessions() as session:
             return session.get_one(Operation, operation_id)
 
-    def wish(self, restore: Restore) -> None:
+    def set_pending_restore(self, restore: Restore) -> None:
         with self._context.sessions.begin() as session:
             found = jobs.lock(session, self._job_id)
             assert found is not None
-            JobTransaction(session, found).wish(restore)
+            JobTransaction(session, found).set_pending_restore(restore)
 
     def set_attempt(self, number: int, **columns: Any) -> None:
         with self._context.sessions.begin() as session:
@@ -528,11 +528,11 @@ def test_an_attempt_is_told_how_to_restore_and_a_standby_only_when_it_takes_over
     )
     assert (stored.job().revision, change.old_attempt) == (2, 1)
     assert change.stopped_at_ms is not None
-    wished = Restore("wish", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
-    stored.wish(wished)
+    pending = Restore("pending", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
+    stored.set_pending_restore(pending)
     running(steps.EndAttempt(2), steps.CreateAttempt(1, steps.Cause.START, after=7))
     told = stored.attempt(8)
-    assert (told.restore_id, told.restore_mode, told.restore_from) == ("wish", RestoreMode.REWIND, SAVEPOINT)
+    assert (told.restore_id, told.restore_mode, told.restore_from) == ("pending", RestoreMode.REWIND, SAVEPOINT)
     assert (told.claim_mode, told.allow_non_restored_state) == (ClaimMode.CLAIM, True)
     assert (told.revision, told.parallelism, told.cause) == (1, 2, "start")
 
@@ -542,10 +542,10 @@ def test_a_restore_is_pending_until_an_attempt_has_carried_it_out_and_only_a_rew
     take: Callable[..., None], stored: Stored, mode: RestoreMode, rewound: tuple[int, str | None]
 ) -> None:
     take(steps.CreateAttempt(1, steps.Cause.START), steps.EndAttempt(1))
-    stored.wish(Restore("wish", mode, SAVEPOINT))
+    stored.set_pending_restore(Restore("pending", mode, SAVEPOINT))
     take(steps.CreateAttempt(1, steps.Cause.START), steps.EndAttempt(2))
     take(steps.CreateAttempt(1, steps.Cause.START), steps.EndAttempt(3))
-    assert stored.attempt(3).restore_id == "wish", "attempt 2 has restored nothing"
+    assert stored.attempt(3).restore_id == "pending", "attempt 2 has restored nothing"
     stored.set_attempt(2, restored_at_ms=5)
     take(steps.CreateAttempt(1, steps.Cause.START))
     assert stored.attempt(4).restore_id is None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 NOW_MS = 1_000_000
 FAILURE = {"code": "JOB_FUNCTION_FAILED", "message": "no"}
-WISH = {
+PENDING = {
     "id": "w",
     "mode": "REWIND",
     "location": "file:///s",
@@ -116,7 +116,7 @@ def test_a_job_of_which_nothing_is_found_does_not_exist(shown: Any) -> None:
 
 
 def test_a_job_without_an_attempt_has_nothing_of_a_driver(shown: Any) -> None:
-    answer = shown(overview(None, {"status": JobStatus.CREATED, "restore": WISH}, artifact_version=9))
+    answer = shown(overview(None, {"status": JobStatus.CREATED, "restore": PENDING}, artifact_version=9))
     status = answer.status
     assert (status.attempt, status.failure, status.health.reasons, status.running_since_ms) == (None, None, [], None)
     assert (status.health.level, status.health.score) == ("UNKNOWN", None)
@@ -155,7 +155,7 @@ def test_a_start_that_waits_for_its_turn_has_a_place_among_those_of_all_jobs(
 def test_a_restore_is_pending_until_an_attempt_has_carried_it_out(
     shown: Any, columns: dict[str, Any], is_pending: bool
 ) -> None:
-    answer = shown(overview(attempt(**columns), {"restore": WISH}))
+    answer = shown(overview(attempt(**columns), {"restore": PENDING}))
     assert (answer.status.restore is not None) is is_pending
 
 

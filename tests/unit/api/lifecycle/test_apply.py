@@ -627,9 +627,9 @@ def test_a_restore_that_was_carried_out_is_cleared_and_a_rewind_begins_a_new_his
 def test_a_wish_waits_for_an_attempt_and_replaces_the_one_before(stored: Stored) -> None:
     transaction = JobTransaction(cast("Any", stored), stored.job)
     stored.attempt(4, restore_id="other", restored_at_ms=5)
-    transaction.wish(Restore("first", RestoreMode.REWIND, SAVEPOINT))
+    transaction.set_pending_restore(Restore("first", RestoreMode.REWIND, SAVEPOINT))
     wanted = Restore("w", RestoreMode.STATELESS, None, ClaimMode.CLAIM, allow_non_restored_state=True)
-    transaction.wish(wanted)
+    transaction.set_pending_restore(wanted)
     assert transaction.pending_restore() == wanted
     take(stored, steps.EndAttempt(4), steps.CreateAttempt(1, Cause.START))
     made = stored.attempts[5]

@@ -27,8 +27,8 @@ def change(**facts: Any) -> Operation:
 
 
 def test_a_wish_is_stored_and_read_as_it_was() -> None:
-    wish = Restore("w", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
-    assert Restore.load(wish.dump()) == wish
+    pending = Restore("w", RestoreMode.REWIND, SAVEPOINT, ClaimMode.CLAIM, allow_non_restored_state=True)
+    assert Restore.load(pending.dump()) == pending
 
 
 def test_a_new_revision_goes_on_from_its_savepoint_and_drops_state_only_if_allowed() -> None:
@@ -37,20 +37,22 @@ def test_a_new_revision_goes_on_from_its_savepoint_and_drops_state_only_if_allow
 
 
 def test_a_rollback_to_an_earlier_savepoint_rewinds_whatever_the_present_state_is() -> None:
-    wish = restore_of_change(change(kind=OperationKind.ROLLBACK, rewind_to=EARLIER), None)
-    assert wish == Restore("c", RestoreMode.REWIND, EARLIER)
+    pending = restore_of_change(change(kind=OperationKind.ROLLBACK, rewind_to=EARLIER), None)
+    assert pending == Restore("c", RestoreMode.REWIND, EARLIER)
 
 
 def test_without_state_nothing_is_restored() -> None:
-    wish = restore_of_change(change(upgrade_mode=UpgradeMode.STATELESS), None)
-    assert wish == Restore("c", RestoreMode.STATELESS)
+    pending = restore_of_change(change(upgrade_mode=UpgradeMode.STATELESS), None)
+    assert pending == Restore("c", RestoreMode.STATELESS)
 
 
 def test_a_change_from_the_last_state_keeps_a_rewind_that_no_attempt_has_fulfilled() -> None:
     pending = Restore("w", RestoreMode.REWIND, EARLIER)
     last = change(upgrade_mode=UpgradeMode.LAST_STATE, allow_non_restored_state=True)
     assert restore_of_change(last, pending) == Restore("w", RestoreMode.REWIND, EARLIER, allow_non_restored_state=True)
-    assert restore_of_change(change(), pending).mode is RestoreMode.CONTINUE, "its savepoint is newer than the wish"
+    assert restore_of_change(change(), pending).mode is RestoreMode.CONTINUE, (
+        "its savepoint is newer than the pending restore"
+    )
 
 
 @pytest.mark.parametrize("mode", [UpgradeMode.SAVEPOINT, UpgradeMode.STATELESS])
