@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keyscale.units import duration_text
 from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
-from ..diagnosis.slowness import OVERLOADED
+from ..health.slowness import OVERLOADED
 from .facts import Effect
 from .model import CostModel
 

@@ -8,8 +8,8 @@ from keyscale.jobs.protocol.specification import AutoscalerSettings
 from keyscale.metrics import BATCH_PARTS
 from keyscale.vocabulary import DriverState, JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
 
-from ..diagnosis.faults import FAILURES_SPAN_MS, unsettled_failure
-from ..diagnosis.slowness import COLLECTING, processor_wait
+from ..health.faults import FAILURES_SPAN_MS, unsettled_failure
+from ..health.slowness import COLLECTING, processor_wait
 from ..lifecycle.current_report import SILENT_MS
 from .decision import REMEMBERED_MS
 from .facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble

@@ -16,7 +16,7 @@ from keyscale.client.request_paths import job_path
 from keyscale.units import bytes_text
 from keyscale.vocabulary import DiagnosticKind
 
-from .diagnosis import taken, text_of
+from .diagnostics import taken, text_of
 from .errors import InvalidArgumentError
 from .job_wait import LASTING, RUNNING, STATUSES, wait_until, wait_until_started
 from .operations import show_end

@@ -23,7 +23,7 @@ from .change_plan import plan
 from .checkpoints import checkpoints, savepoints
 from .completion import completion
 from .control_plane import events, health, up, where
-from .diagnosis import batches, bundle, profile, sample, threads
+from .diagnostics import batches, bundle, profile, sample, threads
 from .errors import CliError
 from .job_changes import clone, rollback, update
 from .jobs import jobs, logs

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from keyscale.db.repositories.overviews import LatestSnapshot
     from keyscale.vocabulary import OperationKind
 
-    from ..diagnosis.schemas import HealthAnswer
+    from ..health.schemas import HealthAnswer
     from .schemas.job import AttemptSummaryAnswer
 
 _UNDER_WAY = {JobStatus.RESTARTING: "RECOVERY"}

@@ -34,9 +34,6 @@ from keyscale.vocabulary import AttemptStage, CheckpointStatus, ClaimMode, Desir
 
 from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
-from ..diagnosis.facts import HealthFacts
-from ..diagnosis.faults import unsettled_failure
-from ..diagnosis.health import health_of
 from ..errors import (
     ArtifactNotFoundError,
     JobNameTakenError,
@@ -45,6 +42,9 @@ from ..errors import (
     ParallelismInvalidError,
     RequestInvalidError,
 )
+from ..health.facts import HealthFacts
+from ..health.faults import unsettled_failure
+from ..health.health import health_of
 from ..launching.spark_conf import check_spark_conf
 from ..libraries.job_libraries import require_libraries
 from ..lifecycle import requests
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from ..access.principal import Principal
     from ..control_plane.context import Context
     from ..control_plane.cursors import Listing
-    from ..diagnosis.facts import StartWait
+    from ..health.facts import StartWait
     from .restore_sources import FoundSource
     from .schemas.job import JobRequest
     from .schemas.restore import RestoreRequest

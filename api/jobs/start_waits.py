@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from keyscale.db.repositories import attempts
 from keyscale.vocabulary import AttemptStage
 
-from ..diagnosis.facts import StartWait
+from ..health.facts import StartWait
 from ..lifecycle.start_line import WantedStart, places_of
 
 if TYPE_CHECKING:

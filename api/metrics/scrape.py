@@ -29,9 +29,9 @@ from keyscale.metrics import (
 from keyscale.vocabulary import AttemptStage, DesiredState, DriverState, JobStatus
 
 from ..database_clock import shared_now_ms
-from ..diagnosis.facts import HealthFacts
-from ..diagnosis.faults import unsettled_failure
-from ..diagnosis.health import health_of
+from ..health.facts import HealthFacts
+from ..health.faults import unsettled_failure
+from ..health.health import health_of
 from ..lifecycle.current_report import SILENT_MS
 from ..lifecycle.gauges import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.job_totals import NUMBER_MAX, user_counters

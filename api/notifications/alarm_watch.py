@@ -10,7 +10,7 @@ from keyscale.db.repositories import alarms, events, jobs, scrapes
 from keyscale.vocabulary import NotificationKind
 
 from ..database_clock import shared_now_ms
-from ..diagnosis.faults import FAULT_REPORT
+from ..health.faults import FAULT_REPORT
 from ..maintenance.leader_thread import LeaderThread
 from ..metrics.scrape import JOBS_MAX
 from .troubles import can_have_ended, troubles_of

@@ -11,7 +11,7 @@ from keyscale.state.doors.objects import StoreUnavailableError
 from keyscale.units import duration_text
 from keyscale.vocabulary import NotificationKind
 
-from ..diagnosis.faults import faults_of
+from ..health.faults import faults_of
 from ..metrics.scrape import checkpoint_age_ms, health_facts, is_reported, is_wanted
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from keyscale.jobs.protocol.specification import differences
 from keyscale.units import duration_text
 from keyscale.vocabulary import Approval, AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
-from ..diagnosis.faults import unsettled_failure
 from ..errors import (
     LastStateTooOldError,
     OutputWithdrawnError,
@@ -22,6 +21,7 @@ from ..errors import (
     RevisionRequiredError,
     RevisionWithoutSavepointError,
 )
+from ..health.faults import unsettled_failure
 from ..job_spec import changed, spec_of
 from ..jobs.jobs import check_specification, require_job, require_program
 from ..lifecycle import requests

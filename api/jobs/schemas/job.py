@@ -8,7 +8,7 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, OperationKind, RestoreMode
 
-from ...diagnosis.schemas import HealthAnswer
+from ...health.schemas import HealthAnswer
 from ...shapes import NAME_PATTERN, Answer, FailureAnswer, Labels, ListAnswer, example
 from .condition import ConditionAnswer
 from .job_metrics import JobMetricsAnswer

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from keyscale.api.diagnosis.schemas import HealthAnswer, HealthReasonAnswer
+from keyscale.api.health.schemas import HealthAnswer, HealthReasonAnswer
 from keyscale.api.jobs.conditions import JobFacts, conditions_of
 from keyscale.api.lifecycle.current_report import SILENT_MS
 from keyscale.db.repositories.overviews import LatestSnapshot

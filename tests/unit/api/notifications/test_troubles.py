@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.diagnosis.faults import FAULT_REPORT
+from keyscale.api.health.faults import FAULT_REPORT
 from keyscale.api.notifications.troubles import can_have_ended, troubles_of
 from keyscale.db.repositories.scrapes import JobFacts, Snapshot
 from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, NotificationKind

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.diagnosis.facts import HealthFacts
-from keyscale.api.diagnosis.health import health_of
+from keyscale.api.health.facts import HealthFacts
+from keyscale.api.health.health import health_of
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.vocabulary import HealthLevel
 

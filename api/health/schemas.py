@@ -12,7 +12,7 @@ from ..shapes import Answer
 class HealthReasonAnswer(Answer):
     """Something that is wrong with a job."""
 
-    code: str = Field(description="A word for programs; the guide to diagnosis has a table of them.")
+    code: str = Field(description="A word for programs; the guide to health has a table of them.")
     message: str = Field(description="What is wrong, as a sentence.")
     advice: str | None = Field(default=None, description="What helps.")
     severity: int = Field(ge=1, le=100, description="The points that it takes from the score.")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keyscale.api.diagnosis.facts import HealthFacts, StartWait
-from keyscale.api.diagnosis.faults import unsettled_failure
-from keyscale.api.diagnosis.health import health_of
+from keyscale.api.health.facts import HealthFacts, StartWait
+from keyscale.api.health.faults import unsettled_failure
+from keyscale.api.health.health import health_of
 from keyscale.jobs.protocol.messages import CleanUp, DriverMetrics, Failure, FailureHistory, SinkOutage
 from keyscale.vocabulary import HealthLevel
 
