@@ -26,14 +26,14 @@ from keyscale.metrics import (
     Kind,
 )
 from keyscale.user_series import USER_SERIES_MAX
-from keyscale.vocabulary import MarkKind, OperationKind
+from keyscale.vocabulary import AnnotationKind, OperationKind
 
 from ..errors import RequestInvalidError
 from ..jobs.job_metrics import job_metrics_of
 from ..jobs.jobs import require_job_id
 from ..lifecycle.job_totals import known_before, waiting_records
 from . import user_metrics
-from .schemas.series import MarkAnswer, SeriesAnswer, SeriesName
+from .schemas.series import AnnotationAnswer, SeriesAnswer, SeriesName
 from .schemas.user_metric import UserSeriesAnswer
 
 if TYPE_CHECKING:
@@ -49,23 +49,23 @@ if TYPE_CHECKING:
 
 SAMPLE_MS = RINGS[0].step_ms
 SPAN_MS = 3_600_000
-MARKS_MAX = 500
+ANNOTATIONS_MAX = 500
 _RATES = {metric.name: metric.source for metric in SHOWN_SERIES if metric.fold is RATE}
 _SAMPLED = tuple(metric.name for metric in JOB_METRICS if metric in SERIES and metric.scope is not OBSERVED)
 _OF_CHANGE = {
-    OperationKind.RESCALE: MarkKind.RESCALE,
-    OperationKind.RESTART: MarkKind.RESTART,
-    OperationKind.UPGRADE: MarkKind.UPGRADE,
-    OperationKind.ROLLBACK: MarkKind.ROLLBACK,
+    OperationKind.RESCALE: AnnotationKind.RESCALE,
+    OperationKind.RESTART: AnnotationKind.RESTART,
+    OperationKind.UPGRADE: AnnotationKind.UPGRADE,
+    OperationKind.ROLLBACK: AnnotationKind.ROLLBACK,
 }
-_MARKS = {
-    "JOB_STARTED": MarkKind.START,
-    "JOB_STOPPED": MarkKind.STOP,
-    "JOB_FINISHED": MarkKind.STOP,
-    "JOB_FAILED": MarkKind.FAILURE,
-    "ATTEMPT_REPLACED": MarkKind.RESTART,
-    "RUN_FAILED": MarkKind.RESTART,
-    **{f"{kind}_{how}": MarkKind.ROLLBACK for kind in _OF_CHANGE for how in ("ROLLED_BACK", "FAILED")},
+_ANNOTATIONS = {
+    "JOB_STARTED": AnnotationKind.START,
+    "JOB_STOPPED": AnnotationKind.STOP,
+    "JOB_FINISHED": AnnotationKind.STOP,
+    "JOB_FAILED": AnnotationKind.FAILURE,
+    "ATTEMPT_REPLACED": AnnotationKind.RESTART,
+    "RUN_FAILED": AnnotationKind.RESTART,
+    **{f"{kind}_{how}": AnnotationKind.ROLLBACK for kind in _OF_CHANGE for how in ("ROLLED_BACK", "FAILED")},
     **{f"{kind}_{how}": _OF_CHANGE[kind] for kind in _OF_CHANGE for how in ("COMPLETED", "CANCELLED")},
 }
 _FOLDS: dict[Fold | None, Callable[[list[float]], float]] = {
@@ -198,13 +198,13 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
     with context.reads() as session:
         job_id = require_job_id(session, reference)
         rows = series.read(session, job_id, ring, first_ms - step_ms, end_ms)
-        happened = events.between(session, job_id, begin_ms, end_ms, kinds=sorted(_MARKS), limit=MARKS_MAX)
-        failed = checkpoints.failed_between(session, job_id, begin_ms, end_ms, limit=MARKS_MAX)
+        happened = events.between(session, job_id, begin_ms, end_ms, kinds=sorted(_ANNOTATIONS), limit=ANNOTATIONS_MAX)
+        failed = checkpoints.failed_between(session, job_id, begin_ms, end_ms, limit=ANNOTATIONS_MAX)
     times = list(range(first_ms, end_ms + 1, step_ms))
     chosen = list(SeriesName) if not names else sorted(set(names), key=list(SeriesName).index)
     steps = merged(rows, step_ms)
     counted = counted_at(rows, step_ms, now)
-    marks = [*map(_mark_of_event, happened), *map(_mark_of_checkpoint, failed)]
+    annotations = [*map(_annotation_of_event, happened), *map(_annotation_of_checkpoint, failed)]
     return SeriesAnswer(
         from_ms=begin_ms,
         to_ms=end_ms,
@@ -212,7 +212,7 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
         at_ms=times,
         series={name: _values(steps, times, step_ms, counted, name) for name in chosen},
         user=_user_series(rows, steps, times, step_ms, counted) if not names else [],
-        marks=sorted(marks, key=lambda mark: mark.at_ms)[-MARKS_MAX:],
+        annotations=sorted(annotations, key=lambda annotation: annotation.at_ms)[-ANNOTATIONS_MAX:],
     )
 
 
@@ -330,16 +330,16 @@ def _rate(
     return max(0.0, (here - before) * 1000 / passed_ms)
 
 
-def _mark_of_event(event: Event) -> MarkAnswer:
-    kind, operation_id = _MARKS[event.kind], event.details.get("operation_id")
-    return MarkAnswer(at_ms=event.at_ms, kind=kind, text=event.message, id=operation_id)
+def _annotation_of_event(event: Event) -> AnnotationAnswer:
+    kind, operation_id = _ANNOTATIONS[event.kind], event.details.get("operation_id")
+    return AnnotationAnswer(at_ms=event.at_ms, kind=kind, text=event.message, id=operation_id)
 
 
-def _mark_of_checkpoint(checkpoint: Checkpoint) -> MarkAnswer:
+def _annotation_of_checkpoint(checkpoint: Checkpoint) -> AnnotationAnswer:
     noun = "savepoint" if checkpoint.is_savepoint else "checkpoint"
-    return MarkAnswer(
+    return AnnotationAnswer(
         at_ms=checkpoint.trigger_timestamp,
-        kind=MarkKind.CHECKPOINT_FAILED,
+        kind=AnnotationKind.CHECKPOINT_FAILED,
         text=f"{noun} {checkpoint.checkpoint_id} failed",
         id=str(checkpoint.checkpoint_id),
     )

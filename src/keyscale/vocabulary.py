@@ -334,8 +334,8 @@ class ArtifactKind(StrEnum):
     WHEEL = "WHEEL"
 
 
-class MarkKind(StrEnum):
-    """The event that a mark on a chart stands for."""
+class AnnotationKind(StrEnum):
+    """The event that an annotation on a chart stands for."""
 
     START = "START"
     STOP = "STOP"  # stopped, cancelled or finished

@@ -54,13 +54,13 @@ export function arrangeCharts(titles) {
 /**
  * Draws a chart, or draws it again with other values.
  * @param {string} title
- * @param {{kind: "bytes"|"decimal"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], now?: number|null, mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], marks?: {at_ms: number,
+ * @param {{kind: "bytes"|"decimal"|"duration"|"rate"|"number", lines: {name: string, points: [number, number|null][], now?: number|null, mode?: string, symbols?: string[], joined?: boolean, over?: boolean}[], span?: [number, number], annotations?: {at_ms: number,
  *   tone?: string}[]}} chart points are [ms since the epoch, value]; null is a gap, unless the line is `joined`. A line's value
  *   is `now`, or its last value; a line that is `over` has no value.
  */
-export async function drawChart(title, { kind, lines, span, marks = [] }) {
+export async function drawChart(title, { kind, lines, span, annotations = [] }) {
   const figure = figureOf(title);
-  const content = JSON.stringify([kind, lines, span, marks, scheme.matches]);
+  const content = JSON.stringify([kind, lines, span, annotations, scheme.matches]);
   if (drawn.get(figure) === content) return;
   drawn.set(figure, content);
   const values = lines.flatMap((line) => line.points.map(([, value]) => value)).filter((value) => value !== null);
@@ -101,7 +101,7 @@ export async function drawChart(title, { kind, lines, span, marks = [] }) {
       ticks: "outside", ticklen: 5, tickcolor: "rgba(0,0,0,0)" },
     yaxis: { rangemode: "tozero", ticksuffix: suffix, gridcolor: colour("line"), fixedrange: true, nticks: 4,
       zeroline: false, range: largest ? undefined : [0, 1], ...(kind === "number" && largest < 4 ? { dtick: 1 } : {}) },
-    shapes: marks.map(({ at_ms: at, tone = "calm" }) => ({
+    shapes: annotations.map(({ at_ms: at, tone = "calm" }) => ({
       type: "line", x0: new Date(at), x1: new Date(at), yref: "paper", y0: 0, y1: 1,
       line: { color: colour(tone), width: 1.5, dash: "dot" },
     })),

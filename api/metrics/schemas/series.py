@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from keyscale.metrics import SHOWN_SERIES
-from keyscale.vocabulary import MarkKind
+from keyscale.vocabulary import AnnotationKind
 
 from ...shapes import Answer
 from .user_metric import UserSeriesAnswer
@@ -23,11 +23,11 @@ else:
     SeriesName.__doc__ = "The series of a job."
 
 
-class MarkAnswer(Answer):
+class AnnotationAnswer(Answer):
     """An event at one time."""
 
     at_ms: int
-    kind: MarkKind
+    kind: AnnotationKind
     text: str
     id: str | None = Field(description="Id of the rescale or upgrade, or number of the checkpoint; else null.")
 
@@ -49,4 +49,6 @@ class SeriesAnswer(Answer):
     user: list[UserSeriesAnswer] = Field(
         description="The metrics of the job's functions, 50 series at most; empty if the request names series."
     )
-    marks: list[MarkAnswer] = Field(description="Restarts, changes and failures in this time, the newest 500 at most.")
+    annotations: list[AnnotationAnswer] = Field(
+        description="Restarts, changes and failures in this time, the newest 500 at most.",
+    )

@@ -263,8 +263,8 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
             ),
             {"job": job["id"], "at": now_ms()},
         )
-    marks = client.get("/v1/jobs/flights/series", params={"names": "lag_ms"}).json()["marks"]
-    assert sorted((mark["kind"], mark["id"]) for mark in marks) == [
+    annotations = client.get("/v1/jobs/flights/series", params={"names": "lag_ms"}).json()["annotations"]
+    assert sorted((annotation["kind"], annotation["id"]) for annotation in annotations) == [
         ("CHECKPOINT_FAILED", "3"),
         ("FAILURE", None),
         ("RESCALE", "rescale-cancelled"),
@@ -276,11 +276,11 @@ def test_failures_and_changes_are_marked(client: httpx.Client, context: Context,
         ("UPGRADE", "upgrade-cancelled"),
         ("UPGRADE", "upgrade-completed"),
     ]
-    texts = {mark["id"]: mark["text"] for mark in marks}
+    texts = {annotation["id"]: annotation["text"] for annotation in annotations}
     assert texts["rescale-cancelled"] == "rescale from 1 to 2: cancelled"
     assert texts["rescale-rolled_back"] == "rescale from 1 to 2: rolled back: DRIVER_LOST"
     old = client.get("/v1/jobs/flights/series", params={"to_ms": now_ms() - 60_000}).json()
-    assert old["marks"] == []
+    assert old["annotations"] == []
 
 
 def test_a_deleted_job_leaves_no_points(client: httpx.Client, context: Context, job: dict[str, Any]) -> None:

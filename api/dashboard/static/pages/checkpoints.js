@@ -113,9 +113,9 @@ function showCharts(history) {
     mode: "lines+markers",
     symbols: drawn.map((one) => (one.is_savepoint ? "circle-open" : "circle")),
   });
-  const marks = drawn.filter((one) => one.status === "FAILED")
+  const annotations = drawn.filter((one) => one.status === "FAILED")
     .map((one) => ({ at_ms: one.trigger_timestamp, text: `#${one.id} failed`, tone: "bad" }));
-  drawChart("Duration", { kind: "duration", lines: [line("Duration", (one) => one.end_to_end_duration)], marks });
-  drawChart("Full size", { kind: "bytes", lines: [line("Full size", (one) => one.state_size)], marks });
-  drawChart("Increment", { kind: "bytes", lines: [line("Increment", (one) => one.checkpointed_size)], marks });
+  drawChart("Duration", { kind: "duration", lines: [line("Duration", (one) => one.end_to_end_duration)], annotations });
+  drawChart("Full size", { kind: "bytes", lines: [line("Full size", (one) => one.state_size)], annotations });
+  drawChart("Increment", { kind: "bytes", lines: [line("Increment", (one) => one.checkpointed_size)], annotations });
 }

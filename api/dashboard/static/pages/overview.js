@@ -14,7 +14,7 @@ const MINUTE_MS = 60_000, HOUR_MS = 60 * MINUTE_MS, DAY_MS = 24 * HOUR_MS;
 const SPANS = { "15m": ["15 min", 15 * MINUTE_MS], "1h": ["1 h", HOUR_MS], "6h": ["6 h", 6 * HOUR_MS],
   "1d": ["1 day", DAY_MS], "7d": ["7 days", 7 * DAY_MS], "30d": ["30 days", 30 * DAY_MS] };
 /** How often the series are read again, and the shortest step between two points. */
-const SERIES_EVERY_MS = 5000, SHORTEST_STEP_MS = 10_000, MARKS_LISTED = 8;
+const SERIES_EVERY_MS = 5000, SHORTEST_STEP_MS = 10_000, ANNOTATIONS_LISTED = 8;
 const TONES = { FAILURE: "bad", CHECKPOINT_FAILED: "bad", RESTART: "busy", ROLLBACK: "busy" };
 const query = new URLSearchParams(location.search);
 let span = SPANS[query.get("span")] ? query.get("span") : "15m";
@@ -125,7 +125,7 @@ function userCharts(times, user) {
 }
 
 function showCharts(job) {
-  const { at_ms: times, series: known, marks, step_ms: stepMs, to_ms: toMs } = series;
+  const { at_ms: times, series: known, annotations, step_ms: stepMs, to_ms: toMs } = series;
   const isNow = job.metrics.input_rate !== null;
   const now = nowOf(job);
   const isKnown = (values, index) => (values?.[index] ?? null) !== null;
@@ -143,7 +143,7 @@ function showCharts(job) {
   const isEmpty = drawable.length + ofFunctions.length === 0;
   byId("no-series").hidden = !isEmpty;
   byId("charts").hidden = isEmpty;
-  const shown = marks.map((mark) => ({ ...mark, tone: TONES[mark.kind] ?? "second" }));
+  const shown = annotations.map((annotation) => ({ ...annotation, tone: TONES[annotation.kind] ?? "second" }));
   arrangeCharts([...drawable, ...ofFunctions].map(({ title }) => title));
   for (const { title, kind, lines } of drawable) {
     drawChart(title, {
@@ -151,24 +151,24 @@ function showCharts(job) {
       lines: lines.map(({ name, label, held, lasting }) =>
         ({ name: label, points: pointsOf(name), now: now[name], joined: held, over: !isNow && !lasting })),
       span: [series.from_ms, series.to_ms],
-      marks: shown,
+      annotations: shown,
     });
   }
   for (const { title, kind, lines } of ofFunctions) {
     const drawn = lines.map((line) => ({ ...line, over: !isNow }));
-    drawChart(title, { kind, lines: drawn, span: [series.from_ms, series.to_ms], marks: shown });
+    drawChart(title, { kind, lines: drawn, span: [series.from_ms, series.to_ms], annotations: shown });
   }
-  showMarks(shown);
+  showAnnotations(shown);
 }
 
-function showMarks(marks) {
-  const list = byId("marks");
-  list.hidden = marks.length === 0;
-  setChildren(list, ...marks.toReversed().slice(0, MARKS_LISTED).map((mark) =>
-    element("li", { "data-tone": mark.tone }, since(mark.at_ms), " ", ...textOf(mark))));
+function showAnnotations(annotations) {
+  const list = byId("annotations");
+  list.hidden = annotations.length === 0;
+  setChildren(list, ...annotations.toReversed().slice(0, ANNOTATIONS_LISTED).map((annotation) =>
+    element("li", { "data-tone": annotation.tone }, since(annotation.at_ms), " ", ...textOf(annotation))));
 }
 
-/** A mark's text may begin with its kind. */
+/** An annotation's text may begin with its kind. */
 function textOf({ kind, text }) {
   const name = words(kind);
   const rest = text.toLowerCase().startsWith(`${name.toLowerCase()} `) ? text.slice(name.length) : ` ${text}`;

@@ -350,18 +350,21 @@ def test_marks_are_in_the_order_of_time_and_name_what_they_are_of(shown: Shown) 
         Checkpoint(checkpoint_id=7, is_savepoint=True, trigger_timestamp=40),
         Checkpoint(checkpoint_id=8, is_savepoint=False, trigger_timestamp=20),
     ]
-    assert [(mark.at_ms, mark.kind, mark.text, mark.id) for mark in shown.show().marks] == [
+    assert [(one.at_ms, one.kind, one.text, one.id) for one in shown.show().annotations] == [
         (10, "ROLLBACK", "upgrade_rolled_back", "d"),
         (20, "CHECKPOINT_FAILED", "checkpoint 8 failed", "8"),
         (30, "RESCALE", "rescale_cancelled", "c"),
         (40, "CHECKPOINT_FAILED", "savepoint 7 failed", "7"),
         (50, "FAILURE", "job_failed", None),
     ]
-    shown.failed = [
-        Checkpoint(checkpoint_id=each, is_savepoint=False, trigger_timestamp=each) for each in range(series.MARKS_MAX)
-    ]
-    marks = shown.show().marks
-    assert (len(marks), marks[0].id, marks[-1].id) == (series.MARKS_MAX, "3", str(series.MARKS_MAX - 1))
+    most = series.ANNOTATIONS_MAX
+    shown.failed = [Checkpoint(checkpoint_id=each, is_savepoint=False, trigger_timestamp=each) for each in range(most)]
+    annotations = shown.show().annotations
+    assert (len(annotations), annotations[0].id, annotations[-1].id) == (
+        series.ANNOTATIONS_MAX,
+        "3",
+        str(series.ANNOTATIONS_MAX - 1),
+    )
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [((0, 10), 2.0), ((0, 0), None), ((10, 0), None)])
