@@ -17,19 +17,6 @@ if TYPE_CHECKING:
 
     from keyscale.client.keyscale import Keyscale
 
-SPECIFICATION_OPTIONS = (
-    "artifact_id",
-    "file",
-    "libraries",
-    "requirements",
-    "parallelism",
-    "parameters",
-    "secrets",
-    "values",
-    "unset",
-)
-"""The names of the options, as a command gets them."""
-
 
 class Pair(click.ParamType[tuple[str, str]]):
     """A `key=value` argument."""

@@ -19,7 +19,6 @@ from ..keyed.schema import StateKind
 from ..keyed.timer_queue import parse_stored_timer
 from ..keys.key_groups import KEY_GROUP_BYTES, KeyGroupRange
 from ..keys.stored_key import parse_stored_key, prefix_end
-from ..operator_state.backend import Distribution
 from ..serializers.arrow_columns import column_over
 from ..serializers.key_codecs import key_codec_for
 from ..serializers.key_columns import decoded_integers
@@ -291,7 +290,6 @@ class OperatorTable:
         self.name, self.kind = name, str(state.distribution)
         self._value_type = type_from_json(state.value_type)
         self._map_key = _codec(state.key_type)
-        self._is_broadcast = state.distribution is Distribution.BROADCAST
         if self._map_key is not None:
             identity = [pa.field("map_key", shown_type(self._map_key.type))]
         else:

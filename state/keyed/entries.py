@@ -314,10 +314,6 @@ class Entries:
         self.put_distinct_values(keys, updated, null_removes=True)
         return updated
 
-    def remove_distinct(self, keys: KeyBatch) -> None:
-        """Removes the entries of a batch's distinct keys."""
-        self.pending.add_run(keys.distinct, [None] * len(keys.distinct), 0)
-
     def insert_rows(self, keys: KeyBatch, value: Any) -> npt.NDArray[np.bool_]:
         """Sets missing entries to a value; returns True for inserting rows.
 

@@ -152,12 +152,6 @@ class MapState(KeyedState):
         self._touch(batch, entries)
         return updated
 
-    def remove_many(self, key_groups: KeyGroups, keys: KeyColumns, map_keys: pa.Array) -> None:
-        """Removes each row's entry."""
-        batch, entries = self._rows(key_groups, keys, map_keys)
-        self._entries.remove_distinct(entries)
-        self._touch(batch, entries)
-
     def insert_if_absent_many(
         self,
         key_groups: KeyGroups,

@@ -61,11 +61,6 @@ class ValueState(KeyedState):
             self._batch(key_groups, keys), column_of(values, self._entries.formats.type), null_removes=True
         )
 
-    def clear_many(self, key_groups: KeyGroups, keys: KeyColumns) -> None:
-        """Removes each row's value."""
-        batch = self._batch(key_groups, keys)
-        self._entries.remove_distinct(batch)
-
     def insert_if_absent_many(
         self,
         key_groups: KeyGroups,

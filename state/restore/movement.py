@@ -70,14 +70,12 @@ class Skew:
 
     Attributes:
         bytes_max: Estimated size of the largest subtask's state.
-        bytes_mean: The mean of all subtasks.
-        ratio: `bytes_max` divided by `bytes_mean`; 1 is even.
+        ratio: `bytes_max` divided by the mean of all subtasks; 1 is even.
         largest_key_group: The key group with the most bytes.
         largest_key_group_bytes: Its estimated size, which bounds the balance: a key group is indivisible.
     """
 
     bytes_max: int
-    bytes_mean: float
     ratio: float
     largest_key_group: int
     largest_key_group_bytes: int
@@ -94,5 +92,4 @@ def skew(key_group_bytes: Sequence[int], parallelism: int) -> Skew | None:
     ranges = [key_group_range(len(key_group_bytes), parallelism, index) for index in range(parallelism)]
     largest = max(sum(key_group_bytes[own.start : own.end + 1]) for own in ranges)
     heaviest = max(range(len(key_group_bytes)), key=key_group_bytes.__getitem__)
-    mean = total / parallelism
-    return Skew(largest, mean, largest / mean, heaviest, key_group_bytes[heaviest])
+    return Skew(largest, largest * parallelism / total, heaviest, key_group_bytes[heaviest])
