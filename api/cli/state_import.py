@@ -27,6 +27,11 @@ STATE_COLUMNS = (
     ("ROWS", "rows"),
     ("ENTRIES", "entries"),
 )
+FLINK_COLUMNS = (
+    ("FLINK OPERATOR", "flink_operator"),
+    ("FLINK STATE", "flink_state"),
+    *STATE_COLUMNS[2:],
+)
 SOURCE_COLUMNS = (("SPARK INPUT", "spark_input"), ("SOURCE", "uid"), ("GOES ON AFTER", "end"))
 
 
@@ -41,6 +46,19 @@ class NumberedUid(click.ParamType[tuple[int, str]]):
         if not number.isdecimal() or not uid:
             self.fail(f"{value!r} is not of the form NUMBER=UID", param, ctx)
         return int(number), uid
+
+
+class NamedUid(click.ParamType[tuple[str, str]]):
+    """A `name=uid` argument."""
+
+    name = "name=uid"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Splits at the last equals sign."""
+        name, _, uid = str(value).rpartition("=")
+        if not name or not uid:
+            self.fail(f"{value!r} is not of the form NAME=UID", param, ctx)
+        return name, uid
 
 
 @click.group("import")
@@ -114,10 +132,7 @@ def spark(
     The query must be stopped. The savepoint has its state, source positions and watermark after its last committed
     batch. The job's program runs up to env.execute(), to learn its operators and sources.
     """
-    if dry_run == (target is not None):
-        raise InvalidArgumentError("give either --to LOCATION or --dry-run")
-    if not program.is_file() or program.suffix not in {".py", ".zip"}:
-        raise InvalidArgumentError(f"{program} is missing, or is neither a .py nor a .zip file")
+    _check(program, target, dry_run=dry_run)
     from keyscale.state_import import import_spark_checkpoint, local_session
 
     with local_session(dict(conf)) as running:
@@ -136,9 +151,107 @@ def spark(
             hash_id=hash_id,
         ).to_json()
 
+    tables = ((report["states"], STATE_COLUMNS), (report["sources"], SOURCE_COLUMNS))
+    _show(session, report, ("location", "batch", "watermark_ms"), tables)
+
+
+@import_state.command()
+@click.argument("location")
+@click.option(
+    "--program",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The .py or .zip file of the job that goes on.",
+)
+@click.option("--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter, key=value.")
+@click.option("--to", "target", metavar="LOCATION", help="Write the savepoint to STORE/NAME/savepoints/ID.")
+@click.option("--dry-run", is_flag=True, help="Write nothing; show what would be taken.")
+@click.option(
+    "--operator", "operators", type=NamedUid(), multiple=True, help="The job's operator for a uid or id of Flink."
+)
+@click.option("--drop-operator", "dropped_operators", multiple=True, help="Leave an operator of Flink out.")
+@click.option(
+    "--state",
+    "states",
+    nargs=3,
+    multiple=True,
+    metavar="UID NAME STATE",
+    help="The state of the job's operator for a state of Flink.",
+)
+@click.option("--drop-state", "dropped_states", nargs=2, multiple=True, metavar="UID NAME", help="Leave a state out.")
+@click.option(
+    "--parallelism", default=1, show_default=True, type=click.IntRange(min=1), help="Number of parts of an operator."
+)
+@click.option("--max-parallelism", type=click.IntRange(1, 32768), help="Number of key groups. Default: that of Flink.")
+@click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), default="spark", help="The hash of keys.")
+@click.option("--spark-conf", "conf", type=Pair(), multiple=True, help="A setting of Spark, key=value.")
+@json_option
+@pass_session
+def flink(
+    session: Session,
+    /,
+    *,
+    location: str,
+    program: Path,
+    parameters: Sequence[tuple[str, str]],
+    target: str | None,
+    dry_run: bool,
+    operators: Sequence[tuple[str, str]],
+    dropped_operators: Sequence[str],
+    states: Sequence[tuple[str, str, str]],
+    dropped_states: Sequence[tuple[str, str]],
+    parallelism: int,
+    max_parallelism: int | None,
+    hash_id: str,
+    conf: Sequence[tuple[str, str]],
+) -> None:
+    """Write a savepoint from a canonical savepoint of Flink at LOCATION.
+
+    LOCATION is a directory on this host. No Flink is needed. The job's program runs up to env.execute(), to learn its
+    operators and states.
+    """
+    _check(program, target, dry_run=dry_run)
+    from keyscale.state_import import import_flink_savepoint, local_session
+
+    with local_session(dict(conf)) as running:
+        report = import_flink_savepoint(
+            running,
+            location,
+            program=program,
+            to=target,
+            parameters=dict(parameters),
+            operators={**dict(operators), **dict.fromkeys(dropped_operators)},
+            states={**{(uid, name): state for uid, name, state in states}, **dict.fromkeys(dropped_states)},
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            hash_id=hash_id,
+        ).to_json()
+    _show(session, report, ("location",), ((report["states"], FLINK_COLUMNS),))
+
+
+def _check(program: Path, target: str | None, *, dry_run: bool) -> None:
+    """Checks the arguments before Spark starts.
+
+    Raises:
+        InvalidArgumentError: They contradict each other, or the program is missing.
+    """
+    if dry_run == (target is not None):
+        raise InvalidArgumentError("give either --to LOCATION or --dry-run")
+    if not program.is_file() or program.suffix not in {".py", ".zip"}:
+        raise InvalidArgumentError(f"{program} is missing, or is neither a .py nor a .zip file")
+
+
+def _show(
+    session: Session,
+    report: dict[str, Any],
+    facts: Sequence[str],
+    tables: Sequence[tuple[Any, Sequence[tuple[str, str]]]],
+) -> None:
+    """Shows the report of an import."""
+
     def render(console: Any) -> None:
-        console.print(make_fields({name: report[name] for name in ("location", "batch", "watermark_ms")}))
-        for rows, columns in ((report["states"], STATE_COLUMNS), (report["sources"], SOURCE_COLUMNS)):
+        console.print(make_fields({name: report[name] for name in facts}))
+        for rows, columns in tables:
             if rows:
                 console.print()
                 console.print(make_table(rows, columns))

@@ -9,7 +9,7 @@ from ..keyed.schema import KeyedSchema, StateKind, StateSchema, TimersSchema, sc
 from ..serializers.type_names import type_from_json, type_to_json
 from ..writing.changed_subtask import store_changed
 from ..writing.new_savepoint import NewSavepoint, operator_snapshot
-from ..writing.row_encoder import KeyHashing, StoredEntries, encoder_of, rehashed
+from ..writing.row_encoder import KeyHashing, RowEncoder, StoredEntries, encoder_of, rehashed
 from ..writing.subtask_writer import NewSubtask, SubtaskWriter
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "KeyedSchema",
     "NewSavepoint",
     "NewSubtask",
+    "RowEncoder",
     "StateKind",
     "StateSchema",
     "StoredEntries",

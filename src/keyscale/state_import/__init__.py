@@ -5,8 +5,18 @@ It loads the program that goes on, so that only what the program does not say ne
 
 from __future__ import annotations
 
-from .import_report import ImportedSource, ImportedState, ImportReport
+from .flink_import import import_flink_savepoint
+from .import_report import FlinkImportReport, ImportedFlinkState, ImportedSource, ImportedState, ImportReport
 from .local_session import local_session
 from .spark_import import import_spark_checkpoint
 
-__all__ = ["ImportReport", "ImportedSource", "ImportedState", "import_spark_checkpoint", "local_session"]
+__all__ = [
+    "FlinkImportReport",
+    "ImportReport",
+    "ImportedFlinkState",
+    "ImportedSource",
+    "ImportedState",
+    "import_flink_savepoint",
+    "import_spark_checkpoint",
+    "local_session",
+]

@@ -34,27 +34,38 @@ class ImportUnsupportedError(KeyscaleError):
     domain = "user"
     advice = (
         "Leave the operator out with `--drop-operator ID`, so that it starts empty, and let the job read the records "
-        "again that it needs."
+        "again that it needs. Of Flink, give a canonical savepoint in a directory on this host."
+    )
+
+
+class UnknownSerializerError(KeyscaleError):
+    """The snapshot of a Flink serializer has an unknown class."""
+
+    code = "STATE_IMPORT_SERIALIZER_UNKNOWN"
+    domain = "user"
+    advice = (
+        "Let the Flink job keep its keys in a type that docs/guide/from-flink.md lists, take another savepoint, and "
+        "import again; or leave the operator out with `--drop-operator`."
     )
 
 
 class ImportUnmappedError(KeyscaleError):
-    """The place of Spark's state or positions in the program is unknown."""
+    """The place of foreign state or positions in the program is unknown."""
 
     code = "STATE_IMPORT_UNMAPPED"
     domain = "user"
     advice = (
         "Name it with `--operator ID=UID`, `--source NUMBER=UID`, `--key UID COLUMN EXPRESSION` or `--value UID STATE "
-        "EXPRESSION`; docs/guide/from-spark.md has examples."
+        "EXPRESSION`; docs/guide/from-spark.md and docs/guide/from-flink.md have examples."
     )
 
 
 class ImportCountsDifferError(KeyscaleError):
-    """A state has another number of entries than Spark has rows."""
+    """A state has another number of entries than its origin has rows."""
 
     code = "STATE_IMPORT_COUNTS_DIFFER"
     domain = "internal"
-    advice = "Nothing was published. Stop the Spark query if it still runs, and import again."
+    advice = "Nothing was published. Stop the query or job if it still runs, and import again."
 
 
 class ImportFailedError(KeyscaleError):

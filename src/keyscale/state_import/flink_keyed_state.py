@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from .errors import FlinkSavepointError, ImportUnsupportedError
-from .flink_serializers import TTL, FlinkType, UnknownSerializerError, read_serializer
+from .errors import FlinkSavepointError, ImportUnsupportedError, UnknownSerializerError
+from .flink_serializers import TTL, FlinkType, read_serializer
 from .java_data import JavaData
 from .snappy_frames import SnappyFrames
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from .errors import FlinkSavepointError, ImportUnsupportedError
+from .errors import FlinkSavepointError, ImportUnsupportedError, UnknownSerializerError
 from .java_data import JavaData
 
 if TYPE_CHECKING:
@@ -46,13 +46,6 @@ class FlinkType:
     parts: tuple[FlinkType, ...] = ()
     problem: str = ""
     is_tuple: bool = False
-
-
-class UnknownSerializerError(ImportUnsupportedError):
-    """The length of a serializer's snapshot is unknown.
-
-    What follows the snapshot cannot be found.
-    """
 
 
 def read_serializer(data: JavaData) -> FlinkType:

@@ -65,3 +65,43 @@ class ImportReport:
     def to_json(self) -> dict[str, Any]:
         """Returns the report for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedFlinkState:
+    """A state of Flink that was taken over.
+
+    Attributes:
+        flink_operator: The id of the Flink operator.
+        flink_state: The name of its state.
+        uid: The operator of the program.
+        state: The state or the timers of the program's operator.
+        rows: The number of Flink's values, map entries, list elements or timers; None if they were not counted.
+        entries: The number of entries in the savepoint; None if none was written.
+    """
+
+    flink_operator: str
+    flink_state: str
+    uid: str
+    state: str
+    rows: int | None = None
+    entries: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FlinkImportReport:
+    """The result of an import from Flink.
+
+    Attributes:
+        location: The location of the savepoint; None after a dry run.
+        states: The states that were taken over.
+        notes: What was left out or begins anew, and why.
+    """
+
+    location: str | None
+    states: tuple[ImportedFlinkState, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report for JSON."""
+        return asdict(self)

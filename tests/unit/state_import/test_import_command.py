@@ -1,4 +1,4 @@
-"""The command `keyscale state import spark`: its options, and what it refuses before Spark starts."""
+"""The commands of `keyscale state import`: their options, and what they refuse before Spark starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import pytest
 
 from keyscale import state_import
 from keyscale.api.cli.root import main
-from keyscale.state_import import ImportedSource, ImportedState, ImportReport
+from keyscale.state_import import (
+    FlinkImportReport,
+    ImportedFlinkState,
+    ImportedSource,
+    ImportedState,
+    ImportReport,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,3 +99,31 @@ def test_wrong_options_are_refused_before_spark_starts(
     assert main(["state", "import", "spark", "checkpoint", "--program", program, *arguments]) != 0
     assert message in " ".join(capsys.readouterr().err.split())
     assert imports == []
+
+
+def test_the_options_of_flink_name_operators_and_states(
+    monkeypatch: pytest.MonkeyPatch, program: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[dict[str, Any]] = []
+    taken = ImportedFlinkState("1f", "count", "totals", "count", 3, 3)
+
+    def import_flink_savepoint(_: Any, location: str, **arguments: Any) -> FlinkImportReport:
+        made.append({"location": location, **arguments})
+        return FlinkImportReport("file:///store/totals/savepoints/of-flink", (taken,), ("state 'seen' starts empty",))
+
+    monkeypatch.setattr(state_import, "local_session", nullcontext)
+    monkeypatch.setattr(state_import, "import_flink_savepoint", import_flink_savepoint)
+    command = ["state", "import", "flink", "savepoint-1", "--program", program]
+    options = ["--operator", "a=b=totals", "--drop-operator", "windows", "--state", "totals", "sum", "count"]
+    options += ["--drop-state", "totals", "seen", "--hash", "java"]
+    assert main([*command, *options, "--to", "LOCATION"]) == 0
+    (given,) = made
+    assert (given["location"], given["to"], given["hash_id"]) == ("savepoint-1", "LOCATION", "java")
+    assert given["operators"] == {"a=b": "totals", "windows": None}
+    assert given["states"] == {("totals", "sum"): "count", ("totals", "seen"): None}
+    shown = capsys.readouterr().out
+    assert "1f" in shown
+    assert "- state 'seen' starts empty" in shown
+    assert main(command) != 0
+    assert main([*command, "--operator", "totals", "--dry-run"]) != 0
+    assert len(made) == 1

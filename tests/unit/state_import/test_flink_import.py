@@ -1,0 +1,163 @@
+"""A job goes on exactly where a real job of Flink has stopped, with all kinds of its state and its timers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+import pytest
+
+from keyscale import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, Ttl, ValueStateDescriptor
+from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.streams.streams import DataStream
+from keyscale.state_import import import_flink_savepoint
+from keyscale.state_import.errors import ImportUnmappedError
+from keyscale.state_import.flink_metadata import operator_id
+from keyscale.state_import.target_program import TargetProgram, target_operators
+from keyscale.state_io import StateReader
+from keyscale.state_io.verified_state import verify_state
+from tests.support.rehearsal.rehearsal import MAX_PARALLELISM, Rehearsal
+from tests.unit.state_import.test_flink_keyed_state import BY_CUSTOMER, SAVEPOINTS, last
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from keyscale.jobs.graph.topology import Topology
+    from keyscale.state_import import FlinkImportReport
+
+ORDER = pa.struct([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.float64()), ("discount", pa.int32())])
+TTL = Ttl.days(36_500)
+SCHEMA = pa.schema([("customer", pa.string()), ("at", pa.int64())])
+OUTPUT = pa.schema([("customer", pa.string()), ("what", pa.string())])
+
+
+class Totals(KeyedProcessFunction):
+    """The job of FlinkSavepoints.java, which tells what it has."""
+
+    value_type: pa.DataType = pa.int64()
+
+    def open(self, context: Any) -> None:
+        self.states = {
+            "count": context.get_state(ValueStateDescriptor("count", self.value_type)),
+            "last": context.get_state(ValueStateDescriptor("last", ORDER)),
+            "pair": context.get_state(
+                ValueStateDescriptor("pair", pa.struct([("who", pa.string()), ("order", pa.int64())]))
+            ),
+            "recent": context.get_state(ValueStateDescriptor("recent", pa.int64(), TTL)),
+        }
+        self.labels = context.get_list_state(ListStateDescriptor("labels", pa.string()))
+        self.recent_list = context.get_list_state(ListStateDescriptor("recent_list", pa.int64(), TTL))
+        self.amounts = context.get_map_state(MapStateDescriptor("amounts", pa.string(), pa.float64()))
+        self.recent_map = context.get_map_state(MapStateDescriptor("recent_map", pa.string(), pa.int64(), TTL))
+
+    def process_element(self, row: Any, _context: Any) -> Iterator[tuple[str, str]]:
+        held = {name: state.value() for name, state in self.states.items()}
+        self.states["count"].update(held["count"] + 1)
+        held |= {"labels": [*self.labels.get()], "recent_list": [*self.recent_list.get()]}
+        held |= {"amounts": dict(sorted(self.amounts.items())), "recent_map": dict(sorted(self.recent_map.items()))}
+        yield row.customer, repr(held)
+
+    def on_timer(self, timestamp: int, context: Any) -> Iterator[tuple[str, str]]:
+        yield context.current_key, f"timer {timestamp}"
+
+
+def topology(function: KeyedProcessFunction) -> Topology:
+    builder = TopologyBuilder()
+    source = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), SCHEMA), None)
+    timed = source.uid("records").with_timestamps("at")
+    timed.key_by("customer").process(function, output=OUTPUT).uid("totals").sink_to(cast("Any", None)).uid("sink")
+    return builder.build()
+
+
+def imported(
+    monkeypatch: pytest.MonkeyPatch, name: str, to: str | None, function: KeyedProcessFunction, **options: Any
+) -> FlinkImportReport:
+    graph = topology(function)
+    program = TargetProgram(target_operators(graph), (), graph)
+    monkeypatch.setattr(TargetProgram, "load", lambda *_: program)
+    return import_flink_savepoint(cast("Any", None), str(SAVEPOINTS / name), program="job.py", to=to, **options)
+
+
+def held(customer: str) -> dict[str, Any]:
+    """What the function tells of a customer after the orders of Flink's job."""
+    orders = BY_CUSTOMER[customer]
+    order = last(orders)
+    return {
+        "count": len(orders),
+        "last": {name: order[name] for name in ORDER.names},
+        "pair": {"who": customer, "order": orders[-1]},
+        "recent": orders[-1],
+        "labels": [f"order, {each} é" for each in orders],
+        "recent_list": orders,
+        "amounts": dict(sorted((f"m{each % 4}", each * 1.5) for each in orders)),
+        "recent_map": dict(sorted((f"r{each % 4}", each) for each in orders)),
+    }
+
+
+def test_a_job_goes_on_where_flinks_job_has_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    to = f"file://{tmp_path}/store/rehearsed/savepoints/of-flink"
+    report = imported(monkeypatch, "rocksdb-2", to, Totals(), max_parallelism=MAX_PARALLELISM, parallelism=2)
+    assert report.location is not None
+    assert verify_state(report.location).problems == []
+    counts = {state.flink_state: (state.rows, state.entries) for state in report.states}
+    timers = [f"_timer_state/{each}_user-timers" for each in ("event", "processing")]
+    assert counts == {
+        **dict.fromkeys(["count", "last", "pair", "recent"], (10, 10)),
+        **dict.fromkeys(["amounts", "recent_map"], (20, 20)),
+        **dict.fromkeys(["labels", "recent_list", *timers], (40, 40)),
+    }
+    (of_generic, of_sources) = report.notes[::-1] if "source" in report.notes[0] else report.notes
+    assert "'generic' is left out: Kryo has written the class java.util.UUID" in of_generic
+    assert of_sources.startswith("sources begin where the program says")
+    batches = [[*BY_CUSTOMER], [*BY_CUSTOMER]]
+    tables = [pa.Table.from_pylist([{"customer": each, "at": 900_000} for each in batch], SCHEMA) for batch in batches]
+    tables.append(pa.Table.from_pylist([{"customer": "c0", "at": 1_000_020}], SCHEMA))
+    job = Rehearsal(tmp_path, topology(Totals()), tables, cast("Any", None))
+    job.start(1, report.location)
+    job.run_batches(1)
+    assert {row["customer"]: row["what"] for row in job.output("sink")} == {key: repr(held(key)) for key in BY_CUSTOMER}
+    job.drain()
+    told = [(row["customer"], row["what"]) for row in job.output("sink")[10:]]
+    assert sorted(each for each in told if each[1].startswith("timer")) == sorted(
+        (key, f"timer {1_000_000 + order}") for key, orders in BY_CUSTOMER.items() for order in orders if order < 20
+    )
+    assert dict(told[:10]) == {key: repr(held(key) | {"count": 5}) for key in BY_CUSTOMER}
+
+
+def test_the_time_to_live_begins_with_flinks_last_access(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    to = f"file://{tmp_path}/store/moved/savepoints/of-flink"
+    report = imported(monkeypatch, "heap-1", to, Totals(), hash_id="java")
+    assert report.location is not None
+    reader = StateReader.open(report.location)
+    assert (reader.point.max_parallelism, reader.point.hash_id) == (8, "java")
+    (table,) = (each for each in reader.tables("totals") if each.name == "recent")
+    years = {row["ttl_started_at"].year for batch in table.batches() for row in batch.to_pylist()}
+    assert years == {2026}
+
+
+def test_a_dry_run_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = imported(
+        monkeypatch, "heap-1", None, Totals(), states={("totals", "labels"): None, ("totals", "recent"): None}
+    )
+    assert report.location is None
+    assert {state.rows for state in report.states} == {None}
+    assert "totals: Flink's state 'labels' is left out, as asked" in report.notes
+    assert "totals: state 'labels' starts empty" in report.notes
+
+
+def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OfText(Totals):
+        value_type = pa.string()
+
+    with pytest.raises(ImportUnmappedError, match="state 'count' holds int64 in Flink, and string"):
+        imported(monkeypatch, "heap-1", None, OfText())
+    with pytest.raises(ImportUnmappedError, match="state 'labels' is a LIST in Flink and a value in 'totals'"):
+        imported(monkeypatch, "heap-1", None, Totals(), states={("totals", "labels"): "last"})
+    with pytest.raises(ImportUnmappedError, match="the savepoint has no operator 'unknown'"):
+        imported(monkeypatch, "heap-1", None, Totals(), operators={"unknown": "totals"})
+    with pytest.raises(ImportUnmappedError, match="the program has no operator 'unknown'"):
+        imported(monkeypatch, "heap-1", None, Totals(), operators={"totals": "unknown"})
+    left_out = imported(monkeypatch, "heap-1", None, Totals(), operators={operator_id("totals"): None})
+    assert left_out.states == ()
+    assert "Flink's operator totals is left out, as asked" in left_out.notes
