@@ -226,7 +226,7 @@ def flink(
             max_parallelism=max_parallelism,
             hash_id=hash_id,
         ).to_json()
-    _show(session, report, ("location",), ((report["states"], FLINK_COLUMNS),))
+    _show(session, report, ("location",), ((report["states"], FLINK_COLUMNS), (report["sources"], SOURCE_COLUMNS[1:])))
 
 
 def _check(program: Path, target: str | None, *, dry_run: bool) -> None:

@@ -6,13 +6,21 @@ It loads the program that goes on, so that only what the program does not say ne
 from __future__ import annotations
 
 from .flink_import import import_flink_savepoint
-from .import_report import FlinkImportReport, ImportedFlinkState, ImportedSource, ImportedState, ImportReport
+from .import_report import (
+    FlinkImportReport,
+    ImportedFlinkSource,
+    ImportedFlinkState,
+    ImportedSource,
+    ImportedState,
+    ImportReport,
+)
 from .local_session import local_session
 from .spark_import import import_spark_checkpoint
 
 __all__ = [
     "FlinkImportReport",
     "ImportReport",
+    "ImportedFlinkSource",
     "ImportedFlinkState",
     "ImportedSource",
     "ImportedState",

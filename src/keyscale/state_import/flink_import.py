@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
+from keyscale.identifiers import BatchId
 from keyscale.state.doors.values import HashId
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint, encoder_of, schema_of_key
 from keyscale.state_io.new_operator import with_states
@@ -17,9 +19,10 @@ from keyscale.state_io.savepoint_writer import write_operator
 from .errors import ImportCountsDifferError, ImportUnmappedError, ImportUnsupportedError
 from .flink_keyed_state import read_header, read_rows
 from .flink_metadata import operator_id, read_metadata
+from .flink_offsets import as_query, kafka_offsets
 from .flink_plan import plan_states
-from .import_report import FlinkImportReport, ImportedFlinkState
-from .spark_checkpoint import BatchFacts
+from .import_report import FlinkImportReport, ImportedFlinkSource, ImportedFlinkState
+from .input_positions import InputKind, converted_positions
 from .target_program import TargetProgram
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 
     from .flink_keyed_state import FlinkRow, KeyedHeader
     from .flink_metadata import FlinkOperator, KeyGroupsFile
+    from .flink_offsets import Offsets
     from .flink_plan import FlinkOperatorPlan, FlinkPlan
     from .target_program import TargetOperator
 
@@ -63,7 +67,7 @@ def import_flink_savepoint(
         to: Where: `<store>/<name>/savepoints/<id>`. None: nothing is written, and the report says what would be taken.
         parameters: The program's parameters.
         operators: The program's operator for an operator of Flink, by the latter's uid or id; None leaves it out. By
-            default an operator goes to the operator with the same uid.
+            default an operator or a source goes to the one with the same uid.
         states: The program's state for a state of Flink, by the program's uid and Flink's name; None leaves it out. By
             default a state goes to the state with the same name.
         max_parallelism: The number of key groups, which a job that starts from the savepoint keeps; None: Flink's.
@@ -83,14 +87,19 @@ def import_flink_savepoint(
     """
     found = read_metadata(location)
     target = TargetProgram.load(spark, Path(program), parameters or {})
-    matched = _matched(found, target.operators, operators or {})
+    matched = _matched(found, target, operators or {})
     planned = [_planned(operator, matched[operator.id], states or {}) for operator in found if operator.id in matched]
-    notes = [*_notes(found, matched, target.operators), *(note for each in planned for note in each.notes())]
+    at_ms = now_ms()
+    sources = _offsets(found, target, operators or {})
+    query = as_query([*sources.values()], at_ms)
+    notes = [*_notes(found, matched, target, sources), *(note for each in planned for note in each.notes())]
     if to is None:
-        return _report(None, planned, notes, is_written=False)
+        return _report(None, planned, sources, notes, is_written=False)
     most = max_parallelism or max((each.operator.max_parallelism for each in planned), default=1)
     savepoint = NewSavepoint.at(to, KeyHashing(most, HashId(hash_id)))
-    at_ms = now_ms()
+    positions = converted_positions(query, target.sources, {uid: [number] for number, uid in enumerate(sources)})
+    if positions is not None:
+        savepoint = replace(savepoint, batch_id=BatchId(0))
     written: list[OperatorSnapshot] = []
     with tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
         for each in planned:
@@ -102,8 +111,8 @@ def import_flink_savepoint(
                 )
             )
             each.check_counts()
-    savepoint.publish(written, time=target.time_after(BatchFacts(0, 0, 0, at_ms)))
-    return _report(savepoint.location, planned, notes, is_written=True)
+    savepoint.publish(written, positions=positions, time=target.time_after(query.batch))
+    return _report(savepoint.location, planned, sources, notes, is_written=True)
 
 
 @dataclass(slots=True)
@@ -175,24 +184,25 @@ def _planned(
 
 
 def _matched(
-    found: Sequence[FlinkOperator], targets: Sequence[TargetOperator], chosen: Mapping[str, str | None]
+    found: Sequence[FlinkOperator], program: TargetProgram, chosen: Mapping[str, str | None]
 ) -> dict[str, TargetOperator]:
     """Returns the program's operator for each Flink operator with keyed state."""
-    known = {target.uid: target for target in targets}
+    known = {target.uid: target for target in program.operators}
+    sources = {source.uid for source in program.sources}
     ids = {operator.id for operator in found}
     given: dict[str, str | None] = {}
     for name, uid in chosen.items():
         number = name if name in ids else operator_id(name)
         if number not in ids:
             raise ImportUnmappedError(f"the savepoint has no operator {name!r}; its operators are {_listed(ids)}")
-        if uid is not None and uid not in known:
+        if uid is not None and uid not in {*known, *sources}:
             raise ImportUnmappedError(f"the program has no operator {uid!r}; its operators are {_listed(known)}")
         given[number] = uid
     of_uid = {operator_id(uid): uid for uid in known}
     matched: dict[str, TargetOperator] = {}
     for operator in found:
         uid = given[operator.id] if operator.id in given else of_uid.get(operator.id)
-        if uid is not None and operator.keyed:
+        if uid in known and operator.keyed:
             matched[operator.id] = known[uid]
         elif operator.keyed and operator.id not in given:
             raise ImportUnmappedError(
@@ -207,15 +217,44 @@ def _matched(
     return matched
 
 
+def _offsets(
+    found: Sequence[FlinkOperator], target: TargetProgram, chosen: Mapping[str, str | None]
+) -> dict[str, Offsets]:
+    """Returns the offsets of each Kafka source of the program, by uid.
+
+    Raises:
+        ImportUnmappedError: A source of the program reads something else.
+    """
+    known = {source.uid: source for source in target.sources}
+    wanted: dict[str, str | None] = {operator_id(uid): uid for uid in known}
+    for name, uid in chosen.items():
+        wanted |= {name: uid, operator_id(name): uid}
+    taken: dict[str, Offsets] = {}
+    for operator in found:
+        uid = wanted.get(operator.id)
+        if uid not in known or (offsets := kafka_offsets(operator)) is None:
+            continue
+        kinds = known[uid].kinds
+        if len(kinds) != 1 or not InputKind.KAFKA.fits(kinds[0]):
+            raise ImportUnmappedError(f"source {uid!r} reads {', '.join(kinds)}, and Flink's source reads Kafka")
+        taken[uid] = offsets
+    return taken
+
+
 def _notes(
-    found: Sequence[FlinkOperator], matched: Mapping[str, TargetOperator], targets: Sequence[TargetOperator]
+    found: Sequence[FlinkOperator],
+    matched: Mapping[str, TargetOperator],
+    program: TargetProgram,
+    sources: Mapping[str, Offsets],
 ) -> Iterator[str]:
-    names = {operator_id(target.uid): target.uid for target in targets}
+    targets = program.operators
+    uids_of_program = [*(each.uid for each in targets), *(each.uid for each in program.sources)]
+    names = {operator_id(uid): uid for uid in uids_of_program}
     for operator in found:
         name = operator.uid or names.get(operator.id, operator.id)
         if operator.keyed and operator.id not in matched:
             yield f"Flink's operator {name} is left out, as asked"
-        if operator.elements:
+        if operator.elements and name not in sources:
             yield f"the operator state of Flink's operator {name} is left out"
         if operator.problem:
             yield f"Flink's operator {name}: {operator.problem}"
@@ -223,11 +262,18 @@ def _notes(
     for target in targets:
         if target.uid not in uids and target.schema.states:
             yield f"operator {target.uid!r} starts empty"
-    yield "sources begin where the program says: a savepoint of Flink has no positions that are taken"
+    for source in program.sources:
+        if source.uid not in sources:
+            yield f"source {source.uid!r} begins where the program says"
 
 
 def _report(
-    location: str | None, planned: Sequence[_PlannedOperator], notes: Sequence[str], *, is_written: bool
+    location: str | None,
+    planned: Sequence[_PlannedOperator],
+    sources: Mapping[str, Offsets],
+    notes: Sequence[str],
+    *,
+    is_written: bool,
 ) -> FlinkImportReport:
     states = tuple(
         ImportedFlinkState(
@@ -241,7 +287,8 @@ def _report(
         for each in planned
         for name, plan in each.plans().items()
     )
-    return FlinkImportReport(location, states, tuple(notes))
+    taken = tuple(ImportedFlinkSource(uid, json.dumps(offsets)) for uid, offsets in sources.items())
+    return FlinkImportReport(location, states, taken, tuple(notes))
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -43,16 +43,16 @@ class FlinkPlan:
 
     Attributes:
         source: The state of Flink.
-        key: The type of Flink's keys.
-        target: The columns of the program's key.
+        flink_key: The type of Flink's keys.
+        key_columns: The columns of the program's key.
         name: The state or the timers of the program.
         schema: The state as the program declares it; None for timers.
         namespace: The type of the namespaces; None: the void namespace.
     """
 
     source: FlinkState
-    key: FlinkType
-    target: pa.Schema
+    flink_key: FlinkType
+    key_columns: pa.Schema
     name: str
     schema: StateSchema | None
     namespace: pa.DataType | None = None
@@ -74,8 +74,8 @@ class FlinkPlan:
         Raises:
             ImportUnmappedError: A value does not fit the type in the program.
         """
-        keys = columns_of_key(pa.array([row.key for row in rows], self.key.arrow), self.target)
-        columns: dict[str, pa.Array] = {"key": pa.StructArray.from_arrays(keys, names=self.target.names)}
+        keys = columns_of_key(pa.array([row.key for row in rows], self.flink_key.arrow), self.key_columns)
+        columns: dict[str, pa.Array] = {"key": pa.StructArray.from_arrays(keys, names=self.key_columns.names)}
         if self.namespace is not None:
             columns["namespace"] = pa.array([row.namespace for row in rows], self.namespace)
         if self.schema is None:

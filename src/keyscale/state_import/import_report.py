@@ -89,17 +89,32 @@ class ImportedFlinkState:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportedFlinkSource:
+    """A Kafka source of Flink whose positions were taken over.
+
+    Attributes:
+        uid: The source of the program.
+        end: The next offset of each partition, by topic.
+    """
+
+    uid: str
+    end: str
+
+
+@dataclass(frozen=True, slots=True)
 class FlinkImportReport:
     """The result of an import from Flink.
 
     Attributes:
         location: The location of the savepoint; None after a dry run.
         states: The states that were taken over.
+        sources: The sources whose positions were taken over.
         notes: What was left out or begins anew, and why.
     """
 
     location: str | None
     states: tuple[ImportedFlinkState, ...]
+    sources: tuple[ImportedFlinkSource, ...]
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:

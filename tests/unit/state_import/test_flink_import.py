@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -9,10 +10,14 @@ import pytest
 
 from keyscale import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, Ttl, ValueStateDescriptor
 from keyscale.jobs.graph.topology import TopologyBuilder
+from keyscale.jobs.sources.kafka import positions_at
 from keyscale.jobs.streams.streams import DataStream
+from keyscale.state.doors.catalogue import SourcePositions, read_manifest, read_positions
+from keyscale.state.doors.objects import open_store
 from keyscale.state_import import import_flink_savepoint
 from keyscale.state_import.errors import ImportUnmappedError
 from keyscale.state_import.flink_metadata import operator_id
+from keyscale.state_import.input_positions import FILES, KAFKA, KAFKA_SOURCE, TargetSource
 from keyscale.state_import.target_program import TargetProgram, target_operators
 from keyscale.state_io import StateReader
 from keyscale.state_io.verified_state import verify_state
@@ -71,10 +76,16 @@ def topology(function: KeyedProcessFunction) -> Topology:
 
 
 def imported(
-    monkeypatch: pytest.MonkeyPatch, name: str, to: str | None, function: KeyedProcessFunction, **options: Any
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    to: str | None,
+    function: KeyedProcessFunction,
+    *,
+    kind: str = KAFKA,
+    **options: Any,
 ) -> FlinkImportReport:
     graph = topology(function)
-    program = TargetProgram(target_operators(graph), (), graph)
+    program = TargetProgram(target_operators(graph), (TargetSource("orders", (kind,)),), graph)
     monkeypatch.setattr(TargetProgram, "load", lambda *_: program)
     return import_flink_savepoint(cast("Any", None), str(SAVEPOINTS / name), program="job.py", to=to, **options)
 
@@ -107,9 +118,9 @@ def test_a_job_goes_on_where_flinks_job_has_stopped(monkeypatch: pytest.MonkeyPa
         **dict.fromkeys(["amounts", "recent_map"], (20, 20)),
         **dict.fromkeys(["labels", "recent_list", *timers], (40, 40)),
     }
-    (of_generic, of_sources) = report.notes[::-1] if "source" in report.notes[0] else report.notes
+    of_source, of_generic = report.notes
+    assert of_source == "source 'orders' begins where the program says"
     assert "'generic' is left out: Kryo has written the class java.util.UUID" in of_generic
-    assert of_sources.startswith("sources begin where the program says")
     batches = [[*BY_CUSTOMER], [*BY_CUSTOMER]]
     tables = [pa.Table.from_pylist([{"customer": each, "at": 900_000} for each in batch], SCHEMA) for batch in batches]
     tables.append(pa.Table.from_pylist([{"customer": "c0", "at": 1_000_020}], SCHEMA))
@@ -161,3 +172,36 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     left_out = imported(monkeypatch, "heap-1", None, Totals(), operators={operator_id("totals"): None})
     assert left_out.states == ()
     assert "Flink's operator totals is left out, as asked" in left_out.notes
+
+
+OFFSETS = {"orders": {"0": 100, "1": 200, "2": 300}}
+
+
+@pytest.mark.parametrize("kind", [KAFKA, KAFKA_SOURCE])
+def test_a_kafka_source_goes_on_at_the_offsets_of_all_readers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str
+) -> None:
+    to = f"file://{tmp_path}/store/moved/savepoints/of-flink"
+    report = imported(monkeypatch, "kafka-2", to, Totals(), kind=kind)
+    (source,) = report.sources
+    assert (source.uid, json.loads(source.end)) == ("orders", OFFSETS)
+    assert report.notes == ("operator 'totals' starts empty",)
+    assert report.location is not None
+    store = open_store(f"file://{tmp_path}/store")
+    manifest = read_manifest(store, report.location.removeprefix(f"{store.url}/"))
+    assert manifest.batch_id == 0
+    assert manifest.positions is not None
+    positions = read_positions(store, manifest.positions)
+    assert isinstance(positions, SourcePositions)
+    assert positions.sources == ("orders",)
+    (end,) = positions.batches[-1].ends
+    expected = OFFSETS if kind == KAFKA else positions_at(OFFSETS).to_json()
+    assert json.loads(end) == json.loads(json.dumps(expected))
+
+
+def test_a_source_of_files_cannot_go_on_at_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImportUnmappedError, match="source 'orders' reads FileSource, and Flink's source reads Kafka"):
+        imported(monkeypatch, "kafka-2", None, Totals(), kind=FILES)
+    left_out = imported(monkeypatch, "kafka-2", None, Totals(), kind=FILES, operators={"orders": None})
+    assert left_out.sources == ()
+    assert "source 'orders' begins where the program says" in left_out.notes

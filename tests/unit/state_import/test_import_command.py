@@ -109,7 +109,9 @@ def test_the_options_of_flink_name_operators_and_states(
 
     def import_flink_savepoint(_: Any, location: str, **arguments: Any) -> FlinkImportReport:
         made.append({"location": location, **arguments})
-        return FlinkImportReport("file:///store/totals/savepoints/of-flink", (taken,), ("state 'seen' starts empty",))
+        return FlinkImportReport(
+            "file:///store/totals/savepoints/of-flink", (taken,), (), ("state 'seen' starts empty",)
+        )
 
     monkeypatch.setattr(state_import, "local_session", nullcontext)
     monkeypatch.setattr(state_import, "import_flink_savepoint", import_flink_savepoint)
