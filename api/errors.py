@@ -40,9 +40,12 @@ class ApiError(KeyscaleError):
         super().__init__(detail)
         self.detail = detail
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.detail, *self.more.values())
+
     @property
     def more(self) -> dict[str, Any]:
-        """Returns further fields of the answer."""
+        """Returns further fields of the answer, in the order of the arguments."""
         return {}
 
 
@@ -61,9 +64,6 @@ class RequestInvalidError(ApiError):
     def __init__(self, detail: str = "", errors: Sequence[Mapping[str, str]] = ()) -> None:
         super().__init__(detail)
         self._errors = [dict(each) for each in errors]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.detail, self._errors)
 
     @classmethod
     def of(cls, failed: ValidationError | RequestValidationError, *place: str) -> Self:
@@ -648,9 +648,6 @@ class OperationInProgressError(ApiError):
         super().__init__(detail)
         self.operation_id = operation_id
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.detail, self.operation_id)
-
     @property
     def more(self) -> dict[str, Any]:
         return {"operation_id": self.operation_id}
@@ -671,9 +668,6 @@ class RevisionConflictError(ApiError):
     def __init__(self, detail: str = "", revision: int = 0) -> None:
         super().__init__(detail)
         self.revision = revision
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.detail, self.revision)
 
     @property
     def more(self) -> dict[str, Any]:

@@ -6,13 +6,29 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from keyscale.api.errors import RequestInvalidError, StoreUnavailableError
+from keyscale.api.errors import (
+    ApiError,
+    OperationInProgressError,
+    RequestInvalidError,
+    RevisionConflictError,
+    StoreUnavailableError,
+)
 from keyscale.api.operations.schemas.any_operation import AnyOperation
 
 
-def test_an_error_survives_pickling_with_its_message() -> None:
-    copy = pickle.loads(pickle.dumps(StoreUnavailableError("it is away")))  # noqa: S301 - our own bytes
-    assert (copy.detail, copy.code) == ("it is away", "STORE_UNAVAILABLE")
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreUnavailableError("it is away"),
+        RequestInvalidError("no"),
+        RequestInvalidError("no", [{"field": "name", "message": "missing"}]),
+        OperationInProgressError("a rescale", "o-1"),
+        RevisionConflictError("older", 3),
+    ],
+)
+def test_an_error_survives_pickling_with_its_fields(error: ApiError) -> None:
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    assert (type(copy), copy.detail, copy.more) == (type(error), error.detail, error.more)
 
 
 @pytest.mark.parametrize(
