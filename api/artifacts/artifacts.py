@@ -129,9 +129,7 @@ def show(context: Context, user: Principal, artifact_id: str) -> ArtifactAnswer:
         ArtifactNotFoundError: No artifact has this id.
     """
     with context.reads() as session:
-        found = artifacts.find(session, artifact_id)
-        if found is None:
-            raise ArtifactNotFoundError("no artifact has this id")
+        found = _require(session, artifact_id)
         return _answers(session, user, [found])[0]
 
 
@@ -155,9 +153,7 @@ def content_of(context: Context, artifact_id: str) -> Content:
         ArtifactNotFoundError: No artifact has this id.
     """
     with context.reads() as session:
-        found = artifacts.find(session, artifact_id)
-        if found is None:
-            raise ArtifactNotFoundError("no artifact has this id")
+        found = _require(session, artifact_id)
         return Content(found.filename, stored_bytes(context, found.sha256))
 
 
@@ -165,6 +161,13 @@ def stored_bytes(context: Context, sha256: str) -> Iterator[bytes]:
     """Yields the bytes of an artifact, chunk by chunk."""
     with context.reads() as session:
         yield from artifacts.read_bytes(session, sha256)
+
+
+def _require(session: Session, artifact_id: str) -> Artifact:
+    found = artifacts.find(session, artifact_id)
+    if found is None:
+        raise ArtifactNotFoundError("no artifact has this id")
+    return found
 
 
 def _answers(session: Session, user: Principal, shown: Sequence[Artifact]) -> list[ArtifactAnswer]:
@@ -196,9 +199,7 @@ def delete(context: Context, user: Principal, artifact_id: str) -> None:
     """
     with context.sessions.begin() as session:
         artifacts.lock_writers(session)
-        found = artifacts.find(session, artifact_id)
-        if found is None:
-            raise ArtifactNotFoundError("no artifact has this id")
+        found = _require(session, artifact_id)
         shown = f"{found.name} version {found.version}"
         if (use := artifacts.first_use(session, artifact_id, user.scope)) is not None:
             job, revision = use
