@@ -612,8 +612,8 @@ class SavepointIdTakenError(ApiError):
     status = 409
     domain = "user"
     advice = (
-        "Choose another id. If the answer to an earlier request was lost, the savepoint may be of that request:"
-        " `./keyscale savepoints list JOB` lists the job's savepoints."
+        "Choose another id. A request that repeats the id, the checkpoint and the changes of an earlier request gets"
+        " the earlier answer. `./keyscale savepoints list JOB` lists the job's savepoints."
     )
 
 

@@ -185,6 +185,10 @@ class Layout:
     def manifest(self, checkpoint_id: CheckpointId, savepoint_id: str | None = None) -> str:
         return f"{self.snapshot(checkpoint_id, savepoint_id)}{MANIFEST_NAME}"
 
+    def changes(self, savepoint_id: str) -> str:
+        """Returns the path of the request and answer that made a savepoint."""
+        return f"{self.savepoint(savepoint_id)}changes.json"
+
     def positions(self, checkpoint_id: CheckpointId, savepoint_id: str | None, unique: str) -> str:
         """Returns the path of a snapshot's source positions."""
         return f"{self.snapshot(checkpoint_id, savepoint_id)}positions-{path_segment(unique)}.json"

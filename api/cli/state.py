@@ -363,42 +363,55 @@ def place_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-state_option = click.option("--state", "name", required=True, help="The state's name, or the timers'.")
+state_option = click.option("--state", "name", help="The state's name, or the timers'.")
+lines_option = click.option(
+    "--lines",
+    type=click.Path(dir_okay=False, allow_dash=True),
+    help="Change several keys in one savepoint: a file (-: standard input) with a JSON object per line, of operator,"
+    ' state, key, and value, time_ms or "delete": true; also namespace and map_key.',
+)
+one_operator_option = click.option("--operator", help="The operator's uid.")
+one_key_option = click.option("--key", help="The key; with several columns, a JSON list.")
+LINE_FIELDS = frozenset({"operator", "state", "key", "value", "delete", "namespace", "map_key", "time_ms"})
 
 
 @state.command("set")
 @click.argument("source", metavar="JOB|LOCATION")
-@operator_option
+@one_operator_option
 @state_option
-@key_option
+@one_key_option
+@lines_option
 @click.option("--value", help="The new value as JSON, or text; a whole map is an object, a whole list a list.")
 @place_options
 @scratch_option
 @json_option
 @pass_session
 def set_key(session: Session, /, *, value: str | None, time_ms: int | None, **options: Any) -> None:
-    """Set a key's state in a new savepoint.
+    """Set the state of one or several keys in a new savepoint.
 
     The savepoint is derived from the latest checkpoint or savepoint of a stopped JOB, and is registered with an event.
     With a LOCATION, it is written with this process's own access to the object store. All other state stays as it is.
     `jobs start JOB --from SAVEPOINT` starts the job from it.
     """
-    if (value is None) == (time_ms is None):
+    if options["lines"] is None and (value is None) == (time_ms is None):
         raise InvalidArgumentError("give --value for a state, or --time-ms for timers")
     _change(session, {"value": _json(value), "time_ms": time_ms}, **options)
 
 
 @state.command("delete")
 @click.argument("source", metavar="JOB|LOCATION")
-@operator_option
+@one_operator_option
 @state_option
-@key_option
+@one_key_option
+@lines_option
 @place_options
 @scratch_option
 @json_option
 @pass_session
 def delete_key(session: Session, /, *, time_ms: int | None, **options: Any) -> None:
-    """Delete a key's state in a new savepoint; see `state set`.
+    """Delete the state of one or several keys in a new savepoint.
+
+    The options are as for `state set`. With --lines, each line is a deletion.
 
     Without --namespace, --map-key and --time-ms, all entries of the key in the state are deleted.
     """
@@ -458,9 +471,10 @@ def _change(  # the options of both commands
     change: dict[str, Any],
     *,
     source: str,
-    operator: str,
-    name: str,
-    key: str,
+    operator: str | None,
+    name: str | None,
+    key: str | None,
+    lines: str | None,
     namespace: str | None,
     map_key: str | None,
     savepoint_id: str | None,
@@ -468,22 +482,59 @@ def _change(  # the options of both commands
     target: str | None,
     scratch: Path | None,
 ) -> None:
-    change |= {
-        "operator": operator, "state": name, "key": key, "namespace": _json(namespace), "map_key": _json(map_key)
-    }  # fmt: skip
+    place = {"operator": operator, "state": name, "key": key}
+    if lines is not None:
+        if any(
+            each is not None for each in (*place.values(), change.get("value"), change["time_ms"], namespace, map_key)
+        ):
+            raise InvalidArgumentError("--lines has all changes; the other options of a change are for one key")
+        changes = _changes_of(lines, deletes=change.get("deletes", False))
+    elif None in place.values():
+        raise InvalidArgumentError("give --operator, --state and --key, or --lines")
+    else:
+        changes = [{**change, **place, "namespace": _json(namespace), "map_key": _json(map_key)}]
     if "://" not in source:
         if target is not None:
             raise InvalidArgumentError("--to is for a LOCATION; the savepoint of a JOB is beside its others")
-        body = {**change, "id": savepoint_id, "checkpoint_id": checkpoint}
+        asked = changes[0] if lines is None else {"changes": changes}
+        body = {**asked, "id": savepoint_id, "checkpoint_id": checkpoint}
         with session.control_plane() as control_plane:
             session.output.fields(control_plane.post(job_path(source, "state-changes"), body))
         return
     if target is None or savepoint_id is not None or checkpoint is not None:
         raise InvalidArgumentError("a LOCATION needs --to STORE/JOB/savepoints/ID, and neither --id nor --checkpoint")
-    from keyscale.state_io import KeyChange, change_key
+    from keyscale.state_io import KeyChange, change_keys
 
-    changed = change_key(source, target, KeyChange(**change), scratch=scratch)
-    session.output.fields({name: getattr(changed, name) for name in ("location", "key", "before", "after")})
+    changed = change_keys(source, target, [KeyChange(**each) for each in changes], scratch=scratch)
+    effects = [asdict(each) for each in changed.changes]
+    session.output.fields({"location": changed.location, **(effects[0] if lines is None else {"changes": effects})})
+
+
+def _changes_of(path: str, *, deletes: bool) -> list[dict[str, Any]]:
+    """Returns the changes in a file of JSON lines, one per line."""
+    try:
+        with click.open_file(path, encoding="utf-8") as file:
+            lines = file.readlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"{path} cannot be read: {error}") from None
+    changes = []
+    for number, line in enumerate(lines, 1):
+        try:
+            given = json.loads(line)
+        except ValueError:
+            raise InvalidArgumentError(f"line {number} is not JSON") from None
+        if not isinstance(given, dict) or not {"operator", "state", "key"} <= given.keys() <= LINE_FIELDS:
+            raise InvalidArgumentError(
+                f"line {number} needs operator, state and key, and may have {', '.join(sorted(LINE_FIELDS))}"
+            )
+        deleted = given.pop("delete", False)
+        if not isinstance(deleted, bool) or not all(isinstance(given[name], str) for name in ("operator", "state")):
+            raise InvalidArgumentError(f"line {number}: operator and state are text, and delete is true or false")
+        key = given["key"] if isinstance(given["key"], str) else json.dumps(given["key"])
+        changes.append({**given, "key": key, "deletes": deleted or deletes})
+    if not changes:
+        raise InvalidArgumentError("--lines has no line")
+    return changes
 
 
 def _json(text: str | None) -> Any:

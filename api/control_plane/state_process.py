@@ -23,7 +23,10 @@ _PASSED_ON = frozenset({"HOME", "HTTPS_PROXY", "KEYSCALE_S3_ENDPOINT", "LANG", "
 
 
 def read_state(
-    context: Context, user: Principal, read: Literal["key", "history", "sql", "change"], asked: dict[str, Any]
+    context: Context,
+    user: Principal,
+    read: Literal["key", "history", "sql", "change", "repeated-change"],
+    asked: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns the answer of a process that reads or changes state.
 

@@ -1,4 +1,4 @@
-"""Changes a key's state of a stopped job, in a new savepoint."""
+"""Changes the state of a stopped job's keys, in a new savepoint."""
 
 from __future__ import annotations
 
@@ -16,77 +16,121 @@ from ..errors import CheckpointNotFoundError, JobStatusConflictError, SavepointI
 from ..jobs.jobs import require_job
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.requests import require_state_changeable
-from .schemas import ChangedKeyAnswer
+from .schemas import ChangedKeyAnswer, ChangedKeysAnswer, KeyChangesRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy.orm import Session
 
     from keyscale.db.models import Job
 
     from ..access.principal import Principal
     from ..control_plane.context import Context
-    from .schemas import KeyChangeRequest
+    from .schemas import KeyChangeItem, KeyChangeRequest
 
 _FETCHED_BYTES_MAX = 2 << 30
 
 
-def change(context: Context, user: Principal, reference: str, request: KeyChangeRequest) -> ChangedKeyAnswer:
-    """Writes a savepoint in which one key's state is changed.
+def change(
+    context: Context, user: Principal, reference: str, request: KeyChangeRequest | KeyChangesRequest
+) -> ChangedKeyAnswer | ChangedKeysAnswer:
+    """Writes a savepoint in which the state of keys is changed.
 
     The savepoint is derived from the job's latest checkpoint or savepoint, or from a chosen one. The job's history does
-    not change until the job starts from the savepoint.
+    not change until the job starts from the savepoint. A repeated request with the same id gets the first answer.
 
     Args:
         context: The control plane.
         user: The user.
         reference: The id or name of the job.
-        request: The change.
+        request: The changes.
 
     Raises:
         JobNotFoundError: The job does not exist.
         JobStatusConflictError: The job runs, or has been started meanwhile.
         CheckpointNotFoundError: The job has no completed checkpoint or savepoint, or not the chosen one.
-        SavepointIdTakenError: The job has a savepoint of the id.
+        SavepointIdTakenError: The job has a savepoint of the id, with other changes.
         StateReadError: The operator, state, key or value does not fit.
         StateReadTimeoutError: The change takes too long.
         StoreUnavailableError: The object store does not answer.
         TooManyInFlightError: Too many reads are in progress.
     """
     savepoint_id = request.id or f"changed-{uuid.uuid4().hex[:12]}"
+    is_list = isinstance(request, KeyChangesRequest)
+    changes = request.changes if isinstance(request, KeyChangesRequest) else [request]
+    with context.sessions.begin() as session:
+        job = require_job(session, reference)
+        asked: dict[str, Any] = {
+            "changes": [each.model_dump(exclude={"id", "checkpoint_id"}) for each in changes],
+            "derived_from": request.checkpoint_id,
+            "store_url": job.store_url,
+            "job_id": job.id,
+            "savepoint_id": savepoint_id,
+        }
+        found = checkpoints.find_savepoint(session, job.id, savepoint_id)
+        taken = None if found is None else found.checkpoint_id
+    if taken is not None:
+        return _repeated(context, user, asked, taken, is_list=is_list)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         number = _next_number(session, job, savepoint_id)
         source = _source(session, job, request.checkpoint_id)
-        asked: dict[str, Any] = {
-            **request.model_dump(exclude={"id", "checkpoint_id"}),
-            "store_url": job.store_url,
-            "job_id": job.id,
-            "savepoint_id": savepoint_id,
-            "checkpoint_id": number,
-            "manifest_path": split_location(source)[1],
-            "fetched_bytes_max": _FETCHED_BYTES_MAX,
-        }
+    asked |= {
+        "checkpoint_id": number,
+        "manifest_path": split_location(source)[1],
+        "fetched_bytes_max": _FETCHED_BYTES_MAX,
+    }
     changed = read_state(context, user, "change", asked)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         if _next_number(session, job, savepoint_id) != number:
             raise JobStatusConflictError("the job was started meanwhile; its state is no longer what was changed")
         _store(session, job, changed, savepoint_id, number)
-        verb = "deletes" if request.deletes else "sets"
         events.record(
             session,
             job_id=job.id,
             at_ms=now_ms(),
             kind="STATE_CHANGED",
             actor=user.name,
-            message=f"savepoint {savepoint_id} {verb} state {request.state} of operator {request.operator} for one key",
+            message=f"savepoint {savepoint_id} {_summary(changes)}",
             checkpoint_id=number,
             location=changed["location"],
             derived_from=source,
-            rows_before=len(changed["before"]),
-            rows_after=len(changed["after"]),
+            rows_before=sum(len(each["before"]) for each in changed["changes"]),
+            rows_after=sum(len(each["after"]) for each in changed["changes"]),
         )
-    return ChangedKeyAnswer.model_validate({**changed, "savepoint_id": savepoint_id, "checkpoint_id": number})
+    return _answer(changed, savepoint_id, number, is_list=is_list)
+
+
+def _repeated(
+    context: Context, user: Principal, asked: dict[str, Any], number: int, *, is_list: bool
+) -> ChangedKeyAnswer | ChangedKeysAnswer:
+    """Returns the answer to an earlier request with equal changes."""
+    first = read_state(context, user, "repeated-change", asked)["answer"]
+    if first is None:
+        raise SavepointIdTakenError(f"the job has a savepoint {asked['savepoint_id']}")
+    return _answer(first, asked["savepoint_id"], number, is_list=is_list)
+
+
+def _answer(
+    changed: dict[str, Any], savepoint_id: str, number: int, *, is_list: bool
+) -> ChangedKeyAnswer | ChangedKeysAnswer:
+    common = {"savepoint_id": savepoint_id, "checkpoint_id": number, "location": changed["location"]}
+    if is_list:
+        return ChangedKeysAnswer.model_validate({**common, "changes": changed["changes"]})
+    return ChangedKeyAnswer.model_validate({**common, **changed["changes"][0]})
+
+
+def _summary(changes: Sequence[KeyChangeItem]) -> str:
+    """Returns what the changes do, without keys and values."""
+    if len(changes) == 1:
+        (only,) = changes
+        return f"{'deletes' if only.deletes else 'sets'} state {only.state} of operator {only.operator} for one key"
+    deleted = sum(each.deletes for each in changes)
+    places = sorted({f"{each.operator}.{each.state}" for each in changes})
+    shown = ", ".join(places[:5]) + (", ..." if len(places) > 5 else "")
+    return f"has {len(changes) - deleted} set and {deleted} deleted entries of {shown}"
 
 
 def _next_number(session: Session, job: Job, savepoint_id: str) -> int:

@@ -1,15 +1,23 @@
 """The routes of the state of a key."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from pydantic import Discriminator, Tag
 
 from ..access.identities import Operator
 from ..control_plane.dependencies import Control
 from ..control_plane.guarded_route import GuardedRoute
 from ..shapes import NUMBER_MAX
 from . import changed_keys, key_state
-from .schemas import ChangedKeyAnswer, KeyChangeRequest, KeyHistoryAnswer, KeyStateAnswer
+from .schemas import (
+    ChangedKeyAnswer,
+    ChangedKeysAnswer,
+    KeyChangeRequest,
+    KeyChangesRequest,
+    KeyHistoryAnswer,
+    KeyStateAnswer,
+)
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["state"], route_class=GuardedRoute)
 
@@ -27,6 +35,16 @@ At = Annotated[
 AfterBatch = Annotated[
     int | None,
     Query(ge=0, le=NUMBER_MAX, description="Wait until the job has committed this batch, for 30 seconds at most."),
+]
+
+
+def _form(request: Any) -> str:
+    has_list = "changes" in request if isinstance(request, dict) else isinstance(request, KeyChangesRequest)
+    return "keys" if has_list else "key"
+
+
+Changes = Annotated[
+    Annotated[KeyChangeRequest, Tag("key")] | Annotated[KeyChangesRequest, Tag("keys")], Discriminator(_form)
 ]
 
 
@@ -74,9 +92,12 @@ def show_key(  # noqa: PLR0917 - FastAPI passes them by name
 
 
 @router.post("/state-changes", status_code=201)
-def change_key_state(control: Control, user: Operator, job_id: str, request: KeyChangeRequest) -> ChangedKeyAnswer:
-    """Sets or deletes a key's state in a savepoint.
+def change_key_state(
+    control: Control, user: Operator, job_id: str, request: Changes
+) -> ChangedKeyAnswer | ChangedKeysAnswer:
+    """Sets or deletes the state of keys in a savepoint.
 
+    The body is one change, or has a list of `changes`, which take effect in one savepoint.
     The job's history stays as it is until the job starts from the savepoint.
     """
     return changed_keys.change(control, user, job_id, request)

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from ..shapes import NUMBER_MAX, Answer, OperationId, Request
 
+CHANGES_MAX = 10_000
+"""The most changes in one request, whose body is limited, too."""
+
 
 class StateRows(Answer):
     """The rows of a key in one state, or its timers."""
@@ -50,7 +53,7 @@ class KeyHistoryAnswer(Answer):
     is_truncated: bool = Field(description="Whether there are older changes than the answer holds.")
 
 
-class KeyChangeRequest(Request):
+class KeyChangeItem(Request):
     """A change of a key's state.
 
     Values are JSON, as the state of the key is shown.
@@ -69,7 +72,15 @@ class KeyChangeRequest(Request):
     time_ms: int | None = Field(
         default=None, ge=-NUMBER_MAX, le=NUMBER_MAX, description="The time of the timer that is set or deleted."
     )
-    id: OperationId | None = Field(default=None, description="The id of the new savepoint; null: any.")
+
+
+class _NewSavepointRequest(Request):
+    """The savepoint that a change of state writes."""
+
+    id: OperationId | None = Field(
+        default=None,
+        description="The id of the new savepoint; null: any. A repeated request gets the first answer.",
+    )
     checkpoint_id: int | None = Field(
         default=None,
         ge=1,
@@ -78,12 +89,39 @@ class KeyChangeRequest(Request):
     )
 
 
-class ChangedKeyAnswer(Answer):
-    """A new savepoint in which the state of one key is changed."""
+class KeyChangeRequest(KeyChangeItem, _NewSavepointRequest):
+    """A change of one key's state in a new savepoint."""
+
+
+class KeyChangesRequest(_NewSavepointRequest):
+    """Changes of several keys' state in one new savepoint."""
+
+    changes: list[KeyChangeItem] = Field(
+        min_length=1, max_length=CHANGES_MAX, description="The changes, in order. Either all take effect, or none does."
+    )
+
+
+class KeyEffect(Answer):
+    """The effect of a change of a key's state."""
+
+    key: dict[str, Any]
+    before: list[dict[str, Any]] = Field(description="The rows that were removed or replaced, without the key.")
+    after: list[dict[str, Any]] = Field(description="The rows in their place.")
+
+
+class _NewSavepointAnswer(Answer):
+    """A new savepoint with changed state."""
 
     savepoint_id: str
     checkpoint_id: int = Field(description="Its number among the job's checkpoints.")
     location: str = Field(description="Where a job starts from it.")
-    key: dict[str, Any]
-    before: list[dict[str, Any]] = Field(description="The rows that were removed or replaced, without the key.")
-    after: list[dict[str, Any]] = Field(description="The rows in their place.")
+
+
+class ChangedKeyAnswer(KeyEffect, _NewSavepointAnswer):
+    """A new savepoint in which the state of one key is changed."""
+
+
+class ChangedKeysAnswer(_NewSavepointAnswer):
+    """A new savepoint in which the state of several keys is changed."""
+
+    changes: list[KeyEffect] = Field(description="The effects, in the order of the changes.")

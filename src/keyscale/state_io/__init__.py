@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from keyscale.state.doors.keyed import EVENT_TIMERS, PROCESSING_TIMERS
 
-from .key_change import ChangedKey, KeyChange, change_key
+from .key_change import ChangedKey, ChangedKeys, KeyChange, change_keys
 from .key_function import KeyContext, KeyFunction, for_each_key
 from .new_operator import NewOperator, NewState, NewTimers
 from .savepoint_writer import write
@@ -19,6 +19,7 @@ __all__ = [
     "EVENT_TIMERS",
     "PROCESSING_TIMERS",
     "ChangedKey",
+    "ChangedKeys",
     "ChangedOperator",
     "KeyChange",
     "KeyContext",
@@ -31,7 +32,7 @@ __all__ = [
     "StatePartition",
     "StateReader",
     "StateTable",
-    "change_key",
+    "change_keys",
     "for_each_key",
     "partitions_of",
     "transform",

@@ -1,10 +1,12 @@
-"""Sets and deletes the state of one key in a new savepoint."""
+"""Sets and deletes the state of keys in a new savepoint."""
 
 from __future__ import annotations
 
+import json
 import tempfile
 import uuid
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ import pyarrow as pa
 from keyscale.errors import KeyscaleError
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.doors.commits import event_time_ms
-from keyscale.state.doors.objects import open_store
+from keyscale.state.doors.objects import ObjectNotFoundError, open_store
 from keyscale.state.doors.paths import Layout, location_of
 from keyscale.state.doors.reading import (
     CheckpointReader,
@@ -32,7 +34,7 @@ from .key_text import key_of_text
 from .row_files import plain_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from keyscale.state.doors.catalogue import Manifest
     from keyscale.state.doors.commits import OperatorSnapshot
@@ -80,33 +82,45 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class ChangedKey:
-    """The new savepoint, and the rows of the key before and after.
+    """The rows of a key before and after a change.
 
     Attributes:
-        location: The location of the savepoint.
-        manifest: Its manifest.
         key: The key, by column.
         before: The rows that were removed or replaced, without the key.
         after: The rows in their place.
     """
 
-    location: str
-    manifest: Manifest
     key: dict[str, Any]
     before: list[dict[str, Any]]
     after: list[dict[str, Any]]
 
 
-def change_key(source: str, target: str, change: KeyChange, *, scratch: Path | None = None) -> ChangedKey:
-    """Writes a copy of a snapshot with one key's state changed.
+@dataclass(frozen=True, slots=True)
+class ChangedKeys:
+    """The new savepoint, and the effect of each change.
 
-    Only the files of the key's subtask are fetched; other files are copied inside the store.
+    Attributes:
+        location: The location of the savepoint.
+        manifest: Its manifest.
+        changes: The effects, in the order of the changes.
+    """
+
+    location: str
+    manifest: Manifest
+    changes: list[ChangedKey]
+
+
+def change_keys(source: str, target: str, changes: Sequence[KeyChange], *, scratch: Path | None = None) -> ChangedKeys:
+    """Writes a copy of a snapshot with the state of keys changed.
+
+    Only the files of the keys' subtasks are fetched; other files are copied inside the store. Changes take effect in
+    order. If one change does not fit, no savepoint is written.
 
     Args:
         source: The location of the checkpoint or savepoint.
         target: Where: `<store>/<job>/savepoints/<id>`, in the store of the source.
-        change: The change.
-        scratch: A directory with room for the subtask's state; None: the system's.
+        changes: The changes.
+        scratch: A directory with room for a subtask's state; None: the system's.
 
     Raises:
         UnknownStateError: The source lacks the operator or the state.
@@ -116,49 +130,55 @@ def change_key(source: str, target: str, change: KeyChange, *, scratch: Path | N
         ObjectNotFoundError, ObjectCorruptError: A file is missing or damaged.
         StoreUnavailableError: The object store is unavailable.
     """
-    return change_point(StatePoint.of_location(source), target, change, scratch=scratch)
+    return change_point(StatePoint.of_location(source), target, changes, scratch=scratch)
 
 
 def change_point(
     point: StatePoint,
     target: str,
-    change: KeyChange,
+    changes: Sequence[KeyChange],
     *,
     scratch: Path | None = None,
     checkpoint_id: int | None = None,
     fetched_bytes_max: int | None = None,
-) -> ChangedKey:
-    """Changes one key's state in a snapshot that was opened; see `change_key`.
+) -> ChangedKeys:
+    """Changes the state of keys in an opened snapshot, like `change_keys`.
 
     Args:
         point: The snapshot.
-        target: As for `change_key`.
-        change: The change.
-        scratch: As for `change_key`.
+        target: As for `change_keys`.
+        changes: The changes.
+        scratch: As for `change_keys`.
         checkpoint_id: The number in the savepoint's manifest; None: the snapshot's.
-        fetched_bytes_max: The bytes of files that the change may fetch; None: any.
+        fetched_bytes_max: The bytes of files that the changes may fetch; None: any.
     """
     base = point.manifest
     assert base is not None  # noqa: S101 - the point is a snapshot's
     hashing = KeyHashing(base.max_parallelism, base.hash_id)
     with tempfile.TemporaryDirectory(prefix="keyscale-change-", dir=scratch) as directory:
         reader = CheckpointReader(point.store, base, Path(directory))
-        operator = reader.operator(change.operator)
-        edit = _Edit(change, reader, operator, hashing)
-        if fetched_bytes_max is not None and (size := edit.size_bytes) > fetched_bytes_max:
+        edits = _edits_of(changes, reader, hashing)
+        by_operator: defaultdict[str, list[_Edit]] = defaultdict(list)
+        for edit in edits:
+            by_operator[edit.operator.uid].append(edit)
+        owners = {(edit.operator.uid, edit.owner.subtask): edit.owner.state_size_bytes for edit in edits}
+        if fetched_bytes_max is not None and (size := sum(owners.values())) > fetched_bytes_max:
             raise KeyReadTooLargeError(
-                f"the files with the key take {size:,} bytes, and a change may fetch {fetched_bytes_max:,}"
+                f"the files with the keys take {size:,} bytes, and a change may fetch {fetched_bytes_max:,}"
             )
         savepoint = NewSavepoint.at(target, hashing, base=base, base_store=point.store.url)
         if checkpoint_id is not None:
             savepoint = replace(savepoint, checkpoint_id=CheckpointId(checkpoint_id))
         with savepoint.written():
             written = [
-                edit.changed(savepoint) if each.uid == operator.uid else savepoint.copies().operator(each)
+                _changed(each, by_operator[each.uid], reader, savepoint)
+                if each.uid in by_operator
+                else savepoint.copies().operator(each)
                 for each in base.operators
             ]
             manifest = savepoint.publish(written, base=base)
-    return ChangedKey(savepoint.location, manifest, edit.named_key, edit.before, edit.after)
+    changed = [ChangedKey(edit.named_key, edit.before, edit.after) for edit in edits]
+    return ChangedKeys(savepoint.location, manifest, changed)
 
 
 def change_of_job(
@@ -169,9 +189,12 @@ def change_of_job(
     checkpoint_id: int,
     manifest_path: str,
     fetched_bytes_max: int,
-    **change: Any,
+    changes: list[dict[str, Any]],
+    derived_from: int | None,
 ) -> dict[str, Any]:
-    """Writes a job's savepoint with one key's state changed.
+    """Writes a job's savepoint with the state of keys changed.
+
+    The request and the answer are stored in the savepoint's folder, for a repeated request.
 
     Args:
         store_url: The job's object store.
@@ -179,38 +202,119 @@ def change_of_job(
         savepoint_id: The id of the new savepoint.
         checkpoint_id: The number in its manifest.
         manifest_path: The path of the snapshot's manifest.
-        fetched_bytes_max: The bytes of files that the change may fetch.
-        change: The fields of a `KeyChange`.
+        fetched_bytes_max: The bytes of files that the changes may fetch.
+        changes: The fields of each `KeyChange`.
+        derived_from: The number of the snapshot that the request names; None: the latest.
 
     Raises:
         ForeignStateError: The snapshot has objects of another job.
-        KeyReadTooLargeError: The files of the key's subtask are too large.
-        KeyscaleError: As `change_key`.
+        KeyReadTooLargeError: The files of the keys' subtasks are too large.
+        KeyscaleError: As `change_keys`.
     """
     store = open_store(store_url, get_bytes_max=READ_BYTES_MAX)
+    first = first_answer(
+        store_url=store_url, job_id=job_id, savepoint_id=savepoint_id, changes=changes, derived_from=derived_from
+    )
+    if (
+        first is not None and first["checkpoint_id"] == checkpoint_id
+    ):  # written, but its request ended before the answer
+        return first
     point = StatePoint.of_path(store, manifest_path)
     point.check_own(JobId(job_id))
     target = location_of(store.url, Layout(JobId(job_id)).manifest(CheckpointId(checkpoint_id), savepoint_id))
-    changed = change_point(
-        point, target, KeyChange(**change), checkpoint_id=checkpoint_id, fetched_bytes_max=fetched_bytes_max
-    )
-    return {
+    wanted = [KeyChange(**each) for each in changes]
+    changed = change_point(point, target, wanted, checkpoint_id=checkpoint_id, fetched_bytes_max=fetched_bytes_max)
+    answer = {
         "location": changed.location,
-        "key": changed.key,
-        "before": changed.before,
-        "after": changed.after,
+        "checkpoint_id": checkpoint_id,
+        "changes": [asdict(each) for each in changed.changes],
         "batch_id": changed.manifest.batch_id,
         "created_at_ms": changed.manifest.created_at_ms,
         "state_size_bytes": changed.manifest.state_size_bytes,
     }
+    record = json.dumps({"version": 1, "request": _asked(changes, derived_from), "answer": answer})
+    store.put(Layout(JobId(job_id)).changes(savepoint_id), record.encode())
+    return answer
+
+
+def first_answer(
+    *, store_url: str, job_id: str, savepoint_id: str, changes: list[dict[str, Any]], derived_from: int | None
+) -> dict[str, Any] | None:
+    """Returns the answer to an equal request for the same savepoint.
+
+    Args:
+        store_url: As for `change_of_job`.
+        job_id: As for `change_of_job`.
+        savepoint_id: The id of the savepoint.
+        changes: As for `change_of_job`.
+        derived_from: As for `change_of_job`.
+
+    Returns:
+        The answer; None: no equal request has made the savepoint.
+
+    Raises:
+        ObjectTooLargeError: The stored answer is too large.
+        StoreUnavailableError: The object store is unavailable.
+    """
+    try:
+        record = json.loads(
+            open_store(store_url, get_bytes_max=READ_BYTES_MAX).get(Layout(JobId(job_id)).changes(savepoint_id))
+        )
+    except ObjectNotFoundError:
+        return None
+    # As text, because in Python 1, 1.0 and True are equal.
+    is_equal = json.dumps(record["request"], sort_keys=True) == json.dumps(
+        _asked(changes, derived_from), sort_keys=True
+    )
+    return record["answer"] if is_equal else None
+
+
+def _asked(changes: list[dict[str, Any]], derived_from: int | None) -> dict[str, Any]:
+    return {"changes": changes, "derived_from": derived_from}
+
+
+def _edits_of(changes: Sequence[KeyChange], reader: CheckpointReader, hashing: KeyHashing) -> list[_Edit]:
+    """Returns the edits, in the order of the changes."""
+    if not changes:
+        raise KeyChangeError("the list of changes is empty")
+    edits = []
+    for number, change in enumerate(changes, 1):
+        try:
+            edits.append(_Edit(change, reader, hashing))
+        except KeyscaleError as error:
+            if len(changes) == 1:
+                raise
+            raise type(error)(f"change {number}: {error}") from None
+    return edits
+
+
+def _changed(
+    operator: OperatorSnapshot, edits: list[_Edit], reader: CheckpointReader, savepoint: NewSavepoint
+) -> OperatorSnapshot:
+    """Returns the operator with the changed subtasks."""
+    by_subtask: defaultdict[int, list[_Edit]] = defaultdict(list)
+    for edit in edits:
+        by_subtask[edit.owner.subtask].append(edit)
+    others = tuple(each for each in operator.subtasks if each.subtask not in by_subtask)
+    subtasks = [*savepoint.copies().operator(msgspec.structs.replace(operator, subtasks=others)).subtasks]
+    for owned in by_subtask.values():
+        owner, schema = owned[0].owner, owned[0].schema
+        for subtask in reader.subtasks(msgspec.structs.replace(operator, subtasks=(owner,))):
+            for edit in owned:
+                edit.apply(subtask.engine)
+            stored = store_changed(
+                savepoint, operator.uid, owner, subtask.shards, schema=schema, scratch=reader.scratch
+            )
+            subtasks.append(stored)
+    ordered = tuple(sorted(subtasks, key=lambda each: each.subtask))
+    return msgspec.structs.replace(operator, subtasks=ordered)
 
 
 class _Edit:
     """A change of a key in one operator, and its effect."""
 
-    def __init__(
-        self, change: KeyChange, reader: CheckpointReader, operator: OperatorSnapshot, hashing: KeyHashing
-    ) -> None:
+    def __init__(self, change: KeyChange, reader: CheckpointReader, hashing: KeyHashing) -> None:
+        operator = reader.operator(change.operator)
         schema = reader.schema(operator)
         tables = {table.name: table for table in keyed_tables(schema)}
         if schema is None or change.state not in tables:
@@ -218,7 +322,7 @@ class _Edit:
             raise UnknownStateError(f"operator {operator.uid!r} has no keyed state {change.state!r}; it has: {known}")
         self.before: list[dict[str, Any]] = []
         self.after: list[dict[str, Any]] = []
-        self._reader, self._operator, self._schema = reader, operator, schema
+        self.operator, self.schema = operator, schema
         self._table = tables[change.state]
         self._key = key_of_text(change.key, self._table.key_schema)
         types = tuple(field.type for field in self._table.key_schema)
@@ -246,33 +350,12 @@ class _Edit:
         return {name: plain_value(value) for name, value in self.named_key_values.items()}
 
     @property
-    def size_bytes(self) -> int:
-        """The bytes of the files that the change fetches."""
-        return self._owner.state_size_bytes
+    def owner(self) -> SnapshotHandle:
+        """The subtask of the key."""
+        return next(each for each in self.operator.subtasks if self._group in each.key_groups)
 
-    @property
-    def _owner(self) -> SnapshotHandle:
-        return next(each for each in self._operator.subtasks if self._group in each.key_groups)
-
-    def changed(self, savepoint: NewSavepoint) -> OperatorSnapshot:
-        """Returns the operator with the changed subtask."""
-        owner = self._owner
-        others = msgspec.structs.replace(
-            self._operator, subtasks=tuple(each for each in self._operator.subtasks if each is not owner)
-        )
-        copied = savepoint.copies().operator(others).subtasks
-        alone = msgspec.structs.replace(self._operator, subtasks=(owner,))
-        subtasks = [*copied]
-        for subtask in self._reader.subtasks(alone):
-            self._apply(subtask.engine)
-            stored = store_changed(
-                savepoint, self._operator.uid, owner, subtask.shards, schema=self._schema, scratch=self._reader.scratch
-            )
-            subtasks.append(stored)
-        ordered = tuple(sorted(subtasks, key=lambda each: each.subtask))
-        return msgspec.structs.replace(self._operator, subtasks=ordered)
-
-    def _apply(self, engine: Engine) -> None:
+    def apply(self, engine: Engine) -> None:
+        """Changes the state of the key."""
         table, family = self._table, self._table.name
         start, end = table.range_of(self._group, self._key)
         old = [

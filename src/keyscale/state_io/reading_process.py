@@ -1,7 +1,8 @@
 """The process that reads state for the control plane: `python -m keyscale.state_io.reading_process`.
 
 It reads a request as JSON from standard input, and writes the answer, or the error, as JSON. `read` in the request says
-what is read: `key`, `history` or `sql`; `change` writes a savepoint.
+what is read: `key`, `history` or `sql`; `change` writes a savepoint, and
+`repeated-change` finds the answer of an earlier one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from keyscale.errors import KeyscaleError
 
-from .key_change import change_of_job
+from .key_change import change_of_job, first_answer
 from .key_state import KeyRequest, read_history, read_key
 
 ANSWER_BYTES_MAX = 32 << 20
@@ -70,6 +71,8 @@ def _answer(read: str, request: dict[str, Any]) -> dict[str, Any]:
         return run_statement(SqlRequest(**request))
     if read == "change":
         return change_of_job(**request)
+    if read == "repeated-change":
+        return {"answer": first_answer(**request)}
     return (read_history if read == "history" else read_key)(KeyRequest(**request))
 
 

@@ -44,12 +44,13 @@ REFERENCES = {
 }
 WITHIN_THE_JOB = {
     "restore_from.before_ms", "revision", "?attempt", "?operator", "?state", "?to",
-    "checkpoint_id", "operator", "operator_uid", "state",
+    "changes[].operator", "changes[].state", "checkpoint_id", "operator", "operator_uid", "state",
 }  # fmt: skip
 """They refer to something of the job that the path or `restore_from.job` names."""
 OF_ADMINISTRATORS = {"store_url", "jobs[]", "after"}
 """Of the request that rebuilds jobs: only administrators send it, and they have no scope."""
 VALUES = {
+    "changes[].key", "changes[].time_ms",
     "duration_ms", "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism",
     "spec.autoscaler.excluded_hours[]", "spec.parameters{}", "spec.parameters{}.secret", "spec.restart.type",
     "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",

@@ -22,9 +22,28 @@ if TYPE_CHECKING:
     import httpx
 
     from keyscale.api.control_plane.context import Context
+    from keyscale.state.objects.object_store import ObjectStore
 
 pytestmark = pytest.mark.real
 CHANGES = "/v1/jobs/flights/state-changes"
+
+
+def take_checkpoint(context: Context, store: ObjectStore, job_id: JobId, directory: Path) -> str:
+    """Takes and registers a checkpoint with the counts 1 and 2 of the keys 1 and 2."""
+    state = StateJob(store, directory / "local", job_id=job_id)
+    state.start(2)
+    state.run_batch({1: 1, 2: 2})
+    taken = location_of(store.url, state.checkpoint()[0].path)
+    with context.sessions.begin() as session:
+        session.add(
+            Checkpoint(
+                job_id=job_id, checkpoint_id=1, status=CheckpointStatus.COMPLETED, attempt=1, is_savepoint=False,
+                checkpointed_size=1, state_size=1, end_to_end_duration=1, owner=SnapshotOwner.PLATFORM,
+                trigger_timestamp=1, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
+                external_path=taken,
+            )
+        )  # fmt: skip
+    return taken
 
 
 def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_history(
@@ -35,19 +54,7 @@ def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_histo
     change = {"operator": "count", "state": "count", "key": "1", "value": 40, "id": "repaired"}
     missing = client.post(CHANGES, json=change)
     assert (missing.status_code, missing.json()["code"]) == (404, "CHECKPOINT_NOT_FOUND")
-    state = StateJob(store, tmp_path / "local", job_id=JobId(job["id"]))
-    state.start(2)
-    state.run_batch({1: 1, 2: 2})
-    taken = location_of(store.url, state.checkpoint()[0].path)
-    with context.sessions.begin() as session:
-        session.add(
-            Checkpoint(
-                job_id=job["id"], checkpoint_id=1, status=CheckpointStatus.COMPLETED, attempt=1, is_savepoint=False,
-                checkpointed_size=1, state_size=1, end_to_end_duration=1, owner=SnapshotOwner.PLATFORM,
-                trigger_timestamp=1, processed_records=0, num_subtasks=1, num_acknowledged_subtasks=1,
-                external_path=taken,
-            )
-        )  # fmt: skip
+    taken = take_checkpoint(context, store, JobId(job["id"]), tmp_path)
 
     answer = client.post(CHANGES, json=change)
     assert answer.status_code == 201, answer.text
@@ -74,7 +81,9 @@ def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_histo
     unknown = client.post(CHANGES, json={**change, "id": "other", "checkpoint_id": 2**63})
     assert (unknown.status_code, unknown.json()["code"]) == (422, "REQUEST_INVALID")
     again = client.post(CHANGES, json=change)
-    assert (again.status_code, again.json()["code"]) == (409, "SAVEPOINT_ID_TAKEN")
+    assert (again.status_code, again.json()) == (201, changed), "a repeated request gets the first answer"
+    other = client.post(CHANGES, json={**change, "value": 41})
+    assert (other.status_code, other.json()["code"]) == (409, "SAVEPOINT_ID_TAKEN")
     started = client.post("/v1/jobs/flights/start", json={"restore_from": {"savepoint_id": "repaired"}})
     assert started.status_code == 202, started.text
     with context.sessions() as session:
@@ -84,3 +93,23 @@ def test_a_key_of_a_stopped_job_is_set_in_a_savepoint_that_is_not_the_jobs_histo
     running = client.post(CHANGES, json={**change, "id": "running"})
     assert (running.status_code, running.json()["code"]) == (409, "JOB_STATUS_CONFLICT")
     assert "jobs stop flights" in running.json()["detail"]
+
+
+def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
+    client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path
+) -> None:
+    with context.sessions() as session:
+        store = open_store(session.get_one(Job, job["id"]).store_url)
+    take_checkpoint(context, store, JobId(job["id"]), tmp_path)
+    place = {"operator": "count", "state": "count"}
+    changes = [{**place, "key": "1", "deletes": True}, {**place, "key": "2", "value": 7}]
+    several = client.post(CHANGES, json={"changes": changes, "id": "several"})
+    assert several.status_code == 201, several.text
+    assert [each["after"] for each in several.json()["changes"]] == [[], [{"value": 7}]]
+    refused = client.post(CHANGES, json={"changes": [*changes, {**place, "key": "x"}], "id": "refused"})
+    assert (refused.status_code, "change 3: " in refused.json()["detail"]) == (422, True), refused.text
+    repeated = client.post(CHANGES, json={"changes": changes, "id": "several"})
+    assert (repeated.status_code, repeated.json()) == (201, several.json())
+    with context.sessions() as session:
+        (event,) = session.query(Event).filter_by(kind="STATE_CHANGED").all()
+    assert event.message == "savepoint several has 1 set and 1 deleted entries of count.count"

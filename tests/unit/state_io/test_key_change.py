@@ -1,4 +1,4 @@
-"""One key's state is set or deleted in a copy of a snapshot, and all other state stays as it is."""
+"""The state of keys is set or deleted in a copy of a snapshot, and all other state stays as it is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from keyscale.state_io import (
     NewState,
     NewTimers,
     StateReader,
-    change_key,
+    change_keys,
     write,
 )
 from keyscale.state_io.difference import differences
@@ -124,7 +124,7 @@ def test_one_key_changes_and_nothing_else(
     source: str, target: str, change: dict[str, Any], expected: list[dict[str, Any]], changes: dict[str, int]
 ) -> None:
     wanted = KeyChange(**{"operator": "counts", "key": "ada", **change})
-    changed = change_key(source, target, wanted)
+    changed = change_keys(source, target, [wanted])
     assert verify_state(changed.location).problems == []
     assert rows(changed.location, wanted.state, wanted.key) == expected
     with StateReader.open(source, shards_open=4) as before, StateReader.open(changed.location, shards_open=4) as after:
@@ -134,8 +134,9 @@ def test_one_key_changes_and_nothing_else(
                 assert (difference.state, each.row["key"]) == (wanted.state, {"user": wanted.key})
                 found[each.kind] += 1
     assert {kind: count for kind, count in found.items() if count} == changes
-    assert changed.key == {"user": wanted.key}
-    assert len(changed.after) - len(changed.before) == changes.get("added", 0) - changes.get("removed", 0)
+    (effect,) = changed.changes
+    assert effect.key == {"user": wanted.key}
+    assert len(effect.after) - len(effect.before) == changes.get("added", 0) - changes.get("removed", 0)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,34 @@ def test_a_change_that_does_not_fit_is_refused(
 ) -> None:
     wanted = KeyChange(**{"operator": "counts", "state": "clicks", "key": "ada", "value": 1, **change})
     with pytest.raises(refusal, match=complaint):
-        change_key(source, target, wanted)
+        change_keys(source, target, [wanted])
+
+
+def test_several_keys_change_in_one_savepoint_and_in_order(source: str, target: str) -> None:
+    changes = [
+        KeyChange("counts", "clicks", "ada", 9),
+        KeyChange("counts", "pages", "eve", deletes=True),
+        KeyChange("counts", "clicks", "bob", deletes=True),
+        KeyChange("counts", "clicks", "ada", 10),
+    ]
+    changed = change_keys(source, target, changes)
+    assert verify_state(changed.location).problems == []
+    assert [rows(changed.location, "clicks", key) for key in USERS] == [[{"value": 10}], [], [{"value": 3}]]
+    assert (rows(changed.location, "pages", "eve"), len(rows(changed.location, "pages", "bob"))) == ([], 2)
+    assert [(each.key["user"], len(each.before), len(each.after)) for each in changed.changes] == [
+        ("ada", 1, 1),
+        ("eve", 2, 0),
+        ("bob", 1, 0),
+        ("ada", 1, 1),
+    ]
+    assert changed.changes[3].before == [{"value": 9}]
+
+
+def test_one_change_that_does_not_fit_refuses_all_and_is_named(source: str, target: str) -> None:
+    changes = [KeyChange("counts", "clicks", "ada", 9), KeyChange("counts", "clicks", "bob", "text")]
+    with pytest.raises(ValueJsonError, match=r"^change 2: .*int64"):
+        change_keys(source, target, changes)
+    change_keys(source, target, changes[:1])
 
 
 UUID = uuid.UUID(int=0xAB)
@@ -189,8 +217,8 @@ def test_a_map_key_or_a_namespace_is_named_as_it_is_shown(
     source = write(f"{store}/source", [NewOperator("counts", {"user": pa.string()}, [entries, scoped])])
     deletion = KeyChange("counts", "map", "ada", map_key=named, deletes=True)
     for change, left in ((deletion, [2]), (KeyChange("counts", "scoped", "ada", 3, namespace=named), [2, 3])):
-        changed = change_key(source, f"{store}/{uuid.uuid4().hex}", change)
-        assert [row["value"] for row in changed.before] == [1]
+        changed = change_keys(source, f"{store}/{uuid.uuid4().hex}", [change])
+        assert [row["value"] for row in changed.changes[0].before] == [1]
         assert sorted(row["value"] for row in rows(changed.location, change.state)) == left
 
 
@@ -201,14 +229,14 @@ def test_two_spellings_of_a_map_key_are_refused(tmp_path: Path) -> None:
     )
     source = write(f"{store}/source", [NewOperator("counts", {"user": pa.string()}, [floats])])
     with pytest.raises(KeyChangeError, match="two entries of the same map key"):
-        change_key(source, f"{store}/twice", KeyChange("counts", "map", "a", value={"1": 1, "1.0": 2}))
+        change_keys(source, f"{store}/twice", [KeyChange("counts", "map", "a", value={"1": 1, "1.0": 2})])
 
 
 def test_a_change_of_another_jobs_state_stays_a_change_of_another_jobs_state(store: str, source: str) -> None:
     mine = store.replace("/job/", "/mine/")
     wanted = KeyChange("counts", "clicks", "ada", value=5)
-    first = change_key(source, f"{mine}/{uuid.uuid4().hex}", wanted)
-    second = change_key(first.location, f"{mine}/{uuid.uuid4().hex}", wanted)
+    first = change_keys(source, f"{mine}/{uuid.uuid4().hex}", [wanted])
+    second = change_keys(first.location, f"{mine}/{uuid.uuid4().hex}", [wanted])
     assert second.manifest.forked_from == first.manifest.forked_from == "job"
 
 
@@ -217,7 +245,7 @@ def test_the_key_is_of_the_types_of_the_key(tmp_path: Path) -> None:
     counts = NewState(ValueStateDescriptor("clicks", pa.int64()), pa.table({"id": [1], "value": [1]}))
     source = write(f"{location}/source", [NewOperator("counts", {"id": pa.int64()}, [counts])])
     with pytest.raises(KeyTextError):
-        change_key(source, f"{location}/changed", KeyChange("counts", "clicks", "ada", 1))
+        change_keys(source, f"{location}/changed", [KeyChange("counts", "clicks", "ada", 1)])
 
 
 def test_only_the_files_of_the_key_s_subtask_are_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,7 +262,7 @@ def test_only_the_files_of_the_key_s_subtask_are_fetched(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(LocalObjectStore, "download", noted)
     key = next(iter(job.reference))
-    changed = change_key(taken, f"{job.store.url}/job/savepoints/x", KeyChange("count", "count", str(key), 10**6))
+    changed = change_keys(taken, f"{job.store.url}/job/savepoints/x", [KeyChange("count", "count", str(key), 10**6)])
     assert 0 < len(fetched) < len({file.path for file in changed.manifest.files()})
     job.start(2, "job/savepoints/x/manifest.json", rewinds=True)
     job.reference[key] = 10**6

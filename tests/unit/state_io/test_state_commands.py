@@ -172,6 +172,41 @@ def test_set_and_delete_write_a_savepoint_beside(written: str, capsys: pytest.Ca
     assert shown(f"{place}/deleted", "counts.clicks", capsys) == ["bob,2"]
 
 
+def test_lines_change_several_keys_in_one_savepoint(
+    written: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = {"operator": "counts", "state": "clicks"}
+    lines = tmp_path / "changes.jsonl"
+    changes = [{**place, "key": "ada", "value": 40}, {**place, "key": "bob", "delete": True}]
+    lines.write_text("".join(f"{json.dumps(each)}\n" for each in changes))
+    target = written.replace("/written/manifest.json", "/several")
+    assert main(["state", "set", "--json", written, "--lines", str(lines), "--to", target]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(each["key"]["user"], each["after"]) for each in answer["changes"]] == [
+        ("ada", [{"value": 40}]),
+        ("bob", []),
+    ]
+    assert shown(target, "counts.clicks", capsys) == ["ada,40"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("no json", "line 2 is not JSON"),
+        ('{"operator": "counts"}', "line 2"),
+        ('{"operator": "counts", "state": "clicks", "key": "bob", "value": "text"}', "change 2: "),
+    ],
+)
+def test_a_line_that_does_not_fit_is_named(
+    written: str, line: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = tmp_path / "changes.jsonl"
+    lines.write_text('{"operator": "counts", "state": "clicks", "key": "ada", "value": 1}\n' + line)
+    target = written.replace("/written/manifest.json", "/refused")
+    assert main(["state", "set", written, "--lines", str(lines), "--to", target]) != 0
+    assert complaint in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from keyscale.api.key_state.schemas import ChangedKeyAnswer, KeyChangeRequest, KeyHistoryAnswer, KeyStateAnswer
+from keyscale.api.key_state.schemas import (
+    ChangedKeyAnswer,
+    ChangedKeysAnswer,
+    KeyChangeRequest,
+    KeyChangesRequest,
+    KeyHistoryAnswer,
+    KeyStateAnswer,
+)
 
 from ..call import PLAN_TIMEOUT_S, Call
 from ..method import Method, Noun, S, action
@@ -41,3 +48,6 @@ class States(Noun[S]):
 
     change = action(CHANGES, KeyChangeRequest, ChangedKeyAnswer, timeout_s=PLAN_TIMEOUT_S)
     """Sets or deletes a key's state of a stopped job, in a new savepoint."""
+
+    change_all = action(CHANGES, KeyChangesRequest, ChangedKeysAnswer, timeout_s=PLAN_TIMEOUT_S)
+    """Sets or deletes the state of several keys, in one new savepoint."""
