@@ -153,8 +153,8 @@ function cancelButton(change, page) {
     const agreed = await ask({
       title: `Cancel: ${changeTitle(change)}?`,
       text: change.status === "PENDING_APPROVAL" ? "Nothing has happened yet. The change can be requested again."
-        : "The job continues as before the change: without a stop, if it has not stopped yet, else from the savepoint that "
-        + "the change has taken. No record is lost. The change can be requested again.",
+        : "The job continues as before the change: at once if it still runs, else from the savepoint of the change. "
+        + "No record is lost. The change can be requested again.",
       action: "Cancel the change",
       keep: "Continue the change",
     });

@@ -58,7 +58,7 @@ async function test(subscription) {
 async function unsubscribe(subscription) {
   const agreed = await ask({
     title: "Delete the subscription?",
-    text: `Messages are sent to ${subscription.target} no longer, also messages that wait. This cannot be undone.`,
+    text: `${subscription.target} gets no more messages, and messages that wait are dropped. This cannot be undone.`,
     action: "Delete the subscription",
   });
   if (agreed) await remove(`/v1/subscriptions/${subscription.id}`);

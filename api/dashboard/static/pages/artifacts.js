@@ -42,7 +42,7 @@ function deleteButton(one) {
 async function removeArtifact(one) {
   const agreed = await ask({
     title: `Delete ${one.name}, version ${one.version}?`,
-    text: "The file is deleted. This cannot be undone, except by uploading it again.",
+    text: "The file is deleted. To undo this, upload it again.",
     action: "Delete the artifact",
   });
   if (!agreed) return;

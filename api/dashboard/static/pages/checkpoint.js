@@ -173,8 +173,8 @@ function openStart() {
   const ended = ENDED.has(job.status.state);
   byId("start-this").disabled = !ended;
   setText(byId("start-this-hint"), ended
-    ? "The job goes back to this state and these positions; later commits are removed from its state, and processed again."
-    : "The job runs. Stop it first, to take it back to this checkpoint.");
+    ? "The job goes back to this state and these positions. Later records are processed again."
+    : "Stop the job first, to take it back to this checkpoint.");
   byId("clone-name").value = `${job.name}-from-${id}`;
   byId("clone-parallelism").value = job.spec.parallelism;
   byId("clone-parallelism").max = job.spec.max_parallelism;

@@ -55,7 +55,7 @@ function show(job, checkpoint, past) {
   const operators = (checkpoint?.operators ?? []).filter((one) => one.subtasks.some((part) => part.key_group_bytes.length));
   const none = byId("no-key-groups");
   none.hidden = operators.length > 0;
-  setText(none, checkpoint ? "The latest checkpoint says nothing about single key groups." : "No completed checkpoint yet.");
+  setText(none, checkpoint ? "The latest checkpoint has no sizes of single key groups." : "No completed checkpoint yet.");
   byId("hottest-panel").hidden = operators.length === 0;
   if (!operators.length) byId("over-time").hidden = true;
   showChoices(job, operators);
@@ -113,7 +113,7 @@ function showHeat(groups, total, parallelism, measure) {
   }));
   const skew = mean ? Math.max(...sums) / mean : 1;
   setChildren(byId("legend"),
-    `The stronger the colour, the more. The largest subtask has ${percent(skew)} of the average.`);
+    `A stronger colour means more. The largest subtask has ${percent(skew)} of the average.`);
 }
 
 /** The key groups that are surely the largest, the largest first. A size without entries is the least that it may be. */
