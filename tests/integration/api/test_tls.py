@@ -115,8 +115,8 @@ def test_plain_http_and_old_tls_get_no_answer(platform: RunningControlPlane, fil
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("mode", ["LIVE", "STANDBY"])
 def test_a_spark_job_is_started_rescaled_and_drained_over_tls(platform: RunningControlPlane, mode: str) -> None:
-    job = FlightsJob(platform)
-    job.create(parallelism=2, rescale_mode=mode)
+    job = FlightsJob(platform, data=platform.home / mode)
+    job.create(parallelism=2, name=f"flights-{mode.lower()}", rescale_mode=mode)
     job.start()
     job.deliver_and_wait(4)
     rescale = job.rescale(3)
