@@ -140,10 +140,10 @@ def test_every_record_timer_and_element_has_its_effect_once_through_random_resca
     chance = random.Random(seed)
     job.start(2)
     for parallelism in (4, 1, 3, chance.randint(1, 6)):
-        job.run_batches(chance.randint(0, 2))
+        job.run_batches(chance.randint(0, 1))
         if chance.random() < 0.5:
             job.checkpoint()
-        job.rescale(parallelism, meanwhile=chance.randint(0, 2))
+        job.rescale(parallelism, meanwhile=chance.randint(0, 1))
         if chance.random() < 0.3:
             job.run_batches(1)
             lose_the_host(job)
