@@ -166,7 +166,7 @@ class RowEncoder(ABC):
             if of_type == pa.uuid() and column.type != of_type:
                 return _uuids(column)
             return column_of(column, of_type)
-        except (SerializationError, ValueError) as error:
+        except (SerializationError, ValueError, OverflowError) as error:
             raise RowsInvalidError(f"{self.family!r}: the column {name!r} does not fit: {error}") from error
 
 
@@ -236,8 +236,11 @@ class EntriesEncoder(RowEncoder):
         if "ttl_started_at" not in rows.schema.names:
             started = pa.nulls(len(rows), pa.timestamp("ms", "UTC"))
         else:
-            started = self._typed(rows.column("ttl_started_at"), "ttl_started_at", pa.timestamp("us", "UTC"))
-            started = started.cast(pa.timestamp("ms", "UTC"), safe=False)
+            started = rows.column("ttl_started_at")
+            # As it is read: microseconds would overflow for late times.
+            if started.type != pa.timestamp("ms", "UTC"):
+                started = self._typed(started, "ttl_started_at", pa.timestamp("us", "UTC"))
+                started = started.cast(pa.timestamp("ms", "UTC"), safe=False)
         if started.null_count:
             if self._started_at_ms is None:
                 raise RowsInvalidError(

@@ -272,3 +272,22 @@ def test_a_job_that_starts_from_totals_of_its_history_goes_on_as_an_undisturbed_
     emitted, later_of_undisturbed = job.output("files"), undisturbed.output("files")[sum(map(len, pages.values())) :]
     assert sorted(map(repr, emitted)) == sorted(map(repr, later_of_undisturbed))
     assert emitted
+
+
+@pytest.mark.parametrize("started_at_ms", [2**62, 253_402_300_800_000])
+def test_ttl_times_after_the_last_datetime_are_the_latest_stored_time(tmp_path: Path, started_at_ms: int) -> None:
+    started = pa.array([started_at_ms], pa.timestamp("ms", "UTC"))
+    rows = pa.table({"user": ["ada"], "value": [1], "ttl_started_at": started})
+    state = NewState(ValueStateDescriptor("clicks", pa.int64(), Ttl(1000)), rows)
+    written = write(f"file://{tmp_path}/store/job/savepoints/late", [NewOperator("o", {"user": pa.string()}, [state])])
+    with StateReader.open(written) as reader:
+        read = reader.table("o", "clicks").reader().read_all()["ttl_started_at"]
+    assert read.cast(pa.int64()).to_pylist() == [2**47 - 1]
+
+
+def test_ttl_times_that_arrow_cannot_convert_are_refused(tmp_path: Path) -> None:
+    started = pa.array([2**62], pa.timestamp("s", "UTC"))
+    rows = pa.table({"user": ["ada"], "value": [1], "ttl_started_at": started})
+    state = NewState(ValueStateDescriptor("clicks", pa.int64(), Ttl(1000)), rows)
+    with pytest.raises(RowsInvalidError, match="'ttl_started_at' does not fit"):
+        write(f"file://{tmp_path}/store/job/savepoints/late", [NewOperator("o", {"user": pa.string()}, [state])])
