@@ -838,15 +838,28 @@ class PlanTimeoutError(ApiError):
 
 
 class StateReadError(ApiError):
-    """State cannot be read or changed as requested."""
+    """State cannot be read as requested."""
 
     code = "STATE_READ_REFUSED"
-    title = "The state cannot be read or changed as requested"
+    title = "The state cannot be read as requested"
     status = 422
     domain = "user"
     advice = (
         "`detail` begins with the code of the cause, which docs/errors.md explains. A key of one column is written as"
         " text, a key of several columns as a JSON list. `./keyscale state tables LOCATION` lists operators and states."
+    )
+
+
+class StateChangeError(ApiError):
+    """State cannot be changed as requested."""
+
+    code = "STATE_CHANGE_REFUSED"
+    title = "The state cannot be changed as requested"
+    status = 422
+    domain = "user"
+    advice = (
+        "`detail` begins with the code of the cause, which docs/errors.md explains, and names a change of a list by its"
+        " number. No change took effect. `./keyscale state get JOB` shows the state of a key."
     )
 
 

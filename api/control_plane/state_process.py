@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keyscale.installation import IMPORT_PATH
 
-from ..errors import StateReadError, StateReadTimeoutError, StoreUnavailableError
+from ..errors import StateChangeError, StateReadError, StateReadTimeoutError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from ..access.principal import Principal
@@ -38,10 +38,12 @@ def read_state(
 
     Raises:
         StateReadError: The read is refused, or the state cannot be read.
+        StateChangeError: The change is refused.
         StateReadTimeoutError: The read takes too long.
         StoreUnavailableError: The object store does not answer.
         TooManyInFlightError: Too many reads are in progress.
     """
+    refusal = StateChangeError if read == "change" else StateReadError
     environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON or name.startswith("AWS_")}
     # The files of a killed process are removed, too.
     with context.state_reads.place(user.id), tempfile.TemporaryDirectory(prefix="keyscale-state-") as scratch:
@@ -57,10 +59,10 @@ def read_state(
         except subprocess.TimeoutExpired:
             raise StateReadTimeoutError(f"the read takes longer than {SECONDS_MAX:g} seconds") from None
     if done.returncode:
-        raise StateReadError(f"the process that reads the state ended with exit code {done.returncode}")
+        raise refusal(f"the process that reads the state ended with exit code {done.returncode}")
     result: dict[str, Any] = json.loads(done.stdout)
     if problem := result.get("problem"):
         text = f"{problem['code']}: {problem['message']}"
-        raise (StoreUnavailableError if problem["domain"] == "external" else StateReadError)(text)
+        raise (StoreUnavailableError if problem["domain"] == "external" else refusal)(text)
     answer: dict[str, Any] = result["answer"]
     return answer

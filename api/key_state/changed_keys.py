@@ -51,7 +51,7 @@ def change(
         JobStatusConflictError: The job runs, or has been started meanwhile.
         CheckpointNotFoundError: The job has no completed checkpoint or savepoint, or not the chosen one.
         SavepointIdTakenError: The job has a savepoint of the id, with other changes.
-        StateReadError: The operator, state, key or value does not fit.
+        StateChangeError: The operator, state, key or value does not fit.
         StateReadTimeoutError: The change takes too long.
         StoreUnavailableError: The object store does not answer.
         TooManyInFlightError: Too many reads are in progress.

@@ -101,6 +101,7 @@ _OF_CHANGED: dict[str, tuple[type[errors.ApiError], ...]] = {
         errors.CheckpointNotFoundError,
         errors.SavepointIdTakenError,
         errors.StateReadError,
+        errors.StateChangeError,
         errors.StateReadTimeoutError,
         errors.StoreUnavailableError,
         errors.TooManyInFlightError,
