@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from .avro_schema import avro_type
 from .errors import FlinkSavepointError, ImportUnsupportedError, UnknownSerializerError
 from .java_data import JavaData
 
@@ -22,6 +23,7 @@ _PROXY_VERSION = 2
 _OUTER_MAGIC = 911108
 _NESTED_MAGIC = 1333245
 _MAP_MAGIC = 0x4F2C69A3D70
+_AVRO_UTF, _AVRO_TEXT = 2, 3
 _DEPTH_MAX = 32
 _NULL, _OWN_CLASS, _OTHER_CLASS, _TAGGED_CLASS = 1, 2, 4, 8
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -65,7 +67,7 @@ def _snapshot(data: JavaData, depth: int) -> FlinkType:
     if depth > _DEPTH_MAX:
         raise FlinkSavepointError("the file is damaged: serializers are nested without an end")
     class_name = data.utf()
-    data.int32()  # the version
+    version = data.int32()
     name = class_name.rpartition(".")[2].rpartition("$")[2]
     if (simple := _SIMPLE.get(name)) is not None:
         return FlinkType(name, *simple)
@@ -78,6 +80,8 @@ def _snapshot(data: JavaData, depth: int) -> FlinkType:
             return _kryo(data, name)
         case "EnumSerializerSnapshot":
             return _enum(data, name)
+        case "AvroSerializerSnapshot" if version in {_AVRO_UTF, _AVRO_TEXT}:
+            return _avro(data, name, version)
     raise UnknownSerializerError(f"the serializer {class_name} is unknown")
 
 
@@ -243,6 +247,14 @@ def _enum(data: JavaData, name: str) -> FlinkType:
         return constants[place]
 
     return FlinkType(name, pa.string(), read)
+
+
+def _avro(data: JavaData, name: str, version: int) -> FlinkType:
+    _, schema = (data.utf(), data.utf()) if version == _AVRO_UTF else (data.text(), data.text())
+    try:
+        return FlinkType(name, *avro_type(schema or ""))
+    except ImportUnsupportedError as error:
+        return _unreadable(name, str(error))
 
 
 # Simple types

@@ -139,18 +139,19 @@ class JavaData:
 
         Its length plus one is before its characters, all of variable size.
         """
-        length = self._varint()
+        length = self.varint()
         if length == 0:
             return None
         if self._left is not None and length - 1 > self._left:
             raise FlinkSavepointError("the file is damaged: a text is longer than the rest of it")
-        units = [self._varint() for _ in range(length - 1)]
+        units = [self.varint() for _ in range(length - 1)]
         try:
             return _without_surrogates("".join(map(chr, units)))
         except (UnicodeError, ValueError):
             raise FlinkSavepointError("the file is damaged: a text has impossible characters") from None
 
-    def _varint(self) -> int:
+    def varint(self) -> int:
+        """Reads a number without a sign, in bytes of seven bits."""
         found, bits = 0, 0
         while True:
             byte = self.uint8()

@@ -122,7 +122,7 @@ def test_a_savepoint_names_no_file_outside_of_its_directory(tmp_path: Path, path
         read_metadata(str(tmp_path))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "avro-1"])
 def test_a_damaged_savepoint_raises_our_own_errors(tmp_path: Path, name: str) -> None:
     random = Random(5)
     files = {file.name: file.read_bytes() for file in (SAVEPOINTS / name).iterdir()}
@@ -144,3 +144,43 @@ def test_a_damaged_savepoint_raises_our_own_errors(tmp_path: Path, name: str) ->
 def test_reads_no_more_than_the_stream_has() -> None:
     with pytest.raises(FlinkSavepointError, match="would have 2147483647 bytes"):
         JavaData(BytesIO(b"\x7f\xff\xff\xff"), 4).block()
+
+
+def rows_of(uid: str) -> dict[str, list[FlinkRow]]:
+    """Returns the rows of an operator of the savepoint with values of Avro, by state."""
+    (operator,) = (each for each in read_metadata(str(SAVEPOINTS / "avro-1")) if each.id == operator_id(uid))
+    found: dict[str, list[FlinkRow]] = defaultdict(list)
+    for file in operator.keyed:
+        header = read_header(file)
+        assert header.problem == ""
+        for _, number, rows in read_rows(operator, file, header):
+            found[header.states[number].name] += rows
+    return found
+
+
+def test_reads_records_of_avro() -> None:
+    assert {row.key: row.value for row in rows_of("totals")["last"]} == {
+        order % 5: {
+            "id": order,
+            "count": -order,
+            "customer": f"cé{order}",
+            "amount": order * 1.5,
+            "note": None if order % 2 == 0 else f"note {order}",
+            "tags": [f"tag{each}" for each in range(order % 3)],
+            "parts": [(f"part{each}", order * each) for each in range(order % 3)],
+            "paid": order % 2 == 0,
+            "status": "NEW" if order % 2 == 0 else "SENT",
+        }
+        for order in range(7, 12)
+    }
+
+
+def test_reads_windows_and_their_timers() -> None:
+    window = {"start": 1000, "end": 2000}
+    found = rows_of("windows")
+    assert {row.key: (row.namespace, row.value) for row in found["window-contents"]} == {
+        0: (window, 10),
+        1: (window, 11),
+    }
+    timers = [(row.key, row.namespace, row.place) for row in found["_timer_state/event_window-timers"]]
+    assert sorted(timers) == [(0, window, 1999), (1, window, 1999)]
