@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pytest
 
-from keyscale import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor, Ttl, ValueStateDescriptor
+from keyscale import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    Ttl,
+    TumblingWindows,
+    ValueStateDescriptor,
+)
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.sources.kafka import positions_at
 from keyscale.jobs.streams.streams import DataStream
@@ -84,7 +91,18 @@ def imported(
     kind: str = KAFKA,
     **options: Any,
 ) -> FlinkImportReport:
-    graph = topology(function)
+    return imported_for(topology(function), monkeypatch, name, to, kind=kind, **options)
+
+
+def imported_for(
+    graph: Topology,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    to: str | None,
+    *,
+    kind: str = KAFKA,
+    **options: Any,
+) -> FlinkImportReport:
     program = TargetProgram(target_operators(graph), (TargetSource("orders", (kind,)),), graph)
     monkeypatch.setattr(TargetProgram, "load", lambda *_: program)
     return import_flink_savepoint(cast("Any", None), str(SAVEPOINTS / name), program="job.py", to=to, **options)
@@ -172,6 +190,42 @@ def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     left_out = imported(monkeypatch, "heap-1", None, Totals(), operators={operator_id("totals"): None})
     assert left_out.states == ()
     assert "Flink's operator totals is left out, as asked" in left_out.notes
+
+
+class Sum:
+    """The sum of the times of a window's records."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: Any, accumulator: int) -> int:
+        return accumulator + int(value.at)
+
+    def get_result(self, accumulator: int) -> tuple[int]:
+        return (accumulator,)
+
+    def merge(self, left: int, right: int) -> int:
+        return left + right
+
+
+def test_windows_that_flink_has_begun_end_in_the_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.int64()), ("at", pa.int64())])
+    builder = TopologyBuilder()
+    source = DataStream(cast("Any", None), builder, builder.add_source(cast("Any", None), schema), None)
+    windowed = source.uid("records").with_timestamps("at").key_by("key").window(TumblingWindows(1000))
+    sums = windowed.aggregate(Sum(), accumulator=pa.int64(), output=pa.schema([("sum", pa.int64())])).uid("windows")
+    sums.sink_to(cast("Any", None)).uid("sink")
+    graph = builder.build()
+    to = f"file://{tmp_path}/store/rehearsed/savepoints/of-flink"
+    given: dict[str, Any] = {"operators": {"totals": None}, "max_parallelism": MAX_PARALLELISM}
+    report = imported_for(graph, monkeypatch, "avro-1", to, **given)
+    tables = [pa.Table.from_pylist([{"key": 0, "at": at}], schema) for at in (1500, 5000)]
+    job = Rehearsal(tmp_path, graph, tables, cast("Any", None))
+    job.start(1, report.location)
+    job.drain()
+    window = {"window_start": 1000, "window_end": 2000}
+    found = sorted(job.output("sink"), key=lambda row: row["key"])
+    assert found == [{"key": 0, **window, "sum": 10 + 1500}, {"key": 1, **window, "sum": 11}]
 
 
 OFFSETS = {"orders": {"0": 100, "1": 200, "2": 300}}
