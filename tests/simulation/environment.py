@@ -496,8 +496,7 @@ class Environment:
                 if starts == STARTS_MAX:
                     break
                 starts += 1
-                if self.is_timed:
-                    self.on_records([0])  # an earlier attempt may have fired all timers: one must fire at this parallelism
+                self.on_records([0])  # an earlier attempt may have fired all timers: one must fire in the last attempt
                 self._start(parallelism, "new", self._hint("latest"))
         self.auditor.check_log(JOB)
         self._check_rows()
