@@ -8,7 +8,7 @@ import uuid
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -215,10 +215,8 @@ def change_of_job(
     first = first_answer(
         store_url=store_url, job_id=job_id, savepoint_id=savepoint_id, changes=changes, derived_from=derived_from
     )
-    if (
-        first is not None and first["checkpoint_id"] == checkpoint_id
-    ):  # written, but its request ended before the answer
-        return first
+    if first is not None and first["checkpoint_id"] == checkpoint_id:
+        return first  # the savepoint is written, but its request ended before the answer
     point = StatePoint.of_path(store, manifest_path)
     point.check_own(JobId(job_id))
     target = location_of(store.url, Layout(JobId(job_id)).manifest(CheckpointId(checkpoint_id), savepoint_id))
@@ -257,16 +255,24 @@ def first_answer(
         StoreUnavailableError: The object store is unavailable.
     """
     try:
-        record = json.loads(
-            open_store(store_url, get_bytes_max=READ_BYTES_MAX).get(Layout(JobId(job_id)).changes(savepoint_id))
-        )
-    except ObjectNotFoundError:
+        stored = open_store(store_url, get_bytes_max=READ_BYTES_MAX).get(Layout(JobId(job_id)).changes(savepoint_id))
+        record = msgspec.json.decode(stored, type=_ChangeRecord)
+    except (ObjectNotFoundError, msgspec.DecodeError):
         return None
     # As text, because in Python 1, 1.0 and True are equal.
-    is_equal = json.dumps(record["request"], sort_keys=True) == json.dumps(
-        _asked(changes, derived_from), sort_keys=True
-    )
-    return record["answer"] if is_equal else None
+    asked = [json.dumps(each, sort_keys=True) for each in (record.request, _asked(changes, derived_from))]
+    return record.answer if asked[0] == asked[1] and record.answer.keys() == _ANSWER else None
+
+
+class _ChangeRecord(msgspec.Struct, frozen=True):
+    """A request and its answer, as stored beside the savepoint."""
+
+    version: Literal[1]
+    request: dict[str, Any]
+    answer: dict[str, Any]
+
+
+_ANSWER = {"location", "checkpoint_id", "changes", "batch_id", "created_at_ms", "state_size_bytes"}
 
 
 def _asked(changes: list[dict[str, Any]], derived_from: int | None) -> dict[str, Any]:
