@@ -247,7 +247,7 @@ def _inside(directory: Path, name: str) -> Path:
     Raises:
         FlinkSavepointError: The file is in another directory.
     """
-    if not name or "/" in name or name in {".", ".."}:
+    if not name or "/" in name or "\0" in name or name in {".", ".."}:
         raise FlinkSavepointError("the metadata is damaged: a file of the savepoint is outside of its directory")
     return directory / name
 

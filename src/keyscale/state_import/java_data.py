@@ -147,7 +147,7 @@ class JavaData:
         units = [self.varint() for _ in range(length - 1)]
         try:
             return _without_surrogates("".join(map(chr, units)))
-        except (UnicodeError, ValueError):
+        except (ValueError, OverflowError):
             raise FlinkSavepointError("the file is damaged: a text has impossible characters") from None
 
     def varint(self) -> int:

@@ -110,7 +110,7 @@ def test_refuses_what_is_no_savepoint(tmp_path: Path) -> None:
         read_metadata(str(tmp_path))
 
 
-@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "..", ""])
+@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "..", "", "a\0"])
 def test_a_savepoint_names_no_file_outside_of_its_directory(tmp_path: Path, path: str) -> None:
     whole = (SAVEPOINTS / "rocksdb-2" / METADATA).read_bytes()
     name = next(file.name for file in (SAVEPOINTS / "rocksdb-2").iterdir() if file.name != METADATA)
@@ -184,3 +184,9 @@ def test_reads_windows_and_their_timers() -> None:
     }
     timers = [(row.key, row.namespace, row.place) for row in found["_timer_state/event_window-timers"]]
     assert sorted(timers) == [(0, window, 1999), (1, window, 1999)]
+
+
+@pytest.mark.parametrize("text", [b"\2\xff\xff\xff\xff\x7f", b"\2\xff\xff\x7f", b"\2\x80\xb0\x03"])
+def test_a_text_of_impossible_characters_is_damaged(text: bytes) -> None:
+    with pytest.raises(FlinkSavepointError, match=r"impossible characters|has no end"):
+        JavaData.of(text).text()
