@@ -11,8 +11,8 @@ from sqlalchemy.exc import OperationalError
 
 from keyscale.db.models import ScalingDecision
 from keyscale.db.models.operation import AUTOSCALER
-from keyscale.db.repositories import events, jobs, scaling
-from keyscale.vocabulary import AutoscalerMode, Role, ScalingOutcome, ScalingVerdict
+from keyscale.db.repositories import attempts, events, jobs, scaling
+from keyscale.vocabulary import AttemptStage, AutoscalerMode, DriverState, Role, ScalingOutcome, ScalingVerdict
 
 from ..access.principal import Principal
 from ..database_clock import shared_now_ms
@@ -120,6 +120,19 @@ class Autoscaler(LeaderThread):
         with leadership.transaction() as session:
             self._store(session, job, facts, decision, past, refusal=refusal)
 
+    @staticmethod
+    def _want_sleep(session: Session, job: ScaledJob, at_ms: int, decision: Decision) -> None:
+        """Stores whether the driver of a job shall sleep.
+
+        The next heartbeat tells the driver.
+        """
+        is_wanted = decision.verdict is ScalingVerdict.SLEEP and settings_of(job.spec).mode is AutoscalerMode.ACTIVE
+        active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
+        if active is None or active.driver_state == DriverState.SLEEPING:
+            return
+        if is_wanted != (active.sleep_requested_at_ms is not None):
+            active.sleep_requested_at_ms = at_ms if is_wanted else None
+
     def _store(
         self,
         session: Session,
@@ -134,6 +147,7 @@ class Autoscaler(LeaderThread):
         row = jobs.lock(session, job.id)
         if row is None or row.revision != job.revision:  # deleted, or changed, since the facts were read
             return
+        self._want_sleep(session, job, facts.at_ms, decision)
         _settle(session, job.id, facts.at_ms, decision, past)
         latest = past[0] if past else None
         columns = _columns(facts, decision) | ({} if refusal is None else {"advice": refusal})

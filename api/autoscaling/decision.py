@@ -8,7 +8,7 @@ that has moved rests. Pure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from keyscale.units import duration_text
@@ -21,7 +21,7 @@ from .model import CostModel
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .facts import MoveFacts, ScalingFacts
+    from .facts import MoveFacts, ScalingFacts, SleepFacts
 
 UTILIZATION_MAX, UTILIZATION_AIM, UTILIZATION_DOWN = 0.9, 0.75, 0.6
 SMALL_CATCH_UP_S = 120.0
@@ -81,6 +81,17 @@ def decide(facts: ScalingFacts) -> Decision:
     """Returns the decision that follows from the facts."""
     if facts.trouble is not None:
         return _hold(facts, facts.trouble.verdict, facts.trouble.message)
+    sleep = facts.sleep
+    if sleep is None or sleep.idle_ms < sleep.after_ms or facts.backlog:
+        return _awake(facts)
+    if (why := _why_awake(sleep)) is None:
+        return _hold(facts, _V.SLEEP, f"no record has arrived for {duration_text(sleep.after_ms)}")
+    decision = _awake(facts)
+    return replace(decision, message=f"{decision.message}; {why}")
+
+
+def _awake(facts: ScalingFacts) -> Decision:
+    """Returns the decision about the parallelism."""
     at, limits = facts.parallelism, facts.limits
     within = min(max(at, limits.parallelism_min), limits.parallelism_max)
     if within != at:
@@ -129,6 +140,17 @@ def _idle(facts: ScalingFacts) -> Decision:
     if last is not None and facts.at_ms - last.ended_at_ms < _cooldown_ms(last, is_up=False):
         return _hold(facts, _V.COOLING_DOWN, f"{idle}, and the job has just moved")
     return _moved(facts, facts.limits.parallelism_min, idle) or _hold(facts, _V.EXCLUDED_HOURS, f"{idle}; {_EXCLUDED}")
+
+
+def _why_awake(sleep: SleepFacts) -> str | None:
+    """Returns why an idle job does not sleep, if it does not."""
+    if sleep.unwatched is None:
+        return "the job does not sleep, as its driver cannot, or does not know its timers"
+    if sleep.unwatched:
+        return f"the job does not sleep, as a source of kind {sleep.unwatched[0]} cannot be watched"
+    if sleep.timer_in_ms is not None and sleep.timer_in_ms < sleep.after_ms:
+        return f"the job does not sleep, as a timer is due in {duration_text(max(0, sleep.timer_in_ms))}"
+    return None
 
 
 def _remembered(facts: ScalingFacts, target: int) -> MoveFacts | None:

@@ -125,6 +125,23 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class SleepFacts:
+    """Whether an idle job can sleep.
+
+    Attributes:
+        after_ms: The time without input after which the job sleeps.
+        idle_ms: The time without input so far.
+        unwatched: Kinds of sources that a sleeping driver cannot watch; None: the driver cannot sleep.
+        timer_in_ms: The time until the next processing-time timer; None: there is none.
+    """
+
+    after_ms: int
+    idle_ms: int
+    unwatched: Sequence[str] | None = ()
+    timer_in_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingFacts:
     """All that the autoscaler knows about a job at one moment.
 
@@ -145,6 +162,7 @@ class ScalingFacts:
         batch_interval_ms: The minimum time between two batches.
         batch_limit: The records that the sources give a batch at most, as an earlier decision has seen; None: unknown.
         trouble: What hides how fast the job is, if anything.
+        sleep: Whether the job can sleep; None: it has input, or shall not sleep.
         moves: The autoscaler's moves of the last hour and its last move, the newest first.
     """
 
@@ -164,4 +182,5 @@ class ScalingFacts:
     batch_interval_ms: int = 0
     batch_limit: int | None = None
     trouble: Trouble | None = None
+    sleep: SleepFacts | None = None
     moves: Sequence[MoveFacts] = ()

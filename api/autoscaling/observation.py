@@ -12,7 +12,7 @@ from ..health.faults import FAILURES_SPAN_MS, unsettled_failure
 from ..health.slowness import COLLECTING, processor_wait
 from ..lifecycle.current_report import SILENT_MS
 from .decision import REMEMBERED_MS
-from .facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble
+from .facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, SleepFacts, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -78,7 +78,23 @@ def facts_of(
         batch_interval_ms=job.spec.get("batch_interval_ms") or 0,
         batch_limit=past[0].batch_limit if past else None,
         trouble=trouble_of(job, at_ms),
+        sleep=sleep_of(settings.sleep_after_ms, job, at_ms),
         moves=moves_of(past, at_ms),
+    )
+
+
+def sleep_of(after_ms: int | None, job: ScaledJob, at_ms: int) -> SleepFacts | None:
+    """Returns whether a job without input can sleep."""
+    report = job.metrics or {}
+    if after_ms is None or not report.get("waits_for_input") or job.restored_at_ms is None:
+        return None
+    inputs_ms = [each["at_ms"] for each in report.get("recent_batches") or () if each["input_records"] > 0]
+    due_ms = report.get("timers_due_at_ms")
+    return SleepFacts(
+        after_ms,
+        at_ms - max([job.restored_at_ms, *inputs_ms]),
+        report.get("unwatched") or () if report.get("can_sleep") else None,
+        None if due_ms is None else due_ms - at_ms,
     )
 
 

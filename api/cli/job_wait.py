@@ -26,6 +26,7 @@ STATUSES: Final = (
     "CREATED",
     "SUBMITTING",
     RUNNING,
+    "SLEEPING",
     "SAVEPOINTING",
     "STOPPING",
     "STOPPED",
@@ -35,13 +36,13 @@ STATUSES: Final = (
     FAILED,
     "FINISHED",
 )
-LASTING: Final = (RUNNING, "STOPPED", "FINISHED", FAILED)
+LASTING: Final = (RUNNING, "SLEEPING", "STOPPED", "FINISHED", FAILED)
 """The statuses that a job may keep; it passes through other statuses."""
 
 SETTLED: Final = frozenset({"CREATED", "STOPPED", "FINISHED", FAILED})
 """The job does not run."""
 
-STARTED: Final = frozenset({RUNNING, "FINISHED"})
+STARTED: Final = frozenset({RUNNING, "SLEEPING", "FINISHED"})
 """A started job has one of these statuses: a short job may have finished when it is polled."""
 
 ENDED: Final = frozenset({"STOPPED", "FINISHED"})

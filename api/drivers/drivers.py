@@ -86,6 +86,7 @@ logger = logging.getLogger(__name__)
 
 _WAIT_MS = 200
 _WAIT_FOR_SAVEPOINT_MS = 50  # the job stands still until the new driver runs
+_CURRENT = frozenset({DriverState.RUNNING, DriverState.SLEEPING})
 _FINAL = frozenset({CheckpointStatus.COMPLETED, CheckpointStatus.SUBSUMED, CheckpointStatus.DISCARDED})
 
 
@@ -196,7 +197,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         is_news = store_heartbeat(attempt, message, at_ms, heard_at_ms)
         has_progressed = note_progress(attempt, message.metrics, at_ms)
         if is_sample_due:
-            is_current = attempt.stage is AttemptStage.ACTIVE and message.state is DriverState.RUNNING
+            is_current = attempt.stage is AttemptStage.ACTIVE and message.state in _CURRENT
             before = attempt.totals_before
             series.sample(session, attempt.job_id, message.metrics, before, is_current=is_current, at_ms=at_ms)
         if job is not None:
@@ -217,6 +218,7 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         commands=without_result if attempt.driver_state == DriverState.RUNNING else [],
         diagnostics=[DiagnosticCommand.model_validate(each.request) for each in looks],
         settings=settings,
+        sleeps=attempt.sleep_requested_at_ms is not None and not waiting,
         control_urls=context.announcer.urls,
     )
 

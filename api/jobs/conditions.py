@@ -81,6 +81,9 @@ def _running(facts: JobFacts) -> ConditionAnswer:
             silent = f"the driver of attempt {active.number} is silent"
             return _condition("RUNNING", "UNKNOWN", "DRIVER_SILENT", silent, active.heartbeat_at_ms)
         return _condition("RUNNING", "TRUE", "DRIVER_RUNS", message, since_ms)
+    if active is not None and active.driver_state == DriverState.SLEEPING:
+        message = f"attempt {active.number} sleeps until its sources have records"
+        return _condition("RUNNING", "FALSE", "SLEEPING", message, active.sleep_requested_at_ms)
     if active is not None:
         state = active.driver_state or "STARTING"
         message = f"the driver of attempt {active.number} is {state}"

@@ -45,6 +45,8 @@ EXIT_SUPERVISED_ALREADY = 0
 EXIT_CANNOT_RUN = 127
 EXIT_DISK_FULL = 122
 """The files of the job take more than its quota: the supervisor has ended the driver."""
+EXIT_ASLEEP = 75
+"""The JVM of a driver has ended, and the driver goes on without Spark."""
 EXIT_CODE_FILE = "exit_code"
 DISK_LOOK_S = 10.0
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
@@ -55,6 +57,7 @@ OOM_SCORE_MORE = 500
 """When memory ends, the kernel ends a job's process before a control plane or a database with twice the memory."""
 OOM_SCORE_MAX = 1000
 _PR_SET_NO_NEW_PRIVS = 38
+_PR_SET_CHILD_SUBREAPER = 36
 _CHUNK_BYTES = 1 << 16
 _CUT_CHARACTER = re.compile(rb"[\xc2-\xf4][\x80-\xbf]{0,2}\Z")
 _LINE_BYTES_MAX = 1 << 20
@@ -145,6 +148,7 @@ def start(
     Raises:
         OSError: The driver cannot be started.
     """
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a sleeping driver loses its parent
     source, of_driver = os.pipe()
     user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
     if user:
@@ -182,6 +186,8 @@ def ended(
     The last output is in the log by then. `places` are the directories of the job's files.
     """
     code = waited(driver, places, quota.get("disk_bytes"), output.log)
+    if code == EXIT_ASLEEP:
+        code = orphans_ended()
     copying.join(_LAST_WORDS_S)
     return code if code >= 0 else 128 - code
 
@@ -201,6 +207,20 @@ def waited(driver: subprocess.Popen[bytes], places: Sequence[Path], disk_bytes: 
             driver.wait()
             log.write(f"the files of the job take {used >> 20} MiB, more than {disk_bytes >> 20} MiB\n".encode())
             return EXIT_DISK_FULL
+
+
+def orphans_ended() -> int:
+    """Waits until all children have ended.
+
+    Returns the exit code of the last child.
+    """
+    code = 0
+    while True:
+        try:
+            _, status = os.wait()
+        except ChildProcessError:
+            return code
+        code = os.waitstatus_to_exitcode(status)
 
 
 def give_up_privileges() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import singledispatch
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import attempts, series
+from keyscale.db.repositories import attempts, operations, series
 from keyscale.units import duration_text
 from keyscale.vocabulary import (
     AttemptStage,
@@ -69,6 +69,24 @@ def _(step: steps.MarkReaped, transaction: JobTransaction) -> None:
 @apply.register
 def _(step: steps.EndAttempt, transaction: JobTransaction) -> None:
     transaction.end_attempt(step.attempt)
+
+
+@apply.register
+def _(step: steps.WakeJob, transaction: JobTransaction) -> None:
+    session, job = transaction.session, transaction.job
+    snapshots = [each for each in operations.pending(session, job.id, step.attempt) if each.kind.is_snapshot]
+    for each in snapshots:
+        each.old_attempt = None  # otherwise they would end with the attempt
+    transaction.end_attempt(step.attempt)
+    number = transaction.create_attempt(step.revision, steps.Cause.WAKE).number
+    for each in snapshots:
+        each.old_attempt = number
+
+
+@apply.register
+def _(step: steps.StopSleeping, transaction: JobTransaction) -> None:  # noqa: ARG001 - the job's attempts end with it
+    transaction.end(OperationStatus.COMPLETED)
+    transaction.settle(JobStatus.STOPPED, None)
 
 
 @apply.register

@@ -27,6 +27,6 @@ def reports_now(attempt: ReportingAttempt, *, now_ms: int) -> bool:
     """Returns whether an attempt runs its job with a current report."""
     return (
         attempt.stage is AttemptStage.ACTIVE
-        and attempt.driver_state == DriverState.RUNNING
+        and attempt.driver_state in {DriverState.RUNNING, DriverState.SLEEPING}
         and now_ms - (attempt.heartbeat_at_ms or 0) < SILENT_MS
     )

@@ -29,7 +29,9 @@ from .steps import (
     ResumeJob,
     SettleJob,
     ShowStatus,
+    StopSleeping,
     StopWithoutSavepoint,
+    WakeJob,
 )
 from .transitions import SETTLED
 
@@ -58,7 +60,7 @@ def waits_for_news(facts: JobFacts) -> bool:
     News is the end or the silence of its driver, or what its driver or its user writes into the database. No time that
     the job's status has lasted matters.
     """
-    is_settled = facts.status is JobStatus.RUNNING and facts.desired is DesiredState.RUNNING
+    is_settled = facts.status in {JobStatus.RUNNING, JobStatus.SLEEPING} and facts.desired is DesiredState.RUNNING
     has_only_its_driver = facts.active is not None and facts.standby is None and not facts.ended
     return is_settled and facts.change is None and has_only_its_driver
 
@@ -74,6 +76,8 @@ def status_of(facts: JobFacts) -> JobStatus:
         return JobStatus.STOPPING if done else JobStatus.SAVEPOINTING
     if facts.active is not None and facts.active.driver_state is DriverState.RUNNING:
         return JobStatus.RUNNING
+    if facts.active is not None and facts.active.driver_state is DriverState.SLEEPING:
+        return JobStatus.SLEEPING
     return JobStatus.SUBMITTING if facts.status is JobStatus.SUBMITTING and not facts.restarts else JobStatus.RESTARTING
 
 
@@ -166,6 +170,8 @@ def _run(facts: JobFacts, timeouts: Timeouts) -> Step | None:
         return None
     if outcome is Outcome.FINISHED:
         return SettleJob(JobStatus.FINISHED)
+    if outcome is Outcome.WOKEN:
+        return WakeJob(facts.active.number, facts.revision)
     return replace_or_fail(facts, facts.active, outcome, timeouts)
 
 
@@ -179,7 +185,7 @@ def _stop(facts: JobFacts, stop: CommandFacts, timeouts: Timeouts) -> Step | Non
         return None
     if _has_no_driver(facts, stop):
         return _without_savepoint("no driver ran that could take a savepoint")
-    if facts.active is None or outcome is Outcome.FINISHED:
+    if facts.active is None or outcome in {Outcome.FINISHED, Outcome.WOKEN}:
         return _run(facts, timeouts)
     return _advance_stop(facts, facts.active, outcome, stop, timeouts)
 
@@ -204,6 +210,8 @@ def _advance_stop(
     facts: JobFacts, active: AttemptFacts, outcome: Outcome | None, stop: CommandFacts, timeouts: Timeouts
 ) -> Step | None:
     """Decides for a stop command without a result."""
+    if active.driver_state is DriverState.SLEEPING and outcome is None and not stop.drain:
+        return StopSleeping(active.number)
     if outcome is not None:
         missing: ReplaceAttempt | FailJob | StopWithoutSavepoint = replace_or_fail(facts, active, outcome, timeouts)
         if stop.tries >= STOP_TRIES_MAX and isinstance(missing, ReplaceAttempt):

@@ -34,6 +34,7 @@ class Outcome(StrEnum):
     FINISHED = "FINISHED"
     FAILED = "FAILED"
     FENCED = "FENCED"
+    WOKEN = "WOKEN"  # it has slept, and there is work
     LOST = "LOST"  # it died without a message, or has been silent for too long
 
 
@@ -42,6 +43,7 @@ _BY_STATE = {
     DriverState.FINISHED: Outcome.FINISHED,
     DriverState.FAILED: Outcome.FAILED,
     DriverState.FENCED: Outcome.FENCED,
+    DriverState.WOKEN: Outcome.WOKEN,
 }
 
 

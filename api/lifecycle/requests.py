@@ -214,6 +214,7 @@ def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> N
     active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     if active is not None:
         active.revision = revision.number
+        active.sleep_requested_at_ms = None  # the new settings may not let the job sleep
     events.record(
         session,
         job_id=job.id,

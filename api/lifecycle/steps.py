@@ -25,6 +25,7 @@ class Cause(StrEnum):
     RESCALE = "rescale"
     LIVE_RESCALE = "live rescale"
     RESTART = "restart"
+    WAKE = "wake"
     UPGRADE = "upgrade"
     ROLL_BACK = "roll back"
 
@@ -93,6 +94,30 @@ class MarkReaped:
 @dataclass(frozen=True, slots=True)
 class EndAttempt:
     """Ends an attempt, or records its end."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class WakeJob:
+    """Replaces an attempt that has slept; the new attempt takes pending snapshots.
+
+    Attributes:
+        attempt: The attempt.
+        revision: The revision of the new attempt.
+    """
+
+    attempt: int
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSleeping:
+    """Stops a sleeping job; its last checkpoint has all state.
+
+    Attributes:
+        attempt: The sleeping attempt.
+    """
 
     attempt: int
 
@@ -322,6 +347,8 @@ Step = (
     | Kill
     | MarkReaped
     | EndAttempt
+    | WakeJob
+    | StopSleeping
     | ReplaceAttempt
     | FailJob
     | SettleJob

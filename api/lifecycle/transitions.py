@@ -22,13 +22,15 @@ _ALWAYS = frozenset({JobStatus.RESTARTING, JobStatus.STOPPING, JobStatus.STOPPED
 
 TRANSITIONS: dict[JobStatus, frozenset[JobStatus]] = {
     JobStatus.CREATED: frozenset({JobStatus.SUBMITTING}),
-    JobStatus.SUBMITTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING},
-    JobStatus.RUNNING: _ALWAYS | {JobStatus.SAVEPOINTING, JobStatus.RESCALING, JobStatus.UPGRADING},
-    JobStatus.SAVEPOINTING: _ALWAYS | {JobStatus.RUNNING},
+    JobStatus.SUBMITTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SLEEPING, JobStatus.SAVEPOINTING},
+    JobStatus.RUNNING: _ALWAYS | {JobStatus.SLEEPING, JobStatus.SAVEPOINTING, JobStatus.RESCALING, JobStatus.UPGRADING},
+    JobStatus.SLEEPING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING, JobStatus.RESCALING, JobStatus.UPGRADING},
+    JobStatus.SAVEPOINTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SLEEPING},
     JobStatus.STOPPING: _ALWAYS | {JobStatus.SAVEPOINTING},
-    JobStatus.RESCALING: _ALWAYS | {JobStatus.RUNNING},
-    JobStatus.UPGRADING: _ALWAYS | {JobStatus.RUNNING},
-    JobStatus.RESTARTING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SAVEPOINTING, JobStatus.UPGRADING},
+    JobStatus.RESCALING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SLEEPING},
+    JobStatus.UPGRADING: _ALWAYS | {JobStatus.RUNNING, JobStatus.SLEEPING},
+    JobStatus.RESTARTING: _ALWAYS
+    | {JobStatus.RUNNING, JobStatus.SLEEPING, JobStatus.SAVEPOINTING, JobStatus.UPGRADING},
     JobStatus.STOPPED: frozenset({JobStatus.SUBMITTING}),
     JobStatus.FAILED: frozenset({JobStatus.SUBMITTING}),
     JobStatus.FINISHED: frozenset({JobStatus.SUBMITTING}),
@@ -59,17 +61,19 @@ class Action(StrEnum):
     CHANGE_STATE = "change state"
 
 
+_UP = frozenset({JobStatus.RUNNING, JobStatus.SLEEPING})
+
 _ALLOWED: dict[Action, frozenset[JobStatus]] = {
     Action.START: SETTLED,
-    Action.STOP: frozenset({JobStatus.SUBMITTING, JobStatus.RUNNING, JobStatus.RESTARTING}),
+    Action.STOP: _UP | {JobStatus.SUBMITTING, JobStatus.RESTARTING},
     Action.CANCEL: UNSETTLED,
-    Action.SAVEPOINT: frozenset({JobStatus.RUNNING}),
-    Action.CHECKPOINT: frozenset({JobStatus.RUNNING}),
-    Action.RESCALE: frozenset({JobStatus.RUNNING}),
-    Action.RESTART: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
-    Action.UPGRADE: frozenset({JobStatus.RUNNING}),
-    Action.UPGRADE_LAST_STATE: frozenset({JobStatus.RUNNING, JobStatus.RESTARTING}),
-    Action.ADJUST: frozenset({JobStatus.SUBMITTING, JobStatus.RUNNING, JobStatus.RESTARTING}),
+    Action.SAVEPOINT: _UP,
+    Action.CHECKPOINT: _UP,
+    Action.RESCALE: _UP,
+    Action.RESTART: _UP | {JobStatus.RESTARTING},
+    Action.UPGRADE: _UP,
+    Action.UPGRADE_LAST_STATE: _UP | {JobStatus.RESTARTING},
+    Action.ADJUST: _UP | {JobStatus.SUBMITTING, JobStatus.RESTARTING},
     Action.DELETE: SETTLED,
     Action.CHANGE_STATE: SETTLED,
 }

@@ -227,11 +227,12 @@ def _add_operator(families: Families, operator: Mapping[str, Any], inner: str) -
 def checkpoint_age_ms(job: JobFacts, at_ms: int) -> int | None:
     """Returns the age of a job's last checkpoint.
 
-    Without a checkpoint it is the time that the job runs. None if the job is not to run, or has not begun.
+    Without a checkpoint it is the time that the job runs. None if the job is not to run, has not begun, or sleeps.
     """
+    is_asleep = job.driver_state == DriverState.SLEEPING  # a sleeping job commits nothing
     began_ms = job.running_at_ms if job.stage is AttemptStage.ACTIVE else None
     saved_ms = began_ms if job.completed is None or job.completed.ended_at_ms is None else job.completed.ended_at_ms
-    return max(0, at_ms - saved_ms) if is_wanted(job) and saved_ms is not None else None
+    return max(0, at_ms - saved_ms) if is_wanted(job) and not is_asleep and saved_ms is not None else None
 
 
 def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
@@ -315,7 +316,7 @@ def _is_silent(job: JobFacts, at_ms: int) -> bool:
 
 def is_reported(job: JobFacts, at_ms: int) -> bool:
     """Returns whether a job's driver runs the job and has reported lately."""
-    is_running = job.stage is AttemptStage.ACTIVE and job.driver_state == DriverState.RUNNING
+    is_running = job.stage is AttemptStage.ACTIVE and job.driver_state in {DriverState.RUNNING, DriverState.SLEEPING}
     return is_running and at_ms - (job.heartbeat_at_ms or 0) < SILENT_MS
 
 

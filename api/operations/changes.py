@@ -246,7 +246,9 @@ def _plan_first(  # noqa: PLR0917 - the parts of a change
         return
     with context.reads() as session:
         job = require_job(session, reference)
-        if job.status not in {JobStatus.RUNNING, JobStatus.RESTARTING} or is_known(session, request):
+        if job.status not in {JobStatus.RUNNING, JobStatus.SLEEPING, JobStatus.RESTARTING} or is_known(
+            session, request
+        ):
             return
         _require_match(job, if_match)
         wanted = change(spec_of(revisions.current(session, job)))
@@ -286,7 +288,7 @@ def is_failing(session: Session, job: Job) -> bool:
 
     It recovers with its next commit of a batch with input.
     """
-    if job.status is JobStatus.RESTARTING or job.failure is not None:
+    if job.status in {JobStatus.RESTARTING, JobStatus.SLEEPING} or job.failure is not None:
         return True
     attempt = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     if attempt is None or attempt.metrics is None:

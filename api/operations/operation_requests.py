@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions as stored_revisions
-from keyscale.vocabulary import Approval, OperationKind, UpgradeMode
+from keyscale.vocabulary import Approval, JobStatus, OperationKind, UpgradeMode
 
 from ..errors import ApprovalRequiredError, ParallelismUnchangedError
 from ..job_spec import changed, spec_of
@@ -186,7 +186,10 @@ def begin_rescale(  # noqa: PLR0917 - the parts of a change
     if parallelism == present.parallelism:
         raise ParallelismUnchangedError(f"the job's parallelism is {present.parallelism}")
     revision = requests.revise(session, job, changed(present, {"parallelism": parallelism}), user, message)
-    return changes.request_change(session, job, user, operation_id, requests.Change(OperationKind.RESCALE, revision))
+    # A sleeping driver takes no savepoint; its last checkpoint has all state.
+    mode = UpgradeMode.LAST_STATE if job.status is JobStatus.SLEEPING else UpgradeMode.SAVEPOINT
+    change = requests.Change(OperationKind.RESCALE, revision, mode)
+    return changes.request_change(session, job, user, operation_id, change)
 
 
 def _restart(session: Session, job: Job, user: Principal, operation_id: str) -> Operation:

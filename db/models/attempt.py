@@ -60,6 +60,7 @@ class Attempt(Base):
     slots: Mapped[int | None]  # the largest parallelism of a live rescale; None: none is possible
 
     driver_state: Mapped[str | None]
+    sleep_requested_at_ms: Mapped[int | None]  # since when its driver shall sleep
     running_at_ms: Mapped[int | None]
     restored_at_ms: Mapped[int | None]
     first_commit_batch_id: Mapped[int | None]

@@ -35,6 +35,7 @@ _UNOPENED = not_(was_opened(Attempt.__table__.c))
 _STARTABLE = (AttemptStage.STANDBY, AttemptStage.ACTIVE)
 _GOES_ON = (
     JobStatus.RUNNING,
+    JobStatus.SLEEPING,
     JobStatus.SAVEPOINTING,
     JobStatus.RESCALING,
     JobStatus.UPGRADING,
@@ -173,6 +174,7 @@ FROM attempts a, (SELECT at_ms FROM heartbeats WHERE job_id = :job_id AND attemp
 WHERE h.job_id = :job_id AND h.attempt = :attempt AND a.job_id = :job_id AND a.number = :attempt
     AND h.metrics = CAST(:metrics AS jsonb) AND h.last_commit_batch_id IS NOT DISTINCT FROM :last_batch_id
     AND a.stage = 'ACTIVE' AND a.driver_state = 'RUNNING' AND a.revision = :revision
+    AND a.sleep_requested_at_ms IS NULL
     AND a.restored_at_ms IS NOT DISTINCT FROM :restored_at_ms
     AND a.caught_up_at_ms IS NOT NULL AND a.settled_at_ms IS NOT NULL
     AND NOT EXISTS (

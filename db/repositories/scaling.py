@@ -42,6 +42,7 @@ class ScaledJob(NamedTuple):
         heartbeat_at_ms: When the driver reported last.
         last_commit_at_ms: When the attempt committed last.
         metrics: What the driver reported.
+        restored_at_ms: When the attempt had restored its state.
     """
 
     id: str
@@ -58,6 +59,7 @@ class ScaledJob(NamedTuple):
     heartbeat_at_ms: int | None
     last_commit_at_ms: int | None
     metrics: Mapping[str, Any] | None
+    restored_at_ms: int | None = None
 
 
 class Load(NamedTuple):
@@ -119,6 +121,7 @@ def _jobs() -> Select[Any]:
         select(Job.id, Job.name, Job.status, Job.revision, Job.max_parallelism, Revision.spec, Job.failure)
         .add_columns(Attempt.stage, Attempt.parallelism, Attempt.slots, Attempt.driver_state)
         .add_columns(LastHeartbeat.at_ms, LastHeartbeat.last_commit_at_ms, LastHeartbeat.metrics)
+        .add_columns(Attempt.restored_at_ms)
         .join(Revision, and_(Revision.job_id == Job.id, Revision.number == Job.revision))
         .outerjoin(Attempt, active)
         .outerjoin(LastHeartbeat, heartbeat)

@@ -510,6 +510,15 @@ class DriverMetrics(Metrics):
         default_factory=dict, max_length=2 * USER_SERIES_MAX, description="The meanings of users' metrics, by name."
     )
     waits_for_input: bool = Field(default=False, description="Whether the last poll for input found none.")
+    can_sleep: bool = Field(default=False, description="Whether the driver can sleep, and knows its timers.")
+    unwatched: Items[StorableText] = Field(
+        default_factory=list,
+        max_length=OPERATORS_MAX,
+        description="Kinds of the sources that a sleeping driver cannot watch.",
+    )
+    timers_due_at_ms: Measured | None = Field(
+        default=None, description="When the next processing-time timer is due; None if there is none."
+    )
     lost_records_since_ms: Measured | None = Field(
         default=None, description="Time at which the driver first found records lost; None if no records were lost."
     )
@@ -643,6 +652,7 @@ class HeartbeatResponse(Message):
     settings: LiveSettings | None = Field(
         default=None, description="The settings of the job's revision, if the heartbeat names another revision."
     )
+    sleeps: bool = Field(default=False, description="Whether an idle driver shall sleep, or sleep on.")
     control_urls: Items[str] = Field(
         default_factory=list, description="Addresses of the control plane's replicas that are alive."
     )

@@ -197,6 +197,15 @@ class AutoscalerSettings(Settings):
             " Default: no budget."
         ),
     )
+    sleep_after_ms: int | None = Field(
+        default=None,
+        ge=10_000,
+        le=DURATION_MS_MAX,
+        description=(
+            "An idle job sleeps after this time without input: Spark ends, and starts when records arrive."
+            " Default: never."
+        ),
+    )
 
     @model_validator(mode="after")
     def _check_limits(self) -> Self:

@@ -60,13 +60,27 @@ def kinds_of(frame: DataFrame) -> tuple[str, ...]:
     return tuple(_kind(leaf) for leaf in _streams(frame))
 
 
+def names_of(frames: Sequence[DataFrame]) -> list[str]:
+    """Returns Spark's name of each stream, such as `FileSource[/in]`.
+
+    Returns none if the streams are unknown.
+    """
+    if SparkUse.SOURCE_INPUTS in switched_off():
+        return []
+    return [_name(leaf) for leaf in dict.fromkeys(leaf for frame in frames for leaf in _streams(frame))]
+
+
 def _streams(frame: DataFrame) -> list[Any]:
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     return [leaf for leaf in (leaves.apply(at) for at in range(leaves.size())) if leaf.isStreaming()]
 
 
 def _kind(leaf: Any) -> str:
+    return _name(leaf).partition("[")[0]  # of files, the path follows
+
+
+def _name(leaf: Any) -> str:
     try:
-        return str(leaf.sourceName()).partition("[")[0]  # of files, the path follows
+        return str(leaf.sourceName())
     except Py4JError:
         return str(leaf.getClass().getSimpleName())

@@ -11,6 +11,7 @@ class JobStatus(StrEnum):
     CREATED = "CREATED"
     SUBMITTING = "SUBMITTING"
     RUNNING = "RUNNING"
+    SLEEPING = "SLEEPING"  # without Spark, until its sources have records
     SAVEPOINTING = "SAVEPOINTING"
     STOPPING = "STOPPING"
     STOPPED = "STOPPED"
@@ -74,7 +75,9 @@ class DriverState(StrEnum):
     STANDBY = "STANDBY"  # Spark is up; waiting for an assignment
     RESTORING = "RESTORING"
     RUNNING = "RUNNING"
+    SLEEPING = "SLEEPING"  # Spark has ended; the driver watches the sources and commits nothing
     STOPPING = "STOPPING"
+    WOKEN = "WOKEN"  # terminal: it has slept, and the next attempt has work
     STOPPED = "STOPPED"  # terminal: stopped by a command; commits have ended
     FINISHED = "FINISHED"  # terminal: drained, all input processed and committed
     FAILED = "FAILED"  # terminal: see Heartbeat.failure
@@ -200,6 +203,7 @@ class ScalingVerdict(StrEnum):
     SCALE_DOWN = "SCALE_DOWN"
     UNDO = "UNDO"  # the last move did not bring what it promised
     STEADY = "STEADY"  # the parallelism fits
+    SLEEP = "SLEEP"  # the job needs no driver until records arrive
     # More subtasks are needed, but do not help:
     SINK_SLOW = "SINK_SLOW"
     STORE_SLOW = "STORE_SLOW"

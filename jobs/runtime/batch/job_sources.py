@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from ...operators.operator_contract import SPLIT_COLUMN
 from ...sources.source_reader import source_of
 from ...spark_internals.arrow_schemas import spark_schema_of
-from ...spark_internals.source_inputs import inputs_up_to, kinds_of, streams_of
+from ...spark_internals.source_inputs import inputs_up_to, kinds_of, names_of, streams_of
 from .source_order import DeclaredSource, positions_for
 
 if TYPE_CHECKING:
@@ -93,6 +93,10 @@ class JobSources:
         found = [source_of(stream) for stream in streams_of([node.frame for node in self.nodes])]
         sources = [source for source in found if source is not None]
         return sources if len(sources) == len(found) else []
+
+    def names(self) -> list[str]:
+        """Returns Spark's name of each input."""
+        return names_of([node.frame for node in self.nodes])
 
     def input_uids(self) -> list[OperatorUid]:
         """Returns the uid of the source of each input."""

@@ -64,7 +64,9 @@ LAG_AGE_S_MIN = 10.0
 """The sources are asked every three seconds; a younger answer counts as present."""
 IDLE_MS = 5000  # a job is idle that has run no batch and found no input for this long
 
-TERMINAL_STATES = frozenset({DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED})
+TERMINAL_STATES = frozenset(
+    {DriverState.STOPPED, DriverState.FINISHED, DriverState.FAILED, DriverState.FENCED, DriverState.WOKEN}
+)
 
 
 _OF_THE_DRIVER = (
@@ -136,6 +138,18 @@ class DriverStatus:
         """Number of records in all batches that this attempt has committed."""
         with self._lock:
             return int(self._metrics.input_records)
+
+    @property
+    def pending_records(self) -> int | None:
+        """Number of records that wait; None if the sources do not count."""
+        with self._lock:
+            return self._metrics.pending_records if self._are_counted else None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last poll for input found none."""
+        with self._lock:
+            return self._metrics.waits_for_input
 
     def begins(self, attempt: int) -> bool:
         """Sets the attempt that is open in the log.
@@ -312,6 +326,21 @@ class DriverStatus:
         """Sets the share of the tasks' time in which garbage was collected."""
         with self._lock:
             self._metrics = self._metrics.model_copy(update={"garbage_collection_ratio": ratio})
+
+    def may_sleep(self, unwatched: Sequence[str] | None) -> None:
+        """Sets the kinds of sources that a sleeping driver cannot watch.
+
+        None means that the driver cannot sleep.
+        """
+        with self._lock:
+            update = {"can_sleep": unwatched is not None, "unwatched": list(unwatched or ())}
+            self._metrics = self._metrics.model_copy(update=update)
+
+    def timers_due(self, at_ms: int | None) -> None:
+        """Sets when the next processing-time timer is due."""
+        with self._lock:
+            if self._metrics.timers_due_at_ms != at_ms:
+                self._metrics = self._metrics.model_copy(update={"timers_due_at_ms": at_ms})
 
     def locality_measured(self, locality: Locality) -> None:
         """Sets how often subtasks have run where their state was.

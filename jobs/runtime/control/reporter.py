@@ -33,6 +33,7 @@ WAIT_SECONDS = 50.0  # proxies end a request without an answer after a minute
 _REFUSED_SECONDS = 60.0  # a control plane of an earlier version calls no drivers
 _UNLOGGED_SECONDS = 60.0  # during an outage, one line per minute is logged
 REPORTS_MAX = 5000
+_LISTENING = frozenset({DriverState.RUNNING, DriverState.SLEEPING})
 REPORTS_SECONDS = 5.0  # between two heartbeats: a driver that is silent for a minute is replaced
 
 
@@ -62,6 +63,7 @@ class Reporter:
         on_settings: Called when the control plane has new settings for the job; must not block.
         on_withdrawal: Called with the id of a command that the control plane withdraws.
         on_diagnostics: Called with the diagnostics that the control plane requests, again and again; must not block.
+        on_sleep: Called with whether the driver shall sleep, again and again; must not block.
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Reporter:
         *,
         on_withdrawal: Callable[[str], None] = lambda _: None,
         on_diagnostics: Callable[[Sequence[DiagnosticCommand]], None] = lambda _: None,
+        on_sleep: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self._channel = channel
         self._status = status
@@ -82,6 +85,7 @@ class Reporter:
         self._on_settings = on_settings
         self._on_withdrawal = on_withdrawal
         self._on_diagnostics = on_diagnostics
+        self._on_sleep = on_sleep
         # The first report may be in transit. Reports after the next attempt are of that attempt.
         self._reports: collections.deque[CheckpointReport | Following] = collections.deque()
         self._lock = threading.Lock()
@@ -208,7 +212,7 @@ class Reporter:
             self._log_sparsely(error)
             return False
         self._delivered, self._delivered_at = heartbeat, time.monotonic()
-        if heartbeat.state is DriverState.RUNNING and not _wants_more(response):
+        if heartbeat.state in _LISTENING and not _wants_more(response):
             self._is_unwanted.set()
         self._status.acknowledge(heartbeat.results, (command.id for command in response.commands))
         self._pass_on(response)
@@ -218,6 +222,7 @@ class Reporter:
         """Passes on what the control plane wants from the driver."""
         if response.settings is not None:
             self._on_settings(response.settings)
+        self._on_sleep(response.sleeps)
         if response.diagnostics:
             self._on_diagnostics(response.diagnostics)
         for command in response.commands:

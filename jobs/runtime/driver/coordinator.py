@@ -18,7 +18,7 @@ from keyscale.vocabulary import CommandKind, DriverState
 from ...operators.failures import typed_failure
 from ...protocol.messages import CommandResult
 from ..errors import CheckpointNotBegunError, CheckpointsFailingError, RunEndedError
-from .run_outcome import RunOutcome, failure_of
+from .run_outcome import ASLEEP, RunOutcome, failure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,6 +97,7 @@ class Coordinator:
         nudge: Sends the status to the control plane at once.
         follow_settings: Called periodically, between checkpoints, to apply changed settings.
         rescale: Carries out a live rescale.
+        sleeps: Returns whether the job shall sleep; asked between checkpoints.
     """
 
     def __init__(
@@ -114,6 +115,7 @@ class Coordinator:
         nudge: Callable[[], None],
         follow_settings: Callable[[], None] = lambda: None,
         rescale: Callable[[Command], None] = lambda _: None,
+        sleeps: Callable[[], bool] = lambda: False,
     ) -> None:
         self._checkpoints = checkpoints
         self._loop = loop
@@ -126,6 +128,7 @@ class Coordinator:
         self._nudge = nudge
         self._follow_settings = follow_settings
         self._rescale = rescale
+        self._sleeps = sleeps
         self._commands = commands
         self._schedule = CheckpointSchedule(started_at=time.monotonic())
         self._fence_checked_at = time.monotonic()
@@ -170,6 +173,8 @@ class Coordinator:
                 self._check_fence()
                 self._run_retention()  # a pass may have waited for the last checkpoint's report
             self._follow_settings()
+            if self._sleeps() and self._fall_asleep():
+                return
             if now >= self._schedule.due_at(self._settings()):
                 self._take_periodic()
         except RunEndedError:
@@ -186,6 +191,22 @@ class Coordinator:
             return
         if overtaken:
             raise FencedError("a newer attempt has taken over while this attempt was idle")
+
+    def _fall_asleep(self) -> bool:
+        """Ends the run with a checkpoint; returns whether it has ended.
+
+        Nothing is committed after the checkpoint.
+        """
+        try:
+            self._checkpoints.take(then=lambda _completed: self._loop.refuse())
+        except RunEndedError:
+            raise
+        except Exception as failure:  # noqa: BLE001 - the job stays awake without a checkpoint
+            error = typed_failure(failure)
+            logger.warning("the job does not sleep, as its checkpoint failed: %s: %s", error.code, error)
+            return False
+        self._outcome_box.give(ASLEEP)
+        return True
 
     def _take_periodic(self) -> None:
         self._schedule = self._schedule.triggered(time.monotonic())

@@ -57,7 +57,9 @@ from .host_metrics import HostMetrics
 from .job_query import JobQuery
 from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
-from .run_outcome import RunOutcome
+from .run_outcome import ASLEEP, RunOutcome
+from .sleep import Sleep
+from .source_watch import SourceWatch
 from .store_watch import StoreWatch
 from .timer_loop import TimerLoop
 
@@ -110,6 +112,7 @@ class RunContext:
         failure: Why the driver goes back to the parallelism before that live rescale, if it does.
         withdrawn: Ids of commands that the control plane has withdrawn.
         sampling: Orders samples of records.
+        sleep: The driver's sleep.
     """
 
     spark: SparkSession
@@ -128,6 +131,7 @@ class RunContext:
     failure: Failure | None = None
     withdrawn: set[str] = field(default_factory=set)
     sampling: RecordSampling = field(default_factory=RecordSampling)
+    sleep: Sleep = field(default_factory=Sleep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +342,10 @@ class Execution:
         try:
             self._run_batches(opened, placement, shipped, backlog)
         finally:
-            backlog.end()
+            if context.outcome_box.outcome is ASLEEP:
+                context.sleep.end_watch = backlog.end
+            else:
+                backlog.end()
 
     def _run_batches(
         self, opened: OpenAttempt, placement: PlacementDataset, shipped: ShippedLogic, backlog: Backlog
@@ -359,6 +366,7 @@ class Execution:
                     self._after._placement.release()
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
+            self._watch_sources(opened)
             coordinator = self._coordinator(opened, placement, shipped, loop, query)
             coordinator.start()
             watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
@@ -370,7 +378,7 @@ class Execution:
             progress = ProgressWatch(query, idle, source_uids, context.status)
             garbage = GarbageWatch(partial(executor_times, context.spark), context.status)
             try:
-                self._wait_for_end(query, progress, garbage)
+                self._wait_for_end(query, progress, garbage, loop)
             finally:
                 timer_loop.end()
                 watch.end()
@@ -625,6 +633,7 @@ class Execution:
             nudge=context.reporter.nudge,
             follow_settings=follow_settings,
             rescale=lambda command: context.rescale(self, loop, checkpoints, command),
+            sleeps=self._may_fall_asleep,
         )
 
     def _batch_interval_ms(self) -> int:
@@ -632,12 +641,39 @@ class Execution:
         given_ms = self._context.settings.newest.spec.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
-    def _wait_for_end(self, query: JobQuery, progress: ProgressWatch, garbage: GarbageWatch) -> None:
+    def _watch_sources(self, opened: OpenAttempt) -> None:
+        sources, status = self._sources_of(opened.positions), self._context.status
+        names = [] if sources.counting() else sources.names()
+        self._context.sleep.watch = SourceWatch(names, lambda: status.pending_records)
+
+    def _note_idleness(self, loop: BatchLoop) -> None:
+        """Reports whether the driver may sleep, and until when."""
+        context, watch = self._context, self._context.sleep.watch
+        if watch is None or context.sleep.leave_spark is None or not context.status.is_idle:
+            return
+        watch.look(time.monotonic(), context.status.commits)
+        timers = loop.committed.timers
+        known = [timers.get(node.uid, (None,)) for node in self._topology.operators if node.logic.uses_timers]
+        flat = [each for subtasks in known for each in subtasks]
+        due = [each.processing_ms for each in flat if each is not None and each.processing_ms is not None]
+        context.sleep.timers_due_at_ms = min(due, default=None)
+        context.status.timers_due(context.sleep.timers_due_at_ms)
+        context.status.may_sleep(None if None in flat else watch.unwatched)
+
+    def _may_fall_asleep(self) -> bool:
+        context, watch = self._context, self._context.sleep.watch
+        if watch is None or not context.sleep.is_wanted or not context.status.is_idle or context.commands.qsize():
+            return False
+        is_settled = watch.is_settled(time.monotonic(), self._batch_interval_ms())
+        return is_settled and context.sleep.reason_to_wake(now_ms()) is None
+
+    def _wait_for_end(self, query: JobQuery, progress: ProgressWatch, garbage: GarbageWatch, loop: BatchLoop) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
         # Polling takes a busy driver some milliseconds; only the first commit must be noticed at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             progress.look()
             garbage.look()
+            self._note_idleness(loop)
             self._verify()
             if query.ended_by_itself:
                 failure = query.current.exception()

@@ -29,10 +29,12 @@ from ..retries import Retries
 from .execution import Execution, RunContext
 from .live_rescale import carry_out, return_context
 from .restarts import Restarts, is_session_good
-from .run_outcome import RunOutcome, RunOutcomeBox, log_failure
+from .run_outcome import ASLEEP, RunOutcome, RunOutcomeBox, log_failure
+from .sleep import Sleep
 from .target_check import TargetCheck
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -77,6 +79,7 @@ class JobRun:
         libraries: SHA-256s of the libraries that the driver was started with.
         attachment: Gives a standby its assignment; `assignment` is then what the standby was told before.
         workers: The name by which the Python workers offer their stacks.
+        leave_spark: Ends Spark and its JVM, but not this process; None: the driver cannot sleep.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class JobRun:
         libraries: frozenset[str] = frozenset(),
         attachment: Attachment | None = None,
         workers: str = "",
+        leave_spark: Callable[[], None] | None = None,
     ) -> None:
         self._spark = spark
         self._channel = channel
@@ -104,6 +108,7 @@ class JobRun:
         self._settings = FollowedSettings(assignment, self._status)
         self._withdrawn: set[str] = set()
         self._sampling = RecordSampling()
+        self._sleep = Sleep(leave_spark)
         self._diagnostics = DiagnosticRunner(channel, means(spark, workers, self._sampling), without_secrets)
         self._reporter = Reporter(
             channel,
@@ -113,6 +118,7 @@ class JobRun:
             self._settings.follow,
             on_withdrawal=self._withdrawn.add,
             on_diagnostics=self._diagnostics.request,
+            on_sleep=self._sleep.want,
         )
         self._topology_given = False
 
@@ -177,6 +183,10 @@ class JobRun:
         if self._outcome_box.outcome is None:
             self._run_assigned(topology, store, scripts_restart)
         outcome = self._outcome_box.outcome
+        if outcome is ASLEEP:
+            outcome = self._sleep.sleep(self._outcome_box, self._fall_asleep)
+            self._status.enter(outcome.state, outcome.failure)
+            raise RunEndedError("the run has slept: Spark has ended")
         if outcome is not None:
             # Reported before the script's last lines run, so that the next attempt need not wait for them.
             self._status.enter(outcome.state, outcome.failure)
@@ -223,6 +233,7 @@ class JobRun:
             rescale=carry_out,
             withdrawn=self._withdrawn,
             sampling=self._sampling,
+            sleep=self._sleep,
         )
         settings = self._settings
         restarts = Restarts(
@@ -271,6 +282,10 @@ class JobRun:
                 self._spark.sparkContext.cancelAllJobs()
         else:
             self._commands.put(command)
+
+    def _fall_asleep(self) -> None:
+        self._status.enter(DriverState.SLEEPING)
+        self._reporter.nudge()
 
     def _on_attempt_over(self, over: AttemptOverError) -> None:
         self._outcome_box.give(RunOutcome(DriverState.FENCED, over))

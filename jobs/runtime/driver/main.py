@@ -84,6 +84,7 @@ from keyscale.jobs.runtime.errors import (
 )
 from keyscale.jobs.runtime.executor.worker_stacks import NAME_VARIABLE
 from keyscale.jobs.runtime.preparation.warm_up import WarmUp
+from keyscale.jobs.spark_internals.jvm_end import end_jvm
 from keyscale.log_lines import configure_logging, worker_variables
 from keyscale.state.doors.objects import open_store
 from keyscale.vocabulary import DriverState
@@ -102,6 +103,7 @@ EXIT_FENCED = 10
 
 _WARM_UP_PARALLELISM = 2
 _PARENT_LOOK_SECONDS = 0.2
+_leaves_parent = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,7 @@ def run_driver(spark: SparkSession, environment: DriverEnvironment, warm_up: War
             libraries=environment.libraries,
             attachment=attachment if first.assignment is None else None,
             workers=spark.sparkContext.environment[NAME_VARIABLE],
+            leave_spark=lambda: leave_spark(spark),
         ).run()
     return {DriverState.FAILED: EXIT_FAILED, DriverState.FENCED: EXIT_FENCED}.get(outcome, EXIT_OK)
 
@@ -267,6 +270,12 @@ def beat_ready(channel: ControlChannel) -> None:
         channel.heartbeat(Heartbeat(state=DriverState.STANDBY))
 
 
+def leave_spark(spark: SparkSession) -> None:
+    """Ends Spark and its JVM, but not this process."""
+    _leaves_parent.set()
+    end_jvm(spark)
+
+
 def end_with_parent() -> None:
     """Ends this process, without clean-up, when its parent process ends.
 
@@ -281,6 +290,8 @@ def _watch_parent(parent: int) -> None:
     never = threading.Event()
     while os.getppid() == parent:
         never.wait(_PARENT_LOOK_SECONDS)
+    if _leaves_parent.is_set():
+        return
     logger.error("spark-submit has ended, so the driver ends too")
     # sys.exit would wait for threads that wait for the ended JVM.
     os._exit(EXIT_FAILED)

@@ -75,6 +75,12 @@ def log_failure(happened: str, error: KeyscaleError) -> None:
 HANDED_OVER = RunOutcome(DriverState.RUNNING)
 """The run of an attempt ends, and the same driver runs the next attempt."""
 
+ASLEEP = RunOutcome(DriverState.SLEEPING)
+"""The run ends after a checkpoint, and the driver watches its sources without Spark."""
+
+WOKEN = RunOutcome(DriverState.WOKEN)
+"""The driver has slept; the next attempt continues."""
+
 
 class RunOutcomeBox:
     """Takes the run's outcome from any thread.

@@ -273,3 +273,24 @@ def test_past_input_is_replayed_at_another_parallelism(client: httpx.Client, sca
     assert client.get(path).status_code == 422
     scaled.reports({**report(2), "recent_batches": []})
     assert "start the job" in client.get(path, params={"parallelism": 2}).json()["reason"]
+
+
+@pytest.mark.parametrize("mode", ["MONITORING", "ACTIVE"])
+def test_only_an_active_autoscaler_lets_an_idle_job_sleep_until_it_has_input(
+    context: Context, scaled: ScaledJob, mode: str
+) -> None:
+    idle = report(2, waits_for_input=True, can_sleep=True)
+    idle["recent_batches"] = [batch | {"at_ms": scaled.at_ms} for batch in idle["recent_batches"]]
+
+    def requested_at_ms() -> int | None:
+        with context.sessions.begin() as session:
+            attempt = session.query(Attempt).filter_by(job_id=scaled.job_id).one()
+            attempt.restored_at_ms = attempt.running_at_ms
+            return attempt.sleep_requested_at_ms
+
+    assert requested_at_ms() is None
+    scaled.set(autoscaler={"mode": mode, "sleep_after_ms": 60_000})
+    scaled.passes(61, idle)
+    assert requested_at_ms() == (scaled.at_ms if mode == "ACTIVE" else None)
+    scaled.passes(15, idle | {"pending_records": 5})
+    assert requested_at_ms() is None

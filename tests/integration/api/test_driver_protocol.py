@@ -947,6 +947,7 @@ class TestRepetitions:
                 "commands": [],
                 "diagnostics": [],
                 "settings": None,
+                "sleeps": False,
                 "control_urls": [],
             }
         sent = [statement for statement in sent if "series_points" not in statement]  # perhaps another step has begun
@@ -1001,3 +1002,26 @@ class TestRepetitions:
     ) -> None:
         end(number)
         assert driver(number, "heartbeat", **self.IDLE).status_code == 410
+
+
+def test_a_driver_sleeps_as_requested_unless_a_command_waits(
+    context: Context, job: dict[str, Any], client: httpx.Client, attempt: Callable[..., int], driver: Driver
+) -> None:
+    number = attempt()
+
+    def sleeps(state: str) -> bool:
+        return bool(driver(number, "heartbeat", state=state).json()["sleeps"])
+
+    assert not sleeps("RUNNING")
+    with context.sessions.begin() as session:
+        found = attempts.find(session, job["id"], number)
+        assert found is not None
+        found.sleep_requested_at_ms = 1
+        jobs.lock(session, job["id"]).status = JobStatus.SLEEPING  # type: ignore[union-attr] # the job exists
+    assert sleeps("RUNNING")
+    assert sleeps("SLEEPING")
+    shown = client.get(f"/v1/jobs/{job['id']}").json()["status"]
+    [running] = [each for each in shown["conditions"] if each["type"] == "RUNNING"]
+    assert (running["status"], running["reason"], running["since_ms"]) == ("FALSE", "SLEEPING", 1)
+    client.post(f"/v1/jobs/{job['id']}/savepoint", json={})
+    assert not sleeps("SLEEPING")

@@ -243,6 +243,30 @@ def test_unfinished_operations_fail_with_their_lost_attempt(client: httpx.Client
     )
 
 
+def test_pending_snapshots_of_a_sleeping_job_move_to_the_attempt_that_wakes(
+    client: httpx.Client, take: Callable[..., None]
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.ShowStatus(JobStatus.SLEEPING))
+    assert client.post("/v1/jobs/flights/savepoint", json={"id": "mine"}).status_code == 202
+    take(steps.WakeJob(1, 1))
+    status = client.get("/v1/jobs/flights").json()["status"]
+    assert (status["attempt"]["number"], status["attempt"]["cause"], status["restarts"]) == (2, "wake", 0)
+    assert (status["failure"], client.get("/v1/operations/mine").json()["status"]) == (None, "IN_PROGRESS")
+
+
+def test_a_sleeping_job_stops_without_a_savepoint_and_without_a_failure(
+    client: httpx.Client, take: Callable[..., None]
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.ShowStatus(JobStatus.SLEEPING))
+    client.post("/v1/jobs/flights/stop", json={"id": "stop"})
+    take(steps.StopSleeping(1))
+    stopped, shown = client.get("/v1/operations/stop").json(), client.get("/v1/jobs/flights").json()
+    assert (stopped["status"], stopped["failure"]) == ("COMPLETED", None)
+    assert (shown["status"]["state"], shown["status"]["failure"]) == ("STOPPED", None)
+
+
 def test_a_failure_stays_visible_while_the_job_restarts_and_runs_until_it_is_forgotten(
     client: httpx.Client, take: Callable[..., None]
 ) -> None:

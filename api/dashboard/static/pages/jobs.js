@@ -12,7 +12,7 @@ import { mayActAs, viewer } from "../viewer.js";
 
 /** A job runs while it is changed, except for its downtime. */
 const RUNS = new Set(["RUNNING", "RESCALING", "UPGRADING"]);
-const STATUSES = ["RUNNING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
+const STATUSES = ["RUNNING", "SLEEPING", "CREATED", "SUBMITTING", "SAVEPOINTING", "RESCALING", "UPGRADING", "RESTARTING", "STOPPING",
   "STOPPED", "FAILED", "FINISHED"];
 
 /** Name, class, the value to sort by, and what is shown. */

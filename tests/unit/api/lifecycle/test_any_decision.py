@@ -107,6 +107,7 @@ FOUND = {
     DesiredState.RUNNING: (
         JobStatus.SUBMITTING,
         JobStatus.RUNNING,
+        JobStatus.SLEEPING,
         JobStatus.RESTARTING,
         JobStatus.SAVEPOINTING,  # its stop has just failed
         JobStatus.RESCALING,

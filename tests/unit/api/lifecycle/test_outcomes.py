@@ -30,6 +30,7 @@ ENDED = {
     DriverState.FINISHED: Outcome.FINISHED,
     DriverState.FAILED: Outcome.FAILED,
     DriverState.FENCED: Outcome.FENCED,
+    DriverState.WOKEN: Outcome.WOKEN,
 }
 
 

@@ -16,7 +16,7 @@ from keyscale.jobs.protocol.messages import Command
 from keyscale.jobs.protocol.specification import CheckpointSettings
 from keyscale.jobs.runtime.control.driver_status import DriverStatus
 from keyscale.jobs.runtime.driver.coordinator import CheckpointSchedule, Coordinator
-from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
+from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import CheckpointNotBegunError, CheckpointTimeoutError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.vocabulary import CommandKind, DriverState
@@ -369,6 +369,16 @@ def test_an_idle_attempt_that_is_overtaken_ends_before_another_checkpoint(rigs: 
     assert rig.outcome_box.outcome is not None
     assert rig.outcome_box.outcome.state is DriverState.FENCED
     assert (rig.loop.asked, rig.checkpoints.taken) == (3, 0)
+
+
+@pytest.mark.usefixtures("always_checks_its_fence")
+def test_a_job_that_shall_sleep_commits_nothing_after_its_checkpoint() -> None:
+    rig = Rig(interval_ms=3_600_000)
+    rig.coordinator._sleeps = lambda: rig.looks_at_settings > 1
+    rig.checkpoints.failures = [StoreUnavailableError("away")]
+    rig.coordinator._run()
+    assert rig.outcome_box.outcome is ASLEEP
+    assert (rig.checkpoints.savepoints, rig.loop.calls) == ([None, None], ["refuse"]), "a failed checkpoint is repeated"
 
 
 def test_the_fence_is_not_checked_at_every_step(rigs: list[Rig]) -> None:

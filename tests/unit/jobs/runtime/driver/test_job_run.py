@@ -22,7 +22,7 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.protocol.specification import FixedDelayRestart, JobSpec, NoRestart, SecretReference
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
-from keyscale.jobs.runtime.driver.run_outcome import HANDED_OVER, RunOutcome
+from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, HANDED_OVER, RunOutcome
 from keyscale.jobs.runtime.errors import AttemptOverError, JobNotDeclaredError, LibrariesMissingError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
 from keyscale.vocabulary import CommandKind, DriverState
@@ -187,6 +187,18 @@ def test_a_failed_run_starts_again_after_its_predecessor_by_the_strategy_of_the_
     assert (beat.metrics.restart, beat.metrics.failures.count) == (strategy, 2), "with the failures of its assignment"
     assert beat.metrics.last_failure is not None
     assert beat.metrics.last_failure.code == AWAY.code
+
+
+def test_a_run_that_has_slept_ends_its_script_and_says_that_it_has_woken(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[DriverState] = []
+    run._sleep.leave_spark = lambda: states.append(run._status.state)
+    run._sleep.end_watch = lambda: states.append(run._status.state)
+    with pytest.raises(RunEndedError):
+        play(run, monkeypatch, ASLEEP)
+    assert states == [DriverState.STANDBY, DriverState.SLEEPING], "the sleep is reported once the JVM has ended"
+    assert run._status.heartbeat().state is DriverState.WOKEN
 
 
 def test_the_execution_of_the_next_attempt_runs_after_a_live_rescale(

@@ -252,7 +252,14 @@ def test_the_exit_code_says_how_the_run_has_ended(
 ) -> None:
     control, access, runs = Control(answer), Access(), []
 
-    def run_of(*arguments: Any, libraries: frozenset[str], attachment: Attachment | None, workers: str) -> Any:
+    def run_of(
+        *arguments: Any,
+        libraries: frozenset[str],
+        attachment: Attachment | None,
+        workers: str,
+        leave_spark: Callable[[], None],
+    ) -> Any:
+        assert callable(leave_spark)
         assert workers == SPARK.sparkContext.environment[NAME_VARIABLE]
         assert (attachment is not None) is (answer is PREVIEW)
         runs.append((*arguments[2:], libraries))

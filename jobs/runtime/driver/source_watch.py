@@ -1,0 +1,73 @@
+"""Watches the sources of an idle or sleeping job without Spark."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from ...sources.directory_watch import DirectoryWatch, local_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+logger = logging.getLogger(__name__)
+
+SETTLED_SECONDS = 5.0
+"""The query has polled a directory within this time and two batch intervals."""
+
+
+class SourceWatch:
+    """Watches the sources of an idle or sleeping job.
+
+    A batch reads a file that the directory had at the first look, unless the query has not polled since. So the watch
+    is settled only after some polls without a commit, and a later file is news.
+
+    Args:
+        names: Spark's name of each input, such as `FileSource[/in]`; none: Python sources, which count their records.
+        waiting: Returns the records that wait in Python sources; None if unknown.
+    """
+
+    def __init__(self, names: Sequence[str], waiting: Callable[[], int | None]) -> None:
+        paths = {name: _directory_of(name) for name in names}
+        self._directories = [DirectoryWatch(path) for path in paths.values() if path is not None]
+        self._unwatched = [name.partition("[")[0] for name, path in paths.items() if path is None]
+        self._counts = not names
+        self._waiting = waiting
+        self._commits: int | None = None
+        self._noted_at = 0.0
+        self._is_quiet = False
+
+    @property
+    def unwatched(self) -> Sequence[str]:
+        """The kinds of the sources that cannot be watched."""
+        return ["a source that does not count"] if self._counts and self._waiting() is None else self._unwatched
+
+    def look(self, now: float, commits: int) -> None:
+        """Notes the present files after each commit."""
+        if commits != self._commits:
+            for directory in self._directories:
+                directory.note()
+            self._commits, self._noted_at = commits, now
+
+    def is_settled(self, now: float, batch_interval_ms: int) -> bool:
+        """Returns whether the query has polled since the files were noted."""
+        return self._commits is not None and now - self._noted_at >= SETTLED_SECONDS + 2 * batch_interval_ms / 1000
+
+    def news(self) -> str | None:
+        """Returns what has arrived, in words; None: nothing."""
+        if self._counts and (waiting := self._waiting()):
+            return f"{waiting} records wait"
+        try:
+            has_files = any(directory.has_news() for directory in self._directories)
+        except OSError as error:
+            if not self._is_quiet:
+                logger.warning("a directory cannot be read: %s", error)
+            self._is_quiet = True
+            return None
+        self._is_quiet = False
+        return "a file has arrived" if has_files else None
+
+
+def _directory_of(name: str) -> str | None:
+    kind, _, path = name.rstrip("]").partition("[")
+    return local_directory(path) if kind == "FileSource" and path else None

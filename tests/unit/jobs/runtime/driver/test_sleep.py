@@ -1,0 +1,76 @@
+"""A driver sleeps until there is work, and notices files that the query has not read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from keyscale.jobs.runtime.driver import sleep as sleep_module
+from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, WOKEN, RunOutcome, RunOutcomeBox
+from keyscale.jobs.runtime.driver.sleep import TIMER_AHEAD_MS, Sleep
+from keyscale.jobs.runtime.driver.source_watch import SETTLED_SECONDS, SourceWatch
+from keyscale.vocabulary import DriverState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sleep_module, "LOOK_SECONDS", 0.001)
+
+
+def asleep() -> RunOutcomeBox:
+    box = RunOutcomeBox()
+    box.give(ASLEEP)
+    return box
+
+
+def test_a_driver_leaves_spark_and_wakes_when_records_wait() -> None:
+    events: list[str] = []
+    counts = iter([0, 0, 7])
+    watch = SourceWatch([], lambda: next(counts))
+    sleep = Sleep(lambda: events.append("spark has ended"), True, watch, end_watch=lambda: events.append("end"))
+    assert sleep.sleep(asleep(), lambda: events.append("reported")) is WOKEN
+    assert events == ["spark has ended", "reported", "end"]
+
+
+def test_a_driver_wakes_for_a_command_and_before_a_timer() -> None:
+    sleep = Sleep(is_wanted=True, timers_due_at_ms=100_000)
+    assert sleep.reason_to_wake(100_000 - TIMER_AHEAD_MS - 1) is None
+    assert sleep.reason_to_wake(100_000 - TIMER_AHEAD_MS) == "a timer is due"
+    sleep.want(False)
+    assert sleep.reason_to_wake(0) == "the control plane has work"
+
+
+def test_a_stop_that_comes_first_ends_the_run_without_a_sleep() -> None:
+    box = asleep()
+    box.give(RunOutcome(DriverState.STOPPED))
+    ended = Sleep(lambda: pytest.fail("Spark ends with the run"), True).sleep(box, lambda: None)
+    assert ended.state is DriverState.STOPPED
+
+
+def test_a_file_after_the_last_poll_is_news(tmp_path: Path) -> None:
+    (tmp_path / "read.json").write_text("{}")
+    watch = SourceWatch([f"FileSource[{tmp_path.as_uri()}]"], lambda: None)
+    assert not watch.is_settled(1000.0, 0), "no look yet"
+    watch.look(0.0, commits=1)
+    assert watch.news() is None
+    assert not watch.is_settled(SETTLED_SECONDS + 1, 1000)
+    assert watch.is_settled(SETTLED_SECONDS + 2, 1000)
+    (tmp_path / "_temporary").write_text("{}")
+    (tmp_path / ".hidden").write_text("{}")
+    assert watch.news() is None
+    (tmp_path / "new.json").write_text("{}")
+    watch.look(1.0, commits=1)
+    assert watch.news() == "a file has arrived", "a further look without a commit notes no files"
+    watch.look(1.0, commits=2)
+    assert watch.news() is None
+
+
+def test_sources_that_cannot_be_watched_are_named() -> None:
+    names = ["FileSource[s3a://bucket/in]", "FileSource[/in/*.json]", "kafka", "FileSource[/in]"]
+    assert SourceWatch(names, lambda: None).unwatched == ["FileSource", "FileSource", "kafka"]
+    assert SourceWatch([], lambda: 0).unwatched == []
+    assert SourceWatch([], lambda: None).unwatched == ["a source that does not count"]
