@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from bench.table import Table, count, decimal
 from keyscale.api.autoscaling.decision import REMEMBERED_MS, decide
 from keyscale.api.autoscaling.facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble
-from keyscale.state.doors.values import key_group_range
+from keyscale.state.doors.values import KeyGroupRanges
 from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def shares(hot: float, parallelism: int) -> tuple[float, ...]:
 
     One key group has the share `hot`.
     """
-    ranges = [key_group_range(KEY_GROUPS, parallelism, index) for index in range(parallelism)]
+    ranges = KeyGroupRanges.of_count(KEY_GROUPS, parallelism)
     return tuple(len(each) * (1 - hot) / KEY_GROUPS + hot * (HOT_GROUP in each) for each in ranges)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
-from keyscale.state.doors.values import key_group_range
+from keyscale.state.doors.values import KeyGroupRanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,11 +77,10 @@ class _Spread:
 
     def __init__(self, operator: OperatorFacts, key_groups: int) -> None:
         self._key_groups = key_groups
-        count, known = len(operator.subtask_records), operator.key_groups
+        ranges, known = KeyGroupRanges.of_count(key_groups, len(operator.subtask_records)), operator.key_groups
         records = [0.0] * key_groups
         for index, read in enumerate(operator.subtask_records):
-            owned = key_group_range(key_groups, count, index)
-            groups = range(owned.start, owned.end + 1)
+            groups = ranges.range_of(index)
             rest = max(0.0, read - sum(known.get(group, 0) for group in groups))
             unknown = sum(group not in known for group in groups)
             for group in groups:
@@ -92,7 +91,7 @@ class _Spread:
     def share(self, parallelism: int) -> float:
         """Returns the share of the subtask with most records."""
         if parallelism not in self._shares:
-            ranges = (key_group_range(self._key_groups, parallelism, index) for index in range(parallelism))
+            ranges = KeyGroupRanges.of_count(self._key_groups, parallelism)
             largest = max(self._until[each.end + 1] - self._until[each.start] for each in ranges)
             self._shares[parallelism] = largest / self._until[-1]
         return self._shares[parallelism]

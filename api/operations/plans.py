@@ -18,13 +18,14 @@ from keyscale.state.doors.fates import Fate
 from keyscale.state.doors.paths import location_of, split_location
 from keyscale.state.doors.planning import (
     UNNAMED_SOURCE,
+    chosen_ranges,
     movements,
     operator_changes,
     read_stored_state,
     size_bytes_of,
     skew,
 )
-from keyscale.vocabulary import DesiredState, JobStatus, OperationKind, RescaleMode
+from keyscale.vocabulary import DesiredState, JobStatus, KeyGroupDivision, OperationKind, RescaleMode
 
 from ..errors import ChangeIncompatibleError, RevisionNotFoundError
 from ..job_spec import changed, spec_of
@@ -409,13 +410,19 @@ def _shown(name: str, value: Any, names: Mapping[str, str]) -> str | None:
 
 
 def _movement(facts: _Facts, stored: StoredState, *, single_host: bool) -> MovementPlan:
-    job, parallelism = facts.job, facts.after.parallelism
+    job, manifest = facts.job, stored.manifest
+    ranges = chosen_ranges(
+        job.max_parallelism,
+        facts.after.parallelism,
+        kept=None if manifest is None else manifest.key_group_ranges,
+        sized=manifest if facts.after.key_group_division is KeyGroupDivision.BY_SIZE else None,
+    )
     operators = []
     for operator in () if stored.manifest is None else stored.manifest.operators:
-        parts = movements(operator.subtasks, job.max_parallelism, parallelism)
+        parts = movements(operator.subtasks, ranges)
         sizes = facts.key_group_bytes.get(operator.uid, [])
         is_known = len(sizes) == job.max_parallelism
-        uneven = skew(sizes, parallelism) if is_known else None
+        uneven = skew(sizes, ranges) if is_known else None
         subtasks = [
             SubtaskMovementAnswer(
                 index=each.index,

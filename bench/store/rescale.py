@@ -15,6 +15,7 @@ from bench.store.filled import SEEN, checkpoint, fill
 from bench.store.keys import MAX_PARALLELISM, key_column
 from bench.store.lone_subtask import INT64_KEY, local_root, object_store, settle, spec_of
 from keyscale.state.documents.manifest import read_manifest
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import plan_operator
 from keyscale.state.subtask.store import open_subtask
@@ -89,7 +90,7 @@ def _restore(work: str, manifest_path: str, column: KeyColumn, target: int, atte
     owners = column.key_groups * target // MAX_PARALLELISM
     started = time.perf_counter()
     operator = read_manifest(store, manifest_path).operators[0]
-    plans = plan_operator(OperatorHistory(operator.subtasks, ()), MAX_PARALLELISM, target)
+    plans = plan_operator(OperatorHistory(operator.subtasks, ()), KeyGroupRanges.of_count(MAX_PARALLELISM, target))
     planned = time.perf_counter()
     ready = []
     rewritten = 0

@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 from keyscale.state.doors.bounds import default_max_parallelism
-from keyscale.vocabulary import Approval, AutoscalerMode, RescaleMode
+from keyscale.vocabulary import Approval, AutoscalerMode, KeyGroupDivision, RescaleMode
 
 from .strict_model import StrictModel
 
@@ -341,6 +341,14 @@ class JobSpec(Settings):
         description=(
             "How a rescale is carried out: LIVE, by the running driver between two batches where that is possible, or"
             " STANDBY, by a new driver."
+        ),
+    )
+    key_group_division: Annotated[KeyGroupDivision, Strict(False), ChangeClass.AT_ONCE] = Field(
+        default=KeyGroupDivision.BY_COUNT,
+        description=(
+            "How the next rescale, or the next restore of a savepoint, divides key groups among subtasks: BY_COUNT,"
+            " evenly by number, or BY_SIZE, evenly by bytes and entries of the state, if the largest subtask gets at"
+            " least 10 % less state."
         ),
     )
     parallelism_limit: Annotated[int | None, ChangeClass.RESTART] = Field(

@@ -23,7 +23,7 @@ from keyscale.state.doors.keyed import (
     memory_snapshot,
     redistribute,
 )
-from keyscale.state.doors.values import HashId, assign_to_key_groups, hash_codes, key_group_range, subtask_for_key_group
+from keyscale.state.doors.values import HashId, KeyGroupRanges, assign_to_key_groups, hash_codes
 from keyscale.user_series import added, gauges_of
 
 from ..errors import InvalidSchemaError, InvalidTopologyError, MetricInvalidError, OutputTypeError
@@ -367,8 +367,8 @@ class OperatorHarness:
     def _open(self, snapshot: HarnessSnapshot) -> None:
         self._states: list[MemoryState] = []
         self._operators = self._dealt(snapshot.operator_states)
-        for index in range(self._info.parallelism):
-            owned = key_group_range(self._info.max_parallelism, self._info.parallelism, index)
+        self._ranges = KeyGroupRanges.of_count(self._info.max_parallelism, self._info.parallelism)
+        for owned in self._ranges:
             # One clock per subtask: a subtask's timers must not advance the time that the next subtask's records see.
             clock = BatchClock(snapshot.processing_time_ms, snapshot.watermark_ms)
             stored_key = self._logic.stored_key(self._key_schema)
@@ -470,8 +470,7 @@ class OperatorHarness:
         routed = batch.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
         places: dict[int, list[int]] = {}
         for row, group in enumerate(groups.tolist()):
-            subtask = subtask_for_key_group(group, info.max_parallelism, info.parallelism)
-            places.setdefault(subtask, []).append(row)
+            places.setdefault(self._ranges.subtask_of(group), []).append(row)
         taken = {subtask: routed.take(pa.array(rows)) for subtask, rows in places.items()}
         return taken if second is None else {subtask: packed_batch(rows, port) for subtask, rows in taken.items()}
 

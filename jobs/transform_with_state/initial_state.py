@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyscale.state.doors.keyed import ValueStateDescriptor
-from keyscale.state.doors.values import assign_to_key_groups, hash_codes, key_group_range
+from keyscale.state.doors.values import assign_to_key_groups, hash_codes
 
 from ..errors import InvalidTopologyError
 from ..operators.operator_contract import KEY_GROUP_COLUMN
@@ -69,8 +69,8 @@ class InitialState:
 
     def take(self, state: KeyedStateBackend, info: SubtaskInfo) -> list[pa.RecordBatch]:
         """Takes the initial records of the subtask's key groups, once."""
-        owned = key_group_range(info.max_parallelism, info.parallelism, info.subtask)
-        groups = np.arange(owned.start, owned.end + 1, dtype=np.int32)
+        owned = state.key_group_range
+        groups = np.arange(owned.start, min(owned.end + 1, info.max_parallelism), dtype=np.int32)
         # The mark has a null key: it concerns a whole key group.
         keys = [pa.nulls(len(groups), field.type) for field in state.schema.key_schema()]
         new = state.state(_APPLIED).insert_if_absent_many(groups, keys, True)

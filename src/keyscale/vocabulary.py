@@ -180,6 +180,13 @@ class RescaleMode(StrEnum):
     STANDBY = "STANDBY"  # by a new driver, which takes the job over
 
 
+class KeyGroupDivision(StrEnum):
+    """How key groups are divided among subtasks."""
+
+    BY_COUNT = "BY_COUNT"  # an even number of key groups for each subtask
+    BY_SIZE = "BY_SIZE"  # an even share of the state, as of the checkpoint that the attempt starts from
+
+
 class RescalePhase(StrEnum):
     """The phases of a live rescale in the driver, in order."""
 

@@ -9,6 +9,7 @@ import msgspec
 from keyscale.identifiers import Attempt, BatchId, OperatorUid
 
 from ..keys.hashing import HashId
+from ..keys.key_group_ranges import KeyGroupRanges
 from .changelog import ChangelogHandle
 from .job_counters import JobCounters
 from .job_time import JobTime
@@ -38,6 +39,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
         resets_time: Event time and processing time begin again here.
         output_history: With `rewinds`: the rewinds in the history of the output that the sinks keep when the attempt
             starts. A rewind to nothing keeps the output until its first batch. Omitted by earlier versions.
+        key_group_starts: The first key group of each subtask; omitted where the key groups are divided by count, and
+            by earlier versions.
     """
 
     attempt: Attempt
@@ -56,6 +59,14 @@ class AttemptOpened(msgspec.Struct, frozen=True, tag="attempt_opened"):
     counters: JobCounters | msgspec.UnsetType = msgspec.UNSET
     resets_time: bool = False
     output_history: tuple[Rewind, ...] | msgspec.UnsetType = msgspec.UNSET
+    key_group_starts: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def key_group_ranges(self) -> KeyGroupRanges:
+        """The key group ranges of the attempt's subtasks."""
+        if isinstance(self.key_group_starts, msgspec.UnsetType):
+            return KeyGroupRanges.of_count(self.max_parallelism, self.parallelism)
+        return KeyGroupRanges(self.max_parallelism, self.key_group_starts)
 
 
 class BatchPlanned(msgspec.Struct, frozen=True, tag="batch_planned"):

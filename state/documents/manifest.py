@@ -14,8 +14,10 @@ from keyscale.errors import KeyscaleError
 from keyscale.failpoints import failpoint
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 
+from ..errors import KeyGroupError
 from ..keyed.schema import KeyedSchema
 from ..keys.hashing import HashId
+from ..keys.key_group_ranges import KeyGroupRanges
 from ..keys.key_groups import KeyGroupRange
 from ..layout import Layout
 from ..objects.errors import ObjectExistsError, StoreUnavailableError
@@ -146,12 +148,24 @@ class OperatorDeclaration(msgspec.Struct, frozen=True):
 
 
 class OperatorSnapshot(msgspec.Struct, frozen=True):
-    """The snapshots of one operator, ordered by subtask index."""
+    """The snapshots of one operator, ordered by subtask index.
+
+    Attributes:
+        uid: The operator.
+        parallelism: The number of its subtasks.
+        declaration: Its declaration.
+        subtasks: Their snapshots.
+        key_group_entries: The counted or estimated entries of every key group; omitted if unknown, and by earlier
+            versions.
+        key_group_bytes: Likewise their bytes.
+    """
 
     uid: OperatorUid
     parallelism: int
     declaration: OperatorDeclaration = msgspec.field(name="facts")  # its name in the stored manifest
     subtasks: tuple[SnapshotHandle, ...]
+    key_group_entries: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    key_group_bytes: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -205,6 +219,19 @@ class Manifest(msgspec.Struct, frozen=True):
     def state_size_bytes(self) -> int:
         """The size of all state; a shared file counts once."""
         return size_bytes_of(self.operators)
+
+    @property
+    def key_group_ranges(self) -> KeyGroupRanges | None:
+        """The key group ranges of the subtasks that took it.
+
+        None without operators, or if key groups are missing.
+        """
+        if not self.operators:
+            return None
+        try:
+            return KeyGroupRanges.joined(snapshot.key_groups for snapshot in self.operators[0].subtasks)
+        except KeyGroupError:  # a restore says which key groups are missing
+            return None
 
     def operator(self, uid: OperatorUid) -> OperatorSnapshot | None:
         return next((operator for operator in self.operators if operator.uid == uid), None)

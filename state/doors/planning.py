@@ -6,12 +6,14 @@ from ..documents.manifest import size_bytes_of
 from ..inspection.stored_state import UNNAMED_SOURCE, StoredState, read_stored_state
 from ..restore.movement import movements, skew
 from ..restore.program_change import DeclaredOperator, OperatorChange, operator_changes
+from ..restore.range_choice import chosen_ranges
 
 __all__ = [
     "UNNAMED_SOURCE",
     "DeclaredOperator",
     "OperatorChange",
     "StoredState",
+    "chosen_ranges",
     "movements",
     "operator_changes",
     "read_stored_state",

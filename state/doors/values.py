@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..errors import KeyTooLargeError, SerializationError
 from ..keys.hashing import HashId, hash_codes
-from ..keys.key_groups import KeyGroupRange, assign_to_key_groups, key_group_range, subtask_for_key_group
+from ..keys.key_group_ranges import KeyGroupRanges
+from ..keys.key_groups import KeyGroupRange, assign_to_key_groups
 from ..keys.key_hash import KEY_HASH_VERSION, key_hashes
 from ..serializers.arrow_columns import column_over, fixed_values
 from ..serializers.conversions import column_of, exact_array, exact_cast, exact_classes, other_names
@@ -14,6 +15,7 @@ __all__ = [
     "KEY_HASH_VERSION",
     "HashId",
     "KeyGroupRange",
+    "KeyGroupRanges",
     "KeyTooLargeError",
     "SerializationError",
     "assign_to_key_groups",
@@ -25,8 +27,6 @@ __all__ = [
     "exact_classes",
     "fixed_values",
     "hash_codes",
-    "key_group_range",
     "key_hashes",
     "other_names",
-    "subtask_for_key_group",
 ]

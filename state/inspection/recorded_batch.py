@@ -10,6 +10,7 @@ from keyscale.identifiers import BatchId
 from ..documents.checked_document import DocumentCorruptError
 from ..documents.log_entries import AttemptOpened, BatchCommitted
 from ..errors import KeyGroupError
+from ..keys.key_group_ranges import KeyGroupRanges
 from ..keys.key_groups import check_parallelism
 from ..layout import Layout
 from ..log.commit_log import CommitLog, LogGapError
@@ -46,6 +47,14 @@ class RecordedBatch:
     parallelism: int
     is_first: bool
     committed: BatchCommitted | None
+
+    @property
+    def ranges(self) -> KeyGroupRanges:
+        """The key groups of each of the attempt's subtasks."""
+        known = self.before.resume.key_group_ranges
+        if known is not None and len(known) == self.parallelism:
+            return known
+        return KeyGroupRanges.of_count(self.before.max_parallelism, self.parallelism)
 
     @property
     def batch_id(self) -> BatchId:

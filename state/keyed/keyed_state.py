@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from ..errors import DescriptorError, KeyGroupError, KeyTooLargeError, NoCurrentKeyError
 from ..keys.key_groups import KEY_GROUP_BYTES, KeyGroupRange
-from ..keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from ..keys.stored_key import KeyBatch, check_key_size
 from ..serializers.arrow_columns import fixed_values
 from ..serializers.key_codecs import PRESENT, integer_packing
@@ -45,12 +44,11 @@ class KeyContext:
 
     __slots__ = ("_batch", "_batch_of", "_bias", "_first", "_last", "_pack", "key", "prefix", "serializer")
 
-    def __init__(self, serializer: KeySerializer, key_group_range: KeyGroupRange | None) -> None:
+    def __init__(self, serializer: KeySerializer, key_group_range: KeyGroupRange) -> None:
         self.serializer = serializer
         self.prefix: bytes | None = None  # key group and key
         self.key: tuple[Any, ...] | None = None
-        owned = key_group_range or KeyGroupRange(0, MAX_PARALLELISM_UPPER_BOUND - 1)
-        self._first, self._last = owned.start, owned.end
+        self._first, self._last = key_group_range.start, key_group_range.end
         types = serializer.schema.types
         packing = integer_packing(types[0]) if len(types) == 1 else None
         self._pack = None if packing is None else struct.Struct(f">H{packing[0]}").pack

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..keyed.schema import KeyedSchema
     from ..keys.hashing import HashId
+    from ..keys.key_group_ranges import KeyGroupRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class SubtaskSpec:
         attempt: The running attempt.
         schema: The schema of the operator's whole state, from `OperatorHistory.schema`; None for new state.
         settings: Settings of the subtask's RocksDB stores.
+        ranges: The key groups of all subtasks; None: an even number for each subtask.
     """
 
     job_id: JobId
@@ -48,10 +50,13 @@ class SubtaskSpec:
     attempt: Attempt
     schema: KeyedSchema | None = None
     settings: RocksDbSettings = field(default_factory=RocksDbSettings)
+    ranges: KeyGroupRanges | None = None
 
     @property
     def key_group_range(self) -> KeyGroupRange:
-        return key_group_range(self.max_parallelism, self.parallelism, self.index)
+        if self.ranges is None:
+            return key_group_range(self.max_parallelism, self.parallelism, self.index)
+        return self.ranges.range_of(self.index)
 
     @property
     def layout(self) -> Layout:

@@ -18,6 +18,7 @@ from ..documents.job_time import JobTime
 from ..documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from ..documents.rewind import Rewind
 from ..documents.state_version import NO_BATCH
+from ..errors import KeyGroupError
 from ..keyed.schema import merge_schemas
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     )
     from ..keyed.schema import KeyedSchema
     from ..keys.hashing import HashId
+    from ..keys.key_group_ranges import KeyGroupRanges
 
 
 class HistoryError(KeyscaleError):
@@ -99,6 +101,7 @@ class ResumePoint:
         hash_id: As fixed by the history; None before any.
         time: The job's time.
         rewinds: The rewinds in the history, the oldest first.
+        key_group_ranges: The key group ranges of the last attempt that the history has; None before any.
     """
 
     batch_id: BatchId
@@ -114,6 +117,7 @@ class ResumePoint:
     replaces_positions: bool = False
     counters: JobCounters = NOTHING_COUNTED
     rewinds: tuple[Rewind, ...] = ()
+    key_group_ranges: KeyGroupRanges | None = None
 
 
 def log_start(manifest: Manifest | None, job_id: JobId) -> int:
@@ -215,6 +219,7 @@ class _History:
         self._counters = NOTHING_COUNTED
         if manifest is not None and own and isinstance(manifest.counters, JobCounters):
             self._counters = manifest.counters
+        self._ranges = manifest.key_group_ranges if manifest is not None and own else None
         self._rewinds: tuple[Rewind, ...] = ()
         if manifest is not None and own and not isinstance(manifest.rewinds, msgspec.UnsetType):
             self._rewinds = manifest.rewinds
@@ -241,6 +246,7 @@ class _History:
             if fixed is not None and fixed != opened:
                 raise HistoryError(f"attempt {entry.attempt} has {opened} where the history has {fixed}")
         self._attempt, self._max_parallelism, self._hash_id = entry.attempt, entry.max_parallelism, entry.hash_id
+        self._ranges = _ranges_of(entry)
         if isinstance(entry.counters, JobCounters):
             self._counters = self._counters.at_least(entry.counters)
         if entry.rewinds:
@@ -304,6 +310,7 @@ class _History:
             replaces_positions=self._replaces_positions,
             counters=self._counters,
             rewinds=self._rewinds,
+            key_group_ranges=self._ranges,
         )
 
     def _check(self, entry: BatchPlanned | BatchCommitted) -> None:
@@ -311,6 +318,14 @@ class _History:
             raise HistoryError(f"attempt {entry.attempt} wrote to the log while attempt {self._attempt} was open")
         if entry.batch_id != self._batch_id + 1:
             raise HistoryError(f"batch {entry.batch_id} follows batch {self._batch_id} in the log")
+
+
+def _ranges_of(entry: AttemptOpened) -> KeyGroupRanges | None:
+    """Returns the ranges of an attempt; None: they are impossible."""
+    try:
+        return entry.key_group_ranges
+    except KeyGroupError:
+        return None
 
 
 def _operator_history(

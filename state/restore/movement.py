@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..keys.key_groups import key_group_range
 from .plan import assign_shards
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..documents.manifest import SnapshotHandle
+    from ..keys.key_group_ranges import KeyGroupRanges
     from ..keys.key_groups import KeyGroupRange
 
 
@@ -41,8 +41,8 @@ class SubtaskMovement:
     clipped_shards: int
 
 
-def movements(snapshots: Sequence[SnapshotHandle], max_parallelism: int, parallelism: int) -> list[SubtaskMovement]:
-    """Returns what each of `parallelism` subtasks opens of an operator's snapshots.
+def movements(snapshots: Sequence[SnapshotHandle], ranges: KeyGroupRanges) -> list[SubtaskMovement]:
+    """Returns what each new subtask opens of an operator's snapshots.
 
     Raises:
         CoverError: The snapshots miss or double a key group.
@@ -51,7 +51,7 @@ def movements(snapshots: Sequence[SnapshotHandle], max_parallelism: int, paralle
     return [
         SubtaskMovement(
             index=index,
-            key_groups=key_group_range(max_parallelism, parallelism, index),
+            key_groups=ranges.range_of(index),
             state_bytes=sum(file.size_bytes for each in taken for file in each.shard.files),
             files=sum(len(each.shard.files) for each in taken),
             from_subtasks=tuple(sorted({writers[id(each.shard)] for each in taken})),
@@ -60,7 +60,7 @@ def movements(snapshots: Sequence[SnapshotHandle], max_parallelism: int, paralle
             ),
             clipped_shards=sum(each.clipped for each in taken),
         )
-        for index, taken in enumerate(assign_shards(snapshots, max_parallelism, parallelism))
+        for index, taken in enumerate(assign_shards(snapshots, ranges))
     ]
 
 
@@ -81,15 +81,14 @@ class Skew:
     largest_key_group_bytes: int
 
 
-def skew(key_group_bytes: Sequence[int], parallelism: int) -> Skew | None:
-    """Returns the skew at a parallelism; None without state.
+def skew(key_group_bytes: Sequence[int], ranges: KeyGroupRanges) -> Skew | None:
+    """Returns the skew of a state over ranges; None without state.
 
     `key_group_bytes` is the size of every key group.
     """
     total = sum(key_group_bytes)
     if not total:
         return None
-    ranges = [key_group_range(len(key_group_bytes), parallelism, index) for index in range(parallelism)]
-    largest = max(sum(key_group_bytes[own.start : own.end + 1]) for own in ranges)
+    largest = ranges.largest(key_group_bytes)
     heaviest = max(range(len(key_group_bytes)), key=key_group_bytes.__getitem__)
-    return Skew(largest, largest * parallelism / total, heaviest, key_group_bytes[heaviest])
+    return Skew(largest, largest * len(ranges) / total, heaviest, key_group_bytes[heaviest])

@@ -14,7 +14,7 @@ from keyscale.errors import KeyscaleError
 from ..documents.log_entries import BatchCommitted
 from ..documents.state_version import NO_BATCH, StateVersion, base_lineage
 from ..keyed.schema import merge_schemas
-from ..keys.key_groups import KeyGroupRange, key_group_range, subtask_for_key_group
+from ..keys.key_groups import KeyGroupRange
 from ..log.commit_log import CommitLog
 from ..log.resolution import OperatorHistory
 from ..operator_state.operator_files import OperatorStatePlan
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ..documents.changelog import ChangelogHandle
     from ..documents.manifest import ShardHandle, SnapshotHandle
     from ..keyed.schema import KeyedSchema
+    from ..keys.key_group_ranges import KeyGroupRanges
     from ..layout import Layout
     from ..objects.object_store import ObjectStore
 
@@ -142,15 +143,15 @@ def plan_subtask(history: OperatorHistory, key_groups: KeyGroupRange) -> Restore
     )
 
 
-def plan_operator(history: OperatorHistory, max_parallelism: int, parallelism: int) -> list[RestorePlan]:
+def plan_operator(history: OperatorHistory, ranges: KeyGroupRanges) -> list[RestorePlan]:
     """Returns the plan of every subtask, by index.
 
     Raises:
         CoverError: The history's snapshots miss or double a key group.
     """
-    assign_shards(history.snapshots, max_parallelism, parallelism)
-    snapshots = by_subtask(history.snapshots, max_parallelism, parallelism)
-    changelogs = by_subtask(history.changelogs, max_parallelism, parallelism)
+    assign_shards(history.snapshots, ranges)
+    snapshots = by_subtask(history.snapshots, ranges)
+    changelogs = by_subtask(history.changelogs, ranges)
     operator_state = OperatorStatePlan(history.operator_state, inherited=True)
     return [
         RestorePlan(tuple(of_snapshots), tuple(of_changelogs), operator_state)
@@ -210,21 +211,18 @@ def followed_in_log(
     return plan
 
 
-def by_subtask(parts: Iterable[Part], max_parallelism: int, parallelism: int) -> list[list[Part]]:
+def by_subtask(parts: Iterable[Part], ranges: KeyGroupRanges) -> list[list[Part]]:
     """Returns the parts of a state that each subtask needs, by index.
 
     A part is given to each subtask with a key group of the part, in the order of the parts. Key groups beyond the max
     parallelism belong to no subtask.
     """
-    needed: list[list[Part]] = [[] for _ in range(parallelism)]
+    needed: list[list[Part]] = [[] for _ in ranges]
     for part in parts:
-        groups = part.key_groups.intersection(KeyGroupRange(0, max_parallelism - 1))
+        groups = part.key_groups.intersection(KeyGroupRange(0, ranges.max_parallelism - 1))
         if groups is None:
             continue
-        first, last = (
-            subtask_for_key_group(group, max_parallelism, parallelism) for group in (groups.start, groups.end)
-        )
-        for index in range(first, last + 1):
+        for index in range(ranges.subtask_of(groups.start), ranges.subtask_of(groups.end) + 1):
             needed[index].append(part)
     return needed
 
@@ -257,10 +255,8 @@ def changelogs_after(plan: RestorePlan, key_groups: KeyGroupRange, lineage: str)
     return () if version.lineage == lineage else None
 
 
-def assign_shards(
-    snapshots: Sequence[SnapshotHandle], max_parallelism: int, parallelism: int
-) -> list[tuple[ShardAssignment, ...]]:
-    """Decides which shards each of `parallelism` new subtasks takes over.
+def assign_shards(snapshots: Sequence[SnapshotHandle], ranges: KeyGroupRanges) -> list[tuple[ShardAssignment, ...]]:
+    """Decides which shards each new subtask takes over.
 
     Records are neither moved nor rewritten.
 
@@ -271,11 +267,10 @@ def assign_shards(
     Raises:
         CoverError: The snapshots' shards miss or double a key group.
     """
-    ranges = [key_group_range(max_parallelism, parallelism, index) for index in range(parallelism)]
     if not snapshots:
         return [() for _ in ranges]
-    check_cover([snapshot.key_groups for snapshot in snapshots], KeyGroupRange(0, max_parallelism - 1))
-    shards = by_subtask((shard for each in snapshots for shard in each.shards), max_parallelism, parallelism)
+    check_cover([snapshot.key_groups for snapshot in snapshots], KeyGroupRange(0, ranges.max_parallelism - 1))
+    shards = by_subtask((shard for each in snapshots for shard in each.shards), ranges)
     return [_assigned(of_subtask, own) for of_subtask, own in zip(shards, ranges, strict=True)]
 
 

@@ -18,7 +18,8 @@ from ..documents.manifest import Manifest, OperatorDeclaration, OperatorSnapshot
 from ..documents.source_positions import write_positions
 from ..documents.state_version import NO_BATCH
 from ..errors import StateError
-from ..keys.key_groups import check_max_parallelism, check_parallelism, key_group_range
+from ..keys.key_group_ranges import KeyGroupRanges
+from ..keys.key_groups import check_max_parallelism
 from ..layout import Layout, LocationError, location_of, savepoint_of
 from ..objects.errors import ObjectNotFoundError
 from ..objects.local_store import LocalObjectStore
@@ -151,8 +152,7 @@ class NewSavepoint:
         Raises:
             KeyGroupError: Not 1 <= parallelism <= max parallelism <= 32768.
         """
-        check_parallelism(self.hashing.max_parallelism, parallelism)
-        return [key_group_range(self.hashing.max_parallelism, parallelism, index) for index in range(parallelism)]
+        return list(KeyGroupRanges.of_count(self.hashing.max_parallelism, parallelism))
 
     def copies(self) -> FileCopies:
         """Returns the copies of files of other snapshots in the same store."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from keyscale.state.doors.catalogue import NOTHING_COUNTED, JobCounters
 from keyscale.state.doors.commits import JobTime, OperatorHistory
 from keyscale.state.doors.subtasks import history_of, plan_operator, version_of
+from keyscale.state.doors.values import KeyGroupRanges
 
 from ..executor.subtask_starts import SubtaskStart
 
@@ -208,7 +209,7 @@ class CommittedState:
 
 
 def _starts(history: OperatorHistory, subtasks: Sequence[SubtaskSpec], batch_id: BatchId) -> tuple[SubtaskStart, ...]:
-    plans = plan_operator(history, subtasks[0].max_parallelism, len(subtasks))
+    plans = plan_operator(history, KeyGroupRanges.joined(spec.key_group_range for spec in subtasks))
     return tuple(
         SubtaskStart(version_of(plan, spec.key_group_range, batch_id), plan)
         for spec, plan in zip(subtasks, plans, strict=True)

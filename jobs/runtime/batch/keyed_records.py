@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from keyscale.identifiers import OperatorUid
-    from keyscale.state.doors.values import HashId
+    from keyscale.state.doors.values import HashId, KeyGroupRanges
 
     from ...graph.nodes import OperatorNode
     from ...graph.topology import Topology
@@ -30,7 +30,7 @@ class KeyedRecords:
     Args:
         topology: The job.
         placement: The subtasks' rows.
-        max_parallelism: Number of key groups.
+        ranges: The key groups of each subtask.
         hash_id: The hash that maps keys to key groups.
 
     Attributes:
@@ -38,7 +38,7 @@ class KeyedRecords:
     """
 
     def __init__(
-        self, topology: Topology, placement: PlacementDataset, *, max_parallelism: int, hash_id: HashId
+        self, topology: Topology, placement: PlacementDataset, *, ranges: KeyGroupRanges, hash_id: HashId
     ) -> None:
         self._topology = topology
         self._placement = placement
@@ -48,10 +48,7 @@ class KeyedRecords:
         for node in topology.operators:
             keys = [node.key_columns, *([] if node.second is None else [node.second.key_columns])]
             self._routings[node.uid] = tuple(
-                Routing.of(
-                    key_columns, max_parallelism=max_parallelism, parallelism=placement.parallelism, hash_id=hash_id
-                )
-                for key_columns in keys
+                Routing.of(key_columns, ranges=ranges, hash_id=hash_id) for key_columns in keys
             )
 
     def of_query(self, stream: DataFrame) -> DataFrame:

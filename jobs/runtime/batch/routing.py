@@ -22,6 +22,8 @@ from ...spark_internals.affinity import SUBTASK_COLUMN
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from keyscale.state.doors.values import KeyGroupRanges
+
 _INT_MAX = 2**31 - 1
 _MASK = 0xFFFFFFFF
 _SPARK_SEED = 42
@@ -38,12 +40,12 @@ class Routing:
     subtask: Column
 
     @classmethod
-    def of(cls, key_columns: tuple[str, ...], *, max_parallelism: int, parallelism: int, hash_id: HashId) -> Routing:
+    def of(cls, key_columns: tuple[str, ...], *, ranges: KeyGroupRanges, hash_id: HashId) -> Routing:
         keys = [F.col("`" + name.replace("`", "``") + "`") for name in key_columns]
         code = F.hash(*keys) if hash_id is HashId.SPARK else _java_hash(keys)
         return cls(
-            key_group=key_group_of(code, max_parallelism),
-            subtask=subtask_of(F.col(KEY_GROUP_COLUMN), max_parallelism, parallelism),
+            key_group=key_group_of(code, ranges.max_parallelism),
+            subtask=subtask_of(F.col(KEY_GROUP_COLUMN), ranges),
         )
 
     def mark(self, frame: DataFrame) -> DataFrame:
@@ -59,9 +61,14 @@ def key_group_of(code: Column, max_parallelism: int) -> Column:
     return (absolute % F.lit(max_parallelism)).cast("int")
 
 
-def subtask_of(key_group: Column, max_parallelism: int, parallelism: int) -> Column:
+def subtask_of(key_group: Column, ranges: KeyGroupRanges) -> Column:
     """Returns the subtask that owns a key group."""
-    subtask = F.floor(key_group.cast("long") * F.lit(parallelism) / F.lit(max_parallelism)).cast("int")
+    if ranges.is_by_count:
+        subtask = F.floor(key_group.cast("long") * F.lit(len(ranges)) / F.lit(ranges.max_parallelism)).cast("int")
+    else:
+        # One literal, which Spark folds to an array; a literal for each element would be a call to the JVM for each.
+        owners = ",".join(str(subtask) for subtask, owned in enumerate(ranges) for _ in owned)
+        subtask = F.get(F.split(F.lit(owners), ",").cast("array<int>"), key_group)
     # Never null. Saying so avoids a filter before the join, which would hash every key a second time.
     return F.coalesce(subtask, F.lit(0))
 

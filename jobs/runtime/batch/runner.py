@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from keyscale.identifiers import Attempt, JobId, OperatorUid
     from keyscale.state.doors.commits import JobTime, Rewind
     from keyscale.state.doors.keyed import NextTimers
-    from keyscale.state.doors.values import HashId
+    from keyscale.state.doors.values import HashId, KeyGroupRanges
 
     from ...graph.nodes import NodeId, OperatorNode, SinkNode
     from ...graph.topology import Topology
@@ -103,8 +103,7 @@ class RunInfo:
     Attributes:
         job_id: The job.
         attempt: The fencing number.
-        parallelism: Number of subtasks per operator.
-        max_parallelism: Number of key groups.
+        ranges: The key groups of each subtask.
         hash_id: The hash that maps keys to key groups.
         store_url: Root of the object store.
         local_root: Directory of local state, the same path on every host.
@@ -114,13 +113,22 @@ class RunInfo:
 
     job_id: JobId
     attempt: Attempt
-    parallelism: int
-    max_parallelism: int
+    ranges: KeyGroupRanges
     hash_id: HashId
     store_url: str
     local_root: Path
     rocksdb: RocksDbSettings = field(default_factory=RocksDbSettings)
     store_outage_max_ms: int = 0
+
+    @property
+    def parallelism(self) -> int:
+        """Number of subtasks per operator."""
+        return len(self.ranges)
+
+    @property
+    def max_parallelism(self) -> int:
+        """Number of key groups."""
+        return self.ranges.max_parallelism
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +201,7 @@ class BatchRunner:
         self._activity = Activity()
         self._specs = specs or {node.uid: subtask_specs(node, info) for node in topology.operators}
         self._shipped = shipped or ShippedLogic(spark.sparkContext, topology)
-        self._records = KeyedRecords(topology, placement, max_parallelism=info.max_parallelism, hash_id=info.hash_id)
+        self._records = KeyedRecords(topology, placement, ranges=info.ranges, hash_id=info.hash_id)
         self._no_records: dict[NodeId, DataFrame] = {}
         self._wires = {
             node.uid: spark_schema_of(wire_schema(node.schema, node.side_outputs)) for node in topology.operators
@@ -597,6 +605,7 @@ def subtask_specs(node: OperatorNode, info: RunInfo) -> tuple[SubtaskSpec, ...]:
             key_schema=node.key_schema,
             attempt=info.attempt,
             settings=info.rocksdb,
+            ranges=info.ranges,
         )
         for index in range(info.parallelism)
     )

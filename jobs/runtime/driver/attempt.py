@@ -28,7 +28,9 @@ from keyscale.state.doors.commits import (
 )
 from keyscale.state.doors.objects import ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
-from keyscale.state.doors.values import HashId
+from keyscale.state.doors.planning import chosen_ranges
+from keyscale.state.doors.values import HashId, KeyGroupRanges
+from keyscale.vocabulary import KeyGroupDivision
 
 from ...graph.nodes import ONLY_SOURCE_UID
 from ..batch.source_order import DeclaredSource
@@ -60,6 +62,7 @@ class OpenAttempt:
         resume: The point to resume from, committed earlier.
         manifest: The checkpoint that the attempt is restored from, or None.
         positions: Files of Spark's checkpoint directory to start from; empty for a job that has never run.
+        ranges: The key groups of each subtask.
         unusable: Paths of manifests that turned out to be damaged.
         claims: Whether that checkpoint belongs to the job now.
         opened_at_ms: When it was opened, by the object store's clock; None if unknown.
@@ -70,6 +73,7 @@ class OpenAttempt:
     resume: ResumePoint
     manifest: Manifest | None
     positions: dict[str, str]
+    ranges: KeyGroupRanges
     unusable: frozenset[str] = frozenset()
     claims: bool = False
     opened_at_ms: int | None = None
@@ -103,10 +107,12 @@ def open_attempt(
     if manifest is not None and (rewinds or plan.resume.next_position == 1) and _may_vanish(manifest, layout.job_id):
         manifest, rewinds = _own_copy(store, manifest, assignment), True
     claims = _claim(store, assignment, manifest)
+    kept = None if rewinds else plan.resume.key_group_ranges
+    ranges = attempt_ranges(assignment, manifest, kept)
     opened = AttemptOpened(
         attempt=Attempt(assignment.attempt),
-        parallelism=assignment.spec.parallelism,
-        max_parallelism=assignment.spec.max_parallelism,
+        parallelism=len(ranges),
+        max_parallelism=ranges.max_parallelism,
         hash_id=HashId(assignment.spec.hash_id),
         restored_from=manifest.path if manifest else None,
         opened_at_ms=now_ms(),
@@ -119,6 +125,7 @@ def open_attempt(
         positions=plan.positions if plan.dropped_sources else UNSET,
         counters=_counted(assignment, plan.resume, CommitLog(store, layout) if rewinds else None),
         resets_time=assignment.time_reset_after is not None and plan.resume.attempt <= assignment.time_reset_after,
+        key_group_starts=_starts_of(ranges),
     )
     log = CommitLog(store, layout)
     if rewinds:
@@ -134,6 +141,7 @@ def open_attempt(
         again.resume,
         again.manifest,
         again.positions,
+        ranges,
         again.unusable,
         claims and again.manifest == manifest,
         log.opened_at_ms,
@@ -146,6 +154,8 @@ def open_next_attempt(
     operators: Mapping[OperatorUid, OperatorDeclaration],
     committed: CommittedState,
     manifest: Manifest | None,
+    *,
+    ranges: KeyGroupRanges,
 ) -> OpenAttempt:
     """Opens the attempt that follows in the same process, between two batches.
 
@@ -157,6 +167,7 @@ def open_next_attempt(
         operators: The declarations of the job's operators.
         committed: The state after the last batch, which is published.
         manifest: The newest checkpoint of the running attempt, or the checkpoint that it was restored from.
+        ranges: The key groups of each subtask.
 
     Raises:
         FencedError: Another attempt has been opened.
@@ -166,13 +177,14 @@ def open_next_attempt(
     before.journal.append(
         AttemptOpened(
             attempt=attempt,
-            parallelism=assignment.spec.parallelism,
-            max_parallelism=assignment.spec.max_parallelism,
+            parallelism=len(ranges),
+            max_parallelism=ranges.max_parallelism,
             hash_id=hash_id,
             restored_from=manifest.path if manifest else None,
             opened_at_ms=now_ms(),
             operators=dict(operators),
             counters=committed.counters,
+            key_group_starts=_starts_of(ranges),
         )
     )
     resume = ResumePoint(
@@ -188,8 +200,36 @@ def open_next_attempt(
         time=committed.time,
         counters=committed.counters,
         rewinds=committed.rewinds,
+        key_group_ranges=ranges,
     )
-    return replace(before, attempt=attempt, resume=resume, manifest=manifest, positions=committed.positions)
+    return replace(
+        before, attempt=attempt, resume=resume, manifest=manifest, positions=committed.positions, ranges=ranges
+    )
+
+
+def attempt_ranges(
+    assignment: Assignment, manifest: Manifest | None, kept: KeyGroupRanges | None = None
+) -> KeyGroupRanges:
+    """Decides the key group ranges of an attempt.
+
+    Pure.
+
+    Args:
+        assignment: The job and its settings.
+        manifest: The checkpoint that the attempt starts from, which has the sizes of key groups.
+        kept: The ranges of the attempt before, for as many subtasks.
+    """
+    spec = assignment.spec
+    sized = manifest if spec.key_group_division is KeyGroupDivision.BY_SIZE else None
+    return chosen_ranges(spec.max_parallelism, spec.parallelism, kept=kept, sized=sized)
+
+
+def _starts_of(ranges: KeyGroupRanges) -> tuple[int, ...] | UnsetType:
+    """Returns the ranges for the log.
+
+    An entry without ranges means ranges by count.
+    """
+    return UNSET if ranges.is_by_count else ranges.starts
 
 
 def _tell(opened: AttemptOpened) -> None:

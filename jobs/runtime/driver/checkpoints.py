@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from keyscale.clock import now_ms
 from keyscale.failpoints import failpoint
@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 
 _UPLOAD_LOOK_SECONDS = 0.25
 _UPLOAD_LOOK_SECONDS_MAX = 2.0
-KEY_GROUPS_REPORTED_MAX = 4096  # with more key groups, the sizes of single key groups are not reported
+KEY_GROUPS_REPORTED_MAX = 4096  # with more key groups, the sizes of single key groups are not stored and reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,7 @@ class _Taking:
                 savepoint_id=self.savepoint_id,
                 unique=uuid.uuid4().hex,
             )
-        by_place = {(part.uid, part.handle.subtask): part.handle for part in stored}
+        by_place = {(part.uid, part.handle.subtask): part for part in stored}
         manifest = Manifest(
             job_id=info.job_id,
             checkpoint_id=self.checkpoint_id,
@@ -341,9 +341,12 @@ class _Taking:
                     uid=uid,
                     parallelism=info.parallelism,
                     declaration=declared,
-                    subtasks=tuple(by_place[uid, spec.index] for spec in context.places.specs[uid]),
+                    subtasks=tuple(part.handle for part in of_operator),
+                    key_group_entries=_of_all(part.sizes.entries for part in of_operator),
+                    key_group_bytes=_of_all(part.sizes.size_bytes for part in of_operator),
                 )
                 for uid, declared in context.operators.items()
+                for of_operator in [[by_place[uid, spec.index] for spec in context.places.specs[uid]]]
             ),
             positions=positions,
             sinks=committed.sinks,
@@ -395,6 +398,15 @@ class _Taking:
             trigger_timestamp=self.triggered_at_ms,
             end_to_end_duration=now_ms() - self.triggered_at_ms,
         )
+
+
+def _of_all(sizes: Iterable[tuple[int, ...]]) -> tuple[int, ...] | UnsetType:
+    """Returns the sizes of all key groups for a manifest.
+
+    With too many key groups, the manifest has no sizes.
+    """
+    joined = tuple(chain.from_iterable(sizes))
+    return joined if len(joined) <= KEY_GROUPS_REPORTED_MAX else UNSET
 
 
 def subtask_report(

@@ -47,7 +47,7 @@ from ..control.reporter import Following
 from ..errors import SparkLostError
 from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
 from ..retries import Retries
-from .attempt import fall_back, open_attempt, open_next_attempt, reopen_attempt
+from .attempt import attempt_ranges, fall_back, open_attempt, open_next_attempt, reopen_attempt
 from .backlog import Backlog, Reached
 from .batch_loop import BatchLoop
 from .checkpoints import Checkpoints, SnapshotContext
@@ -187,8 +187,7 @@ class Execution:
         self._info = RunInfo(
             job_id=JobId(assignment.job_id),
             attempt=Attempt(assignment.attempt),
-            parallelism=assignment.spec.parallelism,
-            max_parallelism=assignment.spec.max_parallelism,
+            ranges=attempt_ranges(assignment, None if after is None else after.newest_manifest),
             hash_id=HashId(assignment.spec.hash_id),
             store_url=assignment.store_url,
             local_root=context.local_root,
@@ -200,12 +199,23 @@ class Execution:
         )
         self._sink_retries = replace(self._retries, awaited=SinkUnavailableError)
         self._operators = operator_declarations(topology)
-        specs = {node.uid: subtask_specs(node, self._info) for node in topology.operators}
-        self._places = SubtaskPlaces(specs, assignment.store_url, str(context.local_root))
+        self._places = self._new_places()
 
     @property
     def context(self) -> RunContext:
         return self._context
+
+    @property
+    def newest_manifest(self) -> Manifest | None:
+        """The newest checkpoint of the attempt.
+
+        Before the first, it is the checkpoint that the attempt was restored from.
+        """
+        return None if self._checkpoints is None else self._checkpoints.base
+
+    def _new_places(self) -> SubtaskPlaces:
+        specs = {node.uid: subtask_specs(node, self._info) for node in self._topology.operators}
+        return SubtaskPlaces(specs, self._info.store_url, str(self._info.local_root))
 
     @property
     def has_opened(self) -> bool:
@@ -264,7 +274,9 @@ class Execution:
         assert before._opened is not None  # noqa: S101 - it runs batches
         divided = committed.divided(self._places.specs, before._opened.journal.last_position + 1)
         before.is_followed = True
-        opened = open_next_attempt(before._opened, self._context.assignment, self._operators, committed, manifest)
+        opened = open_next_attempt(
+            before._opened, self._context.assignment, self._operators, committed, manifest, ranges=self._info.ranges
+        )
         self._taken_over = divided
         self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
         self._held_since = held_since
@@ -455,6 +467,8 @@ class Execution:
             opened = self._retries.run(lambda: reopen_attempt(context.store, context.assignment, before))
             failpoint("run.reopened")
         self._opened = replace(opened, journal=opened.journal.with_retries(self._retries))
+        self._info = replace(self._info, ranges=opened.ranges)
+        self._places = self._new_places()
         self._announce()
         return self._opened
 

@@ -58,8 +58,7 @@ def replay_graph(
     """
     session = spark if records is None else records.sparkSession
     placement = PlacementDataset.create(session, batch.parallelism)
-    point = batch.before
-    keyed = KeyedRecords(topology, placement, max_parallelism=point.max_parallelism, hash_id=point.hash_id)
+    keyed = KeyedRecords(topology, placement, ranges=batch.ranges, hash_id=batch.before.hash_id)
 
     def emitted(node: OperatorNode, inputs: Callable[[], OperatorInputs]) -> DataFrame:
         given = inputs()

@@ -90,8 +90,7 @@ class ReplayedOperators:
         info = RunInfo(
             job_id=job_id,
             attempt=batch.attempt,
-            parallelism=batch.parallelism,
-            max_parallelism=point.max_parallelism,
+            ranges=batch.ranges,
             hash_id=point.hash_id,
             store_url=point.store.url,
             local_root=directory,

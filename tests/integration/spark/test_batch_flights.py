@@ -20,6 +20,7 @@ from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.spark_internals.affinity import PlacementDataset
 from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.restore.plan import RestorePlan, version_of
 
 if TYPE_CHECKING:
@@ -78,7 +79,14 @@ def run(spark: SparkSession, path: Path, batches: list[list[dict[str, Any]]]) ->
     (path / "in").mkdir()
 
     def run_batches(topology: Topology) -> None:
-        info = RunInfo(JobId("flights"), Attempt(1), 2, 128, HashId.SPARK, (path / "store").as_uri(), path / "local")
+        info = RunInfo(
+            JobId("flights"),
+            Attempt(1),
+            KeyGroupRanges.of_count(128, 2),
+            HashId.SPARK,
+            (path / "store").as_uri(),
+            path / "local",
+        )
         placement = PlacementDataset.create(spark, 2)
         runner = BatchRunner(spark, topology, info, placement)
         starts = {

@@ -23,6 +23,7 @@ from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.batch.runner import BatchRunner, RunInfo
 from keyscale.jobs.spark_internals.affinity import PlacementDataset
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from tests.support.short_form import short_form
 from tests.support.spark.batch_rig import nothing_committed
 
@@ -77,8 +78,7 @@ class Rig:
         info = RunInfo(
             job_id=JobId("job"),
             attempt=Attempt(1),
-            parallelism=self.parallelism,
-            max_parallelism=16,
+            ranges=KeyGroupRanges.of_count(16, self.parallelism),
             hash_id=HashId.SPARK,
             store_url=(self.path / "store").as_uri(),
             local_root=self.path / "local",

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark user knows
 
-from keyscale.jobs.runtime.batch.routing import Routing, murmur_hash_of
+from keyscale.jobs.runtime.batch.routing import Routing, murmur_hash_of, subtask_of
 from keyscale.state.keys.hashing import HashId, hash_code, hash_codes
-from keyscale.state.keys.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash, subtask_for_key_group
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
+from keyscale.state.keys.key_groups import assign_to_key_group, assign_to_key_groups, murmur_hash
 from keyscale.state.keys.key_hash import key_hashes
 from keyscale.state.serializers.key_serializer import KeySerializer
 from tests.support.spark.spark_plans import physical_plan
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.real
 ROWS = 4000
 SEED = 20_261_121
 MAX_PARALLELISM = 128
-PARALLELISM = 3
+RANGES = KeyGroupRanges(MAX_PARALLELISM, (0, 9, 100))
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -105,7 +106,7 @@ def frame(spark: SparkSession) -> DataFrame:
 
 
 def routed(frame: DataFrame, key: tuple[str, ...], hash_id: HashId) -> pa.Table:
-    marked = Routing.of(key, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM, hash_id=hash_id).mark(frame)
+    marked = Routing.of(key, ranges=RANGES, hash_id=hash_id).mark(frame)
     return marked.select(*key, "__key_group", "__subtask").toArrow()
 
 
@@ -114,7 +115,7 @@ def test_spark_and_python_agree_on_the_key_group_of_every_key(frame: DataFrame, 
     keys = [key for key in KEYS if hash_id is HashId.SPARK or not set(key) & set(NESTED)]
     marked = frame
     for key in keys:  # all of them in one job
-        routing = Routing.of(key, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM, hash_id=hash_id)
+        routing = Routing.of(key, ranges=RANGES, hash_id=hash_id)
         marked = routing.mark(marked).withColumnRenamed("__key_group", ",".join(key) + "=").drop("__subtask")
     rows = marked.toArrow()
     assert rows.num_rows == ROWS
@@ -130,7 +131,7 @@ def test_the_scalar_form_agrees_with_spark_on_keys_of_several_columns(frame: Dat
     types = tuple(rows.schema.field(name).type for name in key)
     for *values, key_group, subtask in zip(*(rows.column(name).to_pylist() for name in rows.column_names), strict=True):
         assert assign_to_key_group(tuple(values), MAX_PARALLELISM, types=types) == key_group
-        assert subtask_for_key_group(key_group, MAX_PARALLELISM, PARALLELISM) == subtask
+        assert RANGES.subtask_of(key_group) == subtask
 
 
 def test_murmur_hash_is_flinks_on_the_ends_of_the_range_and_between(spark: SparkSession) -> None:
@@ -152,14 +153,17 @@ def test_the_code_whose_murmur_hash_has_no_absolute_value_has_key_group_zero(spa
 
 
 def test_a_row_goes_to_the_subtask_that_owns_its_key_group_at_any_parallelism(spark: SparkSession) -> None:
-    for max_parallelism, parallelism in [(1, 1), (128, 128), (128, 5), (32768, 7), (1000, 999)]:
-        routing = Routing.of(("id",), max_parallelism=max_parallelism, parallelism=parallelism, hash_id=HashId.SPARK)
-        for row in routing.mark(spark.range(2000)).collect():
-            assert row["__subtask"] == subtask_for_key_group(row["__key_group"], max_parallelism, parallelism)
+    by_count = [(1, 1), (128, 128), (128, 5), (32768, 7), (1000, 999)]
+    given = [KeyGroupRanges.of_count(*each) for each in by_count]
+    given += [KeyGroupRanges(4096, (0, 1, 2, 4095)), KeyGroupRanges(128, (0, 120, 121))]
+    for ranges in given:
+        groups = spark.range(ranges.max_parallelism).select(F.col("id").cast("int").alias("group"))
+        rows = groups.select("group", subtask_of(F.col("group"), ranges).alias("subtask")).collect()
+        assert all(row["subtask"] == ranges.subtask_of(row["group"]) for row in rows)
 
 
 def test_no_python_runs_before_the_shuffle_in_the_spark_form(frame: DataFrame) -> None:
-    marked = Routing.of(("a_string",), max_parallelism=128, parallelism=2, hash_id=HashId.SPARK).mark(frame)
+    marked = Routing.of(("a_string",), ranges=KeyGroupRanges.of_count(128, 2), hash_id=HashId.SPARK).mark(frame)
     plan = physical_plan(marked)
     assert "Python" not in plan
     assert "ArrowEval" not in plan

@@ -43,9 +43,9 @@ from keyscale.jobs.runtime.driver.run_outcome import RunOutcomeBox
 from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
 from keyscale.state.keys.hashing import hash_codes
-from keyscale.state.keys.key_groups import assign_to_key_groups, subtask_for_key_group
+from keyscale.state.keys.key_groups import assign_to_key_groups
 from keyscale.state.objects.local_store import LocalObjectStore
-from keyscale.vocabulary import CommandKind
+from keyscale.vocabulary import CommandKind, KeyGroupDivision
 from tests.support.drivers.assignments import assignment as new_assignment
 from tests.support.rehearsal.rehearsed_sink import RehearsedSink
 from tests.support.rehearsal.rehearsed_spark import (
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from keyscale.state.documents.job_counters import JobCounters
     from keyscale.state.documents.job_time import JobTime
     from keyscale.state.keys.hashing import HashId
+    from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 
 JOB = JobId("rehearsed")
 MAX_PARALLELISM = 16
@@ -150,8 +151,7 @@ def sink_inputs(
 class Routed(Protocol):
     """The numbers that say where a record goes."""
 
-    parallelism: int
-    max_parallelism: int
+    ranges: KeyGroupRanges
     hash_id: HashId
 
 
@@ -161,8 +161,8 @@ def routed(node: OperatorNode, table: pa.Table, info: Routed) -> list[pa.RecordB
         return []
     (records,) = table.combine_chunks().to_batches()
     codes = hash_codes([records.column(name) for name in node.key_columns], info.hash_id)
-    groups = assign_to_key_groups(codes, info.max_parallelism)
-    subtasks = [subtask_for_key_group(group, info.max_parallelism, info.parallelism) for group in groups.tolist()]
+    groups = assign_to_key_groups(codes, info.ranges.max_parallelism)
+    subtasks = [info.ranges.subtask_of(group) for group in groups.tolist()]
     with_groups = records.append_column(KEY_GROUP_COLUMN, pa.array(groups, pa.int32()))
     return [with_groups.append_column(SUBTASK_COLUMN, pa.array(subtasks, pa.int32()))]
 
@@ -208,6 +208,7 @@ class Rehearsal:
         batches: Its whole input.
         transform: Applies the graph's stateless steps.
         attempt: The one that runs; 0 before the first.
+        division: How its rescales divide key groups.
     """
 
     directory: Path
@@ -215,6 +216,7 @@ class Rehearsal:
     batches: Sequence[pa.Table]
     transform: Transform
     attempt: int = 0
+    division: KeyGroupDivision = KeyGroupDivision.BY_COUNT
     _query: RehearsedQuery = field(init=False)
     _loop: BatchLoop = field(init=False)
     _checkpoints: Checkpoints = field(init=False)
@@ -259,6 +261,7 @@ class Rehearsal:
             attempt=self.attempt,
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
+            key_group_division=self.division,
             artifact_filename="none.py",
             artifact_sha256=hashlib.sha256(b"").hexdigest(),
             store_url=store.url,
@@ -348,6 +351,11 @@ class Rehearsal:
             for owner, name, part in parts_without_spark(self.transform):
                 stack.enter_context(patch.object(owner, name, part))
             yield
+
+    @property
+    def ranges(self) -> KeyGroupRanges:
+        """The key groups of each subtask."""
+        return self._execution._info.ranges
 
     @property
     def is_at_end(self) -> bool:

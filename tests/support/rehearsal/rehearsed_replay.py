@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from keyscale.jobs.graph.topology import Topology
     from keyscale.state.keys.hashing import HashId
+    from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 
 
 @dataclass
 class _Info:
-    parallelism: int
-    max_parallelism: int
+    ranges: KeyGroupRanges
     hash_id: HashId
 
 
@@ -52,6 +52,6 @@ def replay(
     operators = ReplayedOperators(program, JOB, batch, directory, only)
     resume = batch.before.resume
     records = None if resume.planned is None else job.batches[batch.batch_id - resume.time.time_batches]
-    info = _Info(batch.parallelism, batch.before.max_parallelism, batch.before.hash_id)
+    info = _Info(batch.ranges, batch.before.hash_id)
     inputs = sink_inputs(program, records, info, job.transform, operators.run)
     return RehearsedReplay(batch, operators, {str(uid): table.to_pylist() for uid, table in inputs.items()})

@@ -23,6 +23,7 @@ from keyscale.jobs.runtime.retries import Retries
 from keyscale.jobs.spark_internals.affinity import PlacementDataset
 from keyscale.state.documents.state_version import NO_BATCH
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.restore.plan import RestorePlan, version_of
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ class Rig:
         self._info = info = RunInfo(
             job_id=JobId("job"),
             attempt=Attempt(1),
-            parallelism=self.parallelism,
-            max_parallelism=128,
+            ranges=KeyGroupRanges.of_count(128, self.parallelism),
             hash_id=self.hash_id,
             store_url=(self.path / "store").as_uri(),
             local_root=self.path / "local",

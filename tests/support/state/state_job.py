@@ -32,6 +32,7 @@ from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
 from keyscale.state.keyed.schema import merge_schemas
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from keyscale.state.layout import Layout
 from keyscale.state.local.subtask_spec import SubtaskSpec
@@ -148,7 +149,7 @@ class StateJob:
         assert self.position == resume.next_position
         self.attempt, self.parallelism, self.batch_id = attempt, parallelism, resume.batch_id
         self.history = resume.operators[UID]
-        self.plans = plan_operator(self.history, MAX_PARALLELISM, parallelism)
+        self.plans = plan_operator(self.history, KeyGroupRanges.of_count(MAX_PARALLELISM, parallelism))
 
     def ahead(self, parallelism: int) -> StateJob:
         """Returns the job as its next attempt will see it, at the present version; nothing is opened in the log."""
@@ -157,7 +158,7 @@ class StateJob:
         ahead = copy(self)
         ahead.history = replace(history, schema=schema)
         ahead.attempt, ahead.parallelism = Attempt(self.attempt + 1), parallelism
-        ahead.plans = plan_operator(history, MAX_PARALLELISM, parallelism)
+        ahead.plans = plan_operator(history, KeyGroupRanges.of_count(MAX_PARALLELISM, parallelism))
         return ahead
 
     def rescale_live(self, parallelism: int) -> None:

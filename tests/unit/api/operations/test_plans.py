@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from keyscale.api.job_spec import changed
-from keyscale.api.operations.plans import downtime, settings_changed
+from keyscale.api.operations.plans import _movement, downtime, settings_changed
+from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.state.documents.manifest import (
+    FileHandle,
+    Manifest,
+    OperatorDeclaration,
+    OperatorSnapshot,
+    ShardHandle,
+    SnapshotHandle,
+    SnapshotKind,
+)
+from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 
 
 def present() -> JobSpec:
@@ -85,3 +98,48 @@ def test_the_downtime_to_expect_is_the_median_of_the_last_changes_or_says_why_th
     assert downtime([900, 100, 200], runs=True, needs_attempt=True).expected_ms == 200
     assert downtime([], runs=True, needs_attempt=True).reason == "no change of this kind was made while the job ran"
     assert downtime([100], runs=False, needs_attempt=True).expected_ms is None
+
+
+def sized_manifest(limits: KeyGroupRanges) -> Manifest:
+    sizes = (900, 100, *[10] * 6)
+    subtasks = tuple(
+        SnapshotHandle(
+            SubtaskIndex(index),
+            own.start,
+            own.end,
+            BatchId(1),
+            "",
+            (
+                ShardHandle(
+                    own.start, own.end, (FileHandle("a", f"{index}/a", sum(sizes[own.start : own.end + 1]), ""),)
+                ),
+            ),
+        )
+        for index, own in enumerate(limits)
+    )
+    operator = OperatorSnapshot(OperatorUid("counts"), len(limits), OperatorDeclaration(), subtasks, (1,) * 8, sizes)
+    kind = SnapshotKind.CHECKPOINT
+    return Manifest(JobId("job"), CheckpointId(1), kind, Attempt(1), BatchId(1), 3, 8, HashId.SPARK, 0, (operator,))
+
+
+@pytest.mark.parametrize(
+    ("division", "parallelism", "starts", "expected_bytes"),
+    [
+        ("BY_COUNT", 3, (0, 3, 6), (1010, 30, 20)),
+        ("BY_SIZE", 3, (0, 1, 4), (900, 120, 40)),
+        ("BY_SIZE", 2, (0, 7), (1050, 10)),  # as many subtasks as before keep their ranges
+    ],
+)
+def test_a_plan_shows_the_bytes_of_each_subtask_with_the_ranges_to_come(
+    division: str, parallelism: int, starts: tuple[int, ...], expected_bytes: tuple[int, ...]
+) -> None:
+    manifest = sized_manifest(KeyGroupRanges(8, (0, 7)))
+    facts = SimpleNamespace(
+        job=SimpleNamespace(max_parallelism=8, store_url="file:///store"),
+        after=after(parallelism=parallelism, key_group_division=division),
+        key_group_bytes={"counts": [900, 100, *[10] * 6]},
+    )
+    stored = SimpleNamespace(manifest=manifest)
+    [operator] = _movement(cast("Any", facts), cast("Any", stored), single_host=True).operators
+    assert tuple(each.key_group_start for each in operator.subtasks) == starts
+    assert tuple(each.expected_bytes for each in operator.subtasks) == expected_bytes

@@ -28,6 +28,7 @@ from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.runtime.batch.runner import RunInfo, subtask_specs
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -243,7 +244,15 @@ def test_a_jobs_own_settings_reach_the_store_of_every_subtask(tmp_path: Path) ->
     env.execute()
     (topology,) = topologies
     assert topology.rocksdb == settings
-    info = RunInfo(JobId("job"), Attempt(1), 2, 8, HashId.SPARK, tmp_path.as_uri(), tmp_path, rocksdb=topology.rocksdb)
+    info = RunInfo(
+        JobId("job"),
+        Attempt(1),
+        KeyGroupRanges.of_count(8, 2),
+        HashId.SPARK,
+        tmp_path.as_uri(),
+        tmp_path,
+        rocksdb=topology.rocksdb,
+    )
     assert [spec.settings for spec in subtask_specs(topology.operators[0], info)] == [settings, settings]
 
 

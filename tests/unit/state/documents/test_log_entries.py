@@ -11,6 +11,7 @@ from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, 
 from keyscale.state.documents.manifest import OperatorDeclaration
 from keyscale.state.documents.rewind import Rewind
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.objects.local_store import LocalObjectStore
@@ -66,8 +67,9 @@ ENTRIES: list[LogEntry] = [
         rewinds=True,
         output_history=(Rewind(Attempt(3), BatchId(-1)), Rewind(Attempt(5), BatchId(0))),
     ),
+    AttemptOpened(Attempt(6), 3, 128, HashId.SPARK, None, 9000, {}, key_group_starts=(0, 1, 100)),
 ]
-"""All but the last five are as the first version of the format has them, without the fields that were added later."""
+"""All but the last six are as the first version of the format has them, without the fields that were added later."""
 
 
 def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -75,3 +77,11 @@ def test_the_golden_entries_are_read_as_they_were_written(tmp_path: Path) -> Non
     for position in range(1, len(ENTRIES) + 1):
         store.put(layout.log_entry(position), (GOLDEN / "log-v1" / f"{position}.json").read_bytes())
     assert [entry for _, entry in CommitLog(store, layout).read()] == ENTRIES
+
+
+def test_an_opening_without_ranges_means_ranges_by_count() -> None:
+    earlier, later = ENTRIES[0], ENTRIES[-1]
+    assert isinstance(earlier, AttemptOpened)
+    assert isinstance(later, AttemptOpened)
+    assert earlier.key_group_ranges == KeyGroupRanges.of_count(128, 2)
+    assert later.key_group_ranges == KeyGroupRanges(128, (0, 1, 100))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
 from keyscale.state.documents.manifest import FileHandle, ShardHandle, SnapshotHandle
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import KeyGroupRange, key_group_range
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.restore.plan import CoverError, assign_shards, check_cover, plan_operator, plan_subtask, version_of
@@ -36,7 +37,7 @@ def test_every_chain_of_rescales_covers_every_key_group_once(max_parallelism: in
     chain = [min(parallelism, max_parallelism) for parallelism in wanted]
     snapshots = at_parallelism(max_parallelism, chain[0])
     for parallelism in chain[1:]:
-        plans = assign_shards(snapshots, max_parallelism, parallelism)
+        plans = assign_shards(snapshots, KeyGroupRanges.of_count(max_parallelism, parallelism))
         for index, plan in enumerate(plans):
             own = key_group_range(max_parallelism, parallelism, index)
             assert [group for assignment in plan for group in assignment.key_groups] == list(own)
@@ -63,11 +64,13 @@ def test_each_subtask_of_an_operator_needs_what_it_needs_alone(given_: tuple[int
     )
     history = OperatorHistory(at_parallelism(max_parallelism, (parallelism + 1) // 2), changelogs)
     ranges = [key_group_range(max_parallelism, parallelism, index) for index in range(parallelism)]
-    assert plan_operator(history, max_parallelism, parallelism) == [plan_subtask(history, own) for own in ranges]
+    assert plan_operator(history, KeyGroupRanges.of_count(max_parallelism, parallelism)) == [
+        plan_subtask(history, own) for own in ranges
+    ]
 
 
 def test_an_operator_without_state_starts_empty() -> None:
-    assert assign_shards((), 128, 3) == [(), (), ()]
+    assert assign_shards((), KeyGroupRanges.of_count(128, 3)) == [(), (), ()]
 
 
 @settings(deadline=None)
@@ -105,7 +108,7 @@ def test_key_groups_before_the_range_are_named_foreign() -> None:
 
 def test_a_manifest_that_lost_a_subtask_is_refused_before_anything_is_restored() -> None:
     with pytest.raises(CoverError):
-        plan_operator(OperatorHistory(at_parallelism(128, 4)[:3]), 128, 2)
+        plan_operator(OperatorHistory(at_parallelism(128, 4)[:3]), KeyGroupRanges.of_count(128, 2))
 
 
 def test_a_plan_holds_only_parts_that_intersect_the_range() -> None:
@@ -133,7 +136,7 @@ def test_a_plan_holds_only_parts_that_intersect_the_range() -> None:
     ],
 )
 def test_only_an_empty_history_needs_no_restore(history: OperatorHistory, is_empty: bool) -> None:
-    assert all(plan.is_empty for plan in plan_operator(history, 128, 2)) is is_empty
+    assert all(plan.is_empty for plan in plan_operator(history, KeyGroupRanges.of_count(128, 2))) is is_empty
 
 
 def test_a_version_identifies_content() -> None:

@@ -13,6 +13,7 @@ from keyscale.identifiers import BatchId, CheckpointId
 from keyscale.state.keyed.batch_clock import BatchClock
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.operator_state.operator_files import OperatorStatePlan
 from keyscale.state.restore.opened_shards import StateSource
@@ -226,7 +227,11 @@ def test_a_store_that_cannot_read_a_changelog_is_rebuilt(job: StateJob, cache: O
 
 def test_a_plan_that_leads_elsewhere_is_refused(job: StateJob, cache: OpenStoreCache) -> None:
     (prepared,) = prepare(job, cache, 1)
-    before = version_of(plan_operator(history_of(job.plans), MAX_PARALLELISM, 1)[0], job.spec(0).key_group_range, 0)  # type: ignore[arg-type]
+    before = version_of(
+        plan_operator(history_of(job.plans), KeyGroupRanges.of_count(MAX_PARALLELISM, 1))[0],
+        job.spec(0).key_group_range,
+        0,
+    )  # type: ignore[arg-type]
     job.run_batch({1: 5})
     job.rescale_live(1)
     with pytest.raises(LineageError):
@@ -239,7 +244,7 @@ def test_plans_of_one_history_are_joined_again(job: StateJob) -> None:
     job.run_batch(random_batch(2))
     for parallelism in (3, 1, 4):
         job.rescale_live(parallelism)
-        joined = plan_operator(history_of(job.plans), MAX_PARALLELISM, parallelism)
+        joined = plan_operator(history_of(job.plans), KeyGroupRanges.of_count(MAX_PARALLELISM, parallelism))
         parts = [[(plan.snapshots, plan.changelogs) for plan in plans] for plans in (joined, job.plans)]
         assert parts[0] == parts[1]
         job.run_batch(random_batch(parallelism))
@@ -258,5 +263,8 @@ def test_changelogs_of_joined_plans_are_in_the_order_of_their_batches(job: State
 def test_operator_state_of_subtasks_that_have_written_some_is_joined() -> None:
     file = object()
     states = [OperatorStatePlan((None, None), inherited=True), OperatorStatePlan((file,))]  # type: ignore[arg-type]
-    plans = [replace(plan_operator(history_of([]), 4, 1)[0], operator_state=state) for state in states]
+    plans = [
+        replace(plan_operator(history_of([]), KeyGroupRanges.of_count(4, 1))[0], operator_state=state)
+        for state in states
+    ]
     assert history_of(plans).operator_state == (None, file)

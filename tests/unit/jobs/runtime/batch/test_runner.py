@@ -28,6 +28,7 @@ from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.rewind import Rewind
 from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.log.resolution import resolve
 from tests.support.rehearsal.rehearsed_spark import RehearsedContext, RehearsedPlacement
 
@@ -172,7 +173,7 @@ def runs_of(monkeypatch: pytest.MonkeyPatch, sink: NotedSink, **more: Any) -> Ru
     monkeypatch.setattr(runner_module, "ReportCollector", lambda _: collector)
     monkeypatch.setattr(runner_module, "KeyedRecords", lambda *_, **__: None)  # expressions of Spark
     topology = two_sources(sink)
-    info = RunInfo(JobId("job"), Attempt(3), 1, 8, HashId.SPARK, "file:///none", Path("none"))
+    info = RunInfo(JobId("job"), Attempt(3), KeyGroupRanges.of_count(8, 1), HashId.SPARK, "file:///none", Path("none"))
     session = SimpleNamespace(sparkContext=RehearsedContext())
     placement = cast("Any", RehearsedPlacement(1))
     runner = StagedRunner(cast("Any", session), topology, info, placement, **more)

@@ -24,6 +24,7 @@ from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, FencedError
 from keyscale.state.log.resolution import resolve
@@ -104,7 +105,7 @@ class Job:
         self.loop = BatchLoop(
             cast("Any", None),
             cast("Any", self.runner),
-            OpenAttempt(Attempt(1), journal, resume, None, resume.positions),
+            OpenAttempt(Attempt(1), journal, resume, None, resume.positions, KeyGroupRanges.of_count(128, 2)),
             CommittedState.resumed(resume, {}, resume.positions, journal.last_position),
             directory=self.path,
             status=self.status,

@@ -18,6 +18,7 @@ from keyscale.jobs.runtime.errors import RunEndedError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsMissingError
 from keyscale.state.documents.log_entries import AttemptOpened, BatchPlanned
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.log.resolution import ResumePoint, resolve
@@ -100,7 +101,7 @@ class Spark:
         self.loop = BatchLoop(
             cast("Any", self.query),
             cast("Any", self.runner),
-            OpenAttempt(Attempt(1), journal, resume, None, resume.positions),
+            OpenAttempt(Attempt(1), journal, resume, None, resume.positions, KeyGroupRanges.of_count(128, 2)),
             CommittedState.resumed(resume, {}, resume.positions, journal.last_position),
             directory=self.path,
             status=DriverStatus(),

@@ -40,6 +40,7 @@ from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.documents.rewind import Rewind
 from keyscale.state.keys.hashing import HashId
+from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.layout import Layout
 from keyscale.state.log.resolution import OperatorHistory, ResumePoint
@@ -141,7 +142,9 @@ class Driver:
         )
         self.execution = Execution(self.context, topology())
         journal = SimpleNamespace(is_overtaken=lambda: False)
-        self.opened = OpenAttempt(Attempt(3), cast("Any", journal), cast("Any", None), base, {}, claims=True)
+        self.opened = OpenAttempt(
+            Attempt(3), cast("Any", journal), cast("Any", None), base, {}, KeyGroupRanges.of_count(8, 1), claims=True
+        )
 
     def coordinate(self) -> Any:
         return self.execution._coordinator(

@@ -280,7 +280,7 @@ def test_an_attempt_that_dies_right_after_the_switch_leaves_the_counters_and_its
 def test_no_batch_follows_an_opening_that_the_store_has_not_answered(
     job: Rehearsal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lost(*_: Any) -> None:
+    def lost(*_: Any, **__: Any) -> None:
         raise StoreUnavailableError("no answer")
 
     job.start(2)
