@@ -58,3 +58,13 @@ def test_key_groups_are_shown_now_and_over_time(page: Page, platform: Platform) 
     expect(over_time.get_by_role("figure")).to_be_hidden()
     assert faults_of_access(page) == []
     platform.api.delete("/v1/jobs/uneven")
+
+
+def test_ranges_are_drawn_as_the_newest_checkpoint_has_them(page: Page, platform: Platform) -> None:
+    open_page(page, platform, "/ui/jobs/departures/rescale")
+    ask = "async ([parts, p]) => (await import('/ui/static/key_group_ranges.js')).rangesOf(parts, 128, p)"
+    parts = [{"key_group_start": 0, "key_group_end": 0}, {"key_group_start": 1, "key_group_end": 127}]
+    assert page.evaluate(ask, [parts, 2]) == [[0, 0], [1, 127]]
+    assert page.evaluate(ask, [parts, 1]) == [[0, 127]]
+    owner = "async (ranges) => (await import('/ui/static/key_group_ranges.js')).ownerOf(1, ranges)"
+    assert page.evaluate(owner, [[0, 0], [1, 127]]) == 1

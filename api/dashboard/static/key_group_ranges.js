@@ -1,6 +1,6 @@
 // Key groups, and the subtasks that own them.
 
-/** The key groups of each subtask: [start, end], inclusive, as the runtime assigns them. */
+/** The key groups of each subtask, divided by count: [start, end], inclusive, as the runtime divides them. */
 export function keyGroupRanges(maxParallelism, parallelism) {
   return Array.from({ length: parallelism }, (_, index) => [
     Math.ceil((index * maxParallelism) / parallelism),
@@ -8,6 +8,9 @@ export function keyGroupRanges(maxParallelism, parallelism) {
   ]);
 }
 
+/** The key groups of each subtask as `parts` has them, such as the subtasks of a checkpoint; by count if it has others. */
+export const rangesOf = (parts, maxParallelism, parallelism) => parts?.length === parallelism
+  ? parts.map((part) => [part.key_group_start, part.key_group_end]) : keyGroupRanges(maxParallelism, parallelism);
+
 /** The subtask that owns a key group. */
-export const ownerOf = (keyGroup, maxParallelism, parallelism) =>
-  Math.floor((keyGroup * parallelism) / maxParallelism);
+export const ownerOf = (keyGroup, ranges) => ranges.findIndex(([start, end]) => keyGroup >= start && keyGroup <= end);

@@ -6,12 +6,13 @@ import { showFieldProblems } from "../field_problems.js";
 import { bytes, number, percent } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { drawHistory } from "../key_group_history.js";
-import { keyGroupRanges, ownerOf } from "../key_group_ranges.js";
+import { ownerOf, rangesOf } from "../key_group_ranges.js";
+import { newestCheckpoint } from "../newest_checkpoint.js";
 
 const MEASURES = { bytes: ["Bytes", "key_group_bytes", bytes], entries: ["Entries", "key_group_entries", number] };
 const HOTTEST = 10, LEVELS = 8;
 const query = new URLSearchParams(location.search);
-let known = { id: null, detail: null, past: null };
+let known = { detail: null, past: null };
 let last = null;
 
 for (const [name, [label]] of Object.entries(MEASURES)) {
@@ -25,24 +26,13 @@ byId("at-parallelism").addEventListener("input", () => {
 });
 
 jobPage(async () => {
-  const statistics = await get(`${path}/checkpoints?limit=1`);
-  const id = newestOf(statistics.latest)?.id ?? null;
-  if (id !== known.id) {
-    const [detail, past] = id === null ? [null, null]
-      : await Promise.all([get(`${path}/checkpoints/${id}`), get(`${path}/key-groups`)]);
-    known = { id, detail, past };
-  }
+  const detail = await newestCheckpoint();
+  if (detail !== known.detail) known = { detail, past: detail === null ? null : await get(`${path}/key-groups`) };
   return known;
 }, (job, { detail, past }) => {
   last = [job, detail, past];
   show(...last);
 }, ["checkpoints"], 3000);
-
-/** The newest completed checkpoint or savepoint; its size is the job's state size. */
-function newestOf({ completed, savepoint }) {
-  if (!completed || !savepoint) return completed ?? savepoint;
-  return savepoint.id > completed.id ? savepoint : completed;
-}
 
 function setQuery(name, value) {
   if (value) query.set(name, value);
@@ -70,8 +60,9 @@ function show(job, checkpoint, past) {
   for (const button of byId("measures").children) button.setAttribute("aria-pressed", button.dataset.name === measure);
   const groups = groupsOf(operator), largest = largestOf(operator);
   const parallelism = Math.min(Math.max(Number(query.get("parallelism")) || job.spec.parallelism, 1), job.spec.max_parallelism);
-  showHeat(groups, job.spec.max_parallelism, parallelism, measure);
-  showHottest(largest, groups, job.spec.max_parallelism, parallelism);
+  const ranges = rangesOf(operator.subtasks, job.spec.max_parallelism, parallelism);
+  showHeat(groups, ranges, measure);
+  showHottest(largest, groups, ranges);
   const series = past?.operators.find((one) => one.uid === operator.uid);
   byId("over-time").hidden = !series || series.at_ms.length < 2;
   if (!byId("over-time").hidden) drawHistory(series, measure, past.group_width, largest);
@@ -84,7 +75,7 @@ function showChoices(job, operators) {
   const field = byId("at-parallelism");
   field.max = job.spec.max_parallelism;
   if (document.activeElement !== field) field.value = query.get("parallelism") ?? job.spec.parallelism;
-  setText(byId("at-hint"), `The job's parallelism is ${number(job.spec.parallelism)}. Another number shows its ranges.`);
+  setText(byId("at-hint"), `The job's parallelism is ${number(job.spec.parallelism)}. Another number shows its ranges${job.spec.key_group_division === "BY_SIZE" ? " by count; the page Rescale plans them by size" : ""}.`);
 }
 
 /** Bytes and entries of every key group, by its number. */
@@ -94,14 +85,14 @@ function groupsOf(operator) {
   })));
 }
 
-function showHeat(groups, total, parallelism, measure) {
+function showHeat(groups, ranges, measure) {
   const [, , shown] = MEASURES[measure];
   const most = Math.max(1, ...groups.map((group) => group[measure]));
-  const sums = Array.from({ length: parallelism }, () => 0);
-  for (const group of groups) sums[ownerOf(group.keyGroup, total, parallelism)] += group[measure];
+  const sums = ranges.map(() => 0);
+  for (const group of groups) sums[ownerOf(group.keyGroup, ranges)] += group[measure];
   const whole = sums.reduce((sum, part) => sum + part, 0);
-  const mean = whole / parallelism;
-  setChildren(byId("heat"), ...keyGroupRanges(total, parallelism).map(([start, end], index) => {
+  const mean = whole / ranges.length;
+  setChildren(byId("heat"), ...ranges.map(([start, end], index) => {
     const cells = groups.filter((group) => group.keyGroup >= start && group.keyGroup <= end).map((group) =>
       element("i", { "data-level": Math.ceil((LEVELS * group[measure]) / most), title: `key group ${group.keyGroup}: ${shown(group[measure])}` }));
     return element("div", { class: "heat-row", role: "listitem" },
@@ -122,15 +113,15 @@ function largestOf(operator) {
     .toSorted((one, other) => other.size_bytes - one.size_bytes).slice(0, HOTTEST);
 }
 
-function showHottest(largest, groups, total, parallelism) {
-  setText(byId("owner"), `Subtask at ${number(parallelism)}`);
+function showHottest(largest, groups, ranges) {
+  setText(byId("owner"), `Subtask at ${number(ranges.length)}`);
   byId("hottest-scroll").hidden = largest.length === 0;
   byId("no-hottest").hidden = largest.length > 0;
   const whole = groups.reduce((sum, group) => sum + group.bytes, 0) || 1;
   setChildren(byId("hottest"), ...largest.map(({ key_group: keyGroup, size_bytes: size, entries }) => {
     const least = entries === null ? "at least " : "";
     return row([
-      number(keyGroup), [number(ownerOf(keyGroup, total, parallelism)), "number"],
+      number(keyGroup), [number(ownerOf(keyGroup, ranges)), "number"],
       [least + bytes(size), "number"], [number(entries), "number"], [least + percent(size / whole), "number"],
     ]);
   }));

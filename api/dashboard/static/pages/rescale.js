@@ -8,7 +8,8 @@ import { byId, definitions, element, keyed, row, setChildren, setRefused, setTex
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
 import { ENDED, isChanging } from "../job_status.js";
-import { keyGroupRanges } from "../key_group_ranges.js";
+import { rangesOf } from "../key_group_ranges.js";
+import { newestCheckpoint } from "../newest_checkpoint.js";
 
 /** Above these numbers of segments, the space is too small for their numbers, for gaps, or for segments at all. */
 const NUMBERED_MAX = 32, SPACED_MAX = 96, DRAWN_MAX = 512;
@@ -22,6 +23,8 @@ const PREPARATIONS = {
 
 const input = byId("parallelism"), slider = byId("slider"), button = byId("rescale");
 let job = null;
+/** The subtasks of the newest checkpoint. */
+let present = null;
 /** The numbers that the slider's positions stand for. */
 let stops = [1];
 let edited = false;
@@ -30,8 +33,11 @@ let sending = false;
 let refusal = "";
 let mayOperate = false;
 
-const page = jobPage(() => get(`${path}/operations?kind=RESCALE&limit=${PAST_MAX}`), (shown, { operations: rescales }, may) => {
+const page = jobPage(() => Promise.all([
+  get(`${path}/operations?kind=RESCALE&limit=${PAST_MAX}`), newestCheckpoint(),
+]), (shown, [{ operations: rescales }, checkpoint], may) => {
   job = shown;
+  present = checkpoint?.operators[0]?.subtasks ?? null;
   mayOperate = may;
   const [latest] = rescales;
   input.max = job.spec.max_parallelism;
@@ -148,17 +154,20 @@ function showForm() {
 function showRanges(parallelism) {
   const isChange = parallelism !== job.spec.parallelism;
   byId("ranges-now").hidden = byId("ranges-now-label").hidden = !isChange;
-  if (isChange) showBar("ranges-now", "Now", job.spec.parallelism);
+  if (isChange) showBar("ranges-now", "Now", job.spec.parallelism, present);
   planSoon(isChange ? parallelism : null);
-  showBar("ranges", isChange ? "Then" : "Now", parallelism);
+  showBar("ranges", isChange ? "Then" : "Now", parallelism, isChange ? partsOf(shownPlan) : present);
 }
 
-function showBar(id, moment, parallelism) {
+/** The subtasks of a plan: its operators have the same ranges. */
+const partsOf = (plan) => plan?.movement.operators[0]?.subtasks ?? null;
+
+function showBar(id, moment, parallelism, parts) {
   const total = job.spec.max_parallelism;
-  const ranges = keyGroupRanges(total, parallelism);
+  const ranges = rangesOf(parts, total, parallelism);
   const sizes = ranges.map(([start, end]) => end - start + 1);
   const least = Math.min(...sizes), most = Math.max(...sizes);
-  const each = least === most ? number(least) : `${number(least)} or ${number(most)}`;
+  const each = least === most ? number(least) : `${number(least)} ${most - least === 1 ? "or" : "to"} ${number(most)}`;
   setText(byId(`${id}-label`), parallelism === 1
     ? `${moment}: 1 subtask owns all ${number(total)} key groups`
     : `${moment}: ${number(parallelism)} subtasks own ${each} of ${number(total)} key groups each`);
@@ -202,6 +211,7 @@ function planSoon(parallelism) {
 
 function showPlan(plan) {
   shownPlan = plan;
+  if (plan) showBar("ranges", "Then", plan.to_parallelism, partsOf(plan));
   setChildren(byId("plan-figures"), ...(plan ? planFigures(plan) : []));
   setChildren(byId("plan-subtasks"), ...(plan ? planBySubtask(plan) : []));
 }
