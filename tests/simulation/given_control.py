@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.jobs.protocol.messages import Assignment, AttachResponse, HeartbeatResponse, LiveSettings
 from keyscale.jobs.protocol.specification import CheckpointSettings
-from keyscale.vocabulary import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, KeyGroupDivision
 from tests.simulation.network import AttemptEndedError
 from tests.simulation.object_store import URL
 
@@ -89,6 +89,7 @@ class GivenControl:
                     "artifact_id": "artifact",
                     "parallelism": parallelism,
                     "max_parallelism": MAX_PARALLELISM,
+                    "key_group_division": KeyGroupDivision.BY_SIZE,
                     "checkpoints": self.assigned.model_dump(),
                     "restart": restart,
                 },
