@@ -424,6 +424,17 @@ class TestAttempts:
         assert (running(), running(1)) == (["other", "mine"], ["other"])
         assert attempts.list_running(rows.session, "elsewhere:/home", 9) == []
 
+    def test_the_last_attempt_of_a_job_that_restarts_counts_as_running(self, rows: Rows) -> None:
+        here = {"launched_on": "here:/home", "driver_state": "FAILED"}
+        for job_id, status in (("restarts", JobStatus.RESTARTING), ("failed", JobStatus.FAILED)):
+            rows.job(job_id, status=status)
+            rows.attempt(1, job_id=job_id, launched_at_ms=1, running_at_ms=1, **here)
+            rows.attempt(2, job_id=job_id, launched_at_ms=2, running_at_ms=2, **here)
+            rows.attempt(3, job_id=job_id, launched_at_ms=3, **here)
+        rows.attempt(7, job_id="other", launched_at_ms=4, running_at_ms=4, **here)
+        found = attempts.list_running(rows.session, "here:/home", 9)
+        assert [(each.job_id, each.number) for each in found] == [("restarts", 2)]
+
     def test_attempts_without_a_commit_count_for_a_time(self, rows: Rows) -> None:
         rows.attempt(1, running_at_ms=5)
         rows.attempt(2, ACTIVE, running_at_ms=5)

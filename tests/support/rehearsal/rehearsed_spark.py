@@ -78,6 +78,9 @@ class RehearsedSources:
     def ordered(cls, nodes: Sequence[Any], _uids: Sequence[str]) -> Self:
         return cls(nodes)
 
+    def names(self) -> list[str]:
+        return ["RehearsedSource[]"]
+
     def declared(self) -> list[DeclaredSource]:
         return [DeclaredSource(node.uid) for node in self.nodes]
 

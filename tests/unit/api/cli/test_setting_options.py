@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ARTIFACT = "0123456789abcdef0123456789abcdef"
 SETTINGS = list_settings(cast("Any", None)).model_dump(mode="json")
-VALUES = {"integer": "7000", "number": "0.5", "string": "TEXT", "array": f"{ARTIFACT}, package:kafka"}
+VALUES = {"integer": "11000", "number": "0.5", "string": "TEXT", "array": f"{ARTIFACT}, package:kafka"}
 
 
 class Platform:
