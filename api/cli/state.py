@@ -8,6 +8,7 @@ which takes half a second, when it runs.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -520,9 +521,9 @@ def _changes_of(path: str, *, deletes: bool) -> list[dict[str, Any]]:
     changes = []
     for number, line in enumerate(lines, 1):
         try:
-            given = json.loads(line)
+            given = _strict_json(line)
         except ValueError:
-            raise InvalidArgumentError(f"line {number} is not JSON") from None
+            raise InvalidArgumentError(f'line {number} is not JSON; a float may be "NaN" or "inf"') from None
         if not isinstance(given, dict) or not {"operator", "state", "key"} <= given.keys() <= LINE_FIELDS:
             raise InvalidArgumentError(
                 f"line {number} needs operator, state and key, and may have {', '.join(sorted(LINE_FIELDS))}"
@@ -540,9 +541,20 @@ def _changes_of(path: str, *, deletes: bool) -> list[dict[str, Any]]:
 def _json(text: str | None) -> Any:
     """Returns the value of JSON, or else the text itself."""
     try:
-        return None if text is None else json.loads(text)
+        return None if text is None else _strict_json(text)
     except ValueError:
         return text
+
+
+def _strict_json(text: str) -> Any:
+    """Returns the value of JSON, which has no NaN and no infinity."""
+    return json.loads(text, parse_constant=_finite, parse_float=_finite)
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
 
 
 def _with_columns(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -193,6 +193,8 @@ def test_lines_change_several_keys_in_one_savepoint(
     ("line", "complaint"),
     [
         ("no json", "line 2 is not JSON"),
+        ('{"operator": "counts", "state": "clicks", "key": "ada", "value": NaN}', "line 2 is not JSON"),
+        ('{"operator": "counts", "state": "clicks", "key": "ada", "value": 1e400}', "line 2 is not JSON"),
         ('{"operator": "counts"}', "line 2"),
         ('{"operator": "counts", "state": "clicks", "key": "bob", "value": "text"}', "change 2: "),
     ],
