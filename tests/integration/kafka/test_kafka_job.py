@@ -56,7 +56,7 @@ def assigned(
     home: Path, views: Views, counts_topic: str, attempt: int, parallelism: int, *, restore_from: str | None = None
 ) -> Assignment:
     return new_assignment(
-        job_id="views",
+        job_id=f"views-{home.name}",  # the broker serves several tests, and a sink's marker is of one job
         job_name="views",
         attempt=attempt,
         parallelism=parallelism,
