@@ -32,6 +32,7 @@ from .keyed.ttl import Ttl as Ttl
 from .keyed.ttl import UpdateType as UpdateType
 from .keyed.ttl import Visibility as Visibility
 from .keys.hashing import HashId as HashId
+from .keys.key_group_ranges import KeyGroupRanges as KeyGroupRanges
 from .keys.key_groups import KeyGroupRange as KeyGroupRange
 from .keys.key_groups import assign_to_key_group as assign_to_key_group
 from .keys.key_groups import key_group_range as key_group_range
