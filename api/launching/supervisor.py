@@ -187,7 +187,7 @@ def ended(
     """
     code = waited(driver, places, quota.get("disk_bytes"), output.log)
     if code == EXIT_ASLEEP:
-        code = orphans_ended()
+        code = orphans_ended(code)
     copying.join(_LAST_WORDS_S)
     return code if code >= 0 else 128 - code
 
@@ -209,12 +209,11 @@ def waited(driver: subprocess.Popen[bytes], places: Sequence[Path], disk_bytes: 
             return EXIT_DISK_FULL
 
 
-def orphans_ended() -> int:
+def orphans_ended(code: int) -> int:
     """Waits until all children have ended.
 
-    Returns the exit code of the last child.
+    Returns the exit code of the last child; `code` without a child, as a script may end with any code.
     """
-    code = 0
     while True:
         try:
             _, status = os.wait()

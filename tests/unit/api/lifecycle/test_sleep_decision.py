@@ -1,4 +1,4 @@
-"""A sleeping job is no failed job: it wakes without a restart, and stops at once."""
+"""A sleeping job wakes without a restart, and stops at once."""
 
 from __future__ import annotations
 
