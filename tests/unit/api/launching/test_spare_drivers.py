@@ -61,10 +61,13 @@ def launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch
     monkeypatch.setattr(launcher.spares, "take", noted)
     yield launcher
     launcher.spares.end_all()
-    for number in (1, 2):
-        launcher.kill("job", number)
-    for process in filter(None, taken):
-        process.wait(30)
+
+    def have_ended() -> bool:
+        for number in (1, 2):
+            launcher.kill("job", number)  # again: a spare registers its run some time after it was taken
+        return all(process.poll() is not None for process in taken if process is not None)
+
+    wait_until(have_ended)
 
 
 def start_of(launcher: Launcher, home: Path, number: int = 1, driver: str = "warm") -> DriverStart:
