@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow as pa
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.streams.streams import DataStream
+from tests.support.lost_directories import lose_directory
 from tests.support.rehearsal.rehearsal import Rehearsal
 
 if TYPE_CHECKING:
@@ -48,4 +48,4 @@ def declared_rehearsal(
 def lose_the_host(job: Rehearsal) -> None:
     """Loses the local files of all subtasks: the next batch runs them elsewhere."""
     open_stores().close()
-    shutil.rmtree(job.directory / "local")
+    lose_directory(job.directory / "local")

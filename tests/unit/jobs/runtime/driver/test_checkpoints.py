@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -99,6 +101,25 @@ def test_state_changed_after_the_checkpoint_is_there_when_a_subtask_moves(job: R
     lose_the_host(job)
     job.run_batches(1)
     assert counted(job) == expected(4)
+
+
+def test_a_host_is_lost_beside_a_process_that_still_writes_there(
+    job: Rehearsal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, beside = os.unlink, job.directory / "local" / "beside"
+
+    def unlink_and_write(path: str, *, dir_fd: int | None = None) -> None:
+        unlink(path, dir_fd=dir_fd)
+        with suppress(FileNotFoundError):
+            beside.touch()
+
+    job.run_batches(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.unlink", unlink_and_write)
+        lose_the_host(job)
+    assert not beside.parent.exists()
+    job.run_batches(1)
+    assert counted(job) == expected(2)
 
 
 def test_a_subtask_that_moves_is_not_restored_from_a_savepoint_which_its_owner_may_delete(job: Rehearsal) -> None:
