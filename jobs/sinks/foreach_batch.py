@@ -61,9 +61,7 @@ class ForeachBatchSink:
             _call(self._check, "check", context, schema)
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        # A separate frame: `unpersist` on the original would affect its other readers. Spark treats `select("*")` as
-        # the same frame.
-        _call(self._function, "function", context, frame.where("true"))
+        _call(self._function, "function", context, frame)
         return ""
 
     def publish(self, token: str) -> None:

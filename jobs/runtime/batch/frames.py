@@ -69,12 +69,19 @@ class BatchFrames:
         `sources` are the records of each source.
         """
         self._sources = sources
-        return {sink.input: self._without_split(sink.input) for sink in self._topology.sinks}
+        return {sink.input: self._apart(self._without_split(sink.input)) for sink in self._topology.sinks}
 
     def keep(self, frame: DataFrame) -> DataFrame:
         """Makes Spark compute a frame only once until `release`."""
         self._kept.append(frame.persist(StorageLevel.MEMORY_AND_DISK))
         return frame
+
+    def _apart(self, frame: DataFrame) -> DataFrame:
+        """Returns the same rows in a frame that sinks may drop.
+
+        `unpersist` on a kept frame would take it from its other readers. Spark treats `select("*")` as the same frame.
+        """
+        return frame.where("true") if any(frame is kept for kept in self._kept) else frame
 
     def release(self) -> None:
         """Drops the kept frames."""

@@ -10,7 +10,6 @@ import pytest
 
 from keyscale import (
     FileSink,
-    ForeachBatchSink,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     MapStateDescriptor,
@@ -246,23 +245,31 @@ def test_an_operator_before_or_behind_a_filter_that_is_never_true_has_its_tasks(
     assert rig.output() == [(number, "book", f"o{number}") for number in range(5)]
 
 
-def test_a_function_for_batches_that_caches_its_frame_takes_it_from_no_other_sink(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    counts = []
+class CountedFiles(FileSink):
+    """Counts the rows of each batch before it writes them."""
 
-    def count(frame: DataFrame, _: SinkContext) -> None:
-        frame.persist()
-        counts.append(frame.count())
-        frame.unpersist()
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.counts: list[int] = []
 
+    def prepare(self, frame: DataFrame, context: SinkContext) -> str:
+        rows = frame.persist()
+        try:
+            self.counts.append(rows.count())
+            return super().prepare(rows, context)
+        finally:
+            rows.unpersist()
+
+
+def test_a_sink_that_caches_its_frame_takes_it_from_no_other_sink(spark: SparkSession, tmp_path: Path) -> None:
+    files = CountedFiles(str(tmp_path / "counted"))
     rig = Rig(spark, tmp_path)
     orders = rig.source("orders", ORDERS).key_by("order").deduplicate().uid("once")
-    orders.sink_to(ForeachBatchSink(count)).uid("counts")
+    orders.sink_to(files).uid("counted")
     rig.begin(orders.where("at >= 0"))
     rig.run(orders=[(f"o{number}", "book", number) for number in range(5)] * 2)
     assert rig.output() == [(number, "book", f"o{number}") for number in range(5)]
-    assert counts == [5]
+    assert files.counts == [5]
 
 
 def test_operators_meet_in_one_state(spark: SparkSession, tmp_path: Path) -> None:
