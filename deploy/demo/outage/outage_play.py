@@ -178,6 +178,7 @@ class _Course:
     job: DemoJob = field(init=False)
     timeline: Timeline = field(init=False)
     _begun_s: float = field(init=False)
+    _restarts: int = 0
 
     def start(self, servers: str) -> None:
         """Creates and starts the job, and waits until it follows its input."""
@@ -282,6 +283,10 @@ class _Course:
         if samples and at_s - samples[-1].at_s < 1.0:
             return
         job = self.job.show()
+        restarts, why = job["status"]["restarts"], job["status"]["failure"]
+        if restarts > self._restarts:
+            self._restarts = restarts
+            self._note(f"a driver failed: {'its process ended' if why is None else why['code']}")
         parallelism = (job["status"]["attempt"] or {}).get("parallelism") or job["spec"]["parallelism"]
         samples.append(Sample(at_s, job["metrics"]["lag_records"], parallelism))
 

@@ -8,7 +8,7 @@ directory), `service_ms` (how long the service takes for a payment), `sink_ms` (
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
@@ -64,17 +64,15 @@ class Total(AggregateFunction):
 class SlowFileSink(FileSink):
     """Takes a time for each row, as a slow system does."""
 
+    reads_repeatedly: ClassVar[bool] = True
+
     def __init__(self, path: str, row_ms: float) -> None:
         super().__init__(path)
         self._row_s = row_ms / 1000
 
     def prepare(self, frame: DataFrame, context: SinkContext) -> str:
-        rows = frame.cache()
-        try:
-            time.sleep(rows.count() * self._row_s)
-            return super().prepare(rows, context)
-        finally:
-            rows.unpersist()
+        time.sleep(frame.count() * self._row_s)
+        return super().prepare(frame, context)
 
 
 def build(env: StreamEnvironment) -> None:
