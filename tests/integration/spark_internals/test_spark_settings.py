@@ -41,3 +41,17 @@ def test_spark_writes_checkpoint_directories_with_the_class_that_is_set(spark: S
     stream = session.readStream.schema("number bigint").json(str(tmp_path / "in"))
     with pytest.raises(Exception, match=r"no\.such\.Class"):
         stream.writeStream.foreachBatch(print).option("checkpointLocation", str(tmp_path / "positions")).start()
+
+
+def test_many_files_of_a_batch_are_listed_by_few_tasks(spark: SparkSession, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.json" for number in range(40)]
+    for file in files:
+        file.touch()
+    context = spark.sparkContext
+    context.setJobGroup(str(tmp_path), "list")
+    spark.read.schema("number bigint").json([str(file) for file in files])
+    tracker = context.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(str(tmp_path))]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
+    context.setLocalProperty("spark.jobGroup.id", None)  # of this thread, which other tests share
+    assert [stage.numTasks for stage in stages if stage is not None] == [16]
