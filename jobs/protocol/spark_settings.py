@@ -68,8 +68,8 @@ DEFAULT_SETTINGS = MappingProxyType(
         # bytes. Lower it for rows of megabytes.
         "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
-        # Spark lists more than 32 files of a batch in a job of its own, with a task per file by default: the first batch
-        # after an outage spent most of its time there.
+        # Spark lists more than 32 files of a batch in a job of its own, by default with a task per file, which takes
+        # most of the time of a first batch after an outage.
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
         "spark.log.level": "WARN",
     }
