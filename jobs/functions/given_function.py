@@ -1,7 +1,8 @@
-"""Checks of the functions that a program gives to its streams."""
+"""Checks of the functions and sinks that a program declares."""
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidTopologyError
@@ -45,6 +46,16 @@ def check_callable(given: object) -> None:
     """
     if isinstance(given, type) or not callable(given):
         raise InvalidTopologyError(_refusal(given, "a function of two records", ()))
+
+
+def check_sink(given: object) -> None:
+    """Checks that a sink is an object, such as `FileSink(path)`.
+
+    Raises:
+        InvalidTopologyError: The sink is a class, a function or a path.
+    """
+    if callable(given) or isinstance(given, str | PurePath):
+        raise InvalidTopologyError(_refusal(given, "a sink", (object,) if hasattr(given, "prepare") else ()))
 
 
 def _refusal(given: object, wanted: str, kinds: Sequence[type]) -> str:

@@ -21,7 +21,7 @@ _RESERVED_PREFIX = "__"  # columns that the runtime adds
 Schema: TypeAlias = Mapping[str, str | pa.DataType] | str | StructType | pa.Schema
 """An output schema: {"column": "Spark type" or Arrow type}, a DDL string, a Spark or an Arrow schema."""
 
-SPARK_NAMES = {
+_SPARK_NAMES = {
     "bool": "boolean",
     "bytes": "binary",
     "datetime": "timestamp",
@@ -35,7 +35,7 @@ SPARK_NAMES = {
     "str": "string",
     "utf8": "string",
 }
-"""Spark's names of types that have another name in Python, NumPy or Arrow."""
+_SPARK_NAMES_OF_CLASSES = {"float": "double", "int": "bigint", "string": "string"}
 
 
 def arrow_schema(declared: Schema) -> pa.Schema:
@@ -65,14 +65,30 @@ def _schema_of_columns(columns: Mapping[str, str | pa.DataType]) -> pa.Schema:
     for name, kind in columns.items():
         if isinstance(kind, pa.DataType):
             continue
-        if not isinstance(kind, str):
-            raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; give the name of a Spark type")
-        if (spark_name := SPARK_NAMES.get(kind.lower())) is not None:
-            raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; Spark's name of it is {spark_name!r}")
+        check_type_name(name, kind)
         named[name] = kind
     parsed = arrow_schema(", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in named.items()) or "")
     types = {**columns, **dict(zip(named, parsed.types, strict=True))}
     return pa.schema([parsed.field(name) if name in named else pa.field(name, types[name]) for name in columns])
+
+
+def check_type_name(column: str, kind: object) -> None:
+    """Checks that a column's type is named as Spark names it.
+
+    Raises:
+        InvalidSchemaError: The type is a class, or a name of Python, NumPy or Arrow.
+    """
+    if isinstance(kind, str):
+        shown, spark_name = repr(kind), _SPARK_NAMES.get(kind.lower())
+    else:
+        shown = getattr(kind, "__name__", type(kind).__name__)
+        spark_name = (_SPARK_NAMES | _SPARK_NAMES_OF_CLASSES).get(shown)
+    if spark_name is not None:
+        raise InvalidSchemaError(f"column {column!r} has the type {shown}; Spark's name of it is {spark_name!r}")
+    if not isinstance(kind, str):
+        raise InvalidSchemaError(
+            f"column {column!r} has the type {shown}; give the name of a Spark type, such as 'bigint', or an Arrow type"
+        )
 
 
 def check_schema(schema: pa.Schema, of_what: str) -> None:

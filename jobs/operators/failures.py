@@ -179,6 +179,22 @@ def results_of(function: Callable[..., Any]) -> Iterator[None]:
         raise
 
 
+def with_script_lines(error: BaseException) -> BaseException:
+    """Attaches the lines of a user's script to a Keyscale error.
+
+    The script called Keyscale there, and Keyscale refused the call. An error that has a traceback keeps it.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    # "<string>" is a constructor that `dataclass` has made.
+    of_user = [at for at, frame in enumerate(frames) if frame.filename != "<string>" and not _is_ours(frame.filename)]
+    origin = origin_of(error)
+    if not isinstance(error, KeyscaleError) or origin.user_traceback is not None or not of_user:
+        return error
+    lines = traceback.format_list(frames[of_user[0] : of_user[-1] + 1])
+    shown = shown_traceback("".join(["Traceback (most recent call last):\n", *lines]).rstrip())
+    return with_origin(error, msgspec.structs.replace(origin, user_traceback=shown))
+
+
 def user_traceback(error: BaseException) -> str:
     """Returns a user's traceback from the user's first line on.
 

@@ -148,12 +148,19 @@ class Results:
 
 
 def _records_of(produced: Iterable[Any]) -> Iterator[Any]:
+    if isinstance(produced, (dict, str)):  # a dict is a single record, and a loop over it yields its names
+        raise _not_records(produced)
     try:
         return iter(produced)
     except TypeError:
-        name = type(produced).__name__
+        refusal = _not_records(produced)
+    raise refusal
+
+
+def _not_records(produced: object) -> OutputTypeError:
+    name = type(produced).__name__
     article = "an" if name[0] in "aeiou" else "a"
-    raise OutputTypeError(f"the function returned {article} {name}; it yields records, or returns a list of them")
+    return OutputTypeError(f"the function returned {article} {name}; it yields records, or returns a list of them")
 
 
 class ProcessOperator(Operator):
@@ -251,7 +258,7 @@ class ProcessOperator(Operator):
             self._info.metrics.mark()
             before = {tag: len(records) for tag, records in side.items()}
             try:
-                produced = list(process_element(row, context) or ())
+                produced = list(_records_of(process_element(row, context) or ()))
                 self._check.check([result for result in produced if result is not row])
                 for tag, first in before.items():
                     self._side_checks[tag].check(side[tag][first:])

@@ -16,7 +16,7 @@ from keyscale.state.doors.keyed import TimeDomain, check_ttl, check_type
 from ..errors import InvalidTopologyError, UnknownColumnError
 from ..functions.batch_function import KeyedBatchFunction
 from ..functions.broadcast_function import KeyedBroadcastProcessFunction
-from ..functions.given_function import check_aggregation, check_callable, check_function
+from ..functions.given_function import check_aggregation, check_callable, check_function, check_sink
 from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction
 from ..functions.windows import ProcessWindowFunction
 from ..graph.nodes import DAY_MS, SecondInput, Timestamps, union_timestamps
@@ -296,7 +296,11 @@ class DataStream:
         """Ends a branch of the job with a sink.
 
         Give the result a `.uid(...)`.
+
+        Raises:
+            InvalidTopologyError: The sink is a class, a function or a path.
         """
+        check_sink(sink)
         return StreamSink(self._builder, self._builder.add_sink(self._node, sink))
 
     def get_dead_letters(self) -> DataStream:

@@ -33,7 +33,7 @@ from ..functions.function_metrics import FunctionMetrics
 from ..functions.given_function import check_function
 from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, row_type
 from ..functions.subtask_info import FailedRecordPolicy, SecondInputInfo, SubtaskInfo
-from ..graph.schemas import SPARK_NAMES, check_column, check_keys_alike, check_schema, key_schema
+from ..graph.schemas import check_column, check_keys_alike, check_schema, check_type_name, key_schema
 from ..operators.batch_operator import ProcessBatch
 from ..operators.broadcast_operator import BroadcastProcess
 from ..operators.broadcast_rows import check_alike
@@ -522,18 +522,22 @@ def _schema_of(columns: pa.Schema | Mapping[str, str | pa.DataType]) -> pa.Schem
     Raises:
         InvalidSchemaError: A type is not an atomic type of Spark, or the columns cannot be a stream's.
     """
-    if not isinstance(columns, pa.Schema):
+    if not isinstance(columns, pa.Schema | Mapping):
+        raise InvalidSchemaError(
+            f"the columns of a harness are declared as a {type(columns).__name__}; "
+            'give {"column": "type", ...} or a pyarrow schema'
+        )
+    if isinstance(columns, Mapping):
         columns = pa.schema([pa.field(name, _type_of(name, kind)) for name, kind in columns.items()])
     check_schema(columns, "a declared stream")
     return columns
 
 
 def _type_of(name: str, kind: str | pa.DataType) -> pa.DataType:
-    if not isinstance(kind, str):
+    if isinstance(kind, pa.DataType):
         return kind
+    check_type_name(name, kind)
     found = _ATOMIC.get(kind.lower())
-    if (spark_name := SPARK_NAMES.get(kind.lower())) is not None:
-        raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; Spark's name of it is {spark_name!r}")
     if found is None:
         raise InvalidSchemaError(f"column {name!r} has the type {kind!r}; give nested and decimal types as Arrow's")
     return found

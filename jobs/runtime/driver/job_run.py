@@ -13,6 +13,7 @@ from keyscale.vocabulary import CommandKind, DriverState
 
 from ...errors import SinkUnavailableError
 from ...graph.described_graph import describe
+from ...operators.failures import with_script_lines
 from ...protocol.messages import CommandResult
 from ...secret import Secret, without_secrets
 from ...streams.environment import StreamEnvironment
@@ -137,7 +138,8 @@ class JobRun:
         try:
             self._run_script()
         except Exception as failure:  # noqa: BLE001 - any exception fails the run, unless it has ended already
-            self._outcome_box.give(RunOutcome.by(failure))
+            # An error that the running job raises at `env.execute()` is not about the script's lines.
+            self._outcome_box.give(RunOutcome.by(failure if self._topology_given else with_script_lines(failure)))
         outcome = self._outcome_box.outcome or RunOutcome.by(JobNotDeclaredError("the job's script declared no job"))
         if outcome.error is not None:
             log_failure(f"the run ends {outcome.state}", outcome.error)

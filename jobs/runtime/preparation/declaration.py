@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from keyscale.errors import KeyscaleError
+
+from ...operators.failures import with_script_lines
 from ...protocol.specification import SecretReference
 from ...secret import Secret
 from ...streams.environment import StreamEnvironment
@@ -51,7 +54,10 @@ def declare(
 
     environment = StreamEnvironment(spark, {name: _value_of(given) for name, given in parameters.items()}, declared)
     with environment.provided(), contextlib.suppress(_DeclaredError):
-        artifact.run(spark)
+        try:
+            artifact.run(spark)
+        except KeyscaleError as error:
+            raise with_script_lines(error) from None
     if not found:
         raise JobNotDeclaredError("the job's script declared no job")
     return found[0], environment.restart

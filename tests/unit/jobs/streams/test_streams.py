@@ -10,6 +10,7 @@ import pytest
 
 from keyscale import (
     DataStream,
+    FileSink,
     KeyedBatchFunction,
     KeyedProcessFunction,
     OutputTag,
@@ -287,3 +288,16 @@ def test_the_jobs_policy_for_failed_records_goes_to_every_operator() -> None:
     assert [topology.operators[0].failed_records for topology in executed] == ["fail", "drop"]
     with pytest.raises(InvalidTopologyError, match="'fail' or 'drop', not 'skip'"):
         env.set_failed_records(cast("Any", "skip"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (FileSink, r"the class FileSink is given in the place of an instance; write FileSink\(\.\.\.\)"),
+        ("/out", "the value str is given in the place of a sink"),
+        (print, "the function print is given in the place of a sink"),
+    ],
+)
+def test_what_cannot_be_a_sink_is_refused_where_it_is_declared(stream: DataStream, given: Any, message: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=message):
+        stream.sink_to(given)

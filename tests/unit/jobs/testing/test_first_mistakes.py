@@ -125,6 +125,22 @@ DECLARATIONS: dict[str, tuple[Callable[[], Any], str]] = {
         opening(lambda context: context.get_list_state("events")),
         "a str is given in the place of a ListStateDescriptor\n",
     ),
+    "a class of Python for the type of a column": (
+        lambda: run(Returning([]), output={"total": INT}),
+        "column 'total' has the type int; Spark's name of it is 'bigint'",
+    ),
+    "a type of a column without parentheses": (
+        lambda: run(Returning([]), output={"total": pa.float32}),
+        "column 'total' has the type float32; Spark's name of it is 'float'",
+    ),
+    "an object for the type of a column": (
+        lambda: run(Returning([]), output={"total": Ttl(1)}),
+        "column 'total' has the type Ttl; give the name of a Spark type, such as 'bigint', or an Arrow type",
+    ),
+    "names for columns": (
+        lambda: run(Returning([]), output=["user", "total"]),
+        r"a harness are declared as a list; give \{\"column\": \"type\", ...\} or a pyarrow schema",
+    ),
     "a type of Arrow by its name": (
         lambda: run(Returning([]), output={"total": "int64"}),
         "column 'total' has the type 'int64'; Spark's name of it is 'bigint'",
@@ -143,6 +159,10 @@ def test_a_wrong_declaration_is_refused_with_what_to_write(mistake: str) -> None
 VALUES: dict[str, tuple[Callable[[], Any], str]] = {
     "a dict that is returned": (
         returning({"user": "ada", "total": 1}),
+        "the function returned a dict; it yields records, or returns a list of them",
+    ),
+    "names that are returned": (
+        returning(["ada", "bob"]),
         "a result is a str; yield a dict .* or return a list of them",
     ),
     "a number that is returned": (returning(5), "the function returned an int; it yields records, or returns a list"),

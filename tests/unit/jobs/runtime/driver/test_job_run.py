@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 
+from keyscale import ValueStateDescriptor
 from keyscale.jobs.errors import SinkForbiddenError
+from keyscale.jobs.operators.failures import origin_of
 from keyscale.jobs.protocol.messages import (
     Assignment,
     Command,
@@ -367,6 +369,25 @@ def test_a_script_that_raises_fails_the_run(run: JobRun, monkeypatch: pytest.Mon
 
     state, seen = run_script(run, monkeypatch, mistaken)
     assert (state, seen) == (DriverState.FAILED, ["start RESTORING", "close FAILED"])
+
+
+def test_a_wrong_declaration_fails_the_run_with_the_lines_of_the_script(
+    run: JobRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_script(run, monkeypatch, lambda _: cast("None", ValueStateDescriptor("n", cast("Any", int))))
+    failure = run._status.heartbeat().failure
+    assert failure is not None
+    assert 'ValueStateDescriptor("n"' in str(failure.traceback)
+
+
+def test_a_failure_of_a_running_job_has_no_lines_of_the_script(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = SinkForbiddenError("no right")
+    monkeypatch.setattr(job_run, "Execution", Executions(run, RunOutcome(DriverState.FAILED, lost)))
+    run_script(run, monkeypatch, lambda environment: environment.execute("topology"))
+    failure = run._status.heartbeat().failure
+    assert failure is not None
+    assert (failure.message, failure.traceback) == ("no right", None)
+    assert origin_of(lost).user_traceback is None
 
 
 def test_a_script_that_declares_no_job_fails_the_run(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,6 +87,20 @@ def test_a_script_that_raises_is_shown_with_its_exception(tmp_path: Path) -> Non
         load(cast("Any", None), QUESTION, tmp_path)
 
 
+def test_a_wrong_declaration_is_shown_with_the_lines_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "from keyscale import ValueStateDescriptor\n\ndef declare():\n    ValueStateDescriptor('n', int)\n\ndeclare()\n"
+    )
+    with pytest.raises(KeyscaleError, match=r"declare pa\.int64\(\)") as refused:
+        load(cast("Any", None), QUESTION, tmp_path)
+    file = tmp_path / "program.py"
+    assert origin_of(refused.value).user_traceback == (
+        "Traceback (most recent call last):\n"
+        f'  File "{file}", line 6, in <module>\n    declare()\n'
+        f"  File \"{file}\", line 4, in declare\n    ValueStateDescriptor('n', int)"
+    )
+
+
 def test_a_script_that_declares_no_job_is_refused_and_has_its_parameters(tmp_path: Path) -> None:
     seen = tmp_path / "seen"
     (tmp_path / "program.py").write_text(
