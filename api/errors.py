@@ -84,12 +84,20 @@ class RequestInvalidError(ApiError):
         return {"errors": self._errors} if self._errors else {}
 
 
+_NOT_AN_OBJECT = {"dict_type", "model_attributes_type", "model_type"}
+_AS_JSON = ", sent with the header Content-Type: application/json"
+
+
 def _field_and_message(found: Mapping[str, Any]) -> tuple[tuple[str | int, ...], str]:
     """Returns the place of a wrong field, and the message about it.
 
-    pydantic says of a field that chooses between models, such as `kind`, what it is in Python.
+    pydantic says of a field that chooses between models, such as `kind`, what it is in Python, and of an object that
+    has attributes.
     """
     field, message, kind = tuple(found["loc"]), str(found["msg"]), found.get("type", "")
+    if kind in _NOT_AN_OBJECT:
+        is_unread = isinstance(found.get("input"), bytes)  # FastAPI reads a body as JSON only if its header says so
+        return field, "Input should be a JSON object" + (_AS_JSON if is_unread else "")
     if not kind.startswith("union_tag_"):
         return field, message
     chooser = found["ctx"]["discriminator"].strip("'")

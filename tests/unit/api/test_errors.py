@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Annotated, Any
 
+import httpx
 import pytest
+from fastapi import Body, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter, ValidationError
 
 from keyscale.api.errors import (
@@ -14,6 +17,7 @@ from keyscale.api.errors import (
     StoreUnavailableError,
 )
 from keyscale.api.operations.schemas.any_operation import AnyOperation
+from tests.support.coroutines import run_coroutine
 
 
 @pytest.mark.parametrize(
@@ -29,6 +33,41 @@ from keyscale.api.operations.schemas.any_operation import AnyOperation
 def test_an_error_survives_pickling_with_its_fields(error: ApiError) -> None:
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     assert (type(copy), copy.detail, copy.more) == (type(error), error.detail, error.more)
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({"content": "{}"}, "Input should be a JSON object, sent with the header Content-Type: application/json"),
+        (
+            {"data": {"kind": "STOP"}},
+            "Input should be a JSON object, sent with the header Content-Type: application/json",
+        ),
+        ({"json": [1]}, "Input should be a JSON object"),
+    ],
+)
+def test_a_body_that_is_not_read_as_a_json_object_is_refused_with_the_header_to_send(
+    sent: dict[str, Any], message: str
+) -> None:
+    app = FastAPI()
+
+    @app.post("/")
+    def take(_: Annotated[AnyOperation, Body()]) -> None:
+        pytest.fail("the body is no operation")
+
+    refused: list[dict[str, Any]] = []
+
+    @app.exception_handler(RequestValidationError)
+    def refuse(_: Request, error: RequestValidationError) -> Response:
+        refused.append(RequestInvalidError.of(error).more)
+        return Response(status_code=422)
+
+    async def send() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://api") as client:
+            return await client.post("/", **sent)
+
+    assert run_coroutine(send()).status_code == 422
+    assert refused == [{"errors": [{"field": "body", "message": message}]}]
 
 
 @pytest.mark.parametrize(
