@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from keyscale.state.engine.heap import HeapEngine
 from keyscale.state.errors import (
     DescriptorError,
     KeyGroupError,
@@ -182,6 +183,31 @@ def test_clearing_a_map_removes_the_entries_of_its_key_only(store, step):
     assert entries.is_empty()
     store.backend.set_current_key(1, ("a",))
     assert list(entries.keys()) == ["x", "y"]
+
+
+class KeysOnlyEngine(HeapEngine):
+    """Reads keys of many entries, and no values."""
+
+    def scan(self, *_):
+        pytest.fail("values are read")
+
+    def scan_keys(self, family, start, end):
+        return (key for key, _ in super().scan(family, start, end))
+
+
+def test_keys_and_removals_of_many_entries_read_no_values():
+    engine = KeysOnlyEngine()
+    backend = KeyedStateBackend(engine, KEY)
+    entries, elements = backend.state(MAP), backend.state(LIST)
+    backend.set_current_key(1, ("a",))
+    entries.put_all({"x": 1, "y": 2})
+    elements.add_all(["p", "q"])
+    engine.write_runs(backend.drain())
+    assert list(entries.keys()) == ["x", "y"]
+    entries.clear()
+    elements.clear()
+    engine.write_runs(backend.drain())
+    assert (list(entries.keys()), engine.last_key("list", b"", b"\xff")) == ([], None)
 
 
 def test_put_all_puts_nothing_if_one_entry_is_invalid(store):
