@@ -453,6 +453,18 @@ def test_jobs_are_listed_by_any_status_and_all_labels(asked: ControlPlane, optio
     assert asked.requests == [("GET", "/v1/jobs")]
 
 
+def test_a_job_is_shown_with_its_failure_first_and_briefly_in_a_few_lines(asked: ControlPlane) -> None:
+    failure = {"code": "JOB_FUNCTION_FAILED", "message": "it raised", "advice": "Correct the function."}
+    asked.answers["GET /v1/jobs/flights"] = [in_state("FAILED", failure=failure)]
+    shown = keyscale("jobs", "show", "flights").stdout
+    assert shown.startswith("JOB_FUNCTION_FAILED: it raised\nCorrect the function.\n\n")
+    assert all(re.search(rf"^{name} ", shown, re.MULTILINE) for name in ("state", "spec", "metrics"))
+    brief = keyscale("jobs", "show", "flights", "--brief").stdout
+    assert brief.startswith("JOB_FUNCTION_FAILED: it raised\nCorrect the function.\n\n")
+    names = [line.split()[0] for line in brief.splitlines()[3:]]
+    assert names == [name for name in jobs.BRIEF if name != "failure"]
+
+
 def test_the_last_batches_are_shown_with_their_parts_and_the_newest_first(asked: ControlPlane) -> None:
     parts = dict.fromkeys((part.name for part in BATCH_PARTS), 0)
     found = [
