@@ -179,8 +179,10 @@ def _(step: steps.SwitchOver, transaction: JobTransaction) -> None:  # noqa: ARG
     change.stopped_at_ms = stopped_at_ms(old, change.phases, now_ms())
     transaction.end_attempt(old.number)
     pending = transaction.pending_restore()
-    if change.upgrade_mode is UpgradeMode.LAST_STATE:
+    if change.upgrade_mode is UpgradeMode.LAST_STATE or change.location is None:  # a sleeping driver took no savepoint
         change.location = transaction.latest_location()
+    if change.command_status is CommandStatus.IN_PROGRESS:
+        change.command_status = None
     job.restore = restore_of_change(change, pending).dump()
     job.revision = change.to_revision
     standby = attempts.of_stage(session, job.id, AttemptStage.STANDBY)

@@ -1,7 +1,7 @@
 """The phases of a change. Pure.
 
     REQUESTED   the new driver starts beside the running one, warms up, and tries its sinks
-    SAVEPOINT   the old driver takes a savepoint, and commits nothing after it
+    SAVEPOINT   the old driver takes a savepoint, and commits nothing after it; a driver that sleeps takes none
     STOP        the savepoint is published; the old driver ends
     RESTORE     the new driver is given the savepoint
     VERIFY      the new driver runs; it has some time to commit its first batch, or to report that there is no input
@@ -85,7 +85,7 @@ def cause_of(kind: OperationKind) -> Cause:
 
 
 def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
-    takes_savepoint = change.mode is not UpgradeMode.LAST_STATE
+    takes_savepoint = change.mode is not UpgradeMode.LAST_STATE and not _is_asleep(facts.active)
     if takes_savepoint and (why := _why_no_savepoint(facts.active, timeouts)) is not None:
         return AbandonChange(why)
     if facts.standby is None:
@@ -100,6 +100,14 @@ def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
     if not is_ready and facts.standby.attached_age_ms <= warm_limit_ms(change.earlier_warm_ms, timeouts):
         return None
     return BeginSavepoint() if takes_savepoint else SwitchOver()
+
+
+def _is_asleep(active: AttemptFacts | None) -> bool:
+    """Returns whether the old driver has fallen asleep beside the request.
+
+    It takes no savepoint any more. Its last checkpoint has all state.
+    """
+    return active is not None and active.driver_state in {DriverState.SLEEPING, DriverState.WOKEN}
 
 
 def warm_limit_ms(earlier_ms: Sequence[int], timeouts: Timeouts) -> int:
@@ -130,6 +138,8 @@ def _savepoint(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
         return AbandonChange(why or failure("SAVEPOINT_FAILED", "the savepoint failed"))
     if command.status is CommandStatus.COMPLETED:
         return AdvanceChange(ChangePhase.STOP)
+    if _is_asleep(facts.active):
+        return SwitchOver()
     outcome = outcome_of(facts.active, timeouts) if facts.active is not None else Outcome.LOST
     if outcome is None:
         return _give_savepoint_up(facts.active, command.operation_id, change, timeouts)

@@ -202,8 +202,8 @@ class Reporter:
             heartbeat = self._status.heartbeat()
             if not self._speaks_for(heartbeat):
                 return False
-            if not all_sent:  # a command's result comes after the report of its savepoint
-                heartbeat = heartbeat.model_copy(update={"results": []})
+            if not all_sent:  # a command's result, and a sleep, come after the report of their snapshot
+                heartbeat = _before_reports(heartbeat)
             response = self._channel.heartbeat(heartbeat)
         except AttemptOverError as over:
             self._on_attempt_over(over)
@@ -284,6 +284,12 @@ class Reporter:
         if now - self._last_logged >= _UNLOGGED_SECONDS:
             self._last_logged = now
             logger.warning("the control plane cannot be reached (%s); the job continues, reports wait", error)
+
+
+def _before_reports(heartbeat: Heartbeat) -> Heartbeat:
+    """Returns what may be told before the reports of all checkpoints."""
+    is_asleep = heartbeat.state is DriverState.SLEEPING
+    return heartbeat.model_copy(update={"results": [], "state": DriverState.RUNNING if is_asleep else heartbeat.state})
 
 
 def _wants_more(response: HeartbeatResponse) -> bool:

@@ -255,6 +255,30 @@ def test_pending_snapshots_of_a_sleeping_job_move_to_the_attempt_that_wakes(
     assert (status["failure"], client.get("/v1/operations/mine").json()["status"]) == (None, "IN_PROGRESS")
 
 
+def test_a_rescale_that_meets_a_driver_falling_asleep_starts_from_its_last_checkpoint(
+    running: Callable[..., None], context: Context, job: dict[str, Any], client: httpx.Client
+) -> None:
+    running(steps.BeginSavepoint())
+    with context.sessions.begin() as session:
+        session.add(
+            Checkpoint(
+                job_id=job["id"],
+                checkpoint_id=7,
+                attempt=1,
+                status=CheckpointStatus.COMPLETED,
+                external_path=SAVEPOINT,
+                trigger_timestamp=0,
+                latest_ack_timestamp=1,
+            )
+        )
+    running(steps.SwitchOver())
+    with context.reads() as session:
+        taken = operations.find(session, "r")
+        assert taken is not None
+        assert (taken.location, taken.command_status) == (SAVEPOINT, None)
+    assert client.get("/v1/jobs/flights").json()["status"]["attempt"]["number"] == 2
+
+
 def test_a_sleeping_job_stops_without_a_savepoint_and_without_a_failure(
     client: httpx.Client, take: Callable[..., None]
 ) -> None:

@@ -114,6 +114,15 @@ def test_a_driver_that_ended_in_its_savepoint_is_named_if_the_store_has_none() -
     assert step_of(replace(saving, active=failed)) == CheckSavepoint("op", missing=AbandonChange(FAILED))
 
 
+@pytest.mark.parametrize("state", [DriverState.SLEEPING, DriverState.WOKEN])
+def test_a_change_that_meets_a_driver_falling_asleep_continues_from_its_last_checkpoint(state: DriverState) -> None:
+    asleep = replace(attempt(1), driver_state=state)
+    warm = standby(driver_state=DriverState.STANDBY)
+    assert step_of(replace(rescaling(ChangePhase.REQUESTED, standby=warm), active=asleep)) == SwitchOver()
+    waiting = rescaling(ChangePhase.SAVEPOINT, standby=warm, change_command=command(CommandStatus.IN_PROGRESS))
+    assert step_of(replace(waiting, active=asleep)) == SwitchOver()
+
+
 def test_a_savepoint_that_never_ends_is_given_up_and_its_driver_replaced() -> None:
     limit_ms = TIMEOUTS.savepoint_ms + 5000
     stuck = rescaling(

@@ -265,6 +265,17 @@ def test_reports_wait_while_the_control_plane_does_not_answer_and_arrive_in_orde
     assert [sent.checkpoint_id for sent in running.control.reports] == [0, 1, 2]
 
 
+def test_a_sleep_is_told_after_the_report_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Running()
+    made.status.enter(DriverState.SLEEPING)
+    made.reporter.report_checkpoint(report(1))
+    with monkeypatch.context() as slow:
+        slow.setattr(reporter, "REPORTS_SECONDS", -1.0)
+        made.reporter._exchange()
+    made.reporter._exchange()
+    assert [beat.state for beat in made.control.heartbeats] == [DriverState.RUNNING, DriverState.SLEEPING]
+
+
 def test_the_driver_speaks_for_its_next_attempt_after_all_reports_of_the_one_before() -> None:
     made = Running()
     control, sender = made.control, made.reporter
