@@ -28,6 +28,7 @@ from keyscale.state.doors.values import HashId, KeyGroupRange
 from keyscale.vocabulary import DriverState, RescalePhase
 
 from ...errors import SinkUnavailableError, SourceRecordsLostError
+from ...graph.nodes import TimestampsNode
 from ...protocol.messages import CommandResult
 from ...spark_internals.affinity import PlacementDataset
 from ...spark_internals.checkpoint_directory import planned_files
@@ -666,19 +667,28 @@ class Execution:
         if watch is None or context.sleep.leave_spark is None or not context.status.is_idle:
             return
         watch.look(time.monotonic(), context.status.commits)
-        timers = loop.committed.timers
-        known = [timers.get(node.uid, (None,)) for node in self._topology.operators if node.logic.uses_timers]
-        flat = [each for subtasks in known for each in subtasks]
-        due = [each.processing_ms for each in flat if each is not None and each.processing_ms is not None]
-        context.sleep.timers_due_at_ms = min(due, default=None)
+        self._note_timers(loop)
         context.status.timers_due(context.sleep.timers_due_at_ms)
-        context.status.may_sleep(None if None in flat else watch.unwatched)
+        context.status.may_sleep(watch.unwatched if context.sleep.are_timers_known else None)
+
+    def _note_timers(self, loop: BatchLoop) -> None:
+        timers = loop.committed.timers
+        of_operators = [timers.get(node.uid, (None,)) for node in self._topology.operators if node.logic.uses_timers]
+        self._context.sleep.note_timers([*chain.from_iterable(of_operators)])
+
+    def _quiet_ms(self) -> int:
+        """Returns the time without a commit after which watermarks stand still.
+
+        The query has polled twice by then, and all sources are idle.
+        """
+        stamped = [node for node in self._topology.nodes if isinstance(node, TimestampsNode)]
+        return max([2 * self._batch_interval_ms(), *(node.timestamps.idle_after_ms or 0 for node in stamped)])
 
     def _may_fall_asleep(self) -> bool:
         context, watch = self._context, self._context.sleep.watch
         if watch is None or not context.sleep.is_wanted or not context.status.is_idle or context.commands.qsize():
             return False
-        is_settled = watch.is_settled(time.monotonic(), self._batch_interval_ms())
+        is_settled = watch.is_settled(time.monotonic(), self._quiet_ms())
         return is_settled and context.sleep.reason_to_wake(now_ms()) is None
 
     def _wait_for_end(self, query: JobQuery, progress: ProgressWatch, garbage: GarbageWatch, loop: BatchLoop) -> None:
@@ -721,6 +731,8 @@ class Execution:
             with contextlib.suppress(Exception):
                 self._context.spark.sparkContext.cancelAllJobs()
         loop.halt()
+        if outcome is ASLEEP:
+            self._note_timers(loop)  # a batch may have been committed beside the checkpoint
         with contextlib.suppress(Exception):  # Spark may be gone
             query.stop()
         coordinator.close(_CLOSE_SECONDS)

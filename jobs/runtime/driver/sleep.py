@@ -11,7 +11,9 @@ from keyscale.clock import now_ms
 from .run_outcome import WOKEN, RunOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    from keyscale.state.doors.keyed import NextTimers
 
     from .run_outcome import RunOutcomeBox
     from .source_watch import SourceWatch
@@ -31,6 +33,7 @@ class Sleep:
         leave_spark: Ends Spark and its JVM, but not this process; None: impossible here.
         is_wanted: Whether the control plane wants the driver to sleep.
         watch: Watches the sources.
+        are_timers_known: Whether the driver knows the timers of all subtasks.
         timers_due_at_ms: When the next processing-time timer is due.
         end_watch: Ends the threads of the watch.
     """
@@ -38,16 +41,24 @@ class Sleep:
     leave_spark: Callable[[], None] | None = None
     is_wanted: bool = False
     watch: SourceWatch | None = None
+    are_timers_known: bool = True
     timers_due_at_ms: int | None = None
     end_watch: Callable[[], None] = lambda: None
 
     def want(self, is_wanted: bool) -> None:
         self.is_wanted = is_wanted
 
+    def note_timers(self, timers: Sequence[NextTimers | None]) -> None:
+        """Notes when the next processing-time timer of all subtasks is due."""
+        due = [each.processing_ms for each in timers if each is not None and each.processing_ms is not None]
+        self.are_timers_known, self.timers_due_at_ms = None not in timers, min(due, default=None)
+
     def reason_to_wake(self, at_ms: int) -> str | None:
         """Returns why the driver must not sleep, or not any longer."""
         if not self.is_wanted:
             return "the control plane has work"
+        if not self.are_timers_known:
+            return "the driver does not know its timers"
         if self.timers_due_at_ms is not None and at_ms >= self.timers_due_at_ms - TIMER_AHEAD_MS:
             return "a timer is due"
         return None if self.watch is None else self.watch.news()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SETTLED_SECONDS = 5.0
-"""The query has polled a directory within this time and two batch intervals."""
+"""The query has polled a directory within this time and the given time without a commit."""
 
 
 class SourceWatch:
@@ -49,9 +49,9 @@ class SourceWatch:
                 directory.note()
             self._commits, self._noted_at = commits, now
 
-    def is_settled(self, now: float, batch_interval_ms: int) -> bool:
+    def is_settled(self, now: float, quiet_ms: int) -> bool:
         """Returns whether the query has polled since the files were noted."""
-        return self._commits is not None and now - self._noted_at >= SETTLED_SECONDS + 2 * batch_interval_ms / 1000
+        return self._commits is not None and now - self._noted_at >= SETTLED_SECONDS + quiet_ms / 1000
 
     def news(self) -> str | None:
         """Returns what has arrived, in words; None: nothing."""

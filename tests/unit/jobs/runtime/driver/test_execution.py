@@ -17,6 +17,7 @@ from msgspec import UNSET
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid
 from keyscale.jobs.errors import SinkUnavailableError, SourceRecordsLostError
 from keyscale.jobs.functions.process_function import KeyedProcessFunction
+from keyscale.jobs.graph.nodes import NodeId, Timestamps, TimestampsNode
 from keyscale.jobs.graph.topology import TopologyBuilder
 from keyscale.jobs.protocol.messages import Assignment, Commit, LiveSettings
 from keyscale.jobs.protocol.specification import CheckpointSettings, JobSpec
@@ -31,7 +32,7 @@ from keyscale.jobs.runtime.driver.execution import (
     next_checkpoint_id,
     positions_name,
 )
-from keyscale.jobs.runtime.driver.run_outcome import RunOutcome, RunOutcomeBox
+from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.errors import SparkLostError
 from keyscale.jobs.runtime.executor.subtask_jobs import RestoredSubtask
 from keyscale.jobs.streams.streams import DataStream
@@ -39,6 +40,7 @@ from keyscale.state.documents.job_counters import JobCounters
 from keyscale.state.documents.job_time import JobTime
 from keyscale.state.documents.log_entries import BatchPlanned
 from keyscale.state.documents.rewind import Rewind
+from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.keys.key_group_ranges import KeyGroupRanges
 from keyscale.state.keys.key_groups import KeyGroupRange
@@ -492,6 +494,31 @@ def test_a_run_goes_down_between_two_batches_and_cancels_a_batch_that_nothing_wa
     )
     cancelled = ["spark.cancelAllJobs"] if cancels else []
     assert notes == ["loop.refuse", *cancelled, "loop.halt", "query.stop", "coordinator.close 30.0"]
+
+
+def test_a_timer_of_a_batch_beside_the_checkpoint_of_a_sleep_wakes_the_driver(tmp_path: Path) -> None:
+    driver, notes = Driver(tmp_path), Notes()
+    driver.box.give(ASLEEP)
+    operator = SimpleNamespace(uid="count", logic=SimpleNamespace(uses_timers=True))
+    driver.execution._topology = cast("Any", SimpleNamespace(operators=[operator]))
+    loop = notes.of("loop", "refuse")
+    loop.committed = SimpleNamespace(timers={})
+
+    def halt() -> None:  # waits for the last batch
+        loop.committed = SimpleNamespace(timers={operator.uid: (NextTimers(processing_ms=77),)})
+
+    loop.halt = halt
+    driver.execution._go_down(loop, notes.of("query", "stop"), notes.of("coordinator", "close"))
+    assert driver.context.sleep.timers_due_at_ms == 77
+
+
+def test_a_driver_awaits_that_its_sources_are_idle_before_it_sleeps(tmp_path: Path) -> None:
+    driver = Driver(tmp_path)
+    assert driver.execution._quiet_ms() == 2 * driver.execution._batch_interval_ms()
+    stamps = Timestamps("at", 0, idle_after_ms=600_000)
+    node = TimestampsNode(NodeId(1), NodeId(0), stamps, SCHEMA)
+    driver.execution._topology = replace(driver.execution._topology, nodes=(node,))
+    assert driver.execution._quiet_ms() == 600_000, "an idle source lets the watermark move"
 
 
 @pytest.mark.parametrize(

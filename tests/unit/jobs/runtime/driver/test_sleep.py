@@ -10,6 +10,7 @@ from keyscale.jobs.runtime.driver import sleep as sleep_module
 from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, WOKEN, RunOutcome, RunOutcomeBox
 from keyscale.jobs.runtime.driver.sleep import TIMER_AHEAD_MS, Sleep
 from keyscale.jobs.runtime.driver.source_watch import SETTLED_SECONDS, SourceWatch
+from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.vocabulary import DriverState
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ def test_a_driver_wakes_for_a_command_and_before_a_timer() -> None:
     assert sleep.reason_to_wake(0) == "the control plane has work"
 
 
+def test_a_driver_does_not_sleep_while_the_timers_of_a_subtask_are_unknown() -> None:
+    sleep = Sleep(is_wanted=True)
+    sleep.note_timers([NextTimers(processing_ms=90_000), NextTimers(event_ms=5), NextTimers(processing_ms=70_000)])
+    assert (sleep.timers_due_at_ms, sleep.reason_to_wake(0)) == (70_000, None)
+    sleep.note_timers([NextTimers(), None])
+    assert (sleep.timers_due_at_ms, sleep.reason_to_wake(0)) == (None, "the driver does not know its timers")
+
+
 def test_a_stop_that_comes_first_ends_the_run_without_a_sleep() -> None:
     box = asleep()
     box.give(RunOutcome(DriverState.STOPPED))
@@ -57,8 +66,8 @@ def test_a_file_after_the_last_poll_is_news(tmp_path: Path) -> None:
     assert not watch.is_settled(1000.0, 0), "no look yet"
     watch.look(0.0, commits=1)
     assert watch.news() is None
-    assert not watch.is_settled(SETTLED_SECONDS + 1, 1000)
-    assert watch.is_settled(SETTLED_SECONDS + 2, 1000)
+    assert not watch.is_settled(SETTLED_SECONDS + 1, 2000)
+    assert watch.is_settled(SETTLED_SECONDS + 2, 2000)
     (tmp_path / "_temporary").write_text("{}")
     (tmp_path / ".hidden").write_text("{}")
     assert watch.news() is None
