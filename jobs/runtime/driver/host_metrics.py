@@ -41,6 +41,11 @@ class HostMetrics:
         return measured | _of_processes()
 
 
+def without_spark() -> dict[str, int]:
+    """Returns the metrics of a driver whose JVM has ended."""
+    return {"process_memory_bytes": psutil.Process().memory_info().rss, "jvm_heap_bytes": 0}
+
+
 def _of_processes() -> dict[str, int]:
     """Returns the memory and processor time of the JVM and its descendants.
 

@@ -28,6 +28,7 @@ from ..preparation.artifact import Artifact, require_libraries
 from ..preparation.warm_up import start_workers
 from ..retries import Retries
 from .execution import Execution, RunContext
+from .host_metrics import without_spark
 from .live_rescale import carry_out, return_context
 from .restarts import Restarts, is_session_good
 from .run_outcome import ASLEEP, RunOutcome, RunOutcomeBox, log_failure
@@ -286,6 +287,7 @@ class JobRun:
             self._commands.put(command)
 
     def _fall_asleep(self) -> None:
+        self._status.host_measured(without_spark())
         self._status.enter(DriverState.SLEEPING)
         self._reporter.nudge()
 

@@ -200,7 +200,9 @@ def test_a_run_that_has_slept_ends_its_script_and_says_that_it_has_woken(
     with pytest.raises(RunEndedError):
         play(run, monkeypatch, ASLEEP)
     assert states == [DriverState.STANDBY, DriverState.SLEEPING], "the sleep is reported once the JVM has ended"
-    assert run._status.heartbeat().state is DriverState.WOKEN
+    beat = run._status.heartbeat()
+    assert beat.state is DriverState.WOKEN
+    assert (beat.metrics.jvm_heap_bytes, (beat.metrics.process_memory_bytes or 0) > 0) == (0, True), "without the JVM"
 
 
 def test_the_execution_of_the_next_attempt_runs_after_a_live_rescale(
