@@ -153,6 +153,7 @@ def start(
     user = [int(number) for number in os.environ.pop(DRIVER_USER_VARIABLE, "").split(":") if number]
     if user:
         give_up_privileges()
+        os.fchown(of_driver, user[0], user[1])  # a sleeping driver opens the output of its JVM again
     try:
         accept_quota(quota, has_user=bool(user))
         with ended_first_without_memory():

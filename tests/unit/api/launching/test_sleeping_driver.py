@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from keyscale.api.launching import supervisor
+from keyscale.api.launching.driver_log import LogWriter
+from keyscale.jobs.protocol.redaction import Mask
 from keyscale.jobs.spark_internals import jvm_end
 
 
@@ -26,6 +29,21 @@ def test_the_exit_code_is_of_the_last_child(monkeypatch: pytest.MonkeyPatch, sta
 
     monkeypatch.setattr(os, "wait", wait)
     assert supervisor.orphans_ended(supervisor.EXIT_ASLEEP) == code
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
+def test_a_driver_of_a_user_of_its_own_may_open_the_output_of_its_jvm_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(supervisor.DRIVER_USER_VARIABLE, "65534:65534")
+    monkeypatch.setattr(supervisor, "give_up_privileges", lambda: None)  # of this process, for good
+    command = ["/bin/sh", "-c", "/bin/sh -c 'echo awake > /proc/$PPID/fd/1'; :"]
+    tmp_path.chmod(0o755)
+    output = supervisor.Output(LogWriter(tmp_path), Mask({}))
+    driver, copying = supervisor.start(Path("/"), command, output, {})
+    driver.wait(10)
+    copying.join(10)
+    assert (tmp_path / "driver.log").read_text() == "awake\n"
 
 
 def test_the_jvm_of_a_sleeping_driver_ends_with_the_code_that_its_supervisor_knows() -> None:
