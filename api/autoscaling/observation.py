@@ -168,9 +168,8 @@ def trouble_of(job: ScaledJob, at_ms: int) -> Trouble | None:
     report = job.metrics or {}
     if (failed := _failure(job, report, at_ms)) is not None:
         return failed
-    is_current = job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms < SILENT_MS
-    if job.status is not JobStatus.RUNNING or job.driver_state != DriverState.RUNNING or not is_current:
-        return Trouble(ScalingVerdict.NOT_RUNNING, "no driver runs the job at the moment")
+    if (idle := _not_running(job, at_ms)) is not None:
+        return idle
     if report.get("store_away_since_ms") is not None:
         return Trouble(ScalingVerdict.OUTAGE, "the object store does not answer")
     if (sink := report.get("sink_outage")) is not None:
@@ -180,6 +179,15 @@ def trouble_of(job: ScaledJob, at_ms: int) -> Trouble | None:
         return Trouble(
             ScalingVerdict.GARBAGE_COLLECTION, f"the JVMs collect garbage for {collecting:.0%} of the tasks' time"
         )
+    return None
+
+
+def _not_running(job: ScaledJob, at_ms: int) -> Trouble | None:
+    is_current = job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms < SILENT_MS
+    if job.driver_state == DriverState.SLEEPING and is_current:  # the status follows
+        return Trouble(ScalingVerdict.SLEEP, "the job sleeps until its sources have records")
+    if job.status is not JobStatus.RUNNING or job.driver_state != DriverState.RUNNING or not is_current:
+        return Trouble(ScalingVerdict.NOT_RUNNING, "no driver runs the job at the moment")
     return None
 
 

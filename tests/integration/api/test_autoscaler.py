@@ -13,7 +13,7 @@ from keyscale.api.autoscaling import decisions
 from keyscale.api.autoscaling.autoscaler import Autoscaler
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, LastHeartbeat, Operation, Revision
-from keyscale.db.repositories import series
+from keyscale.db.repositories import scaling, series
 from keyscale.vocabulary import AttemptStage, DriverState, JobStatus, OperationStatus
 
 if TYPE_CHECKING:
@@ -294,3 +294,16 @@ def test_only_an_active_autoscaler_lets_an_idle_job_sleep_until_it_has_input(
     assert requested_at_ms() == (scaled.at_ms if mode == "ACTIVE" else None)
     scaled.passes(15, idle | {"pending_records": 5})
     assert requested_at_ms() is None
+
+
+@pytest.mark.parametrize("state", [DriverState.SLEEPING, DriverState.WOKEN])
+def test_a_sleeping_driver_uses_none_of_the_days_core_hours(
+    context: Context, scaled: ScaledJob, state: DriverState
+) -> None:
+    now_ms = scaled.at_ms
+    with context.sessions.begin() as session:
+        attempt = session.query(Attempt).filter_by(job_id=scaled.job_id).one()
+        attempt.sleep_requested_at_ms = now_ms - 3_000_000
+        assert scaling.core_ms(session, [scaled.job_id], now_ms - 3_600_000, now_ms) == {scaled.job_id: 7_200_000}
+        attempt.driver_state = state
+        assert scaling.core_ms(session, [scaled.job_id], now_ms - 3_600_000, now_ms) == {scaled.job_id: 1_200_000}

@@ -150,6 +150,8 @@ FAILED = {"failures": {"count": 1, "times_ms": [NOON_MS - 599_999]}, "last_failu
         (ScalingVerdict.NOT_RUNNING, {"driver_state": DriverState.RESTORING}),
         (ScalingVerdict.NOT_RUNNING, {"heartbeat_at_ms": NOON_MS - 15_000}),
         (ScalingVerdict.NOT_RUNNING, {"heartbeat_at_ms": None, "metrics": None, "parallelism": None}),
+        (ScalingVerdict.SLEEP, {"driver_state": DriverState.SLEEPING}),
+        (ScalingVerdict.NOT_RUNNING, {"driver_state": DriverState.SLEEPING, "heartbeat_at_ms": NOON_MS - 15_000}),
         (ScalingVerdict.FAILING, {"failure": {"code": "X", "message": "m"}}),
         (ScalingVerdict.FAILING, {"metrics": FAILED}),
         (ScalingVerdict.OUTAGE, {"metrics": {"store_away_since_ms": 1}}),
