@@ -10,6 +10,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from keyscale.metrics import BATCH_PARTS
+from keyscale.vocabulary import DriverState
+
+from ..lifecycle.steps import Cause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +38,22 @@ class StartWait:
     since_ms: int
 
 
+def idle_at_ms(attempt: Mapping[str, Any], report: Mapping[str, Any]) -> int | None:
+    """Returns when the sources last had no record after the snapshot.
+
+    A sleeping driver asks the sources. Before the attempt that follows a sleep, the sources had no such record.
+
+    Args:
+        attempt: The columns of the attempt.
+        report: The last report of its driver.
+    """
+    heard_at_ms, age_ms = attempt.get("heartbeat_at_ms"), report.get("lag_age_ms") or 0
+    if attempt.get("driver_state") == DriverState.SLEEPING and heard_at_ms is not None:
+        return int(heard_at_ms - age_ms)
+    created_at_ms: int | None = attempt.get("created_at_ms")
+    return created_at_ms if attempt.get("cause") == Cause.WAKE else None
+
+
 @dataclass(frozen=True)
 class HealthFacts:
     """The facts that decide a job's health.
@@ -50,6 +69,7 @@ class HealthFacts:
         checkpoint_ms: Duration of the latest completed checkpoint.
         checkpoint_timeout_ms: The longest that a checkpoint may take.
         snapshot_at_ms: When the newest checkpoint or savepoint was completed.
+        idle_at_ms: When the sources of a job that sleeps, or has slept, last had no record after that snapshot.
         at_ms: The present time.
     """
 
@@ -63,6 +83,7 @@ class HealthFacts:
     checkpoint_ms: int | None = None
     checkpoint_timeout_ms: int | None = None
     snapshot_at_ms: int | None = None
+    idle_at_ms: int | None = None
     at_ms: int = 0
 
     @property
@@ -72,11 +93,16 @@ class HealthFacts:
         return retention_ms
 
     @property
+    def complete_at_ms(self) -> int | None:
+        """When the newest snapshot last had all records of the sources."""
+        return None if self.snapshot_at_ms is None else max(self.snapshot_at_ms, self.idle_at_ms or 0)
+
+    @property
     def restorable_until_at_ms(self) -> int | None:
         """Until when the sources keep all records after the newest snapshot."""
-        if self.snapshot_at_ms is None or self.source_retention_ms is None:
+        if self.complete_at_ms is None or self.source_retention_ms is None:
             return None
-        return self.snapshot_at_ms + self.source_retention_ms
+        return self.complete_at_ms + self.source_retention_ms
 
     @cached_property
     def batches(self) -> Sequence[Mapping[str, Any]]:

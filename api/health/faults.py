@@ -30,6 +30,7 @@ FAULT_REPORT = (
     "lost_records_since_ms",
     "clean_up",
     "failures",
+    "lag_age_ms",
     "last_failure",
     "source_retention_ms",
 )
@@ -142,14 +143,10 @@ def _slow_checkpoint(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
 
 
 def _restorable_soon_over(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
-    until_ms, retention_ms, snapshot_at_ms = (
-        facts.restorable_until_at_ms,
-        facts.source_retention_ms,
-        facts.snapshot_at_ms,
-    )
-    if until_ms is None or retention_ms is None or snapshot_at_ms is None:
+    retention_ms, complete_at_ms = facts.source_retention_ms, facts.complete_at_ms
+    if retention_ms is None or complete_at_ms is None:
         return
-    age_ms = facts.at_ms - snapshot_at_ms
+    age_ms = facts.at_ms - complete_at_ms
     if age_ms >= RETENTION_SHARE_MAX * retention_ms:
         kept = f"the newest snapshot is {duration_text(age_ms)} old, and the sources keep records for"
         yield HealthReasonAnswer(
@@ -158,5 +155,5 @@ def _restorable_soon_over(facts: HealthFacts) -> Iterator[HealthReasonAnswer]:
             advice="Let the job take a checkpoint (`./keyscale checkpoints trigger JOB`), or have the sources keep"
             " records for longer.",
             severity=70,
-            since_ms=snapshot_at_ms + int(RETENTION_SHARE_MAX * retention_ms),
+            since_ms=complete_at_ms + int(RETENTION_SHARE_MAX * retention_ms),
         )

@@ -42,7 +42,7 @@ from ..errors import (
     ParallelismInvalidError,
     RequestInvalidError,
 )
-from ..health.facts import HealthFacts
+from ..health.facts import HealthFacts, idle_at_ms
 from ..health.faults import unsettled_failure
 from ..health.health import health_of
 from ..launching.spark_conf import check_spark_conf
@@ -425,6 +425,7 @@ def _fields(
         checkpoint_ms=None if overview.checkpoint is None else overview.checkpoint.end_to_end_duration,
         checkpoint_timeout_ms=overview.revision["spec"]["checkpoints"]["timeout_ms"],
         snapshot_at_ms=None if newest is None else newest.completed_at_ms,
+        idle_at_ms=idle_at_ms(columns, report),
         at_ms=at_ms,
     )
     health = health_of(known)

@@ -29,12 +29,13 @@ from keyscale.metrics import (
 from keyscale.vocabulary import AttemptStage, DesiredState, DriverState, JobStatus
 
 from ..database_clock import shared_now_ms
-from ..health.facts import HealthFacts
+from ..health.facts import HealthFacts, idle_at_ms
 from ..health.faults import unsettled_failure
 from ..health.health import health_of
 from ..lifecycle.current_report import SILENT_MS
 from ..lifecycle.gauges import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.job_totals import NUMBER_MAX, user_counters
+from ..lifecycle.steps import Cause
 from ..lifecycle.transitions import SETTLED
 from .user_metrics import UserFamilies, escaped
 
@@ -232,6 +233,8 @@ def checkpoint_age_ms(job: JobFacts, at_ms: int) -> int | None:
     is_asleep = job.driver_state == DriverState.SLEEPING  # a sleeping job commits nothing
     began_ms = job.running_at_ms if job.stage is AttemptStage.ACTIVE else None
     saved_ms = began_ms if job.completed is None or job.completed.ended_at_ms is None else job.completed.ended_at_ms
+    if saved_ms is not None and job.cause == Cause.WAKE:  # its snapshot had all records until then
+        saved_ms = max(saved_ms, job.created_at_ms or 0)
     return max(0, at_ms - saved_ms) if is_wanted(job) and not is_asleep and saved_ms is not None else None
 
 
@@ -273,6 +276,7 @@ def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
         checkpoint_ms=job.completed and job.completed.duration_ms,
         checkpoint_timeout_ms=(job.checkpoints or {}).get("timeout_ms"),
         snapshot_at_ms=job.completed and job.completed.ended_at_ms,
+        idle_at_ms=idle_at_ms(job._asdict(), report),
         at_ms=at_ms,
     )
 

@@ -60,6 +60,8 @@ class JobFacts(NamedTuple):
         last_commit_at_ms: When the attempt committed last.
         scaling_verdict: The verdict of the autoscaler; None: it is disabled, or has not decided.
         scaling_target: The parallelism that the autoscaler wants.
+        cause: Why the attempt was created.
+        created_at_ms: When the attempt was created.
     """
 
     id: str
@@ -81,6 +83,8 @@ class JobFacts(NamedTuple):
     last_commit_at_ms: int | None
     scaling_verdict: ScalingVerdict | None = None
     scaling_target: int | None = None
+    cause: str | None = None
+    created_at_ms: int | None = None
 
 
 def of_scope(
@@ -200,6 +204,7 @@ def _facts(report: tuple[str, ...] | None) -> Select[Any]:
         .add_columns(_HEARTBEAT.at_ms, reported)
         .add_columns(*(column for each in _SNAPSHOTS for column in each.c), _DOWNTIME.c.downtime_ms)
         .add_columns(_JOB.failure, _HEARTBEAT.last_commit_at_ms, _SCALING.c.verdict, _SCALING.c.target)
+        .add_columns(_ATTEMPT.c.cause, _ATTEMPT.c.created_at_ms)
         .select_from(Job.__table__)
         .join(Revision.__table__, and_(_REVISION.job_id == _JOB.id, _REVISION.number == _JOB.revision))
         .outerjoin(_ATTEMPT, true())

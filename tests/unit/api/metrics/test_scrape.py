@@ -172,6 +172,9 @@ def test_the_records_that_wait_are_known_with_their_time_while_a_job_does_not_ru
 def test_the_last_checkpoint_of_a_job_without_one_is_as_old_as_its_driver_runs() -> None:
     assert samples(job(completed=None))["keyscale_job_last_checkpoint_age_seconds"] == 60
     assert "keyscale_job_last_checkpoint_age_seconds" not in samples(job(completed=None, running_at_ms=None))
+    woken = job(completed=Snapshot(7, NOW_MS - 900_000, 300, 1024, 4096), cause="wake", created_at_ms=NOW_MS - 3000)
+    assert samples(woken)["keyscale_job_last_checkpoint_age_seconds"] == 3, "the snapshot had all records"
+    assert "keyscale_job_last_checkpoint_age_seconds" not in samples(job(driver_state="SLEEPING"))
     stopped = job(status=JobStatus.STOPPED, desired=DesiredState.STOPPED)
     assert "keyscale_job_last_checkpoint_age_seconds" not in samples(stopped)
 

@@ -66,6 +66,24 @@ def failed(*minutes_ago: int) -> dict[str, Any]:
         (job(completed=None), {"CHECKPOINTS_LATE"}),
         (job({"source_retention_ms": 12 * MINUTE_MS}, completed=saved(9)), {"RESTORABLE_SOON_OVER"}),
         (job({"source_retention_ms": 13 * MINUTE_MS}, completed=saved(9)), set()),
+        (job({"source_retention_ms": 12 * MINUTE_MS}, completed=saved(900), driver_state="SLEEPING"), set()),
+        (
+            job(
+                {"source_retention_ms": 12 * MINUTE_MS, "lag_age_ms": 9 * MINUTE_MS},
+                completed=saved(900),
+                driver_state="SLEEPING",
+            ),
+            {"RESTORABLE_SOON_OVER"},  # the sources have not answered the sleeping driver
+        ),
+        (
+            job(
+                {"source_retention_ms": 90 * MINUTE_MS},
+                completed=saved(900),
+                cause="wake",
+                created_at_ms=NOW_MS - 9 * MINUTE_MS,
+            ),
+            set(),
+        ),
         (job({"source_retention_ms": 1}, completed=saved(9), desired=DesiredState.STOPPED), set()),
         (job(completed=saved(900), running_at_ms=NOW_MS - MINUTE_MS), set()),  # just started after a long stop
         (job(completed=saved(900), status=JobStatus.STOPPED, desired=DesiredState.STOPPED), set()),
