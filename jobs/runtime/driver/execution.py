@@ -258,6 +258,22 @@ class Execution:
         if self._prepared is not None:
             self._prepared.runner.rehearse_input()
 
+    def rehearse_ahead(self) -> None:
+        """Rehearses Spark's part of a batch beside the driver before.
+
+        A cluster may have slots only when the driver before has ended.
+        """
+        slots = parallelism_of_slots(self._context.spark)
+        if slots is None or slots < self._info.parallelism:
+            return
+        placement = PlacementDataset.create(self._context.spark, self._info.parallelism)
+        shipped = ShippedLogic(self._context.spark.sparkContext, self._topology)
+        try:
+            self._runner(placement, shipped, self._sources_of({})).rehearse_input()
+        finally:
+            placement.release()
+            shipped.release()
+
     def take_over(self, committed: CommittedState, manifest: Manifest | None, held_since: float) -> None:
         """Opens this attempt in the commit log, between two batches.
 

@@ -177,8 +177,9 @@ class JobRun:
         store = open_store(self._assignment.store_url)
         try:
             self._check_targets(topology, store)
-            if self._outcome_box.outcome is None:
-                self._await_assignment()
+            if self._outcome_box.outcome is None and self._attachment is not None:
+                self._rehearse(topology, store)
+                self._await_assignment(self._attachment)
         except AttemptOverError as over:
             self._on_attempt_over(over)
         except Exception as failure:  # noqa: BLE001 - any exception fails the run
@@ -203,7 +204,14 @@ class JobRun:
         sink_retries = replace(retries, awaited=SinkUnavailableError)
         TargetCheck(topology, self._assignment, store, self._local_root, retries, sink_retries).run()
 
-    def _await_assignment(self) -> None:
+    def _rehearse(self, topology: Topology, store: ObjectStore) -> None:
+        """Rehearses the job's first batch while the old driver works."""
+        try:
+            Execution(self._context(store), topology).rehearse_ahead()
+        except Exception:
+            logger.warning("the rehearsal of the first batch failed", exc_info=True)
+
+    def _await_assignment(self, attachment: Attachment) -> None:
         """Waits for the assignment of a standby.
 
         The standby is ready once Spark is warm, too.
@@ -211,9 +219,7 @@ class JobRun:
         Raises:
             AttemptOverError: The change has been abandoned.
         """
-        if self._attachment is None:
-            return
-        assignment = self._attachment.assignment(self._status.ready)
+        assignment = attachment.assignment(self._status.ready)
         if assignment is None:
             raise AttemptOverError("the change was given up before it stopped the old driver")
         self._assignment = assignment
@@ -221,8 +227,8 @@ class JobRun:
         self._status.enter(DriverState.RESTORING)
         self._reporter.nudge()
 
-    def _run_assigned(self, topology: Topology, store: ObjectStore, scripts_restart: RestartStrategy | None) -> None:
-        context = RunContext(
+    def _context(self, store: ObjectStore) -> RunContext:
+        return RunContext(
             spark=self._spark,
             assignment=self._assignment,
             store=store,
@@ -238,12 +244,14 @@ class JobRun:
             sampling=self._sampling,
             sleep=self._sleep,
         )
+
+    def _run_assigned(self, topology: Topology, store: ObjectStore, scripts_restart: RestartStrategy | None) -> None:
         settings = self._settings
         restarts = Restarts(
             lambda: settings.newest.spec.restart or scripts_restart, self._assignment.failures, self._status
         )
         settings.on_change = restarts.show
-        self._execute(context, topology, restarts)
+        self._execute(self._context(store), topology, restarts)
 
     def _execute(self, context: RunContext, topology: Topology, restarts: Restarts) -> None:
         """Executes the job, with restarts and live rescales, until it ends.

@@ -38,10 +38,10 @@ spark_settings.py. A `local` master must allow task retries: `local[<cores>,4]`.
 Exit codes: 0 stopped by command, finished, or no work; 1 failed (the reason was reported, and is in the log); 2 wrong
 environment; 10 fenced: another attempt has taken over.
 
-If the control plane answers "wait", the driver warms Spark up, runs the script, and checks that it can write to its
-store and its sinks. It sends heartbeats from then on, and says in them when it is ready. If the control plane waits for
-that, neither class loading nor the script delays the new run's first commit, and a target without a right or a script
-that fails is found while the old driver works.
+If the control plane answers "wait", the driver warms Spark up, runs the script, checks that it can write to its store
+and its sinks, and rehearses its first batch. It sends heartbeats from then on, and says in them when it is ready. If
+the control plane waits for that, neither class loading nor the script delays the new run's first commit, and a target
+without a right or a script that fails is found while the old driver works.
 
 SIGUSR1 writes the stacks of all threads of the process, or of a Python worker, into the log.
 

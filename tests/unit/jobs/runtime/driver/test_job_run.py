@@ -434,6 +434,7 @@ class Standby:
 
     def __init__(self, run: JobRun, assigned: Assignment | Exception | None) -> None:
         self.asked = 0
+        self.rehearsals = 0
         self._run, self._assigned = run, assigned
 
     def assignment(self, on_warm: Callable[[], None]) -> Assignment | None:
@@ -447,7 +448,10 @@ class Standby:
 
 
 def play_standby(
-    run: JobRun, monkeypatch: pytest.MonkeyPatch, assigned: Assignment | Exception | None
+    run: JobRun,
+    monkeypatch: pytest.MonkeyPatch,
+    assigned: Assignment | Exception | None,
+    rehearsed: Exception | None = None,
 ) -> tuple[Standby, list[str], list[Any]]:
     """Runs a standby; returns its attachment, its heartbeats and the assignment of each execution."""
     standby = Standby(run, assigned)
@@ -457,9 +461,17 @@ def play_standby(
     executed: list[Any] = []
 
     def execution(context: Any, _topology: Any) -> Any:
-        executed.append(context.assignment)
-        finished = RunOutcome(DriverState.FINISHED)
-        return SimpleNamespace(run=lambda: run._outcome_box.give(finished), has_opened=True, successor=None)
+        def run_once() -> None:
+            executed.append(context.assignment)
+            run._outcome_box.give(RunOutcome(DriverState.FINISHED))
+
+        def rehearse_ahead() -> None:
+            assert not standby.asked
+            standby.rehearsals += 1
+            if rehearsed is not None:
+                raise rehearsed
+
+        return SimpleNamespace(run=run_once, rehearse_ahead=rehearse_ahead, has_opened=True, successor=None)
 
     monkeypatch.setattr(job_run, "Execution", execution)
     monkeypatch.setattr(run, "_run_script", lambda: run._run_topology(cast("Any", "topology"), None))
@@ -471,11 +483,17 @@ def test_a_standby_is_ready_when_its_script_has_run_and_its_targets_are_checked_
     run: JobRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = run._assignment.model_copy(update={"revision": 5, "restore_from": "savepoint"})
-    _, beats, executed = play_standby(run, monkeypatch, given)
+    standby, beats, executed = play_standby(run, monkeypatch, given)
     warming = "STANDBY (warms up)"
     assert beats == [warming, warming, "STANDBY", "RESTORING", "FINISHED", "FINISHED"], "it beats from the beginning"
     assert executed == [given]
     assert run._settings.newest.revision == 5
+    assert standby.rehearsals == 1
+
+
+def test_a_standby_whose_rehearsal_fails_takes_its_assignment(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, executed = play_standby(run, monkeypatch, run._assignment, RuntimeError("no slots"))
+    assert executed == [run._assignment]
 
 
 def test_a_standby_without_a_right_fails_before_it_asks_for_its_assignment(
