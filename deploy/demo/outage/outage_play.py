@@ -53,10 +53,10 @@ class OutageScenario:
     """
 
     rate: float = 100.0
-    service_ms: float = 6.0
+    service_ms: float = 10.0
     sink_ms: float = 0.0
     outage_s: float = 120.0
-    catch_up_s: float = 60.0
+    catch_up_s: float = 30.0
     quiet_s: float = 120.0
     parallelism: int = 2
     parallelism_max: int = 8
@@ -96,20 +96,22 @@ class OutageVerdict(Verdict):
     Attributes:
         timeline: What has happened.
         drawing: The file of its drawing.
-        verdicts: What the autoscaler said, in the order of its first use.
+        verdicts: What the autoscaler said last with each verdict, in the order of its first use.
     """
 
     timeline: Timeline
     drawing: Path
-    verdicts: list[str]
+    verdicts: Mapping[str, str]
 
     def show_course(self, console: Console) -> None:
         console.print("\n[bold]Timeline[/]")
         for at_s, words in self.timeline.events:
             console.print(f"  {at_s:5.0f} s  {words}", markup=False)
         console.print(f"\n[bold]Largest lag[/] {self.timeline.peak_lag:,} payments")
-        console.print(f"[bold]The autoscaler[/] said {', '.join(self.verdicts)}", markup=True)
         console.print(f"[bold]Drawing[/] {self.drawing}")
+        console.print("\n[bold]What the autoscaler said[/]")
+        for verdict, message in self.verdicts.items():
+            console.print(f"  {verdict:<{max(map(len, self.verdicts))}}  {message}", markup=False)
 
 
 @dataclass(slots=True)
@@ -200,7 +202,7 @@ class _Course:
 
         Waits until the job has caught up and is small again.
         """
-        scenario, present = self.scenario, self._parallelism()
+        scenario = self.scenario
         began_s = self._now_s()
         s3.go_away()
         self._note("object store goes away")
@@ -208,19 +210,18 @@ class _Course:
         s3.come_back()
         self.timeline.outage = began_s, self._now_s()
         self._note("it is back")
-        self.job.wait("a move up", lambda: self._parallelism() > present and self._is_settled())
-        self._note(f"scaled out to {self._parallelism()} subtasks")
-        self.job.wait("the end of the backlog", lambda: (self._lag() or scenario.rate * 99) < scenario.rate * 5)
+        self.job.wait("the end of the backlog", self._has_caught_up)
         self._note("the backlog is gone")
         most = self._parallelism()
-        self.job.wait("a move down", lambda: self._parallelism() < most and self._is_settled())
-        self._note(f"scaled in to {self._parallelism()} subtasks")
+        if most > scenario.parallelism:
+            self.job.wait("a move down", lambda: self._parallelism() < most and self._is_settled())
 
     def watch(self) -> None:
         """Watches the job that lags behind."""
         until_s = self._now_s() + self.scenario.quiet_s
         self.job.wait("the end of the time", lambda: self._now_s() > until_s)
-        self._note("end of the input")
+        words = "not scaled" if self._parallelism() == self.scenario.parallelism else "scaled"
+        self._note(f"{words}, because the sink is slow" if self._verdict() == "SINK_SLOW" else words)
 
     def checks(self) -> list[Check]:
         """Checks that what happened is what the demo shows."""
@@ -241,9 +242,9 @@ class _Course:
             equal("scaled in by itself", 1, int(any(move < 0 for move in moves))),
         ]
 
-    def verdicts(self) -> list[str]:
-        """Returns what the autoscaler said, in the order of its first use."""
-        return list(dict.fromkeys(each["verdict"] for each in reversed(self._decisions())))
+    def verdicts(self) -> dict[str, str]:
+        """Returns what the autoscaler said last with each verdict."""
+        return {each["verdict"]: each["message"] for each in reversed(self._decisions())}
 
     def _wait_for_verdict(self) -> None:
         """Waits until the autoscaler knows how fast the job is."""
@@ -270,8 +271,9 @@ class _Course:
         path = f"/v1/jobs/{self.job.id}/operations"
         return not self.control_plane.get(path, status="IN_PROGRESS")["operations"]
 
-    def _lag(self) -> int | None:
-        return self.timeline.samples[-1].lag
+    def _has_caught_up(self) -> bool:
+        lag = self.timeline.samples[-1].lag
+        return lag is not None and lag < self.scenario.rate * 5
 
     def _note(self, words: str) -> None:
         self.timeline.events.append((self._now_s(), words))
@@ -288,6 +290,8 @@ class _Course:
             self._restarts = restarts
             self._note(f"a driver failed: {'its process ended' if why is None else why['code']}")
         parallelism = (job["status"]["attempt"] or {}).get("parallelism") or job["spec"]["parallelism"]
+        if parallelism != (before := self._parallelism()):
+            self._note(f"scaled {'out' if parallelism > before else 'in'} to {parallelism} subtasks")
         samples.append(Sample(at_s, job["metrics"]["lag_records"], parallelism))
 
 

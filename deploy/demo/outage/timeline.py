@@ -127,11 +127,12 @@ def _line(points: Sequence[tuple[float, float]], colour: str) -> str:
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns the points of a line in steps."""
+    """Returns the corners of a line in steps."""
     found = list(points[:1])
     for (_, before), (x, y) in pairwise(points):
-        found += [(x, before), (x, y)]
-    return found
+        if y != before:
+            found += [(x, before), (x, y)]
+    return [*found, *points[-1:]]
 
 
 def _axis(x: Callable[[float], float], end_s: float) -> list[str]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from keyscale.deploy.demo.outage import generator
 from keyscale.deploy.demo.outage.generator import Payments
-from keyscale.deploy.demo.outage.outage_play import output_checks
+from keyscale.deploy.demo.outage.outage_play import OutageScenario, OutageVerdict, _Course, output_checks
 from keyscale.deploy.demo.outage.timeline import HEIGHT, WIDTH, Sample, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 class Topic:
@@ -101,6 +104,47 @@ def write(output: Path, sinks: dict[str, list[dict[str, Any]]]) -> None:
         pq.write_table(pa.Table.from_pylist(rows), output / name / "batch=0" / "part.parquet")
 
 
+class Display:
+    """Shows nothing; its time is set."""
+
+    now_s = 0.0
+
+    def elapsed_s(self) -> float:
+        return self.now_s
+
+    def step(self, words: str) -> None:
+        assert words
+
+
+def test_the_timeline_has_each_change_of_size_and_each_failed_driver(tmp_path: Path) -> None:
+    display = Display()
+    course = _Course(cast("Any", None), OutageScenario(), tmp_path, cast("Any", display))
+    course.timeline, course._begun_s = Timeline("Sizes"), 0.0
+    for parallelism, restarts in ((2, 0), (6, 0), (6, 1), (6, 1), (4, 1)):
+        job = {
+            "status": {"attempt": {"parallelism": parallelism}, "restarts": restarts, "failure": {"code": "BAD"}},
+            "metrics": {"lag_records": 7},
+        }
+        course.job = cast("Any", SimpleNamespace(show=lambda job=job: job))
+        course._sample()
+        display.now_s += 2
+    assert course.timeline.events == [
+        (2.0, "scaled out to 6 subtasks"),
+        (4.0, "a driver failed: BAD"),
+        (8.0, "scaled in to 4 subtasks"),
+    ]
+
+
+def test_the_verdict_says_why_the_job_was_not_scaled() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    timeline = Timeline("Sizes", [Sample(0.0, 5, 2)], [(9.0, "not scaled, because the sink is slow")])
+    verdicts = {"WARMING_UP": "4 batches show it", "SINK_SLOW": "the sinks dominate: 97% of a batch's time"}
+    OutageVerdict([], 1.0, timeline, Path("timeline.svg"), verdicts).show_course(console)
+    shown = cast("io.StringIO", console.file).getvalue()
+    assert "9 s  not scaled, because the sink is slow" in shown
+    assert "SINK_SLOW   the sinks dominate: 97% of a batch's time" in shown
+
+
 def test_the_drawing_shows_the_lag_the_size_the_outage_and_the_events() -> None:
     timeline = Timeline(
         "Lag < size",
@@ -115,7 +159,7 @@ def test_the_drawing_shows_the_lag_the_size_the_outage_and_the_events() -> None:
     texts = {each.text for each in drawn.iter() if each.tag.endswith("text")}
     assert {"Lag < size", "store & job", "the end", "object store away", "2 min", "400"} <= texts
     lag, size = (each.get("points", "").split() for each in drawn.iter() if each.tag.endswith("polyline"))
-    assert (len(lag), len(size)) == (3, 7), "an unknown lag is left out, and the size changes in steps"
+    assert (len(lag), len(size)) == (3, 6), "an unknown lag is left out, and the size changes in steps"
     for x, y in (point.split(",") for point in (*lag, *size)):
         assert 0 <= float(x) <= WIDTH
         assert 0 <= float(y) <= HEIGHT
