@@ -8,6 +8,8 @@ from __future__ import annotations
 import shutil
 import statistics
 import time
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,6 +27,7 @@ from bench.peers.paced_job import (
     rows,
     wait_for_checkpoint,
 )
+from bench.peers.recovery_cluster import cluster_for, kill_executor
 from bench.store.keys import MAX_PARALLELISM
 from keyscale.client.request_paths import job_path
 from keyscale.state.layout import split_location
@@ -50,8 +53,8 @@ def run(
         restore_from: The savepoint's location; the job keeps its objects in the same object store.
         ttl_hours: How long the job remembers an id.
         cores: The job's parallelism.
-        fault: `driver` kills the driver with its JVM, which is the executor of a local master, too; `worker` a Python
-            worker; `disk` the driver, and deletes its local state.
+        fault: `driver` kills the driver with its JVM, which is the executor of a local master, too; `disk` does so, and
+            deletes the local state; `worker` kills a Python worker; `executor` an executor of a cluster.
         faults: The number of faults.
         spares: The number of spare drivers.
 
@@ -65,8 +68,14 @@ def run(
     store_url, _ = split_location(restore_from)
     home, source, output = Path(work, "home"), Path(work, "input"), Path(work, "output")
     source.mkdir()
-    settings = {"KEYSCALE_SPARE_DRIVERS": str(spares)}
-    with control_plane(home, store_url, settings) as api, PacedInput(source, keys) as records:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(cluster_for(fault, Path(work), cores))
+        settings = {
+            "KEYSCALE_SPARE_DRIVERS": str(spares),
+            "KEYSCALE_SPARK_MASTER": "local" if cluster is None else cluster.master,
+        }
+        api = stack.enter_context(control_plane(home, store_url, settings))
+        records = stack.enter_context(PacedInput(source, keys))
         _wait_for_spares(home, spares)
         body = {
             "name": "recovered",
@@ -85,13 +94,15 @@ def run(
             for _ in range(faults):
                 wait_for_checkpoint(api, job)
                 _wait_for_spares(home, spares)
-                recovery_ms.append(_time_to_commit(output, lambda: _befall(api, job, home, fault)))
+                befall = partial(kill_executor, cluster) if cluster else partial(_befall, api, job, home, fault)
+                recovery_ms.append(_time_to_commit(output, befall))
             expected = records.end() * NEW_PER_FILE
             end(api, job, output, expected)
         finally:
             shutil.rmtree(Path(urlsplit(store_url).path, job), ignore_errors=True)  # the store is the savepoint's own
     return {
         "recovery_ms": statistics.median(recovery_ms),
+        "recovery_ms_max": max(recovery_ms),
         "start_ms": start_ms,
         "output_rows": rows(output),
         "expected_rows": expected,
@@ -111,7 +122,8 @@ def _befall(api: Keyscale, job: str, home: Path, fault: str) -> None:
     for process in (driver, jvm):
         process.kill()
     if fault == "disk":
-        shutil.rmtree(home / "runs" / job / "state", ignore_errors=True)
+        lost = home / "runs" / job / "state"
+        shutil.rmtree(lost.rename(lost.with_name("lost-state")))  # a consolidator may still write there
 
 
 def _time_to_commit(output: Path, act: Callable[[], object]) -> float:

@@ -1,6 +1,6 @@
-"""Kills of Spark's own deduplication, and the time to its next commit.
+"""Faults of Spark's own deduplication, and the time to its next commit.
 
-The query is started again as soon as it is dead.
+A query whose driver was killed is started again at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 
 from bench.peers import spark
 from bench.peers.paced_job import FILES_PER_BATCH, ChangeFailedError, PacedInput
+from bench.peers.recovery_cluster import cluster_for, kill_executor
 from bench.peers.spark_drop_duplicates import first_within_watermark
 from bench.store.keys import key_column
 
@@ -32,17 +34,19 @@ _COMMITS_BEFORE = 10
 _LOOK_SECONDS = 0.01
 
 
-def run(*, work: str, keys: int, cores: int, faults: int) -> Mapping[str, Any]:
-    """Starts a query, fills its state, and kills it several times.
+def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping[str, Any]:
+    """Measures a query with state that is hit by a fault.
 
     Args:
         work: A fresh folder.
-        keys: UUIDs number 0 to `keys` are in the state before the first kill.
+        keys: UUIDs number 0 to `keys` are in the state before the first fault.
         cores: The number of cores.
-        faults: The number of kills.
+        fault: `driver` kills the driver, `executor` an executor of a cluster.
+        faults: The number of faults.
 
     Returns:
-        `recovery_ms`, the median from the kill to the next commit; `start_ms`, from the first start to its commit.
+        `recovery_ms`, the median from the fault to the next commit, and `recovery_ms_max`; `start_ms`, from the first
+            start to its commit.
 
     Raises:
         ChangeFailedError: The query did not commit.
@@ -59,27 +63,33 @@ def run(*, work: str, keys: int, cores: int, faults: int) -> Mapping[str, Any]:
         if queries:
             os.killpg(queries[-1].pid, signal.SIGKILL)
             queries[-1].wait()
-        command = [sys.executable, "-m", "bench.peers.recovery_spark", work, str(cores)]
+        command = [sys.executable, "-m", "bench.peers.recovery_spark", work, str(cores), master]
         queries.append(subprocess.Popen(command, start_new_session=True))  # noqa: S603 - our own module
 
     recovery_ms = []
-    with PacedInput(source, keys):
+    with cluster_for(fault, Path(work), cores) as cluster, PacedInput(source, keys):
+        master = f"local[{cores}]" if cluster is None else cluster.master
+        befall = begin if cluster is None else partial(kill_executor, cluster)
         try:
             start_ms = _time_to_commit(Path(work), begin)
             for _ in range(faults):
                 _wait_for_commits(Path(work), _commits(Path(work)) + _COMMITS_BEFORE)
-                recovery_ms.append(_time_to_commit(Path(work), begin))
+                recovery_ms.append(_time_to_commit(Path(work), befall))
         finally:
             for query in queries:
                 if query.poll() is None:
                     os.killpg(query.pid, signal.SIGKILL)
                     query.wait()
-    return {"recovery_ms": statistics.median(recovery_ms), "start_ms": start_ms}
+    return {
+        "recovery_ms": statistics.median(recovery_ms),
+        "recovery_ms_max": max(recovery_ms),
+        "start_ms": start_ms,
+    }
 
 
-def query(work: str, cores: int) -> None:
+def query(work: str, cores: int, master: str) -> None:
     """Runs the query until it is killed."""
-    session = spark.session(f"{work}/{os.getpid()}", cores)
+    session = spark.session(f"{work}/{os.getpid()}", cores, master=master)
     rows = session.readStream.schema(spark.SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH)
     kept = first_within_watermark(rows.parquet(f"{work}/input"))
     writer = kept.writeStream.format("parquet").option("checkpointLocation", f"{work}/checkpoint")
@@ -107,4 +117,4 @@ def _wait_for_commits(work: Path, batch: int) -> None:
 
 
 if __name__ == "__main__":
-    query(sys.argv[1], int(sys.argv[2]))
+    query(sys.argv[1], int(sys.argv[2]), sys.argv[3])

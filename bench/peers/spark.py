@@ -23,8 +23,8 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 SCHEMA = "id string, ts_ms long, payload string"
 
 
-def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
-    """Returns a local session tuned for this job.
+def session(work: str, cores: int, *, jars: str = "", master: str = "") -> SparkSession:
+    """Returns a session tuned for this job; local by default.
 
     It has as many state partitions as cores, and RocksDB with changelog checkpoints.
     """
@@ -41,7 +41,7 @@ def session(work: str, cores: int, *, jars: str = "") -> SparkSession:
         **({"spark.jars": jars} if jars else {}),
     }
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(f"local[{cores}]")
+    builder = SparkSession.builder.master(master or f"local[{cores}]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
