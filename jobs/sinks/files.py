@@ -135,7 +135,8 @@ class FileSink:
                 moved.delete()
 
     def direct(self, schema: pa.Schema) -> DirectStaging | None:
-        if self._format.lower() != "parquet":
+        # Subtasks that write themselves would never call the `prepare` of a subclass.
+        if self._format.lower() != "parquet" or type(self).prepare is not FileSink.prepare:
             return None
         spark = SparkSession.active()
         try:

@@ -356,6 +356,15 @@ class TestWrittenBySubtasks:
         sink.publish(output.token)
         assert self.read(tmp_path / "out") == [0, 1]
 
+    def test_a_sink_that_prepares_its_batches_itself_gets_all_of_them(self, tmp_path: Path) -> None:
+        class Announced(FileSink):
+            """Tells of each batch."""
+
+            def prepare(self, frame: Any, context: SinkContext) -> str:
+                raise NotImplementedError
+
+        assert Announced(str(tmp_path / "out")).direct(SCHEMA) is None
+
     def test_a_part_that_is_missing_fails_the_batch(self, tmp_path: Path) -> None:
         staging = FileSink(str(tmp_path / "out")).direct(SCHEMA)
         assert staging is not None
