@@ -20,6 +20,7 @@ from ..errors import ApiError, LeadershipLostError
 from ..maintenance.leader_thread import LeaderThread
 from ..operations.operation_requests import begin_rescale
 from .decision import REMEMBERED_MS, decide
+from .key_group_division import division_by_size
 from .observation import DAY_MS, PEAK_MS, RATE_MS, facts_of, is_under_way, outcome_of, settings_of, shown
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Autoscaler(LeaderThread):
             loads = scaling.loads(session, ids, at_ms - PEAK_MS - RATE_MS)
             past = scaling.recent(session, ids, at_ms - REMEMBERED_MS)
             core_ms = scaling.core_ms(session, ids, at_ms - at_ms % DAY_MS, at_ms)
+            divisions = {job.id: division_by_size(session, job) for job in found}
         most = self._context.settings.job_limits.parallelism_max
         for job in found:
             known = past.get(job.id, ())
@@ -90,6 +92,7 @@ class Autoscaler(LeaderThread):
                     core_ms=core_ms.get(job.id, 0),
                     parallelism_max=most,
                     at_ms=at_ms,
+                    division=divisions[job.id],
                 )
                 self._follow(leadership, job, facts, known)
             except (LeadershipLostError, OperationalError):

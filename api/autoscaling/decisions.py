@@ -12,6 +12,7 @@ from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
 from ..jobs.jobs import require_job, require_job_id
 from .input_replay import replay
+from .key_group_division import division_by_size
 from .model import CostModel
 from .observation import facts_of, settings_of
 from .schemas import (
@@ -71,7 +72,8 @@ def replay_of(context: Context, reference: str, parallelism: int, hours: float) 
         job = scaling.find_job(session, require_job_id(session, reference))
         loads = scaling.loads(session, [job.id], since_ms, step_ms).get(job.id, ())
         runs = scaling.runs(session, job.id, since_ms)
-    facts = facts_of(job, (), (), core_ms=0, parallelism_max=job.max_parallelism, at_ms=at_ms)
+        division = division_by_size(session, job)
+    facts = facts_of(job, (), (), core_ms=0, parallelism_max=job.max_parallelism, at_ms=at_ms, division=division)
     if not facts.batches:
         return _not_replayed(parallelism, "no batch with input shows how fast the job is: start the job first")
     model = CostModel(facts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from keyscale.state.doors.values import KeyGroupRanges
     from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
 
@@ -125,6 +126,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class DivisionFacts:
+    """How a job divides its key groups by size.
+
+    Attributes:
+        ranges: The ranges of its subtasks.
+        weights: The weight of every key group in the newest checkpoint.
+    """
+
+    ranges: KeyGroupRanges
+    weights: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
 class SleepFacts:
     """Whether an idle job can sleep.
 
@@ -160,6 +174,7 @@ class ScalingFacts:
         splits: The splits of the source with most splits; None: unknown.
         processor_wait: The share of their time for which tasks wait for a processor.
         batch_interval_ms: The minimum time between two batches.
+        division: How key groups are divided by size; None: by count.
         batch_limit: The records that the sources give a batch at most, as an earlier decision has seen; None: unknown.
         trouble: What hides how fast the job is, if anything.
         sleep: Whether the job can sleep; None: it has input, or shall not sleep.
@@ -180,6 +195,7 @@ class ScalingFacts:
     splits: int | None = None
     processor_wait: float = 0.0
     batch_interval_ms: int = 0
+    division: DivisionFacts | None = None
     batch_limit: int | None = None
     trouble: Trouble | None = None
     sleep: SleepFacts | None = None

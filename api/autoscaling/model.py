@@ -4,20 +4,22 @@ A batch of n records at parallelism P takes
 
     overhead + n * (input + sink + store) + work(n) * share(P) / share(the present parallelism)
 
-where `share` is the share of the records that the slowest subtask has, from the records of key groups. Only the work of
-subtasks becomes shorter with more subtasks. Pure.
+where `share` is the share of the records that the slowest subtask has, from the records of key groups and the ranges of
+key groups that the job would have. Only the work of subtasks becomes shorter with more subtasks. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
+from keyscale.state.doors.planning import ranges_by_size
 from keyscale.state.doors.values import KeyGroupRanges
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .facts import BatchFacts, OperatorFacts, ScalingFacts
 
@@ -75,10 +77,10 @@ class _Spread:
     The records of key groups that are not known evenly share what their subtask has read beside the known key groups.
     """
 
-    def __init__(self, operator: OperatorFacts, key_groups: int) -> None:
-        self._key_groups = key_groups
-        ranges, known = KeyGroupRanges.of_count(key_groups, len(operator.subtask_records)), operator.key_groups
-        records = [0.0] * key_groups
+    def __init__(self, operator: OperatorFacts, ranges_at: Callable[[int], KeyGroupRanges]) -> None:
+        self._ranges_at = ranges_at
+        ranges, known = ranges_at(len(operator.subtask_records)), operator.key_groups
+        records = [0.0] * ranges.max_parallelism
         for index, read in enumerate(operator.subtask_records):
             groups = ranges.range_of(index)
             rest = max(0.0, read - sum(known.get(group, 0) for group in groups))
@@ -91,7 +93,7 @@ class _Spread:
     def share(self, parallelism: int) -> float:
         """Returns the share of the subtask with most records."""
         if parallelism not in self._shares:
-            ranges = KeyGroupRanges.of_count(self._key_groups, parallelism)
+            ranges = self._ranges_at(parallelism)
             largest = max(self._until[each.end + 1] - self._until[each.start] for each in ranges)
             self._shares[parallelism] = largest / self._until[-1]
         return self._shares[parallelism]
@@ -117,8 +119,9 @@ class CostModel:
         self._work_ms = 1000 * sum(each.work_ms for each in batches) / sum(each.records for each in batches)
         self._store = _fitted(batches, [each.store_ms for each in batches])
         self._sink = _fitted(batches, [each.sink_ms for each in batches])
+        ranges_at = _ranges_of(facts)
         self._spreads = [
-            (each.work_ms, _Spread(each, facts.key_groups))
+            (each.work_ms, _Spread(each, ranges_at))
             for each in sorted(facts.operators, key=lambda operator: -operator.work_ms)[:OPERATORS_MAX]
             if each.work_ms and sum(each.subtask_records) >= RECORDS_MIN
         ]
@@ -166,6 +169,20 @@ class CostModel:
             return self._parallelism / parallelism
         present = sum(work_ms * spread.share(self._parallelism) for work_ms, spread in self._spreads)
         return sum(work_ms * spread.share(parallelism) for work_ms, spread in self._spreads) / present
+
+
+def _ranges_of(facts: ScalingFacts) -> Callable[[int], KeyGroupRanges]:
+    """Returns the ranges of key groups at any parallelism."""
+    division = facts.division
+
+    @cache
+    def ranges_at(parallelism: int) -> KeyGroupRanges:
+        if division is None:
+            return KeyGroupRanges.of_count(facts.key_groups, parallelism)
+        is_present = parallelism == len(division.ranges)
+        return division.ranges if is_present else ranges_by_size(division.weights, parallelism)
+
+    return ranges_at
 
 
 def _fitted(batches: Sequence[BatchFacts], parts_ms: Sequence[float], *, is_fixed: bool = False) -> Line:

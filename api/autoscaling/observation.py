@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.jobs.protocol.specification import AutoscalerSettings
 from keyscale.metrics import BATCH_PARTS
+from keyscale.state.doors.planning import weights_of
+from keyscale.state.doors.values import KeyGroupRanges
 from keyscale.vocabulary import DriverState, JobStatus, OperationStatus, ScalingOutcome, ScalingVerdict
 
 from ..health.faults import FAILURES_SPAN_MS, unsettled_failure
 from ..health.slowness import COLLECTING, processor_wait
 from ..lifecycle.current_report import SILENT_MS
 from .decision import REMEMBERED_MS
-from .facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, SleepFacts, Trouble
+from .facts import BatchFacts, DivisionFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, SleepFacts, Trouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from keyscale.db.models import CheckpointSubtask
     from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
 
 RATE_MS = 60_000
@@ -37,6 +40,7 @@ def facts_of(
     core_ms: int,
     parallelism_max: int,
     at_ms: int,
+    division: DivisionFacts | None = None,
 ) -> ScalingFacts:
     """Returns the facts of a job.
 
@@ -47,6 +51,7 @@ def facts_of(
         core_ms: Parallelism by time, since midnight.
         parallelism_max: The platform's limit.
         at_ms: The present time.
+        division: How its key groups are divided by size, if they are.
     """
     settings, report = settings_of(job.spec), job.metrics or {}
     parallelism = job.parallelism or job.spec["parallelism"]
@@ -76,11 +81,33 @@ def facts_of(
         splits=max((len(each.get("splits") or ()) for each in report.get("source_lags") or ()), default=0) or None,
         processor_wait=processor_wait(report.get("operators") or ()),
         batch_interval_ms=job.spec.get("batch_interval_ms") or 0,
+        division=division,
         batch_limit=past[0].batch_limit if past else None,
         trouble=trouble_of(job, at_ms),
         sleep=sleep_of(settings.sleep_after_ms, job, at_ms),
         moves=moves_of(past, at_ms),
     )
+
+
+def division_of(parts: Sequence[CheckpointSubtask], key_groups: int) -> DivisionFacts | None:
+    """Returns how key groups were divided at a checkpoint.
+
+    None if the checkpoint does not know the sizes of all key groups.
+
+    Args:
+        parts: The parts of the checkpoint, by subtask.
+        key_groups: The number of key groups.
+    """
+    entries, size_bytes = [0] * key_groups, [0] * key_groups
+    for part in parts:
+        span = range(part.key_group_start, part.key_group_end + 1)
+        if len(part.key_group_entries) != len(span) or len(part.key_group_bytes) != len(span):
+            return None
+        for group, count, size in zip(span, part.key_group_entries, part.key_group_bytes, strict=True):
+            entries[group] += count
+            size_bytes[group] += size
+    starts = sorted({part.key_group_start for part in parts})
+    return DivisionFacts(KeyGroupRanges(key_groups, tuple(starts)), weights_of(entries, size_bytes)) if parts else None
 
 
 def sleep_of(after_ms: int | None, job: ScaledJob, at_ms: int) -> SleepFacts | None:

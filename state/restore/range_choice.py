@@ -9,6 +9,8 @@ from msgspec import UnsetType
 from ..keys.key_group_ranges import KeyGroupRanges
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..documents.manifest import Manifest
 
 GAIN_PERCENT_MIN = 10
@@ -32,8 +34,20 @@ def chosen_ranges(
     """
     if kept is not None and (kept.max_parallelism, len(kept)) == (max_parallelism, parallelism):
         return kept
-    by_count = KeyGroupRanges.of_count(max_parallelism, parallelism)
-    weights = key_group_weights(sized, max_parallelism)
+    return ranges_by_size(key_group_weights(sized, max_parallelism), parallelism)
+
+
+def ranges_by_size(weights: Sequence[int], parallelism: int) -> KeyGroupRanges:
+    """Divides key groups by weight if that gains enough.
+
+    Args:
+        weights: The weight of every key group; all are 0 if sizes are unknown.
+        parallelism: Number of subtasks.
+
+    Raises:
+        KeyGroupError: Not 1 <= parallelism <= the number of weights <= 32768.
+    """
+    by_count = KeyGroupRanges.of_count(len(weights), parallelism)
     if not any(weights):
         return by_count
     by_size = KeyGroupRanges.balanced(weights, parallelism)
@@ -51,6 +65,11 @@ def key_group_weights(manifest: Manifest | None, max_parallelism: int) -> list[i
         for sums, known in ((entries, operator.key_group_entries), (size_bytes, operator.key_group_bytes)):
             if not isinstance(known, UnsetType) and len(known) == max_parallelism:
                 sums[:] = map(sum, zip(sums, known, strict=True))
+    return weights_of(entries, size_bytes)
+
+
+def weights_of(entries: Sequence[int], size_bytes: Sequence[int]) -> list[int]:
+    """Returns the weight of every key group from its entries and bytes."""
     # In these integers all bytes weigh as much as all entries. Without entries the bytes alone count.
     total_entries, total_bytes = sum(entries) or 1, sum(size_bytes) or 1
     return [size * total_entries + count * total_bytes for size, count in zip(size_bytes, entries, strict=True)]

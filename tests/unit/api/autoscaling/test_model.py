@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from keyscale.api.autoscaling.facts import BatchFacts, Limits, OperatorFacts, ScalingFacts
+from keyscale.api.autoscaling.facts import BatchFacts, DivisionFacts, Limits, OperatorFacts, ScalingFacts
 from keyscale.api.autoscaling.model import BATCH_MS, CostModel
+from keyscale.state.restore.range_choice import chosen_ranges, weights_of
 
 
-def model(*batches: BatchFacts, operators: tuple[OperatorFacts, ...] = (), **changed: int) -> CostModel:
+def model(*batches: BatchFacts, operators: tuple[OperatorFacts, ...] = (), **changed: Any) -> CostModel:
     return CostModel(ScalingFacts(0, 2, 8, Limits(1, 8), batches=batches, operators=operators, **changed))
 
 
@@ -74,3 +78,17 @@ def test_the_spreads_of_the_eight_operators_with_most_work_count() -> None:
     hot = OperatorFacts("hot", 9.0, (800, 0), {0: 800})
     assert model(batch(800), operators=(hot, *evens)).share(2) == 0.5
     assert model(batch(800), operators=(hot, *evens[1:])).share(2) == 1
+
+
+def test_ranges_by_size_say_the_share_as_a_rescale_would_choose_them() -> None:
+    weights = [70, 10, 10, 10, 10, 10, 10, 10]
+    manifest: Any = SimpleNamespace(operators=[SimpleNamespace(key_group_entries=weights, key_group_bytes=weights)])
+    present = chosen_ranges(8, 2, sized=manifest)
+    assert present.starts == (0, 1)
+    read = OperatorFacts("skewed", 10.0, (700, 700))
+    fitted = model(batch(1400), operators=(read,), division=DivisionFacts(present, weights_of(weights, weights)))
+    assert fitted.share(2) == 0.5, "by count, one subtask would have 71 % of the records"
+    for count in (1, 3, 4, 8):
+        records = [700.0, *[100.0] * 7]
+        chosen = chosen_ranges(8, count, sized=manifest)
+        assert fitted.share(count) == max(sum(records[each.start : each.end + 1]) for each in chosen) / 1400

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from keyscale.api.autoscaling.facts import BatchFacts, Limits
-from keyscale.api.autoscaling.observation import batches_of, facts_of, moves_of, operators_of, rates_of
+from keyscale.api.autoscaling.observation import (
+    batches_of,
+    division_of,
+    facts_of,
+    moves_of,
+    operators_of,
+    rates_of,
+)
 from keyscale.db.repositories.scaling import Load, PastDecision, ScaledJob
 from keyscale.vocabulary import (
     AttemptStage,
@@ -17,6 +25,9 @@ from keyscale.vocabulary import (
     ScalingOutcome,
     ScalingVerdict,
 )
+
+if TYPE_CHECKING:
+    from keyscale.db.models import CheckpointSubtask
 
 NOON_MS = 20_000 * 86_400_000 + 43_200_000
 PARTS = ("wait", "plan", "spark", "function", "state", "store", "sink", "append", "publish")
@@ -193,3 +204,17 @@ def test_a_batch_that_began_in_a_trouble_does_not_show_how_fast_the_job_is() -> 
 def test_the_limit_of_a_batch_is_remembered_by_the_latest_decision() -> None:
     past = (decided(ScalingVerdict.STEADY, NOON_MS, 500), decided(ScalingVerdict.STEADY, NOON_MS, 900))
     assert facts(job(), past).batch_limit == 500
+
+
+def part(start: int, end: int, entries: list[int], **changed: Any) -> CheckpointSubtask:
+    known = {"key_group_start": start, "key_group_end": end, "key_group_entries": entries, "key_group_bytes": entries}
+    return cast("CheckpointSubtask", SimpleNamespace(**known | changed))
+
+
+def test_the_division_by_size_is_of_all_operators_at_the_newest_checkpoint() -> None:
+    parts = [part(0, 0, [5]), part(0, 0, [1]), part(1, 3, [1, 0, 2]), part(1, 3, [0, 0, 1])]
+    known = division_of(parts, 4)
+    assert known is not None
+    assert (known.ranges.starts, [weight / known.weights[1] for weight in known.weights]) == ((0, 1), [6, 1, 0, 3])
+    assert division_of([], 4) is None
+    assert division_of([*parts[:3], part(1, 3, [0, 0, 1], key_group_bytes=[])], 4) is None, "of an earlier version"
