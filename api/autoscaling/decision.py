@@ -147,7 +147,9 @@ def _why_awake(sleep: SleepFacts) -> str | None:
     if sleep.unwatched is None:
         return "the job does not sleep, as its driver cannot, or does not know its timers"
     if sleep.unwatched:
-        return f"the job does not sleep, as a source of kind {sleep.unwatched[0]} cannot be watched"
+        kind = sleep.unwatched[0]
+        source = kind if kind.startswith("a source ") else f"a source of kind {kind}"
+        return f"the job does not sleep, as {source} cannot be watched"
     if sleep.timer_in_ms is not None and sleep.timer_in_ms < sleep.after_ms:
         return f"the job does not sleep, as a timer is due in {duration_text(max(0, sleep.timer_in_ms))}"
     return None

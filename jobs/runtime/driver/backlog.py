@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
+from ...errors import SourceRecordsLostError
 from ...protocol.messages import LAG_SPLITS_MAX, SourceLag
 from ...sources.waiting_records import WaitingRecords
 from ...spark_internals.checkpoint_directory import ends_of
@@ -75,19 +76,35 @@ class Backlog:
         uids: Sequence[str] = (),
     ) -> None:
         self._uids = uids or [""] * len(sources)
-        self._waiting = [WaitingRecords(source) for source in sources]
+        self._waiting = [WaitingRecords(source, clock) for source in sources]
         self._reached: Callable[[], Reached] = lambda: reached
         self._status = status
         self._clock = clock
         self._asked_at: float | None = None
         self._answered_at = clock()  # once the sources have answered, the time at which they were asked
         self._is_silent = False
+        self._loss: str | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="backlog", daemon=True)
 
     def follow(self, reached: Callable[[], Reached]) -> None:
         """Counts from the positions of a loop of batches from now on."""
         self._reached = reached
+
+    @property
+    def counts(self) -> bool:
+        """Whether all sources count their records."""
+        return bool(self._waiting)
+
+    @property
+    def loss(self) -> str | None:
+        """What the sources have lost, such as a topic's records."""
+        return self._loss
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the job has read each input, and has its position."""
+        return None not in self._ends()[0]
 
     def start(self) -> None:
         """Starts the thread.
@@ -125,12 +142,14 @@ class Backlog:
         try:
             for each, *ends in zip(self._waiting, committed, planned, strict=True):
                 each.ask(*ends)
+        except SourceRecordsLostError as error:
+            self._loss = str(error)
         except Exception as error:  # noqa: BLE001 - a user's code may raise anything; the batch reports it
             if not self._is_silent:
                 logger.warning("the records that wait are not counted while a source does not answer: %s", error)
             self._is_silent = True
         else:
-            self._is_silent = False
+            self._is_silent, self._loss = False, None
             self._answered_at = asked_at
 
     def _ends(self) -> tuple[list[str | None], list[str | None]]:

@@ -395,7 +395,7 @@ class Execution:
                     self._after._placement.release()
             context.status.enter(DriverState.RUNNING)
             logger.info("the query runs")
-            self._watch_sources(opened)
+            self._watch_sources(opened, backlog)
             coordinator = self._coordinator(opened, placement, shipped, loop, query)
             coordinator.start()
             watch = StoreWatch(context.store, Layout(self._info.job_id).log_entry(1), context.status)
@@ -672,10 +672,12 @@ class Execution:
         given_ms = self._context.settings.newest.spec.batch_interval_ms
         return self._topology.batch_interval_ms if given_ms is None else given_ms
 
-    def _watch_sources(self, opened: OpenAttempt) -> None:
-        sources, status = self._sources_of(opened.positions), self._context.status
-        names = [] if sources.counting() else sources.names()
-        self._context.sleep.watch = SourceWatch(names, lambda: status.pending_records)
+    def _watch_sources(self, opened: OpenAttempt, backlog: Backlog) -> None:
+        status = self._context.status
+        names = [] if backlog.counts else self._sources_of(opened.positions).names()
+        self._context.sleep.watch = SourceWatch(
+            names, lambda: status.pending_records, has_begun=lambda: backlog.has_begun, loss=lambda: backlog.loss
+        )
 
     def _note_idleness(self, loop: BatchLoop) -> None:
         """Reports whether the driver may sleep, and until when."""
@@ -703,6 +705,8 @@ class Execution:
     def _may_fall_asleep(self) -> bool:
         context, watch = self._context, self._context.sleep.watch
         if watch is None or not context.sleep.is_wanted or not context.status.is_idle or context.commands.qsize():
+            return False
+        if watch.unwatched:  # a live rescale, or a new input, may have come since the decision
             return False
         is_settled = watch.is_settled(time.monotonic(), self._quiet_ms())
         return is_settled and context.sleep.reason_to_wake(now_ms()) is None

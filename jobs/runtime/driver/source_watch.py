@@ -23,16 +23,28 @@ class SourceWatch:
     is settled only after some polls without a commit, and a later file is news.
 
     Args:
-        names: Spark's name of each input, such as `FileSource[/in]`; none: Python sources, which count their records.
-        waiting: Returns the records that wait in Python sources; None if unknown.
+        names: Spark's name of each input, such as `FileSource[/in]`; none: sources that count their records.
+        waiting: Returns the records that wait in sources that count; None if unknown.
+        has_begun: Returns whether the log has positions of all sources that count. A source may begin at its present
+            end: the next attempt would otherwise miss the records that wake the job.
+        loss: Returns what the sources that count have lost. The next attempt finds it, too, and fails.
     """
 
-    def __init__(self, names: Sequence[str], waiting: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        waiting: Callable[[], int | None],
+        *,
+        has_begun: Callable[[], bool] = lambda: True,
+        loss: Callable[[], str | None] = lambda: None,
+    ) -> None:
         paths = {name: _directory_of(name) for name in names}
         self._directories = [DirectoryWatch(path) for path in paths.values() if path is not None]
         self._unwatched = [name.partition("[")[0] for name, path in paths.items() if path is None]
         self._counts = not names
         self._waiting = waiting
+        self._has_begun = has_begun
+        self._loss = loss
         self._commits: int | None = None
         self._noted_at = 0.0
         self._is_quiet = False
@@ -40,7 +52,9 @@ class SourceWatch:
     @property
     def unwatched(self) -> Sequence[str]:
         """The kinds of the sources that cannot be watched."""
-        return ["a source that does not count"] if self._counts and self._waiting() is None else self._unwatched
+        if self._counts and self._waiting() is None:
+            return ["a source that does not count"]
+        return ["a source that the job has not read"] if self._counts and not self._has_begun() else self._unwatched
 
     def look(self, now: float, commits: int) -> None:
         """Notes the present files after each commit."""
@@ -55,6 +69,8 @@ class SourceWatch:
 
     def news(self) -> str | None:
         """Returns what has arrived, in words; None: nothing."""
+        if self._counts and (found := self._loss()) is not None:
+            return found
         if self._counts and (waiting := self._waiting()):
             return f"{waiting} records wait"
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from keyscale.jobs.errors import SourceRecordsLostError
 from keyscale.jobs.runtime.control.driver_status import IDLE_MS, LAG_AGE_S_MIN, DriverStatus
 from keyscale.jobs.runtime.driver.backlog import ASK_SECONDS, Backlog, Reached
 from keyscale.jobs.sources import source_reader
@@ -220,3 +221,42 @@ def test_the_count_waits_until_all_sources_have_answered(status: DriverStatus) -
     clock.now += ASK_SECONDS
     backlog.look()
     assert waiting(status) == 180
+
+
+def test_a_split_that_the_source_gets_while_nothing_is_read_counts_from_its_beginning(status: DriverStatus) -> None:
+    clock, source = Clock(), Log(a=20)
+    source.discovery_interval_ms = 3000
+    backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 20)})}, 0), status, clock)
+    backlog.look()
+    source.ends["b"] = 14
+    clock.now += ASK_SECONDS
+    backlog.look()
+    assert waiting(status) == 4
+
+
+def test_a_loss_is_known_until_the_source_answers_again(status: DriverStatus) -> None:
+    clock, source = Clock(), Log(a=20)
+    backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 20)})}, 0), status, clock)
+
+    def latest(*_: object) -> Mapping[str, Position]:
+        raise SourceRecordsLostError("created again")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "latest", latest)
+        backlog.look()
+        assert backlog.loss == "created again"
+    clock.now += ASK_SECONDS
+    backlog.look()
+    assert backlog.loss is None
+
+
+def test_a_job_has_begun_once_each_input_was_read(status: DriverStatus) -> None:
+    files = {"offsets/0": offsets({"a": (0, 20)}, None), "offsets/1": offsets({"a": (20, 20)}, {"b": (0, 0)})}
+    reached = Reached(files, -1)
+    backlog = Backlog([Log(a=20), Log(b=0)], reached, status, Clock())
+    backlog.follow(lambda: reached)
+    seen = []
+    for batch in (-1, 0, 1):
+        reached = Reached(files, batch)
+        seen.append(backlog.has_begun)
+    assert seen == [False, False, True]

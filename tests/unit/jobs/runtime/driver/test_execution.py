@@ -620,6 +620,7 @@ def test_an_execution_starts_its_parts_and_ends_them_however_the_run_ends(
     loops: list[Loops] = []
     reached: list[Any] = []
     backlog = notes.of("backlog", "start", "end", "follow")
+    backlog.counts = True
     sources = SimpleNamespace(
         stream=lambda: "stream",
         positions=lambda positions: {**positions, "more": ""},

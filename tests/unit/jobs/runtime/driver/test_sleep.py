@@ -83,3 +83,17 @@ def test_sources_that_cannot_be_watched_are_named() -> None:
     assert SourceWatch(names, lambda: None).unwatched == ["FileSource", "FileSource", "kafka"]
     assert SourceWatch([], lambda: 0).unwatched == []
     assert SourceWatch([], lambda: None).unwatched == ["a source that does not count"]
+
+
+def test_a_job_does_not_sleep_before_the_log_has_the_positions_of_its_sources() -> None:
+    begun = [False]
+    watch = SourceWatch([], lambda: 0, has_begun=lambda: begun[0])
+    assert watch.unwatched == ["a source that the job has not read"]
+    begun[0] = True
+    assert (watch.unwatched, watch.news()) == ([], None)
+
+
+def test_a_job_wakes_for_a_loss_which_its_next_attempt_reports() -> None:
+    assert (
+        SourceWatch([], lambda: 0, loss=lambda: "the topic was created again").news() == "the topic was created again"
+    )
