@@ -3,8 +3,8 @@
 Each stream has a line in Spark's recorded offsets.
 
 It relies on `DataFrame._jdf`, PySpark's private reference to the frame in the JVM (since Spark 1.3), and there on
-Spark's analysed plan: its leaves, which leaves are streams, the name of their source, and that two frames of one stream
-share its leaf.
+Spark's analysed plan: its leaves, which leaves are streams, the name and the options of their source, and that two
+frames of one stream share its leaf.
 
 With the switch `source-inputs` off, every frame counts as a separate stream. A job whose source is a union of streams,
 or with two sources that read one stream, then fails to start, and a source of another kind under an old uid is not
@@ -70,6 +70,16 @@ def names_of(frames: Sequence[DataFrame]) -> list[str]:
     return [_name(leaf) for leaf in dict.fromkeys(leaf for frame in frames for leaf in _streams(frame))]
 
 
+def options_of(frames: Sequence[DataFrame]) -> list[dict[str, str]]:
+    """Returns the options of each stream, with names in lower case.
+
+    A stream of an older interface of Spark, such as files, has none.
+    """
+    if SparkUse.SOURCE_INPUTS in switched_off():
+        return []
+    return [_options(leaf) for leaf in dict.fromkeys(leaf for frame in frames for leaf in _streams(frame))]
+
+
 def _streams(frame: DataFrame) -> list[Any]:
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     return [leaf for leaf in (leaves.apply(at) for at in range(leaves.size())) if leaf.isStreaming()]
@@ -84,3 +94,11 @@ def _name(leaf: Any) -> str:
         return str(leaf.sourceName())
     except Py4JError:
         return str(leaf.getClass().getSimpleName())
+
+
+def _options(leaf: Any) -> dict[str, str]:
+    try:
+        given = leaf.extraOptions().asCaseSensitiveMap()
+    except Py4JError:
+        return {}
+    return {str(name).lower(): str(given[name]) for name in given}

@@ -41,6 +41,12 @@ def is_running(job: dict[str, Any], parallelism: int) -> bool:
     return (job["status"]["state"], job["spec"]["parallelism"]) == ("RUNNING", parallelism)
 
 
+def is_asleep(job: dict[str, Any]) -> bool:
+    """Whether a job sleeps: its driver counts the records of Spark's source."""
+    assert job["status"]["failure"] is None, job["status"]["failure"]
+    return bool(job["status"]["state"] == "SLEEPING")
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("master", ["local", "standalone"])
 def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_keeps_them_over_a_rescale(
@@ -91,6 +97,19 @@ def test_a_job_with_a_wheel_a_module_a_jar_and_sparks_kafka_source_is_exact_and_
         wait_until(lambda: is_running(platform.api.get("/v1/jobs/words"), 2), SECONDS, what="the rescale")
         kafka.send(topic, WORDS, partition=0)
         wait_until(lambda: has_rows(12), SECONDS, what="all words")
+        sent = 3
+        if master == "local":
+            sleeps = {"autoscaler.mode": "ACTIVE", "autoscaler.sleep_after_ms": 10_000}
+            run(
+                "jobs",
+                "update",
+                "words",
+                *(part for each in sleeps.items() for part in ("--set", "{}={}".format(*each))),
+            )
+            wait_until(lambda: is_asleep(platform.api.get("/v1/jobs/words")), SECONDS, what="the sleep")
+            kafka.send(topic, WORDS, partition=1)
+            sent += 1
+            wait_until(lambda: has_rows(16), SECONDS, what="the words after the wake")
         run("jobs", "cancel", "words")
-    assert Counter(row["word"] for row in rows()) == {"CAFÉ": 6, "TEA": 3, "&": 3}
-    assert sorted(row["count"] for row in rows() if row["word"] == "CAFÉ") == [1, 2, 3, 4, 5, 6]
+    assert Counter(row["word"] for row in rows()) == {"CAFÉ": 2 * sent, "TEA": sent, "&": sent}
+    assert sorted(row["count"] for row in rows() if row["word"] == "CAFÉ") == [*range(1, 2 * sent + 1)]

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name that every Spark
 from ...operators.operator_contract import SPLIT_COLUMN
 from ...sources.source_reader import source_of
 from ...spark_internals.arrow_schemas import spark_schema_of
-from ...spark_internals.source_inputs import inputs_up_to, kinds_of, names_of, streams_of
+from ...spark_internals.source_inputs import inputs_up_to, kinds_of, names_of, options_of, streams_of
 from .source_order import DeclaredSource, positions_for
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...sources.source import Source
 
 _SOURCE = "__source"
+_SPARK_KAFKA = "kafka"
 _SPLIT = pa.field(SPLIT_COLUMN, pa.string())
 
 
@@ -88,9 +89,13 @@ class JobSources:
     def counting(self) -> list[Source]:
         """Returns a copy of the source of each input.
 
-        Returns none if an input is a stream of Spark's own, which only Spark can ask for its ends.
+        Returns none if an input is a stream of Spark's own, unless its ends are known without Spark.
         """
-        found = [source_of(stream) for stream in streams_of([node.frame for node in self.nodes])]
+        frames = [node.frame for node in self.nodes]
+        found = [
+            _kafka_of(options) if kind == _SPARK_KAFKA else source_of(kind)
+            for kind, options in zip(streams_of(frames), options_of(frames), strict=True)
+        ]
         sources = [source for source in found if source is not None]
         return sources if len(sources) == len(found) else []
 
@@ -132,3 +137,9 @@ class JobSources:
 
 def _column(place: int) -> str:
     return f"{_SOURCE}_{place}"
+
+
+def _kafka_of(options: Mapping[str, str]) -> Source | None:
+    from ...sources.spark_kafka import kafka_of  # noqa: PLC0415 - few jobs need the client
+
+    return kafka_of(options)
