@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keyscale.units import duration_text
 from keyscale.vocabulary import AttemptStage, ConditionStatus, ConditionType, DriverState, JobStatus
 
 from ..lifecycle.current_report import SILENT_MS
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ..health.schemas import HealthAnswer
     from .schemas.job import AttemptSummaryAnswer
 
+_RUNS = frozenset({DriverState.RUNNING, DriverState.STOPPING})
 _UNDER_WAY = {JobStatus.RESTARTING: "RECOVERY"}
 """What the platform does by itself, by the status of the job."""
 
@@ -40,6 +42,7 @@ class JobFacts:
         lag_records: Records in the sources that no committed batch has; None if the sources cannot count.
         lag_before: Records that waited before the attempt.
         caught_up_at_ms: When the attempt had first caught up.
+        timers_due_at_ms: When the next processing-time timer is due; None if there is none.
         at_ms: The present time.
     """
 
@@ -54,6 +57,7 @@ class JobFacts:
     lag_before: int | None
     caught_up_at_ms: int | None
     at_ms: int
+    timers_due_at_ms: int | None = None
 
     @property
     def active(self) -> AttemptSummaryAnswer | None:
@@ -75,14 +79,17 @@ def conditions_of(facts: JobFacts) -> list[ConditionAnswer]:
 
 def _running(facts: JobFacts) -> ConditionAnswer:
     active = facts.active
-    if active is not None and active.driver_state in {DriverState.RUNNING, DriverState.STOPPING}:
-        message, since_ms = f"attempt {active.number} runs the job", active.running_at_ms
-        if facts.is_silent:
-            silent = f"the driver of attempt {active.number} is silent"
-            return _condition("RUNNING", "UNKNOWN", "DRIVER_SILENT", silent, active.heartbeat_at_ms)
-        return _condition("RUNNING", "TRUE", "DRIVER_RUNS", message, since_ms)
+    is_up = active is not None and active.driver_state in {*_RUNS, DriverState.SLEEPING}
+    if active is not None and is_up and facts.is_silent:
+        silent = f"the driver of attempt {active.number} is silent"
+        return _condition("RUNNING", "UNKNOWN", "DRIVER_SILENT", silent, active.heartbeat_at_ms)
+    if active is not None and active.driver_state in _RUNS:
+        message = f"attempt {active.number} runs the job"
+        return _condition("RUNNING", "TRUE", "DRIVER_RUNS", message, active.running_at_ms)
     if active is not None and active.driver_state == DriverState.SLEEPING:
-        message = f"attempt {active.number} sleeps until its sources have records"
+        due_ms = facts.timers_due_at_ms
+        timer = "" if due_ms is None else f", for its timer in {duration_text(max(0, due_ms - facts.at_ms))}"
+        message = f"the job sleeps; it wakes when its sources have records{timer}, and for an operation"
         return _condition("RUNNING", "FALSE", "SLEEPING", message, active.sleep_requested_at_ms)
     if active is not None:
         state = active.driver_state or "STARTING"
@@ -115,7 +122,7 @@ def _restorable(facts: JobFacts) -> ConditionAnswer:
 
 def _catching_up(facts: JobFacts) -> ConditionAnswer:
     active = facts.active
-    if active is None or active.driver_state != DriverState.RUNNING or facts.is_silent:
+    if active is None or active.driver_state not in {DriverState.RUNNING, DriverState.SLEEPING} or facts.is_silent:
         return _condition("CATCHING_UP", "UNKNOWN", "NOT_RUNNING", "no driver reports how many records are left", None)
     if facts.caught_up_at_ms is not None:
         message = "the job has caught up since its start"

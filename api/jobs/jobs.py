@@ -441,6 +441,7 @@ def _fields(
         lag_before=columns.get("lag_before"),
         caught_up_at_ms=columns.get("caught_up_at_ms"),
         at_ms=at_ms,
+        timers_due_at_ms=report.get("timers_due_at_ms"),
     )
     status = {name: job[name] for name in _STATUS_FIELDS} | {
         "state": job["status"],

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
+from keyscale.api.lifecycle.job_transaction import JobTransaction
+from keyscale.api.lifecycle.steps import Cause
 from keyscale.clock import now_ms
+from keyscale.db.models import Job
+from keyscale.db.repositories import jobs
+from keyscale.vocabulary import DesiredState, DriverState, JobStatus
 from tests.pages.opening import HOSTILE_NAME, NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
 from tests.support.recordings import journey
@@ -33,6 +38,34 @@ def test_jobs_are_listed_and_a_hostile_name_is_only_text(page: Page, platform: P
     table.get_by_role("link", name=HOSTILE_NAME).click()
     expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_NAME)
     assert page.locator("main img, main script").count() == 0
+
+
+def test_a_sleeping_job_says_since_when_it_sleeps_and_what_wakes_it(page: Page, platform: Platform) -> None:
+    job_id = platform.create_job("dozing")
+    with platform.sessions.begin() as session:
+        job = jobs.lock(session, job_id)
+        assert job is not None
+        job.status, job.desired = JobStatus.SLEEPING, DesiredState.RUNNING
+        attempt = JobTransaction(session, job).create_attempt(job.revision, Cause.START)
+        attempt.driver_state, attempt.sleep_requested_at_ms = DriverState.SLEEPING, now_ms()
+        attempt.heartbeat_at_ms = now_ms() + 600_000
+    page.goto(f"{platform.url}/ui/")
+    row = page.get_by_role("table").get_by_role("row").filter(has_text="dozing")
+    expect(row.get_by_role("cell").first).to_have_text(re.compile(r"^Sleepingsince "))
+    open_page(page, platform, "/ui/jobs/dozing/overview")
+    wakes = page.locator("#sleep")
+    expect(wakes).to_have_text(
+        re.compile(r"^Since .*: the job sleeps; it wakes when its sources have records, and for an operation\.$")
+    )
+    expect(page.get_by_role("button", name="Savepoint")).to_be_enabled()
+    page.get_by_role("button", name="Stop…").click()
+    expect(page.get_by_role("dialog")).to_contain_text("continues from its last checkpoint")
+    page.get_by_role("button", name="Let it sleep").click()
+    assert faults_of_access(page) == []
+    open_page(page, platform, "/ui/jobs/dozing/checkpoints")
+    expect(page.get_by_role("button", name="Checkpoint")).to_be_enabled()
+    with platform.sessions.begin() as session:
+        session.delete(session.get_one(Job, job_id))
 
 
 def test_the_rates_and_the_last_checkpoint_of_a_job_are_in_the_table(page: Page, platform: Platform) -> None:

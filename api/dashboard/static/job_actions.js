@@ -3,7 +3,7 @@
 import { ApiError, get, post, remove } from "./api.js";
 import { ask } from "./ask.js";
 import { actionButton, byId, element, setRefused, tell, words } from "./dom.js";
-import { ENDED, isChanging } from "./job_status.js";
+import { ENDED, isChanging, takesOperations } from "./job_status.js";
 
 export class JobActions {
   /** @param {string} path of the job @param {() => void} refresh called when something has changed */
@@ -16,13 +16,7 @@ export class JobActions {
     this.buttons = {
       start: actionButton("Start", () => this.send("Start", "/start"), { class: "primary" }),
       savepoint: actionButton("Savepoint", () => this.send("Savepoint", "/savepoint")),
-      stop: actionButton("Stop…", () => this.askThenSend("Stop with savepoint", "/stop", {
-        title: `Stop ${this.job.name} with a savepoint?`,
-        text: "The job takes a savepoint and then stops until you start it again. Start continues from that "
-          + "savepoint, so no record is lost.",
-        action: "Stop with savepoint",
-        keep: "Keep running",
-      })),
+      stop: actionButton("Stop…", () => this.askThenStop()),
       cancel: actionButton("Cancel…", () => this.askThenSend("Cancel", "/cancel", {
         title: `Cancel ${this.job.name} without a savepoint?`,
         text: "The job ends now. When you start it again, it continues from its latest completed checkpoint and repeats "
@@ -43,8 +37,22 @@ export class JobActions {
     start.hidden = removal.hidden = !ended;
     savepoint.hidden = stop.hidden = cancel.hidden = ended;
     setRefused(savepoint, isChanging(job) ? "A change of this job is in progress."
-      : job.status.state === "RUNNING" ? "" : "Only a running job can take a savepoint.");
+      : takesOperations(job) ? "" : "Only a running job can take a savepoint.");
     setRefused(stop, job.status.state === "STOPPING" ? "The job is already stopping." : "");
+  }
+
+  /** A sleeping driver takes no savepoint: its last checkpoint has everything. */
+  askThenStop() {
+    const asleep = this.job.status.state === "SLEEPING";
+    const name = asleep ? "Stop" : "Stop with savepoint";
+    const from = asleep ? "The job sleeps, and stops at once. Start continues from its last checkpoint"
+      : "The job takes a savepoint and then stops until you start it again. Start continues from that savepoint";
+    return this.askThenSend(name, "/stop", {
+      title: asleep ? `Stop ${this.job.name}?` : `Stop ${this.job.name} with a savepoint?`,
+      text: `${from}, so no record is lost.`,
+      action: name,
+      keep: asleep ? "Let it sleep" : "Keep running",
+    });
   }
 
   async askThenSend(name, rest, question) {

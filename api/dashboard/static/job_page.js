@@ -4,6 +4,7 @@ import { ApiError, get } from "./api.js";
 import { byId, element, prose, setChildren, setPill, setText, when } from "./dom.js";
 import { number } from "./format.js";
 import { JobActions } from "./job_actions.js";
+import { sleepOf } from "./job_status.js";
 import { live } from "./live.js";
 import { mayActAs, viewer } from "./viewer.js";
 
@@ -66,6 +67,14 @@ function showHead(job) {
   setChildren(byId("labels"), ...labels.map(([name, value]) => element("li", {}, `${name}: ${value}`)));
   showFailure(job);
   showHealth(job.status);
+  showSleep(job);
+}
+
+function showSleep(job) {
+  const sleep = sleepOf(job);
+  const notice = byId("sleep");
+  notice.hidden = !sleep;
+  if (sleep) setChildren(notice, ...(sleep.since_ms === null ? [] : ["Since ", when(sleep.since_ms), ": "]), `${sleep.message}.`);
 }
 
 function showFailure(job) {

@@ -7,7 +7,7 @@ import {
 } from "../dom.js";
 import { bytes, duration, NONE, number } from "../format.js";
 import { jobPage, path, tabPath } from "../job_page.js";
-import { isChanging } from "../job_status.js";
+import { isChanging, takesOperations } from "../job_status.js";
 import { isFirstPage, pageQuery, showPages } from "../paging.js";
 
 const PAGE = 20;
@@ -20,7 +20,7 @@ const page = jobPage(
       + `${number(counts.in_progress)} in progress, ${number(counts.restored)} restored`);
     take.hidden = !mayOperate;
     setRefused(take, isChanging(job) ? "A change of this job is in progress."
-      : job.status.state === "RUNNING" ? "" : "Only a running job can take a checkpoint.");
+      : takesOperations(job) ? "" : "Only a running job can take a checkpoint.");
     showLatest(latest);
     showHistory(history);
     setText(byId("history-note"), isFirstPage() ? "Newest first" : "Older checkpoints");

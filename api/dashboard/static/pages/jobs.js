@@ -5,7 +5,7 @@ import { ApiError, post, upload } from "../api.js";
 import { byId, element, keyed, setChildren, setPill, setRefused, setText, since, tell, words } from "../dom.js";
 import { showFieldProblems } from "../field_problems.js";
 import { bytes, duration, NONE, number, plural, rate, time } from "../format.js";
-import { isLagOld } from "../job_status.js";
+import { isLagOld, sleepOf } from "../job_status.js";
 import { live } from "../live.js";
 import { parametersOf, problemOfLines } from "../parameters.js";
 import { mayActAs, viewer } from "../viewer.js";
@@ -136,11 +136,15 @@ function updateRow(row, job) {
 }
 
 /** A running job may keep failing, wait for a system that does not answer, or not keep up. */
-function showStatus({ status: { state, failure, health } }, cell) {
+function showStatus(job, cell) {
+  const { state, failure, health } = job.status;
   const [shown, trouble] = cell.children;
   setPill(shown, state);
   const [worst] = health.reasons;
-  setText(trouble, failure?.message ?? (worst ? `Health ${number(health.score)}: ${worst.message}` : ""));
+  const said = failure?.message ?? (worst && `Health ${number(health.score)}: ${worst.message}`);
+  const sinceMs = sleepOf(job)?.since_ms;
+  trouble.className = said ? "trouble" : "soft";
+  setText(trouble, said ?? (sinceMs ? `since ${time(sinceMs)}` : ""));
   trouble.title = trouble.textContent;
 }
 

@@ -7,7 +7,7 @@ import { changePill, downtime, hasEnded, shareBar, showChoices, showChange } fro
 import { byId, definitions, element, keyed, row, setChildren, setRefused, setText, when } from "../dom.js";
 import { duration, NONE, number, rate } from "../format.js";
 import { jobPage, path } from "../job_page.js";
-import { ENDED, isChanging } from "../job_status.js";
+import { ENDED, isChanging, takesOperations } from "../job_status.js";
 import { rangesOf } from "../key_group_ranges.js";
 import { newestCheckpoint } from "../newest_checkpoint.js";
 
@@ -132,7 +132,7 @@ function whyNot() {
   if (!input.validity.valid) return `Enter a whole number from 1 to ${number(job.spec.max_parallelism)}.`;
   if (isChanging(job)) return "Another change of this job is in progress.";
   if (ENDED.has(job.status.state)) return "Only a running job can be rescaled. Set this job's parallelism on its page Revisions.";
-  if (job.status.state !== "RUNNING") return "Only a running job can be rescaled.";
+  if (!takesOperations(job)) return "Only a running job can be rescaled.";
   if (sending) return "The request is being sent.";
   return input.valueAsNumber === job.spec.parallelism ? "The job runs at this parallelism." : "";
 }

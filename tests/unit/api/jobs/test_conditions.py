@@ -33,6 +33,7 @@ def attempt(**columns: Any) -> Any:
     return SimpleNamespace(**{**given, **columns})
 
 
+ASLEEP = attempt(driver_state="SLEEPING", sleep_requested_at_ms=600)
 FACTS = JobFacts(
     status=JobStatus.RUNNING,
     ended_at_ms=None,
@@ -66,6 +67,11 @@ def told(type_: str, **facts: Any) -> tuple[str, str, int | None]:
         ({}, ("TRUE", "DRIVER_RUNS", 500)),
         ({"status": JobStatus.RESCALING, "operation": OperationKind.RESCALE}, ("TRUE", "DRIVER_RUNS", 500)),
         ({"attempt": attempt(heartbeat_at_ms=NOW_MS - SILENT_MS)}, ("UNKNOWN", "DRIVER_SILENT", NOW_MS - SILENT_MS)),
+        ({"attempt": ASLEEP, "status": JobStatus.SLEEPING}, ("FALSE", "SLEEPING", 600)),
+        (
+            {"attempt": attempt(driver_state="SLEEPING", heartbeat_at_ms=NOW_MS - SILENT_MS)},
+            ("UNKNOWN", "DRIVER_SILENT", NOW_MS - SILENT_MS),
+        ),
         ({"attempt": attempt(driver_state=None, heartbeat_at_ms=None)}, ("FALSE", "DRIVER_STARTS", 1)),
         ({"attempt": attempt(driver_state="RESTORING")}, ("FALSE", "DRIVER_STARTS", 1)),
         ({"attempt": attempt(stage=AttemptStage.ENDED), "status": JobStatus.RESTARTING}, ("FALSE", "RESTARTING", None)),
@@ -123,3 +129,12 @@ def test_a_job_catches_up_until_no_more_records_are_left_than_before_its_start(
 )
 def test_a_job_progresses_while_an_operation_changes_it(facts: dict[str, Any], expected: Any) -> None:
     assert told("PROGRESSING", **cast("dict[str, Any]", facts)) == expected
+
+
+def test_a_sleeping_job_says_what_wakes_it_and_has_caught_up() -> None:
+    asleep = {"attempt": ASLEEP, "status": JobStatus.SLEEPING}
+    wakes = "the job sleeps; it wakes when its sources have records"
+    assert condition("RUNNING", **asleep).message == f"{wakes}, and for an operation"
+    due = condition("RUNNING", **asleep, timers_due_at_ms=NOW_MS + 60_000)
+    assert due.message == f"{wakes}, for its timer in 60 s, and for an operation"
+    assert told("CATCHING_UP", **asleep) == ("FALSE", "CAUGHT_UP", 700)
