@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step
 from keyscale.api.lifecycle.facts import AttemptFacts, JobFacts
@@ -48,7 +50,8 @@ def test_a_driver_that_gave_up_by_the_strategy_is_not_replaced() -> None:
     assert isinstance(next_step(running(active=retried, restart=FixedDelayRestart(attempts=99))), ReplaceAttempt)
 
 
-def test_no_strategy_repeats_a_failure_that_is_the_same_every_time() -> None:
-    why = {"code": "JOB_SCRIPT_FAILED", "message": "no"}
+@pytest.mark.parametrize("code", ["JOB_SCRIPT_FAILED", "JOB_OUTPUT_MISMATCH"])
+def test_no_strategy_repeats_a_failure_that_is_the_same_every_time(code: str) -> None:
+    why = {"code": code, "message": "no"}
     failed = attempt(driver_state=DriverState.FAILED, failure=why)
     assert next_step(running(active=failed, restart=FixedDelayRestart(attempts=99))) == FailJob(why)

@@ -69,6 +69,22 @@ def test_each_subtask_of_an_operator_needs_what_it_needs_alone(given_: tuple[int
     ]
 
 
+def test_the_plans_of_many_subtasks_look_at_each_part_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[KeyGroupRange] = []
+    intersection = KeyGroupRange.intersection
+
+    def counted(groups: KeyGroupRange, other: KeyGroupRange) -> KeyGroupRange | None:
+        looked.append(groups)
+        return intersection(groups, other)
+
+    monkeypatch.setattr(KeyGroupRange, "intersection", counted)
+    snapshots = at_parallelism(32768, 1000)
+    changelogs = tuple(changelog(str(each.subtask), 4, each.key_groups) for each in snapshots)
+    plans = plan_operator(OperatorHistory(snapshots, changelogs), KeyGroupRanges.of_count(32768, 1001))
+    assert len(plans) == 1001
+    assert len(looked) < 10_000
+
+
 def test_an_operator_without_state_starts_empty() -> None:
     assert assign_shards((), KeyGroupRanges.of_count(128, 3)) == [(), (), ()]
 
