@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dis
 import inspect
 import re
 import traceback
@@ -31,9 +32,11 @@ from ..spark_internals.task_failures import failure_text, raised_line, worker_tr
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType
 
 MESSAGE_CHARACTERS_MAX: Final = 10_000
 TRACEBACK_CHARACTERS_MAX: Final = 30_000
+_RESULT_LINES_MAX: Final = 5
 
 _PACKAGE = IMPORT_PATH / "keyscale"
 _CARRIED = re.compile(r"KEYSCALE_FAILURE<([A-Za-z0-9+/=]+)>")
@@ -164,19 +167,28 @@ def user_code(coordinates: Callable[[], str] | None = None) -> Iterator[None]:
 def results_of(function: Callable[..., Any]) -> Iterator[None]:
     """Names a user's function in errors of its results.
 
-    The results are checked after the function has returned, when its frame is gone.
+    The results are checked after the function has returned, when its frame is gone. The place of the error is each line
+    of the function that yields.
 
     Raises:
-        OutputTypeError: As raised, with the place of the function.
+        OutputTypeError: As raised, with the place.
     """
     try:
         yield
     except OutputTypeError as error:
         code = getattr(inspect.unwrap(function), "__code__", None)
         if code is not None and origin_of(error).user_traceback is None:
-            place = f'  File "{code.co_filename}", line {code.co_firstlineno}, in {code.co_name}'
-            with_origin(error, TaskOrigin(user_traceback=f"Results of:\n{place}"))
+            places = [traceback.FrameSummary(code.co_filename, line, code.co_name) for line in _result_lines(code)]
+            shown = shown_traceback("".join(["Results of:\n", *traceback.format_list(places)]).rstrip())
+            with_origin(error, TaskOrigin(user_traceback=shown))
         raise
+
+
+def _result_lines(code: CodeType) -> list[int]:
+    """Returns the lines that yield a function's results; without any, its first line."""
+    yields = [each.positions for each in dis.get_instructions(code) if each.opname == "YIELD_VALUE"]
+    lines = {each.lineno for each in yields if each is not None and each.lineno is not None}
+    return sorted(lines)[:_RESULT_LINES_MAX] or [code.co_firstlineno]
 
 
 def with_script_lines(error: BaseException) -> BaseException:

@@ -205,8 +205,27 @@ def test_a_wrong_result_is_reported_with_the_place_of_its_function(result: Any) 
     with pytest.raises(OutputTypeError) as refusal:
         run(Returning(result))
     first_line = Returning.process_element.__code__.co_firstlineno
-    place = f'  File "{__file__}", line {first_line}, in process_element'
-    assert origin_of(refusal.value).user_traceback == f"Results of:\n{place}"
+    place = f'  File "{__file__}", line {first_line}, in process_element\n    def process_element('
+    assert str(origin_of(refusal.value).user_traceback).startswith(f"Results of:\n{place}")
+
+
+class Yielding(KeyedProcessFunction):
+    def process_element(self, row: Any, _context: Any) -> Any:
+        if row.amount > 1:
+            yield {"user": row.user, "total": row.amount}
+        yield {"user": row.user, "totl": row.amount}
+
+
+def test_a_wrong_result_is_reported_with_the_lines_that_yield() -> None:
+    with pytest.raises(OutputTypeError) as refusal:
+        run(Yielding())
+    line = Yielding.process_element.__code__.co_firstlineno
+    assert origin_of(refusal.value).user_traceback == (
+        f'Results of:\n  File "{__file__}", line {line + 2}, in process_element\n'
+        '    yield {"user": row.user, "total": row.amount}\n'
+        f'  File "{__file__}", line {line + 3}, in process_element\n'
+        '    yield {"user": row.user, "totl": row.amount}'
+    )
 
 
 @pytest.mark.parametrize(
