@@ -23,14 +23,19 @@ def check_function(given: object, *kinds: type) -> None:
         raise InvalidTopologyError(_refusal(given, " or a ".join(kind.__name__ for kind in kinds), kinds))
 
 
-def check_aggregation(given: object) -> None:
+def check_aggregation(given: object, *, merges: bool = False) -> None:
     """Checks that an object has the methods of an AggregateFunction.
+
+    Args:
+        given: The object.
+        merges: Whether accumulators are merged, as those of sessions are.
 
     Raises:
         InvalidTopologyError: The object is a class, or lacks a method.
     """
-    missing = [name for name in _AGGREGATION if not callable(getattr(given, name, None))]
-    if isinstance(given, type) or len(missing) == len(_AGGREGATION):
+    wanted = (*_AGGREGATION, "merge") if merges else _AGGREGATION
+    missing = [name for name in wanted if not callable(getattr(given, name, None))]
+    if isinstance(given, type) or len(missing) == len(wanted):
         raise InvalidTopologyError(_refusal(given, "an AggregateFunction", (object,) if not missing else ()))
     if missing:
         raise InvalidTopologyError(f"the aggregation {type(given).__name__} lacks the method {', '.join(missing)}")

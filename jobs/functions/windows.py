@@ -156,5 +156,7 @@ def _start_of(timestamp_ms: int, size_ms: int, offset_ms: int) -> int:
 
 
 def _check_positive(*sizes_ms: int) -> None:
+    if others := [type(size_ms).__name__ for size_ms in sizes_ms if type(size_ms) is not int]:
+        raise InvalidTopologyError(f"the sizes of windows are whole numbers of milliseconds, not a {others[0]}")
     if min(sizes_ms) <= 0:
         raise InvalidTopologyError(f"the sizes of windows must be above zero, not {', '.join(map(str, sizes_ms))} ms")

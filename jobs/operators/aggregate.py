@@ -18,7 +18,7 @@ from keyscale.state.doors.values import column_of
 from ..functions.process_function import row_type
 from .column_values import batch_of, tuple_of, tuples_of
 from .failed_records import FailedRecords, OutputCheck, coordinates_of
-from .failures import user_code
+from .failures import results_of, user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:
@@ -93,9 +93,11 @@ class ReduceOperator(Operator):
             return pa.StructArray.from_arrays(columns, names=list(names))
 
         keys = [batch.column(name) for name in self._info.key_columns]
-        with user_code(lambda: coordinates_of(batch, at, self._info)):
+        with user_code(lambda: coordinates_of(batch, at, self._info)), results_of(self._reduce):
             self._reduced.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
-        yield batch_of(outputs, self._schema)
+        with results_of(self._reduce):
+            reduced = batch_of(outputs, self._schema)
+        yield reduced
 
     def _rows(self, stored: pa.Array) -> list[Row | None]:
         """Returns the stored values; None for each key without one."""
@@ -174,7 +176,9 @@ class AggregateOperator(Operator):
             return column_of(held, self._type)
 
         keys = [batch.column(name) for name in key_columns]
-        with user_code(lambda: coordinates_of(batch, at, self._info)):
+        with user_code(lambda: coordinates_of(batch, at, self._info)), results_of(function.get_result):
             self._accumulators.update_many(batch.column(KEY_GROUP_COLUMN), keys, fold)
         keyed = zip(tuples_of(batch, key_columns), results, strict=True)
-        yield batch_of([key + result for key, result in keyed if result is not None], self._info.output_schema)
+        with results_of(function.get_result):
+            output = batch_of([key + result for key, result in keyed if result is not None], self._info.output_schema)
+        yield output

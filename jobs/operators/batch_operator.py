@@ -14,7 +14,7 @@ from ..errors import OutputTypeError
 from ..functions.batch_function import KeyedBatch
 from ..functions.process_function import RuntimeContext
 from .column_values import output_column
-from .failures import user_code
+from .failures import results_of, user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ProcessBatchOperator(Operator):
             key_groups=batch.column(KEY_GROUP_COLUMN),
             keys=[batch.column(name) for name in info.key_columns],
         )
-        with user_code():
+        with user_code(), results_of(self._function.process_batch):
             result = self._function.process_batch(keyed)
             if result is None:
                 return

@@ -176,7 +176,8 @@ def results_of(function: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     except OutputTypeError as error:
-        code = getattr(inspect.unwrap(function), "__code__", None)
+        unwrapped = inspect.unwrap(function)
+        code = getattr(unwrapped, "__code__", None) or getattr(type(unwrapped).__call__, "__code__", None)
         if code is not None and origin_of(error).user_traceback is None:
             places = [traceback.FrameSummary(code.co_filename, line, code.co_name) for line in _result_lines(code)]
             shown = shown_traceback("".join(["Results of:\n", *traceback.format_list(places)]).rstrip())

@@ -45,6 +45,11 @@ class ContentsLogic(Protocol):
     It is picklable.
     """
 
+    @property
+    def result_function(self) -> Callable[..., Any]:
+        """The user's function that returns the results of windows."""
+        ...
+
     def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
         """Returns the contents in the state of a subtask.
 
@@ -59,6 +64,10 @@ class Aggregated:
 
     function: AggregateFunction
     accumulator: pa.DataType
+
+    @property
+    def result_function(self) -> Callable[..., Any]:
+        return self.function.get_result
 
     def start(
         self,
@@ -76,6 +85,10 @@ class Reduced:
     function: Callable[[Row, Row], Any]
     schema: pa.Schema
 
+    @property
+    def result_function(self) -> Callable[..., Any]:
+        return self.function
+
     def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
         stored = pa.struct([pa.field(field.name, field.type) for field in self.schema])
         return AggregatedContents(_Reduction(self.function, info.input_columns, names), stored, state, names)
@@ -87,6 +100,10 @@ class Collected:
 
     function: ProcessWindowFunction
     schema: pa.Schema
+
+    @property
+    def result_function(self) -> Callable[..., Any]:
+        return self.function.process
 
     def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
         return CollectedContents(self, state, info, names)

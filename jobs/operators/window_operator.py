@@ -13,7 +13,7 @@ from ..functions.process_function import row_type
 from ..functions.windows import TIME_MS_MAX, WINDOW_TYPE, SessionWindows, Window, merged
 from .column_values import timestamps_ms, tuples_of
 from .failed_records import FailedRecords, OutputCheck, coordinates_of
-from .failures import user_code
+from .failures import results_of, user_code
 from .operator_contract import KEY_GROUP_COLUMN, Operator, OperatorLogic
 from .process_operator import Results
 
@@ -89,21 +89,25 @@ class WindowingOperator(Operator):
         rows = map(self._row_type, tuples_of(batch, info.input_columns))
         self._batch = batch
         take = self._take_or_drop if self.failed.keeps_batch else self._take
-        with user_code(self._coordinates):
+        with user_code(self._coordinates), results_of(self._logic.contents.result_function):
             for at, (key, row, time_ms) in enumerate(zip(keys, rows, self._times_of(batch), strict=True)):
                 self._at = at
                 if self._results.add(take(key, row, time_ms)):
                     yield from self._results.rest()
-        yield from self._results.rest()
+        yield from self._rest()
 
     def fire(self) -> Iterator[OutputBatch]:
-        with user_code():
+        with user_code(), results_of(self._logic.contents.result_function):
             for domain, timer in self._timers.due():
                 self._state.set_current_key(timer.key_group, timer.key)
                 window = Window(**timer.namespace)
                 if self._results.add(self._on_timer(domain, timer.timestamp_ms, timer.key, window)):
                     yield from self._results.rest()
-        yield from self._results.rest()
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[OutputBatch]:
+        with results_of(self._logic.contents.result_function):
+            yield from self._results.rest()
 
     def next_times(self) -> NextTimers:
         return self._timers.next_times()

@@ -18,7 +18,7 @@ from ..functions.batch_function import KeyedBatchFunction
 from ..functions.broadcast_function import KeyedBroadcastProcessFunction
 from ..functions.given_function import check_aggregation, check_callable, check_function, check_sink
 from ..functions.process_function import KeyedCoProcessFunction, KeyedProcessFunction
-from ..functions.windows import ProcessWindowFunction
+from ..functions.windows import ProcessWindowFunction, SessionWindows
 from ..graph.nodes import DAY_MS, SecondInput, Timestamps, union_timestamps
 from ..graph.schemas import Schema, arrow_schema, check_column, key_schema, keyed_schema
 from ..graph.topology import dead_letter_tag
@@ -639,7 +639,7 @@ class WindowedStream:
             accumulator: The accumulator's Arrow type.
             output: The columns that `get_result` returns.
         """
-        check_aggregation(function)
+        check_aggregation(function, merges=isinstance(self._assigner, SessionWindows))
         check_type(accumulator, "the accumulator")
         return self._operator(Aggregated(function, accumulator), arrow_schema(output))
 

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulP
 from keyscale.state.doors.keyed import NextTimers
 
 from ..operators.column_values import BatchSize, timestamps_ms, up_to_ms
-from ..operators.failures import user_code
+from ..operators.failures import results_of, user_code
 from ..operators.operator_contract import Operator, OperatorLogic
 from ..spark_internals.arrow_schemas import spark_schema_of
 from .handle import ProcessorHandle
@@ -93,7 +93,8 @@ class TransformWithStateOperator(Operator):
             self._give_initial_state(times)
             for found in records_by_key(self._batches, self._info.key_columns, self._logic.form):
                 self._state.set_current_key(found.key_group, found.key)
-                yield from self._taken(self._processor.handleInputRows(found.shown_key, found.records, times))
+                with results_of(self._processor.handleInputRows):
+                    yield from self._taken(self._processor.handleInputRows(found.shown_key, found.records, times))
             self._batches.clear()
             for timer in self._handle.due():
                 self._state.set_current_key(timer.key_group, timer.key)
@@ -104,11 +105,13 @@ class TransformWithStateOperator(Operator):
                     timerValues=times,
                     expiredTimerInfo=ExpiredTimerInfo(at_ms),
                 )
-                yield from self._taken(results)
+                with results_of(self._processor.handleExpiredTimer):
+                    yield from self._taken(results)
                 # Only now, as in Spark: the call still lists the timer, and cannot register it again.
                 self._handle.deleteTimer(at_ms)
             self._state.clear_current_key()
-            yield from self._rest()
+            with results_of(self._processor.handleInputRows):
+                yield from self._rest()
 
     def next_times(self) -> NextTimers:
         next_ms = self._handle.next_timer_ms

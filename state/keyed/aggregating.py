@@ -167,7 +167,10 @@ class AggregatingState(_Folding):
         def fold(accumulator: Any, value: Any) -> Any:
             return function.add(value, accumulator)
 
-        super().__init__(entries, context, namespace, start=start, fold=fold, merge=function.merge)
+        def merge(left: Any, right: Any) -> Any:
+            return function.merge(left, right)  # only namespaces need it: a function may lack it
+
+        super().__init__(entries, context, namespace, start=start, fold=fold, merge=merge)
         self._function = function
 
     def get(self) -> Any:

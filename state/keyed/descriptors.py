@@ -259,9 +259,11 @@ def check_name(name: str) -> None:
     """Checks the name of a state.
 
     Raises:
-        DescriptorError: The name is `default`, too long, or has characters other than letters, digits, `_`, `.`, `-`,
-            `%`.
+        DescriptorError: The name is no text, is `default`, too long, or has characters other than letters, digits, `_`,
+            `.`, `-`, `%`.
     """
+    if not isinstance(name, str):
+        raise DescriptorError(f"a state is named by a {type(name).__name__}; give its name as text, before its type")
     if not _NAME.fullmatch(name) or name == "default":
         raise DescriptorError(
             f"{name!r} cannot name a state: use 1 to 128 letters, digits, '_', '.', '-' or '%', "

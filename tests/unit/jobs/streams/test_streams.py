@@ -301,3 +301,21 @@ def test_the_jobs_policy_for_failed_records_goes_to_every_operator() -> None:
 def test_what_cannot_be_a_sink_is_refused_where_it_is_declared(stream: DataStream, given: Any, message: str) -> None:
     with pytest.raises(InvalidTopologyError, match=message):
         stream.sink_to(given)
+
+
+def test_only_windows_of_sessions_need_an_aggregation_that_merges(stream: DataStream) -> None:
+    class Counting:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def add(self, _row: object, accumulator: int) -> int:
+            return accumulator + 1
+
+        def get_result(self, accumulator: int) -> tuple[int]:
+            return (accumulator,)
+
+    options: Any = {"function": Counting(), "accumulator": pa.int64(), "output": pa.schema([("n", pa.int64())])}
+    keyed = stream.with_timestamps("at").key_by("user")
+    keyed.window(TumblingWindows(10)).aggregate(**options)
+    with pytest.raises(InvalidTopologyError, match="the aggregation Counting lacks the method merge"):
+        keyed.window(SessionWindows(10)).aggregate(**options)

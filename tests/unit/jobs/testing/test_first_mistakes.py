@@ -7,23 +7,34 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyscale import (
+    KeyedBatchFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    ProcessWindowFunction,
+    SlidingWindows,
     Ttl,
+    TumblingWindows,
     ValueStateDescriptor,
 )
 from keyscale.errors import KeyscaleError
 from keyscale.jobs.errors import OutputTypeError
+from keyscale.jobs.functions.given_function import check_aggregation
+from keyscale.jobs.operators.aggregate import Aggregate, Reduce
 from keyscale.jobs.operators.failures import origin_of
+from keyscale.jobs.operators.window_contents import Aggregated, Collected, Reduced
+from keyscale.jobs.operators.window_operator import Windowing
+from keyscale.jobs.transform_with_state.processor_operator import TransformWithState
 from keyscale.testing import OperatorHarness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 INT: Any = int
+SCHEMA = pa.schema([("user", pa.string()), ("amount", pa.int64())])
 STRUCT = pa.struct([("amount", pa.int64()), ("place", pa.string())])
 NESTED = pa.struct([("order", STRUCT)])
 
@@ -141,6 +152,22 @@ DECLARATIONS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: run(Returning([]), output=["user", "total"]),
         r"a harness are declared as a list; give \{\"column\": \"type\", ...\} or a pyarrow schema",
     ),
+    "a type for the name of a state": (
+        lambda: ValueStateDescriptor(pa.int64(), "n"),  # type: ignore[arg-type]  # the mistake
+        "a state is named by a DataType; give its name as text, before its type",
+    ),
+    "a timedelta for the size of windows": (
+        lambda: TumblingWindows(dt.timedelta(seconds=1)),  # type: ignore[arg-type]  # the mistake
+        "the sizes of windows are whole numbers of milliseconds, not a timedelta",
+    ),
+    "a float for the size of windows": (
+        lambda: SlidingWindows(10, 2.5),  # type: ignore[arg-type]  # the mistake
+        "the sizes of windows are whole numbers of milliseconds, not a float",
+    ),
+    "an aggregation without merge for sessions": (
+        lambda: check_aggregation(Wrong(), merges=True),
+        "the aggregation Wrong lacks the method merge",
+    ),
     "a type of Arrow by its name": (
         lambda: run(Returning([]), output={"total": "int64"}),
         "column 'total' has the type 'int64'; Spark's name of it is 'bigint'",
@@ -207,6 +234,71 @@ def test_a_wrong_result_is_reported_with_the_place_of_its_function(result: Any) 
     first_line = Returning.process_element.__code__.co_firstlineno
     place = f'  File "{__file__}", line {first_line}, in process_element\n    def process_element('
     assert str(origin_of(refusal.value).user_traceback).startswith(f"Results of:\n{place}")
+
+
+class Wrong:
+    """Functions of all kinds whose results lack a column."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, _row: Any, accumulator: int) -> int:
+        return accumulator + 1
+
+    def get_result(self, _: int) -> Any:
+        return {"usr": 1}
+
+    def __call__(self, _first: Any, _second: Any) -> Any:
+        return {"user": "ada"}
+
+
+class WrongBatches(KeyedBatchFunction):
+    def process_batch(self, _: Any) -> Any:
+        return pa.RecordBatch.from_pydict({"usr": ["ada"]})
+
+
+class WrongWindows(ProcessWindowFunction):
+    def process(self, _key: Any, _window: Any, _elements: Any) -> Any:
+        return [{"usr": "ada"}]
+
+
+class WrongProcessor(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        """Declares no state."""
+
+    def handleInputRows(self, _key: Any, _rows: Any, _timers: Any) -> Any:  # noqa: N802 - Spark's name
+        return [("ada",)]
+
+
+WINDOWS = TumblingWindows(10)
+RESULTS: dict[str, tuple[Any, Callable[..., Any]]] = {
+    "batches": (WrongBatches(), WrongBatches.process_batch),
+    "a reduction": (Reduce(Wrong(), None), Wrong.__call__),
+    "an aggregation": (Aggregate(Wrong(), pa.int64(), None), Wrong.get_result),  # type: ignore[arg-type]  # no merge
+    "aggregated windows": (Windowing(WINDOWS, Aggregated(Wrong(), pa.int64())), Wrong.get_result),  # type: ignore[arg-type]
+    "reduced windows": (Windowing(WINDOWS, Reduced(Wrong(), SCHEMA)), Wrong.__call__),
+    "windows of all records": (Windowing(WINDOWS, Collected(WrongWindows(), SCHEMA)), WrongWindows.process),
+    "a processor of Spark": (TransformWithState(WrongProcessor()), WrongProcessor.handleInputRows),
+}
+
+
+@pytest.mark.parametrize("kind", RESULTS)
+def test_a_wrong_result_of_any_function_is_reported_with_its_place(kind: str) -> None:
+    logic, function = RESULTS[kind]
+    is_timed = isinstance(logic, Windowing)
+    columns = {"window_start": "bigint", "window_end": "bigint"} if is_timed else {}
+    output = {"user": "string", **columns, "amount": "bigint"}
+    tested = OperatorHarness(logic, input=SCHEMA, key=["user"], output=output, timestamp="amount" if is_timed else None)
+
+    def run_batches() -> None:
+        tested.process(("ada", 1), ("ada", 2))
+        tested.advance_watermark(9)
+
+    with pytest.raises(OutputTypeError) as refusal:
+        run_batches()
+    code = function.__code__
+    place = f'Results of:\n  File "{__file__}", line {code.co_firstlineno}, in {code.co_name}\n'
+    assert str(origin_of(refusal.value).user_traceback).startswith(place)
 
 
 class Yielding(KeyedProcessFunction):
