@@ -186,7 +186,10 @@ def results_of(function: Callable[..., Any]) -> Iterator[None]:
 
 
 def _result_lines(code: CodeType) -> list[int]:
-    """Returns the lines that yield a function's results; without any, its first line."""
+    """Returns the lines of a function that yield results.
+
+    Returns the function's first line if no line yields.
+    """
     yields = [each.positions for each in dis.get_instructions(code) if each.opname == "YIELD_VALUE"]
     lines = {each.lineno for each in yields if each is not None and each.lineno is not None}
     return sorted(lines)[:_RESULT_LINES_MAX] or [code.co_firstlineno]
