@@ -36,6 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[3]))  # it is started by its path, apart from the package
 from keyscale.api.launching.disk_use import disk_use_bytes
 from keyscale.api.launching.driver_log import LogWriter
+from keyscale.jobs.protocol.exit_codes import EXIT_ASLEEP
 from keyscale.jobs.protocol.redaction import Mask
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ EXIT_SUPERVISED_ALREADY = 0
 EXIT_CANNOT_RUN = 127
 EXIT_DISK_FULL = 122
 """The files of the job take more than its quota: the supervisor has ended the driver."""
-EXIT_ASLEEP = 75
-"""The JVM of a driver has ended, and the driver goes on without Spark."""
 EXIT_CODE_FILE = "exit_code"
 DISK_LOOK_S = 10.0
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"

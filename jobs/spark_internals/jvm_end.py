@@ -13,11 +13,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from ..protocol.exit_codes import EXIT_ASLEEP
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-EXIT_ASLEEP = 75
-"""The JVM's exit code, by which its supervisor knows that the driver goes on."""
 _WAIT_SECONDS = 20.0
 _LOOK_SECONDS = 0.05
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from keyscale.jobs.spark_internals.jvm_end import EXIT_ASLEEP
+from keyscale.jobs.protocol.exit_codes import EXIT_ASLEEP
 from tests.support.repository import ROOT
 
 pytestmark = [pytest.mark.real, pytest.mark.exhaustive]

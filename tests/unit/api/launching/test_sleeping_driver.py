@@ -9,13 +9,13 @@ import pytest
 
 from keyscale.api.launching import supervisor
 from keyscale.api.launching.driver_log import LogWriter
+from keyscale.jobs.protocol.exit_codes import EXIT_ASLEEP
 from keyscale.jobs.protocol.redaction import Mask
-from keyscale.jobs.spark_internals import jvm_end
 
 
 @pytest.mark.parametrize(
     ("statuses", "code"),
-    [([], supervisor.EXIT_ASLEEP), ([10 << 8], 10), ([0, 9], -9)],
+    [([], EXIT_ASLEEP), ([10 << 8], 10), ([0, 9], -9)],
     ids=["no child", "a child", "a killed child last"],
 )
 def test_the_exit_code_is_of_the_last_child(monkeypatch: pytest.MonkeyPatch, statuses: list[int], code: int) -> None:
@@ -28,7 +28,7 @@ def test_the_exit_code_is_of_the_last_child(monkeypatch: pytest.MonkeyPatch, sta
         return 1, status
 
     monkeypatch.setattr(os, "wait", wait)
-    assert supervisor.orphans_ended(supervisor.EXIT_ASLEEP) == code
+    assert supervisor.orphans_ended(EXIT_ASLEEP) == code
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may start a process of another user")
@@ -44,7 +44,3 @@ def test_a_driver_of_a_user_of_its_own_may_open_the_output_of_its_jvm_again(
     driver.wait(10)
     copying.join(10)
     assert (tmp_path / "driver.log").read_text() == "awake\n"
-
-
-def test_the_jvm_of_a_sleeping_driver_ends_with_the_code_that_its_supervisor_knows() -> None:
-    assert jvm_end.EXIT_ASLEEP == supervisor.EXIT_ASLEEP
