@@ -17,7 +17,7 @@ from .session import Session, json_option, pass_session
 from .setting_options import Pair
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 STATE_COLUMNS = (
     ("SPARK OPERATOR", "spark_operator"),
@@ -61,6 +61,29 @@ class NamedUid(click.ParamType[tuple[str, str]]):
         return name, uid
 
 
+def import_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the options of every import."""
+    for option in reversed(
+        (
+            click.option(
+                "--program",
+                required=True,
+                type=click.Path(path_type=Path),
+                help="The .py or .zip file of the job that goes on.",
+            ),
+            click.option("--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter, key=value."),
+            click.option("--to", "target", metavar="LOCATION", help="Write the savepoint to STORE/NAME/savepoints/ID."),
+            click.option("--dry-run", is_flag=True, help="Write nothing; show what would be taken."),
+            click.option(
+                "--hash", "hash_id", type=click.Choice(["spark", "java"]), default="spark", help="The hash of keys."
+            ),
+            click.option("--spark-conf", "conf", type=Pair(), multiple=True, help="A setting of Spark, key=value."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @click.group("import")
 def import_state() -> None:
     """Bring the state of other systems into a savepoint."""
@@ -68,15 +91,7 @@ def import_state() -> None:
 
 @import_state.command()
 @click.argument("checkpoint")
-@click.option(
-    "--program",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The .py or .zip file of the job that goes on.",
-)
-@click.option("--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter, key=value.")
-@click.option("--to", "target", metavar="LOCATION", help="Write the savepoint to STORE/NAME/savepoints/ID.")
-@click.option("--dry-run", is_flag=True, help="Write nothing; show what would be taken.")
+@import_options
 @click.option(
     "--operator", "operators", type=NumberedUid(), multiple=True, help="The job's operator for a Spark operator."
 )
@@ -103,8 +118,6 @@ def import_state() -> None:
 @click.option(
     "--max-parallelism", default=128, show_default=True, type=click.IntRange(1, 32768), help="Number of key groups."
 )
-@click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), default="spark", help="The hash of keys.")
-@click.option("--spark-conf", "conf", type=Pair(), multiple=True, help="A setting of Spark, key=value.")
 @json_option
 @pass_session
 def spark(
@@ -157,15 +170,7 @@ def spark(
 
 @import_state.command()
 @click.argument("location")
-@click.option(
-    "--program",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The .py or .zip file of the job that goes on.",
-)
-@click.option("--parameter", "-P", "parameters", type=Pair(), multiple=True, help="A parameter, key=value.")
-@click.option("--to", "target", metavar="LOCATION", help="Write the savepoint to STORE/NAME/savepoints/ID.")
-@click.option("--dry-run", is_flag=True, help="Write nothing; show what would be taken.")
+@import_options
 @click.option(
     "--operator", "operators", type=NamedUid(), multiple=True, help="The job's operator for a uid or id of Flink."
 )
@@ -183,8 +188,6 @@ def spark(
     "--parallelism", default=1, show_default=True, type=click.IntRange(min=1), help="Number of parts of an operator."
 )
 @click.option("--max-parallelism", type=click.IntRange(1, 32768), help="Number of key groups. Default: that of Flink.")
-@click.option("--hash", "hash_id", type=click.Choice(["spark", "java"]), default="spark", help="The hash of keys.")
-@click.option("--spark-conf", "conf", type=Pair(), multiple=True, help="A setting of Spark, key=value.")
 @json_option
 @pass_session
 def flink(
