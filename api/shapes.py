@@ -10,6 +10,7 @@ from keyscale.jobs.protocol.strict_model import StrictModel
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 OPERATION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
+TEXT_PATTERN = r"^[^\x00]+$"
 NUMBER_MAX = (1 << 63) - 1
 """The largest number that a column holds."""
 

@@ -1,12 +1,18 @@
 """The routes of users' tokens."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from keyscale.vocabulary import Role
 
 from ..access.identities import Admin, User
 from ..control_plane.dependencies import Control
 from ..control_plane.guarded_route import GuardedRoute
 from . import tokens
 from .schemas import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
+
+Roles = Annotated[list[Role], Query(max_length=len(Role), description="Only these roles.")]
 
 router = APIRouter(tags=["tokens"], route_class=GuardedRoute)
 
@@ -21,9 +27,9 @@ def create_token(control: Control, user: Admin, request: TokenRequest) -> NewTok
 
 
 @router.get("/tokens")
-def list_tokens(control: Control, _: Admin) -> TokenList:
+def list_tokens(control: Control, _: Admin, role: Roles = []) -> TokenList:  # noqa: B006 - FastAPI copies it
     """Lists all tokens without their values, the newest first."""
-    return tokens.list_all(control)
+    return tokens.list_all(control, role)
 
 
 @router.delete("/tokens/{token_id}", status_code=204)

@@ -15,6 +15,7 @@ from ..errors import RequestInvalidError, TokenNameTakenError, TokenNotFoundErro
 from .schemas import NewTokenAnswer, ScopeModel, TokenAnswer, TokenList, UserAnswer, UserScopeModel
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     from keyscale.db.models import Token
@@ -69,10 +70,13 @@ def create(context: Context, user: Principal, request: TokenRequest) -> NewToken
     return NewTokenAnswer(**_fields(token), token=value)
 
 
-def list_all(context: Context) -> TokenList:
-    """Lists all tokens, without their values."""
+def list_all(context: Context, roles: Collection[Role]) -> TokenList:
+    """Lists tokens without their values.
+
+    Without roles, every role is in the list.
+    """
     with context.reads() as session:
-        found = tokens.list_all(session)
+        found = tokens.list_all(session, roles)
     return TokenList(tokens=[TokenAnswer(**_fields(token)) for token in found])
 
 

@@ -26,9 +26,11 @@ from ..shapes import NAME_PATTERN
 from .schemas import ArtifactAnswer, ArtifactList, PlatformAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from sqlalchemy.orm import Session
+
+    from keyscale.vocabulary import ArtifactKind
 
     from ..access.principal import Principal
     from ..control_plane.context import Context
@@ -103,10 +105,16 @@ def upload(
     return answer, True
 
 
-def list_all(context: Context, user: Principal, listing: Listing) -> ArtifactList:
-    """Lists the artifacts that a user may see."""
+def list_all(
+    context: Context, user: Principal, listing: Listing, kinds: Collection[ArtifactKind], name: str | None
+) -> ArtifactList:
+    """Lists the artifacts that a user may see.
+
+    Without kinds or a name, every kind or name is in the list.
+    """
     with context.reads() as session:
-        found = artifacts.list_page(session, listing.page(int, str), scope=user.scope, user_id=user.id)
+        page = listing.page(int, str)
+        found = artifacts.list_page(session, page, scope=user.scope, user_id=user.id, kinds=kinds, name=name)
         shown = _answers(session, user, found.rows)
     return ArtifactList(artifacts=shown, next=write_cursor(found.next))
 

@@ -2,8 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 from fastapi.responses import StreamingResponse
+
+from keyscale.vocabulary import ArtifactKind
 
 from ..access.identities import Operator, User
 from ..control_plane.dependencies import Control, ListingOf
@@ -11,6 +13,9 @@ from ..control_plane.guarded_route import UploadRoute
 from ..shapes import NAME_PATTERN
 from . import artifacts
 from .schemas import ArtifactAnswer, ArtifactList, PlatformAnswer
+
+Kinds = Annotated[list[ArtifactKind], Query(max_length=len(ArtifactKind), description="Only these kinds.")]
+Name = Annotated[str | None, Query(pattern=NAME_PATTERN, description="Only the versions of this name.")]
 
 router = APIRouter(prefix="/artifacts", tags=["artifacts"], route_class=UploadRoute)
 
@@ -38,9 +43,15 @@ def upload_artifact(
 
 
 @router.get("")
-def list_artifacts(control: Control, user: User, listing: ListingOf) -> ArtifactList:
+def list_artifacts(
+    control: Control,
+    user: User,
+    listing: ListingOf,
+    kind: Kinds = [],  # noqa: B006 - FastAPI copies it
+    name: Name = None,
+) -> ArtifactList:
     """Lists the artifacts that the user may see, the newest first."""
-    return artifacts.list_all(control, user, listing)
+    return artifacts.list_all(control, user, listing, kind, name)
 
 
 @router.get("/platform")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyscale.client.request_paths import artifact_path
+from keyscale.vocabulary import ArtifactKind
 
 from .errors import InvalidArgumentError
 from .requirements import downloaded_wheels
@@ -115,12 +116,20 @@ def platform(session: Session) -> None:
 
 
 @artifacts.command(name="list")
+@click.option(
+    "--kind",
+    "kinds",
+    multiple=True,
+    type=click.Choice(list(ArtifactKind), case_sensitive=False),
+    help="Only this kind.",
+)
+@click.option("--name", help="Only the versions of this name.")
 @json_option
 @pass_session
-def list_artifacts(session: Session) -> None:
-    """List all artifacts."""
+def list_artifacts(session: Session, kinds: Sequence[str], name: str | None) -> None:
+    """List the artifacts, the newest first."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get_list("/v1/artifacts", "artifacts")
+        answer = control_plane.get_list("/v1/artifacts", "artifacts", kind=kinds, name=name)
     session.output.table(answer, answer["artifacts"], COLUMNS)
 
 

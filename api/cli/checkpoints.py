@@ -9,7 +9,7 @@ import click
 
 from keyscale.client.errors import OperationFailedError
 from keyscale.client.request_paths import job_path
-from keyscale.vocabulary import CheckpointStatus
+from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from .operations import show_end
 from .output import make_fields, make_table
@@ -88,8 +88,7 @@ def checkpoints() -> None:
 def list_checkpoints(session: Session, job: str, statuses: Sequence[str]) -> None:
     """List a job's checkpoints and savepoints, the latest first."""
     with session.control_plane() as control_plane:
-        query = {"status": list(statuses)} if statuses else {}
-        answer = control_plane.get(job_path(job, "checkpoints"), **query)
+        answer = control_plane.get(job_path(job, "checkpoints"), status=statuses)
     session.output.table(answer, answer["history"], CHECKPOINT_COLUMNS)
 
 
@@ -200,12 +199,17 @@ def trigger_savepoint(session: Session, job: str, savepoint_id: str | None, wait
 
 @savepoints.command(name="list")
 @click.argument("job")
+@click.option(
+    "--owner",
+    type=click.Choice(list(SnapshotOwner), case_sensitive=False),
+    help="Only savepoints of this owner; the platform takes its own for changes.",
+)
 @json_option
 @pass_session
-def list_savepoints(session: Session, job: str) -> None:
+def list_savepoints(session: Session, job: str, owner: str | None) -> None:
     """List a job's savepoints, the latest first."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get_list(job_path(job, "savepoints"), "savepoints")
+        answer = control_plane.get_list(job_path(job, "savepoints"), "savepoints", owner=owner)
     session.output.table(answer, answer["savepoints"], SAVEPOINT_COLUMNS)
 
 

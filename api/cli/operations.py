@@ -204,8 +204,7 @@ def operations() -> None:
 def list_operations(session: Session, job: str, kinds: Sequence[str], statuses: Sequence[str]) -> None:
     """List a job's operations, the newest first."""
     with session.control_plane() as control_plane:
-        query = {name: list(wanted) for name, wanted in (("kind", kinds), ("status", statuses)) if wanted}
-        answer = control_plane.get_list(job_path(job, "operations"), "operations", **query)
+        answer = control_plane.get_list(job_path(job, "operations"), "operations", kind=kinds, status=statuses)
     rows = [{**each, "failure_code": (each["failure"] or {}).get("code")} for each in answer["operations"]]
     session.output.table(answer, rows, COLUMNS)
 

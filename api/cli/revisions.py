@@ -30,12 +30,13 @@ def revisions() -> None:
 
 @revisions.command("list")
 @click.argument("job")
+@click.option("--by", help="Only revisions that this user created.")
 @json_option
 @pass_session
-def list_revisions(session: Session, job: str) -> None:
+def list_revisions(session: Session, job: str, by: str | None) -> None:
     """List a job's revisions, the newest first."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get_list(job_path(job, "revisions"), "revisions")
+        answer = control_plane.get_list(job_path(job, "revisions"), "revisions", created_by=by)
     session.output.table(answer, [_row(revision) for revision in answer["revisions"]], COLUMNS)
 
 

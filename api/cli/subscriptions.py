@@ -10,6 +10,7 @@ import click
 
 from keyscale.client.errors import WaitTimeoutError
 from keyscale.client.request_paths import subscription_path
+from keyscale.vocabulary import Channel
 
 from .session import Session, json_option, pass_session
 from .setting_options import Pair
@@ -95,12 +96,19 @@ def create(
 
 
 @subscriptions.command(name="list")
+@click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    type=click.Choice(list(Channel), case_sensitive=False),
+    help="Only this channel.",
+)
 @json_option
 @pass_session
-def list_subscriptions(session: Session) -> None:
+def list_subscriptions(session: Session, channels: Sequence[str]) -> None:
     """List your subscriptions; an administrator's token lists all."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/v1/subscriptions")
+        answer = control_plane.get("/v1/subscriptions", channel=channels)
     session.output.table(answer, map(_shown, answer["subscriptions"]), COLUMNS)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyscale.client.request_paths import token_path
+from keyscale.vocabulary import Role
 
 from .errors import InvalidArgumentError
 from .session import Session, json_option, pass_session
@@ -75,12 +76,19 @@ def create(
 
 
 @tokens.command(name="list")
+@click.option(
+    "--role",
+    "roles",
+    multiple=True,
+    type=click.Choice(list(Role), case_sensitive=False),
+    help="Only this role.",
+)
 @json_option
 @pass_session
-def list_tokens(session: Session) -> None:
-    """List all tokens, without their values."""
+def list_tokens(session: Session, roles: Sequence[str]) -> None:
+    """List the tokens, without their values."""
     with session.control_plane() as control_plane:
-        answer = control_plane.get("/v1/tokens")
+        answer = control_plane.get("/v1/tokens", role=roles)
     rows = [{**token, "scope": describe_scope(token["scope"])} for token in answer["tokens"]]
     session.output.table(answer, rows, COLUMNS)
 

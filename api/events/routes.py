@@ -13,7 +13,7 @@ from keyscale.db.repositories.events import EventFilter
 from ..access.identities import User
 from ..control_plane.dependencies import Control, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
-from ..shapes import NUMBER_MAX
+from ..shapes import NUMBER_MAX, TEXT_PATTERN
 from . import event_export, events
 from .event_export import ExportFormat
 from .schemas import EventList
@@ -22,7 +22,6 @@ router = APIRouter(tags=["events"], route_class=GuardedRoute)
 
 _KINDS = ", ".join(sorted(EVENT_KINDS))
 _KINDS_MAX = 20
-_TEXT_PATTERN = r"^[^\x00]+$"
 
 
 def _known(kind: str) -> str:
@@ -49,13 +48,13 @@ Kinds = Annotated[
     ),
 ]
 Actor = Annotated[
-    str | None, Query(pattern=_TEXT_PATTERN, max_length=200, description="Only events that this user or driver caused.")
+    str | None, Query(pattern=TEXT_PATTERN, max_length=200, description="Only events that this user or driver caused.")
 ]
 Since = Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="Only events at or after this time.")]
 Until = Annotated[int | None, Query(ge=0, le=NUMBER_MAX, description="Only events at or before this time.")]
 Job = Annotated[
     str | None,
-    Query(pattern=_TEXT_PATTERN, max_length=200, description="Only events of the job with this id or name."),
+    Query(pattern=TEXT_PATTERN, max_length=200, description="Only events of the job with this id or name."),
 ]
 
 

@@ -1,6 +1,10 @@
 """The routes of subscriptions to notifications."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from keyscale.vocabulary import Channel
 
 from ..access.identities import Operator
 from ..control_plane.dependencies import Control, ListingOf
@@ -15,6 +19,8 @@ from .schemas import (
     SubscriptionRequest,
 )
 
+Channels = Annotated[list[Channel], Query(max_length=len(Channel), description="Only these channels.")]
+
 router = APIRouter(prefix="/subscriptions", tags=["subscriptions"], route_class=GuardedRoute)
 
 
@@ -28,9 +34,13 @@ def create_subscription(control: Control, user: Operator, request: SubscriptionR
 
 
 @router.get("")
-def list_subscriptions(control: Control, user: Operator) -> SubscriptionList:
+def list_subscriptions(
+    control: Control,
+    user: Operator,
+    channel: Channels = [],  # noqa: B006 - FastAPI copies it
+) -> SubscriptionList:
     """Lists the user's subscriptions, for administrators all, the newest first."""
-    return subscriptions.list_all(control, user)
+    return subscriptions.list_all(control, user, channel)
 
 
 @router.get("/{subscription_id}")

@@ -26,6 +26,7 @@ from .schemas import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import Any
 
     from sqlalchemy.orm import Session
@@ -81,10 +82,13 @@ def create(context: Context, user: Principal, request: SubscriptionRequest) -> N
     return NewSubscriptionAnswer(**_fields(subscription, {}), secret=subscription.secret)
 
 
-def list_all(context: Context, user: Principal) -> SubscriptionList:
-    """Lists the user's subscriptions; of administrators, all subscriptions."""
+def list_all(context: Context, user: Principal, channels: Collection[Channel]) -> SubscriptionList:
+    """Lists the user's subscriptions; of administrators, all subscriptions.
+
+    Without channels, every channel is in the list.
+    """
     with context.reads() as session:
-        found = subscriptions.list_all(session, _owner(user))
+        found = subscriptions.list_all(session, _owner(user), channels)
         counts = subscriptions.counts(session)
     return SubscriptionList(subscriptions=[SubscriptionAnswer(**_fields(each, counts)) for each in found])
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _PARAMETER = "parameters."
 
 
-def list_of(context: Context, reference: str, listing: Listing) -> RevisionList:
+def list_of(context: Context, reference: str, listing: Listing, created_by: str | None) -> RevisionList:
     """Lists a job's revisions.
 
     Raises:
@@ -36,7 +36,7 @@ def list_of(context: Context, reference: str, listing: Listing) -> RevisionList:
     """
     with context.reads() as session:
         job = require_job(session, reference)
-        found = revisions.list_page(session, job.id, listing.page(int))
+        found = revisions.list_page(session, job.id, listing.page(int), created_by=created_by)
         shown = _revision_answers(session, job, found.rows)
     return RevisionList(revisions=shown, next=write_cursor(found.next))
 

@@ -7,19 +7,24 @@ from fastapi import APIRouter, Path, Query
 from ..access.identities import User
 from ..control_plane.dependencies import Control, ListingOf
 from ..control_plane.guarded_route import GuardedRoute
-from ..shapes import NUMBER_MAX
+from ..shapes import NUMBER_MAX, TEXT_PATTERN
 from . import revisions
 from .schemas import RevisionAnswer, RevisionDiffAnswer, RevisionList
 
 router = APIRouter(prefix="/jobs/{job_id}", tags=["revisions"], route_class=GuardedRoute)
 
+CreatedBy = Annotated[
+    str | None, Query(pattern=TEXT_PATTERN, max_length=200, description="Only revisions that this user created.")
+]
 RevisionNumber = Annotated[int, Path(ge=1, le=NUMBER_MAX)]
 
 
 @router.get("/revisions")
-def list_revisions(control: Control, _: User, job_id: str, listing: ListingOf) -> RevisionList:
+def list_revisions(
+    control: Control, _: User, job_id: str, listing: ListingOf, created_by: CreatedBy = None
+) -> RevisionList:
     """Lists a job's revisions, the newest first."""
-    return revisions.list_of(control, job_id, listing)
+    return revisions.list_of(control, job_id, listing, created_by)
 
 
 @router.get("/revisions/{revision}")

@@ -1,6 +1,10 @@
 """The routes of a job's savepoints."""
 
-from fastapi import APIRouter, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+
+from keyscale.vocabulary import SnapshotOwner
 
 from ..access.identities import Operator, User
 from ..control_plane.dependencies import Control, DryRun, ListingOf
@@ -9,16 +13,18 @@ from . import savepoints, snapshot_deletions
 from .schemas.savepoint import SavepointAnswer, SavepointList
 from .schemas.snapshot_maintenance import DeletionAnswer
 
+Owner = Annotated[SnapshotOwner | None, Query(description="Only savepoints of this owner.")]
+
 router = APIRouter(prefix="/jobs/{job_id}/savepoints", tags=["savepoints"], route_class=GuardedRoute)
 
 
 @router.get("")
-def list_savepoints(control: Control, _: User, job_id: str, listing: ListingOf) -> SavepointList:
+def list_savepoints(control: Control, _: User, job_id: str, listing: ListingOf, owner: Owner = None) -> SavepointList:
     """Lists a job's savepoints, newest first.
 
     Savepoints of stops and rescales are included. A savepoint in progress is an operation.
     """
-    return savepoints.list_of(control, job_id, listing)
+    return savepoints.list_of(control, job_id, listing, owner)
 
 
 @router.get("/{savepoint_id}")

@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from ..control_plane.cursors import Listing
 
 
-def list_of(context: Context, reference: str, listing: Listing) -> SavepointList:
+def list_of(context: Context, reference: str, listing: Listing, owner: SnapshotOwner | None) -> SavepointList:
     """Lists a job's savepoints.
 
     Raises:
         JobNotFoundError: The job does not exist.
     """
     with context.reads() as session:
-        found = checkpoints.list_savepoints(session, require_job_id(session, reference), listing.page(int))
+        job_id = require_job_id(session, reference)
+        found = checkpoints.list_savepoints(session, job_id, listing.page(int), owner=owner)
     return SavepointList(
         savepoints=[SavepointAnswer.model_validate(each) for each in found.rows], next=write_cursor(found.next)
     )

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session
 
+    from keyscale.vocabulary import ArtifactKind
+
 _WRITERS_LOCK = 0x61727466
 
 
@@ -28,12 +30,24 @@ def lock_writers(session: Session) -> None:
 
 
 def list_page(
-    session: Session, page: PageRequest, *, scope: JobScope = EVERYTHING, user_id: str = ""
+    session: Session,
+    page: PageRequest,
+    *,
+    scope: JobScope = EVERYTHING,
+    user_id: str = "",
+    kinds: Collection[ArtifactKind] = (),
+    name: str | None = None,
 ) -> Page[Artifact]:
-    """Returns the artifacts that a user may see, the newest first."""
-    return read_page(
-        session, select(Artifact).where(_visible(scope, user_id)), (Artifact.created_at_ms, Artifact.id), page
-    )
+    """Returns the artifacts that a user may see, the newest first.
+
+    Without kinds or a name, every kind or name is in the list.
+    """
+    wanted = select(Artifact).where(_visible(scope, user_id))
+    if kinds:
+        wanted = wanted.where(Artifact.kind.in_(kinds))
+    if name is not None:
+        wanted = wanted.where(Artifact.name == name)
+    return read_page(session, wanted, (Artifact.created_at_ms, Artifact.id), page)
 
 
 def find_all(session: Session, artifact_ids: Collection[str]) -> dict[str, Artifact]:

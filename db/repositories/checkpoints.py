@@ -69,10 +69,19 @@ def list_page(
     return read_page(session, wanted, (Checkpoint.checkpoint_id,), page)
 
 
-def list_savepoints(session: Session, job_id: str, page: PageRequest) -> Page[Checkpoint]:
-    """Returns the completed savepoints of a job, the newest first."""
-    wanted = (Checkpoint.job_id == job_id, Checkpoint.is_savepoint, Checkpoint.status == CheckpointStatus.COMPLETED)
-    return read_page(session, select(Checkpoint).where(*wanted), (Checkpoint.checkpoint_id,), page)
+def list_savepoints(
+    session: Session, job_id: str, page: PageRequest, *, owner: SnapshotOwner | None = None
+) -> Page[Checkpoint]:
+    """Returns the completed savepoints of a job, the newest first.
+
+    Without an owner, the savepoints of both owners are in the list.
+    """
+    wanted = select(Checkpoint).where(
+        Checkpoint.job_id == job_id, Checkpoint.is_savepoint, Checkpoint.status == CheckpointStatus.COMPLETED
+    )
+    if owner is not None:
+        wanted = wanted.where(Checkpoint.owner == owner)
+    return read_page(session, wanted, (Checkpoint.checkpoint_id,), page)
 
 
 def counts(session: Session, job_id: str) -> Counter[CheckpointStatus]:

@@ -19,9 +19,15 @@ if TYPE_CHECKING:
     from ..models import Job
 
 
-def list_page(session: Session, job_id: str, page: PageRequest) -> Page[Revision]:
-    """Returns a job's revisions, the newest first."""
-    return read_page(session, select(Revision).where(Revision.job_id == job_id), (Revision.number,), page)
+def list_page(session: Session, job_id: str, page: PageRequest, *, created_by: str | None = None) -> Page[Revision]:
+    """Returns a job's revisions, the newest first.
+
+    Without a user, the revisions of every user are in the list.
+    """
+    wanted = select(Revision).where(Revision.job_id == job_id)
+    if created_by is not None:
+        wanted = wanted.where(Revision.created_by == created_by)
+    return read_page(session, wanted, (Revision.number,), page)
 
 
 def find(session: Session, job_id: str, number: int) -> Revision | None:

@@ -87,11 +87,16 @@ def find(session: Session, subscription_id: str, owner_id: str | None) -> Subscr
     return found if found is not None and owner_id in {None, found.owner_id} else None
 
 
-def list_all(session: Session, owner_id: str | None) -> Sequence[Subscription]:
-    """Returns all subscriptions, or one owner's subscriptions; the newest first."""
+def list_all(session: Session, owner_id: str | None, channels: Collection[Channel] = ()) -> Sequence[Subscription]:
+    """Returns subscriptions, the newest first.
+
+    Without an owner or channels, every owner or channel is in the list.
+    """
     statement = select(Subscription).order_by(Subscription.created_at_ms.desc(), Subscription.id)
     if owner_id is not None:
         statement = statement.where(Subscription.owner_id == owner_id)
+    if channels:
+        statement = statement.where(Subscription.channel.in_(channels))
     return session.scalars(statement).all()
 
 

@@ -50,9 +50,12 @@ def valid(session: Session, sha256s: Collection[str], *, at_ms: int) -> set[str]
     return set(session.scalars(select(Token.sha256).where(Token.sha256.in_(sha256s), *is_valid)))
 
 
-def list_all(session: Session) -> Sequence[Token]:
-    """Returns all tokens, the newest first."""
-    return session.scalars(select(Token).order_by(Token.created_at_ms.desc(), Token.id)).all()
+def list_all(session: Session, roles: Collection[Role] = ()) -> Sequence[Token]:
+    """Returns all tokens, or the tokens of some roles; the newest first."""
+    statement = select(Token).order_by(Token.created_at_ms.desc(), Token.id)
+    if roles:
+        statement = statement.where(Token.role.in_(roles))
+    return session.scalars(statement).all()
 
 
 def add(

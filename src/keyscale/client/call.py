@@ -39,7 +39,7 @@ class Call(Generic[T]):
         template: The path, with names in braces for its places.
         answer: The model of the answer; `object`: plain JSON; `bytes`: a file; None: no answer.
         places: The values of the path's places.
-        query: The parameters; a None is left out.
+        query: The parameters; a None or an empty list is left out.
         body: The model or JSON to send.
         form: The fields of a form with a file.
         file: The name and content of the form's file.
@@ -74,7 +74,7 @@ class Call(Generic[T]):
         """Returns the arguments of an HTTP client's request."""
         in_path = parse_qs(urlsplit(self.path).query, keep_blank_values=True)  # httpx would drop it
         options: dict[str, Any] = {
-            "params": in_path | {name: value for name, value in self.query.items() if value is not None},
+            "params": in_path | {name: value for name, value in self.query.items() if value not in (None, (), [])},
             "timeout": self.timeout_s,
         }
         if self.file is not None:

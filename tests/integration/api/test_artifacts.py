@@ -95,6 +95,10 @@ def test_an_artifact_names_who_uploaded_it_and_the_jobs_that_use_it_as_program_o
     assert listed["program"]["used_by"] == ["first", "second", "third"]
     assert (listed["tools"]["uploaded_by"], listed["tools"]["used_by"]) == ("admin", ["first", "second"])
     assert client.get(f"/v1/artifacts/{library['id']}").json() == listed["tools"]
+    for query, names in (({"name": "tools"}, ["tools"]), ({"kind": ["PYTHON", "JAR"], "name": "program"}, ["program"])):
+        chosen = client.get("/v1/artifacts", params=query).json()["artifacts"]
+        assert [each["name"] for each in chosen] == names
+    assert client.get("/v1/artifacts", params={"kind": "JAR"}).json()["artifacts"] == []
 
 
 def test_an_artifact_that_a_job_uses_is_not_deleted(client: httpx.Client, job: dict[str, Any]) -> None:

@@ -223,6 +223,8 @@ def test_an_event_reaches_exactly_the_subscriptions_whose_owner_and_selector_cov
         assert (refused.status_code, refused.json()["code"]) == (422, "REQUEST_INVALID")
         listed = client.get("/v1/subscriptions", headers=bearer).json()["subscriptions"]
         assert [each["id"] for each in listed] == [made[team]["id"]]
+        of_mail = client.get("/v1/subscriptions", params={"channel": "MAIL"}, headers=bearer).json()["subscriptions"]
+        assert of_mail == []
         hidden = client.delete(f"/v1/subscriptions/{made['all']['id']}", headers=bearer)
         assert (hidden.status_code, hidden.json()["code"]) == (404, "SUBSCRIPTION_NOT_FOUND")
     viewer = {"Authorization": "Bearer viewer-of-all"}

@@ -59,6 +59,8 @@ def test_a_settled_job_gets_a_revision_at_once_and_only_for_the_revision_that_wa
         (2, True, "why"),
         (1, False, None),
     ]
+    by = {who: client.get("/v1/jobs/flights/revisions", params={"created_by": who}).json() for who in ("admin", "ada")}
+    assert [len(found["revisions"]) for found in by.values()] == [2, 0]
     diff = client.get("/v1/jobs/flights/revisions/1/diff", params={"to": 2}).json()["differences"]
     assert [each["path"] for each in diff] == ["artifact_id", "parameters.input"]
     kept = client.delete(f"/v1/artifacts/{job['spec']['artifact_id']}").json()

@@ -225,6 +225,9 @@ def test_a_claimed_savepoint_is_left_to_the_job_that_has_claimed_it(changes: Cha
 def test_a_kept_savepoint_is_its_users_and_stays(changes: Changes, client: httpx.Client) -> None:
     def owners() -> set[str]:
         listed = client.get("/v1/jobs/flights/savepoints").json()["savepoints"]
+        for owner in ("USER", "PLATFORM"):
+            chosen = client.get("/v1/jobs/flights/savepoints", params={"owner": owner}).json()["savepoints"]
+            assert chosen == [each for each in listed if each["owner"] == owner]
         shown = [
             client.get("/v1/jobs/flights/savepoints/wider").json(),
             client.get("/v1/jobs/flights/checkpoints/3").json(),

@@ -49,6 +49,9 @@ def test_a_new_token_opens_what_its_role_allows_and_its_value_is_shown_once(clie
         "scope": {**made["scope"], "any_labels": []},
     }
     assert made["created_by"] == "admin"
+    for roles, is_listed in ((made["role"], True), (["ADMIN", made["role"]], True), ("ADMIN", False)):
+        chosen = client.get("/v1/tokens", params={"role": roles}).json()["tokens"]
+        assert (made["id"] in {each["id"] for each in chosen}) is is_listed
 
 
 def test_only_the_hash_of_a_token_is_in_the_database(client: httpx.Client, context: Context) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from keyscale.api.artifacts.schemas import ArtifactAnswer, ArtifactList, PlatformAnswer
 
 from ..call import Call, Pages
 from ..method import ListMethod, Method, Noun, S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.vocabulary import ArtifactKind
 
 ARTIFACTS = "/v1/artifacts"
 
@@ -30,9 +36,12 @@ class Artifacts(Noun[S]):
         return upload(filename, content, name)
 
     @ListMethod
-    def list(self, *, limit: int | None = None) -> Pages[ArtifactAnswer]:
+    def list(
+        self, *, kind: Sequence[ArtifactKind] | None = None, name: str | None = None, limit: int | None = None
+    ) -> Pages[ArtifactAnswer]:
         """Lists the artifacts that the user may see, the newest first."""
-        return Pages(Call("GET", ARTIFACTS, ArtifactList, query={"limit": limit}), "artifacts")
+        query = {"kind": kind, "name": name, "limit": limit}
+        return Pages(Call("GET", ARTIFACTS, ArtifactList, query=query), "artifacts")
 
     @Method
     def get(self, artifact_id: str) -> Call[ArtifactAnswer]:

@@ -15,9 +15,10 @@ class Revisions(Noun[S]):
     """A job's revisions, by number."""
 
     @ListMethod
-    def list(self, job: str, *, limit: int | None = None) -> Pages[RevisionAnswer]:
+    def list(self, job: str, *, created_by: str | None = None, limit: int | None = None) -> Pages[RevisionAnswer]:
         """Lists a job's revisions, the newest first."""
-        return Pages(Call("GET", REVISIONS, RevisionList, {"job_id": job}, {"limit": limit}), "revisions")
+        query = {"created_by": created_by, "limit": limit}
+        return Pages(Call("GET", REVISIONS, RevisionList, {"job_id": job}, query), "revisions")
 
     @Method
     def get(self, job: str, number: int) -> Call[RevisionAnswer]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from keyscale.api.snapshots.schemas.savepoint import SavepointAnswer, SavepointList
 from keyscale.api.snapshots.schemas.snapshot_maintenance import DeletionAnswer
 
 from ..call import PLAN_TIMEOUT_S, Call, Pages
 from ..method import ListMethod, Method, Noun, S
+
+if TYPE_CHECKING:
+    from keyscale.vocabulary import SnapshotOwner
 
 SAVEPOINTS = "/v1/jobs/{job_id}/savepoints"
 SAVEPOINT = f"{SAVEPOINTS}/{{savepoint_id}}"
@@ -16,9 +21,10 @@ class Savepoints(Noun[S]):
     """A job's savepoints, by id."""
 
     @ListMethod
-    def list(self, job: str, *, limit: int | None = None) -> Pages[SavepointAnswer]:
+    def list(self, job: str, *, owner: SnapshotOwner | None = None, limit: int | None = None) -> Pages[SavepointAnswer]:
         """Lists a job's savepoints, the newest first."""
-        return Pages(Call("GET", SAVEPOINTS, SavepointList, {"job_id": job}, {"limit": limit}), "savepoints")
+        query = {"owner": owner, "limit": limit}
+        return Pages(Call("GET", SAVEPOINTS, SavepointList, {"job_id": job}, query), "savepoints")
 
     @Method
     def get(self, job: str, savepoint_id: str) -> Call[SavepointAnswer]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from keyscale.api.notifications.schemas import (
     DeliveryAnswer,
     DeliveryList,
@@ -14,6 +16,11 @@ from keyscale.api.notifications.schemas import (
 from ..call import Call, Pages
 from ..method import ListMethod, Method, Noun, S, creation
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.vocabulary import Channel
+
 
 class Subscriptions(Noun[S]):
     """Subscriptions to notifications."""
@@ -22,9 +29,9 @@ class Subscriptions(Noun[S]):
     """Creates a subscription; only the answer has its secret."""
 
     @Method
-    def list(self) -> Call[SubscriptionList]:
+    def list(self, *, channel: Sequence[Channel] | None = None) -> Call[SubscriptionList]:
         """Lists the user's subscriptions, for administrators all, the newest first."""
-        return Call("GET", "/v1/subscriptions", SubscriptionList)
+        return Call("GET", "/v1/subscriptions", SubscriptionList, query={"channel": channel})
 
     @Method
     def get(self, subscription_id: str) -> Call[SubscriptionAnswer]:

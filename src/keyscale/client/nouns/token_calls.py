@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from keyscale.api.access_tokens.schemas import NewTokenAnswer, TokenList, TokenRequest, UserAnswer
 
 from ..call import Call
 from ..method import Method, Noun, S, creation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from keyscale.vocabulary import Role
 
 
 class Tokens(Noun[S]):
@@ -15,9 +22,9 @@ class Tokens(Noun[S]):
     """Creates a token; only the answer has its value."""
 
     @Method
-    def list(self) -> Call[TokenList]:
+    def list(self, *, role: Sequence[Role] | None = None) -> Call[TokenList]:
         """Lists all tokens without their values, the newest first."""
-        return Call("GET", "/v1/tokens", TokenList)
+        return Call("GET", "/v1/tokens", TokenList, query={"role": role})
 
     @Method
     def revoke(self, token_id: str) -> Call[None]:

@@ -564,6 +564,26 @@ def test_a_revision_is_shown_with_its_program_its_outcome_and_its_specification(
     assert "ROLLED_BACK" in listed
 
 
+@pytest.mark.parametrize(
+    ("command", "request_", "noun"),
+    [
+        (
+            "artifacts list --kind jar --kind WHEEL --name tools",
+            "/v1/artifacts?kind=JAR&kind=WHEEL&name=tools",
+            "artifacts",
+        ),
+        ("revisions list flights --by ann", "/v1/jobs/flights/revisions?created_by=ann", "revisions"),
+        ("savepoints list flights --owner user", "/v1/jobs/flights/savepoints?owner=USER", "savepoints"),
+        ("tokens list --role viewer", "/v1/tokens?role=VIEWER", "tokens"),
+        ("subscriptions list --channel mail", "/v1/subscriptions?channel=MAIL", "subscriptions"),
+    ],
+)
+def test_filters_of_lists_are_sent(asked: ControlPlane, command: str, request_: str, noun: str) -> None:
+    asked.answers[f"GET {request_}"] = [{noun: [], "next": None}]
+    done(keyscale(*command.split()))
+    assert asked.requests == [("GET", request_)]
+
+
 def test_all_parts_of_a_list_are_read(asked: ControlPlane) -> None:
     asked.answers["GET /v1/jobs"] = [{"jobs": [JOB], "next": "n"}]
     asked.answers["GET /v1/jobs?after=n"] = [{"jobs": [{**JOB, "id": "0b"}], "next": None}]
