@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from keyscale.client.request_paths import job_path
+from keyscale.vocabulary import SETTLED
 
 from .errors import InvalidArgumentError
-from .job_wait import SETTLED, wait_until_started
+from .job_wait import wait_until_started
 from .jobs import COLUMNS as JOB_COLUMNS
 from .jobs import job_rows
 from .operations import has_ended, show_end

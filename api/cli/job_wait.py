@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keyscale.client.errors import WaitTimeoutError
 from keyscale.client.request_paths import job_path
+from keyscale.vocabulary import SETTLED
 
 from .errors import JobEndedError, JobFailedError
 
@@ -22,25 +23,8 @@ POLL_S: Final = 0.2
 
 RUNNING: Final = "RUNNING"
 FAILED: Final = "FAILED"
-STATUSES: Final = (
-    "CREATED",
-    "SUBMITTING",
-    RUNNING,
-    "SLEEPING",
-    "SAVEPOINTING",
-    "STOPPING",
-    "STOPPED",
-    "RESCALING",
-    "UPGRADING",
-    "RESTARTING",
-    FAILED,
-    "FINISHED",
-)
 LASTING: Final = (RUNNING, "SLEEPING", "STOPPED", "FINISHED", FAILED)
 """The statuses that a job may keep; it passes through other statuses."""
-
-SETTLED: Final = frozenset({"CREATED", "STOPPED", "FINISHED", FAILED})
-"""The job does not run."""
 
 STARTED: Final = frozenset({RUNNING, "SLEEPING", "FINISHED"})
 """A started job has one of these statuses: a short job may have finished when it is polled."""

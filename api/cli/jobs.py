@@ -14,11 +14,11 @@ import click
 from keyscale.client.errors import RefusedError
 from keyscale.client.request_paths import job_path
 from keyscale.units import bytes_text
-from keyscale.vocabulary import DiagnosticKind
+from keyscale.vocabulary import PLAIN, DiagnosticKind, JobStatus, OperationKind
 
 from .diagnostics import taken, text_of
 from .errors import InvalidArgumentError
-from .job_wait import LASTING, RUNNING, STATUSES, wait_until, wait_until_started
+from .job_wait import LASTING, RUNNING, wait_until, wait_until_started
 from .operations import show_end
 from .output import describe_failure
 from .restore_options import RESTORE_OPTIONS, restore_options, restore_request
@@ -151,7 +151,7 @@ def setting_row(setting: dict[str, Any]) -> dict[str, Any]:
     "--status",
     "statuses",
     multiple=True,
-    type=click.Choice(STATUSES, case_sensitive=False),
+    type=click.Choice(list(JobStatus), case_sensitive=False),
     help="Only jobs with this status; may be repeated.",
 )
 @click.option("--label", "labels", multiple=True, type=Pair(), help="Only jobs with this label, key=value.")
@@ -256,51 +256,48 @@ def start(
 @jobs.command()
 @click.argument("job")
 @click.option("--drain", is_flag=True, help="As `jobs drain`.")
-@wait_option("the job is STOPPED")
+@wait_option(OperationKind.STOP.traits.until)
 @timeout_option
 @json_option
 @pass_session
 def stop(session: Session, job: str, drain: bool, wait: bool, timeout_s: float | None) -> None:
     """Stop a job with a savepoint, for a later start."""
-    _ask(session, job, "drain" if drain else "stop", wait=wait, timeout_s=timeout_s)
+    _ask(session, job, OperationKind.DRAIN if drain else OperationKind.STOP, wait=wait, timeout_s=timeout_s)
 
 
-@jobs.command()
-@click.argument("job")
-@wait_option("the job is FINISHED")
-@timeout_option
-@json_option
-@pass_session
-def drain(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
-    """Process the present input, fire all timers, and end a job."""
-    _ask(session, job, "drain", wait=wait, timeout_s=timeout_s)
+def imperative(text: str) -> str:
+    """Returns a description as an instruction.
+
+    "Ends a job" becomes "End a job".
+    """
+    verb, rest = text.split(" ", 1)
+    return f"{verb.removesuffix('s')} {rest}"
 
 
-@jobs.command()
-@click.argument("job")
-@wait_option("the job is STOPPED")
-@timeout_option
-@json_option
-@pass_session
-def cancel(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
-    """End a job immediately, without a savepoint; its latest checkpoint stays."""
-    _ask(session, job, "cancel", wait=wait, timeout_s=timeout_s)
+def _command(kind: OperationKind) -> click.Command:
+    """Returns the command that requests an operation without arguments."""
+
+    @click.command(kind.short_form, help=imperative(kind.description))
+    @click.argument("job")
+    @wait_option(kind.traits.until)
+    @timeout_option
+    @json_option
+    @pass_session
+    def command(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
+        _ask(session, job, kind, wait=wait, timeout_s=timeout_s)
+
+    return command
 
 
-@jobs.command()
-@click.argument("job")
-@wait_option("the new driver runs the job")
-@timeout_option
-@json_option
-@pass_session
-def restart(session: Session, job: str, wait: bool, timeout_s: float | None) -> None:
-    """Replace a job's driver by a new driver of the same revision."""
-    _ask(session, job, "restart", wait=wait, timeout_s=timeout_s)
+# Checkpoints and savepoints have groups of their own; `stop` has an option.
+for _kind in PLAIN:
+    if not _kind.is_snapshot and _kind is not OperationKind.STOP:
+        jobs.add_command(_command(_kind))
 
 
-def _ask(session: Session, job: str, verb: str, *, wait: bool, timeout_s: float | None) -> None:
+def _ask(session: Session, job: str, kind: OperationKind, *, wait: bool, timeout_s: float | None) -> None:
     with session.control_plane() as control_plane:
-        answer = control_plane.post(job_path(job, verb))
+        answer = control_plane.post(job_path(job, kind.short_form))
         show_end(session, control_plane, answer, wait=wait, timeout_s=timeout_s)
 
 

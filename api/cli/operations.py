@@ -169,7 +169,7 @@ def verdict_line(answer: dict[str, Any]) -> str:
     downtime = answer["downtime_ms"]
     if answer["kind"] == "RESCALE":
         led = f"{answer['from_parallelism']} -> {answer['to_parallelism']}"
-    elif answer["kind"] == "RESTART":
+    elif answer["from_revision"] == answer["to_revision"]:
         led = f"a new driver of revision {answer['to_revision']}"
     else:
         led = f"revision {answer['from_revision']} -> {answer['to_revision']}"

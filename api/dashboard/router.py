@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 
 from keyscale.db.repositories import events
 from keyscale.metrics import BATCH_PARTS, COUNTER, JOB_COUNTERS, OBSERVED, charts
+from keyscale.vocabulary import CHANGES
 
 from ..access import browser_sessions
 from ..access.browser_sessions import SESSION_COOKIE, require_own_origin
@@ -81,6 +82,7 @@ TABS = {
 _OWN_ADDRESS = re.compile(r"/ui/[A-Za-z0-9._~%/-]*(\?[A-Za-z0-9._~%/?&=+!*'(),:@$;-]*)?")
 
 _pages = Environment(loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined)
+_pages.globals["changes"] = " ".join(CHANGES)
 _files = StaticFiles(directory=STATIC)
 _LIBRARY_FILE = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 CHART_LIBRARY = f"plotly-{sha256(_LIBRARY_FILE.read_bytes()).hexdigest()[:16]}.js"

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import attempts, diagnostics, events
 from keyscale.jobs.protocol.messages import DiagnosticCommand
-from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus, JobStatus
+from keyscale.vocabulary import AttemptStage, DiagnosticKind, DiagnosticStatus, JobStatus, OperationKind
 
 from ..database_clock import shared_now_ms
 from ..errors import DiagnosticNotFoundError, DiagnosticUnansweredError, JobStatusConflictError, TooManyInFlightError
 from ..jobs.jobs import require_job, require_job_id
-from ..lifecycle.transitions import Action, what_helps
+from ..lifecycle.transitions import what_helps
 from ..shapes import FailureAnswer
 from .schemas import DiagnosticAnswer, DiagnosticList, DiagnosticPartAnswer, DiagnosticSummaryAnswer
 
@@ -85,7 +85,7 @@ def _what_helps(job: Job) -> str:
     """Returns what helps a user of a job without a driver."""
     if job.status is JobStatus.FAILED:
         return f"`./keyscale jobs show {job.name}` shows why, and `./keyscale logs {job.name}` what its driver wrote"
-    return what_helps(Action.CHECKPOINT, job.status, job.name)
+    return what_helps(OperationKind.CHECKPOINT, job.status, job.name)
 
 
 def _command(wanted: DiagnosticRequest) -> DiagnosticCommand:

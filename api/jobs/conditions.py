@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.units import duration_text
-from keyscale.vocabulary import AttemptStage, ConditionStatus, ConditionType, DriverState, JobStatus
+from keyscale.vocabulary import SETTLED, AttemptStage, ConditionStatus, ConditionType, DriverState, JobStatus
 
 from ..lifecycle.current_report import SILENT_MS
-from ..lifecycle.transitions import SETTLED
 from .schemas.condition import ConditionAnswer
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from keyscale.db.repositories import (
 )
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import known_settings
-from keyscale.vocabulary import AttemptStage, CheckpointStatus, ClaimMode, DesiredState, JobStatus
+from keyscale.vocabulary import SETTLED, AttemptStage, CheckpointStatus, ClaimMode, DesiredState, JobStatus
 
 from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
@@ -51,7 +51,6 @@ from ..lifecycle import requests
 from ..lifecycle.current_report import reports_now
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
-from ..lifecycle.transitions import SETTLED
 from ..secret_labels.secret_labels import require_covered
 from .conditions import JobFacts, conditions_of
 from .job_metrics import job_metrics_of

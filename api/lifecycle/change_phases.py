@@ -81,7 +81,9 @@ def next_change_step(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -
 
 def cause_of(kind: OperationKind) -> Cause:
     """Returns the cause of a change's attempts of the new revision."""
-    return {OperationKind.RESCALE: Cause.RESCALE, OperationKind.RESTART: Cause.RESTART}.get(kind, Cause.UPGRADE)
+    if kind.traits.may_change_program:
+        return Cause.UPGRADE
+    return Cause.RESCALE if kind is OperationKind.RESCALE else Cause.RESTART
 
 
 def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
@@ -209,7 +211,7 @@ def _has_new_program(change: ChangeFacts) -> bool:
 
     A batch of timers alone does not try functions with records.
     """
-    return change.kind.may_change_program
+    return change.kind.traits.may_change_program
 
 
 def _roll_back_after(limit_ms: int, why: str, active: AttemptFacts, change: ChangeFacts) -> Step | None:

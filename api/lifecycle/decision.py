@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, DriverState, JobStatus, OperationKind
+from keyscale.vocabulary import SETTLED, ChangePhase, CommandStatus, DesiredState, DriverState, JobStatus
 
 from ..launching.processes import ProcessState
 from .change_phases import next_change_step
@@ -33,7 +33,6 @@ from .steps import (
     StopWithoutSavepoint,
     WakeJob,
 )
-from .transitions import SETTLED
 
 if TYPE_CHECKING:
     from .steps import FailJob, Step
@@ -70,7 +69,7 @@ def status_of(facts: JobFacts) -> JobStatus:
     if facts.desired is DesiredState.CANCELLED:
         return JobStatus.STOPPING
     if facts.change is not None:
-        return JobStatus.RESCALING if facts.change.kind is OperationKind.RESCALE else JobStatus.UPGRADING
+        return facts.change.kind.traits.status
     if facts.desired is DesiredState.STOPPED:
         done = facts.stop is not None and facts.stop.status is CommandStatus.COMPLETED
         return JobStatus.STOPPING if done else JobStatus.SAVEPOINTING

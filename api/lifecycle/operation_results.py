@@ -115,8 +115,8 @@ def described(operation: Operation) -> str:
     """Returns an operation in words, for events."""
     if operation.kind is OperationKind.RESCALE:
         return f"rescale from {operation.from_parallelism} to {operation.to_parallelism}"
-    if operation.kind is OperationKind.RESTART:
-        return f"restart of revision {operation.to_revision}"
     if not operation.kind.is_change:
-        return operation.kind.lower()
-    return f"{operation.kind.lower()} from revision {operation.from_revision} to {operation.to_revision}"
+        return operation.kind.words
+    if not operation.kind.traits.may_change_program:
+        return f"{operation.kind.words} of revision {operation.to_revision}"
+    return f"{operation.kind.words} from revision {operation.from_revision} to {operation.to_revision}"

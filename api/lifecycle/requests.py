@@ -56,7 +56,7 @@ class Change:
     """A change of a job to a revision.
 
     Attributes:
-        kind: RESCALE, UPGRADE, ROLLBACK or RESTART.
+        kind: A kind that replaces the driver.
         to: The revision.
         mode: How state is taken along.
         allow_non_restored_state: Whether state may be dropped that the revision's program does not have.
@@ -89,7 +89,7 @@ def start(
     Raises:
         JobStatusConflictError: It is not settled.
     """
-    _require(session, Action.START, job)
+    _require(session, OperationKind.START, job)
     now = now_ms()
     job.desired = DesiredState.RUNNING
     job.failure = None
@@ -98,30 +98,28 @@ def start(
     job.skip_lost_records = skip_lost_records
     job.time_reset_after = attempts.next_number(session, job.id) - 1 if reset_time else None
     job.started_at_ms, job.ended_at_ms = now, None
-    enter(job, JobStatus.SUBMITTING)
+    enter(job, OperationKind.START.traits.status)
     message = "start was requested" + (", without the records that sources have lost" if skip_lost_records else "")
     message += ", with time that begins again" if reset_time else ""
-    return _request(session, job, user, operation_id, OperationKind.START, "JOB_STARTED", message)
+    return _request(session, job, user, operation_id, OperationKind.START, message)
 
 
-def stop(session: Session, job: Job, user: Principal, operation_id: str, *, drain: bool) -> Operation:
+def stop(session: Session, job: Job, user: Principal, operation_id: str, kind: OperationKind) -> Operation:
     """Requests that a running job takes a savepoint and ends.
 
     Raises:
         JobStatusConflictError: It does not run.
     """
-    _require(session, Action.STOP, job)
+    _require(session, kind, job)
     _end_start(session, job)
     job.desired = DesiredState.STOPPED
-    enter(job, JobStatus.SAVEPOINTING)
+    enter(job, kind.traits.status)
     return _request(
         session,
         job,
         user,
         operation_id,
-        OperationKind.DRAIN if drain else OperationKind.STOP,
-        "STOP_REQUESTED",
-        "stop with a savepoint was requested" + (", after all input" if drain else ""),
+        kind,
         old_attempt=_active_number(session, job),
         command_status=CommandStatus.IN_PROGRESS,
     )
@@ -133,10 +131,10 @@ def cancel(session: Session, job: Job, user: Principal, operation_id: str) -> Op
     Raises:
         JobStatusConflictError: It has ended already.
     """
-    _require(session, Action.CANCEL, job)
+    _require(session, OperationKind.CANCEL, job)
     job.desired = DesiredState.CANCELLED
-    enter(job, JobStatus.STOPPING)
-    return _request(session, job, user, operation_id, OperationKind.CANCEL, "JOB_CANCELLED", "cancel was requested")
+    enter(job, OperationKind.CANCEL.traits.status)
+    return _request(session, job, user, operation_id, OperationKind.CANCEL)
 
 
 def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kind: OperationKind) -> Operation:
@@ -146,7 +144,7 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
         TooManyInFlightError: The maximum number of requests is pending.
         JobStatusConflictError: The job does not run.
     """
-    _require(session, Action.SAVEPOINT if kind is OperationKind.SAVEPOINT else Action.CHECKPOINT, job)
+    _require(session, kind, job)
     if operations.count_pending(session, job.id) >= SNAPSHOTS_MAX:
         raise TooManyInFlightError(
             f"at most {SNAPSHOTS_MAX} checkpoints and savepoints of a job wait for their results"
@@ -157,8 +155,6 @@ def snapshot(session: Session, job: Job, user: Principal, operation_id: str, kin
         user,
         operation_id,
         kind,
-        f"{kind}_REQUESTED",
-        f"a {kind.lower()} was requested",
         old_attempt=_active_number(session, job),
         command_status=CommandStatus.IN_PROGRESS,
     )
@@ -196,7 +192,7 @@ def select_revision(session: Session, job: Job, revision: Revision) -> None:
     Raises:
         JobStatusConflictError: It is not settled.
     """
-    _require(session, Action.START, job)
+    _require(session, OperationKind.START, job)
     job.revision = revision.number
 
 
@@ -232,7 +228,8 @@ def require_changeable(session: Session, job: Job, kind: OperationKind, mode: Up
         OperationInProgressError: Another operation changes it.
         JobStatusConflictError: It does not run, or has no driver that could take a savepoint.
     """
-    action = _action_of(kind, mode)
+    from_last_state = kind.traits.may_change_program and mode is UpgradeMode.LAST_STATE
+    action = Action.UPGRADE_LAST_STATE if from_last_state else kind
     running = operations.running(session, job.id)
     if running is not None and running.kind.is_change:
         _refuse_during(action, job, running.id)
@@ -242,12 +239,6 @@ def require_changeable(session: Session, job: Job, kind: OperationKind, mode: Up
         raise JobStatusConflictError(
             f"the job has no driver at the moment: {what_helps(action, JobStatus.RESTARTING, job.name)}"
         )
-
-
-def _action_of(kind: OperationKind, mode: UpgradeMode) -> Action:
-    if kind in {OperationKind.RESCALE, OperationKind.RESTART}:
-        return Action[kind]
-    return Action.UPGRADE_LAST_STATE if mode is UpgradeMode.LAST_STATE else Action.UPGRADE
 
 
 def change(
@@ -278,12 +269,12 @@ def change(
         "old_attempt": active.number if active else 0,
         "metrics_before": metrics_of_change(active.metrics) if active else None,
     }
-    enter(job, JobStatus.RESCALING if kind is OperationKind.RESCALE else JobStatus.UPGRADING)
+    enter(job, kind.traits.status)
     if approved is not None:
         for name, value in (columns | {"status": OperationStatus.IN_PROGRESS}).items():
             setattr(approved, name, value)
         return approved
-    return _request(session, job, user, operation_id, kind, f"{kind}_REQUESTED", None, **columns)
+    return _request(session, job, user, operation_id, kind, **columns)
 
 
 def rescale_way(session: Session, job: Job, wanted: JobSpec) -> tuple[RescaleMode, Mapping[str, Any] | None]:
@@ -310,8 +301,8 @@ def await_approval(session: Session, job: Job, user: Principal, operation_id: st
         user,
         operation_id,
         wanted.kind,
-        "APPROVAL_REQUESTED",
         f"a change to revision {wanted.to.number} waits for an approval",
+        event="APPROVAL_REQUESTED",
         **_columns_of(session, job, wanted),
     )
     operation.status = OperationStatus.PENDING_APPROVAL
@@ -449,21 +440,27 @@ def require_state_changeable(session: Session, job: Job) -> None:
     _require(session, Action.CHANGE_STATE, job)
 
 
-def _require(session: Session, action: Action, job: Job) -> None:
+def _require(session: Session, action: OperationKind | Action, job: Job) -> None:
     if is_allowed(action, job.status):
         return
-    if job.status in {JobStatus.RESCALING, JobStatus.UPGRADING} and action is not Action.START:
+    if job.status in {JobStatus.RESCALING, JobStatus.UPGRADING} and action is not OperationKind.START:
         running = operations.running(session, job.id)
         _refuse_during(action, job, None if running is None else running.id)
     helps = what_helps(action, job.status, job.name)
-    raise JobStatusConflictError(f"cannot {action} while the job is {job.status}: {helps}")
+    raise JobStatusConflictError(f"cannot {_words_of(action)} while the job is {job.status}: {helps}")
 
 
-def _refuse_during(action: Action, job: Job, operation_id: str | None) -> NoReturn:
+def _refuse_during(action: OperationKind | Action, job: Job, operation_id: str | None) -> NoReturn:
     helps = what_helps(action, job.status, job.name)
     named = "" if operation_id is None else f" by {operation_id}"
     changed = "rescaled" if job.status is JobStatus.RESCALING else "upgraded"
-    raise OperationInProgressError(f"cannot {action} while the job is being {changed}{named}: {helps}", operation_id)
+    raise OperationInProgressError(
+        f"cannot {_words_of(action)} while the job is being {changed}{named}: {helps}", operation_id
+    )
+
+
+def _words_of(action: OperationKind | Action) -> str:
+    return action.refusal if isinstance(action, OperationKind) else action
 
 
 def _end_start(session: Session, job: Job) -> None:
@@ -486,13 +483,14 @@ def _request(  # noqa: PLR0917 - the parts of a request
     user: Principal,
     operation_id: str,
     kind: OperationKind,
-    event: str,
-    message: str | None,
+    message: str | None = None,
+    *,
+    event: str | None = None,
     **columns: Any,
 ) -> Operation:
     """Stores an operation and its event.
 
-    The message is by default the change in words.
+    By default, the message names the operation, and the event is the kind's own.
     """
     operation = Operation(
         id=operation_id,
@@ -508,7 +506,7 @@ def _request(  # noqa: PLR0917 - the parts of a request
         session,
         job_id=job.id,
         at_ms=operation.requested_at_ms,
-        kind=event,
+        kind=event or kind.request_event,
         actor=user.name,
         message=message or f"{described(operation)} was requested",
         operation_id=operation_id,

@@ -75,7 +75,7 @@ def restore_of_roll_back(change: Operation, *, has_rewound: bool = False) -> Res
     """
     id_ = f"{change.id}.back"
     keeps_state = change.upgrade_mode is UpgradeMode.LAST_STATE and not change.allow_non_restored_state
-    if not change.kind.may_change_program or keeps_state or change.location is None:
+    if not change.kind.traits.may_change_program or keeps_state or change.location is None:
         return Restore(id_, location=change.location)
     is_left = has_rewound and change.rewind_to is not None  # the sinks have taken back what the savepoint needs
     return Restore(id_, RestoreMode.REWIND, change.rewind_to if is_left else change.location)

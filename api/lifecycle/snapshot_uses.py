@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import checkpoints, operations, snapshot_needs
-from keyscale.vocabulary import CheckpointStatus, CommandStatus
-
-from .transitions import SETTLED
+from keyscale.vocabulary import SETTLED, CheckpointStatus, CommandStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

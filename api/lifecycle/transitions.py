@@ -5,17 +5,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from keyscale.vocabulary import JobStatus
+from keyscale.vocabulary import SETTLED, JobStatus, OperationKind
 
 from ..errors import ApiError
 
 if TYPE_CHECKING:
     from keyscale.db.models import Job
-
-SETTLED = frozenset({JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
-"""The job does not run, and will not until its user asks for it."""
-
-UNSETTLED = frozenset(JobStatus) - SETTLED
 
 # A job that is meant to run may lose its driver, be cancelled or fail in any of these statuses.
 _ALWAYS = frozenset({JobStatus.RESTARTING, JobStatus.STOPPING, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
@@ -45,16 +40,8 @@ class TransitionError(ApiError):
 
 
 class Action(StrEnum):
-    """The actions that a user may ask for."""
+    """The actions, besides operations, that a job's status allows or refuses."""
 
-    START = "start"
-    STOP = "stop"
-    CANCEL = "cancel"
-    SAVEPOINT = "take a savepoint"
-    CHECKPOINT = "take a checkpoint"
-    RESCALE = "rescale"
-    RESTART = "restart"
-    UPGRADE = "upgrade"
     UPGRADE_LAST_STATE = "upgrade from the last state"
     ADJUST = "change settings"
     DELETE = "delete"
@@ -64,14 +51,6 @@ class Action(StrEnum):
 _UP = frozenset({JobStatus.RUNNING, JobStatus.SLEEPING})
 
 _ALLOWED: dict[Action, frozenset[JobStatus]] = {
-    Action.START: SETTLED,
-    Action.STOP: _UP | {JobStatus.SUBMITTING, JobStatus.RESTARTING},
-    Action.CANCEL: UNSETTLED,
-    Action.SAVEPOINT: _UP,
-    Action.CHECKPOINT: _UP,
-    Action.RESCALE: _UP,
-    Action.RESTART: _UP | {JobStatus.RESTARTING},
-    Action.UPGRADE: _UP,
     Action.UPGRADE_LAST_STATE: _UP | {JobStatus.RESTARTING},
     Action.ADJUST: _UP | {JobStatus.SUBMITTING, JobStatus.RESTARTING},
     Action.DELETE: SETTLED,
@@ -79,12 +58,12 @@ _ALLOWED: dict[Action, frozenset[JobStatus]] = {
 }
 
 
-def is_allowed(action: Action, status: JobStatus) -> bool:
+def is_allowed(action: OperationKind | Action, status: JobStatus) -> bool:
     """Returns whether a job's status allows an action."""
-    return status in _ALLOWED[action]
+    return status in (action.traits.allowed if isinstance(action, OperationKind) else _ALLOWED[action])
 
 
-def what_helps(action: Action, status: JobStatus, job: str) -> str:
+def what_helps(action: OperationKind | Action, status: JobStatus, job: str) -> str:
     """Returns what helps a user with an action that is refused.
 
     Args:
@@ -97,9 +76,9 @@ def what_helps(action: Action, status: JobStatus, job: str) -> str:
         return f"it does not run; {command.format('start', ' --wait')} starts it"
     if status in {JobStatus.SAVEPOINTING, JobStatus.STOPPING}:
         return f"{command.format('wait', ' --for STOPPED')} returns when it has stopped"
-    if action is Action.UPGRADE and status is JobStatus.RESTARTING:
+    if action in {OperationKind.UPGRADE, OperationKind.ROLLBACK} and status is JobStatus.RESTARTING:
         return f"{command.format('update', ' --upgrade-mode last-state')} needs no savepoint"
-    if action is Action.START:
+    if action is OperationKind.START:
         return f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
     if action in {Action.DELETE, Action.CHANGE_STATE}:
         return (

@@ -26,7 +26,7 @@ from keyscale.metrics import (
     SUBTASK,
     of_scope,
 )
-from keyscale.vocabulary import AttemptStage, DesiredState, DriverState, JobStatus
+from keyscale.vocabulary import SETTLED, AttemptStage, DesiredState, DriverState, JobStatus
 
 from ..database_clock import shared_now_ms
 from ..health.facts import HealthFacts, idle_at_ms
@@ -36,7 +36,6 @@ from ..lifecycle.current_report import SILENT_MS
 from ..lifecycle.gauges import KNOWN_WHILE_IDLE, REPORTED_GAUGES
 from ..lifecycle.job_totals import NUMBER_MAX, user_counters
 from ..lifecycle.steps import Cause
-from ..lifecycle.transitions import SETTLED
 from .user_metrics import UserFamilies, escaped
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from keyscale.metrics import (
     Kind,
 )
 from keyscale.user_series import USER_SERIES_MAX
-from keyscale.vocabulary import AnnotationKind, OperationKind
+from keyscale.vocabulary import CHANGES, AnnotationKind
 
 from ..errors import RequestInvalidError
 from ..jobs.job_metrics import job_metrics_of
@@ -52,12 +52,8 @@ SPAN_MS = 3_600_000
 ANNOTATIONS_MAX = 500
 _RATES = {metric.name: metric.source for metric in SHOWN_SERIES if metric.fold is RATE}
 _SAMPLED = tuple(metric.name for metric in JOB_METRICS if metric in SERIES and metric.scope is not OBSERVED)
-_OF_CHANGE = {
-    OperationKind.RESCALE: AnnotationKind.RESCALE,
-    OperationKind.RESTART: AnnotationKind.RESTART,
-    OperationKind.UPGRADE: AnnotationKind.UPGRADE,
-    OperationKind.ROLLBACK: AnnotationKind.ROLLBACK,
-}
+# A change without an annotation of its own is a new driver of the same program.
+_OF_CHANGE = {kind: AnnotationKind.__members__.get(kind, AnnotationKind.RESTART) for kind in CHANGES}
 _ANNOTATIONS = {
     "JOB_STARTED": AnnotationKind.START,
     "JOB_STOPPED": AnnotationKind.STOP,

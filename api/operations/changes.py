@@ -12,7 +12,7 @@ from keyscale.db.repositories import attempts, operations, revisions
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import differences
 from keyscale.units import duration_text
-from keyscale.vocabulary import Approval, AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
+from keyscale.vocabulary import SETTLED, Approval, AttemptStage, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
 from ..errors import (
     LastStateTooOldError,
@@ -28,7 +28,6 @@ from ..lifecycle import requests
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.requests import Change
 from ..lifecycle.restoring import Restore
-from ..lifecycle.transitions import SETTLED
 from ..secret_labels.secret_labels import require_covered
 from . import plans
 from .operations import carry_out, is_known, planned

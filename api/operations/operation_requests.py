@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions as stored_revisions
-from keyscale.vocabulary import Approval, JobStatus, OperationKind, UpgradeMode
+from keyscale.vocabulary import Approval, DriverEffect, JobStatus, OperationKind, UpgradeMode
 
 from ..errors import ApprovalRequiredError, ParallelismUnchangedError
 from ..job_spec import changed, spec_of
@@ -64,13 +64,13 @@ def request(  # noqa: PLR0917 - the parts of a request
             return changes.roll_back(context, user, reference, wanted)
 
     def begin(session: Session, job: Job, operation_id: str) -> Operation:
-        match kind:
-            case OperationKind.STOP | OperationKind.DRAIN:
-                return requests.stop(session, job, user, operation_id, drain=kind is OperationKind.DRAIN)
-            case OperationKind.CANCEL:
+        match kind.traits.effect:
+            case DriverEffect.STOPS:
+                return requests.stop(session, job, user, operation_id, kind)
+            case DriverEffect.KILLS:
                 return requests.cancel(session, job, user, operation_id)
-            case OperationKind.RESTART:
-                return _restart(session, job, user, operation_id)
+            case DriverEffect.REPLACES:
+                return _replace_driver(session, job, user, operation_id, kind)
             case _:
                 return requests.snapshot(session, job, user, operation_id, kind)
 
@@ -192,10 +192,10 @@ def begin_rescale(  # noqa: PLR0917 - the parts of a change
     return changes.request_change(session, job, user, operation_id, change)
 
 
-def _restart(session: Session, job: Job, user: Principal, operation_id: str) -> Operation:
+def _replace_driver(session: Session, job: Job, user: Principal, operation_id: str, kind: OperationKind) -> Operation:
     """Replaces a job's driver by a new driver of the same revision."""
     # A job that keeps failing cannot take a savepoint.
     mode = UpgradeMode.LAST_STATE if changes.is_failing(session, job) else UpgradeMode.SAVEPOINT
-    requests.require_changeable(session, job, OperationKind.RESTART, mode)
-    change = requests.Change(OperationKind.RESTART, stored_revisions.current(session, job), mode)
+    requests.require_changeable(session, job, kind, mode)
+    change = requests.Change(kind, stored_revisions.current(session, job), mode)
     return requests.change(session, job, user, operation_id, change)

@@ -3,11 +3,12 @@
 One route is for all kinds; each kind has a short form.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
-from keyscale.vocabulary import OperationKind, OperationStatus
+from keyscale.vocabulary import PLAIN, OperationKind, OperationStatus
 
 from ..access.identities import Operator, User
 from ..control_plane.dependencies import Control, ListingOf
@@ -102,69 +103,24 @@ def start_job(
     return _ask(control, user, job_id, OperationKind.START, request or StartRequest(), response)
 
 
-@router.post("/jobs/{job_id}/stop", **_ACCEPTED)
-def stop_job(
-    control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
-) -> OperationAnswer:
-    """Stops a job with a savepoint.
+def _short_form(kind: OperationKind) -> Callable[..., OperationAnswer]:
+    def request_kind(
+        control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
+    ) -> OperationAnswer:
+        return _ask(control, user, job_id, kind, request or OperationRequest(), response)
 
-    The stop is COMPLETED when the savepoint is published and the job is STOPPED.
-    """
-    return _ask(control, user, job_id, OperationKind.STOP, request, response)
+    return request_kind
 
 
-@router.post("/jobs/{job_id}/drain", **_ACCEPTED)
-def drain_job(
-    control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
-) -> OperationAnswer:
-    """Drains a job.
-
-    It processes the present input, fires all event-time timers, takes a savepoint and ends the job. The drain is
-    COMPLETED when the job is FINISHED.
-    """
-    return _ask(control, user, job_id, OperationKind.DRAIN, request, response)
-
-
-@router.post("/jobs/{job_id}/cancel", **_ACCEPTED)
-def cancel_job(
-    control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
-) -> OperationAnswer:
-    """Ends a job now, without a savepoint.
-
-    The job can be started again from its latest checkpoint. The cancel is COMPLETED when the job is STOPPED.
-    """
-    return _ask(control, user, job_id, OperationKind.CANCEL, request, response)
-
-
-@router.post("/jobs/{job_id}/restart", **_ACCEPTED)
-def restart_job(
-    control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
-) -> OperationAnswer:
-    """Replaces a job's driver by a new driver of the same revision.
-
-    The new driver starts beside the running one, and continues from a savepoint; a job that keeps failing continues
-    from its latest checkpoint.
-    """
-    return _ask(control, user, job_id, OperationKind.RESTART, request, response)
-
-
-@router.post("/jobs/{job_id}/checkpoint", **_ACCEPTED)
-def take_checkpoint(
-    control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
-) -> OperationAnswer:
-    """Takes a checkpoint of a running job now."""
-    return _ask(control, user, job_id, OperationKind.CHECKPOINT, request, response)
-
-
-@router.post("/jobs/{job_id}/savepoint", **_ACCEPTED)
-def take_savepoint(
-    control: Control, user: Operator, job_id: str, response: Response, request: OperationRequest | None = None
-) -> OperationAnswer:
-    """Takes a savepoint while the job continues.
-
-    The savepoint has the operation's id.
-    """
-    return _ask(control, user, job_id, OperationKind.SAVEPOINT, request, response)
+for _kind in PLAIN:
+    router.add_api_route(
+        f"/jobs/{{job_id}}/{_kind.short_form}",
+        _short_form(_kind),
+        methods=["POST"],
+        name=f"take_{_kind.lower()}" if _kind.is_snapshot else f"{_kind.lower()}_job",
+        description=_kind.description,
+        **_ACCEPTED,
+    )
 
 
 @router.post("/jobs/{job_id}/rescale", **_ACCEPTED)
@@ -217,10 +173,10 @@ def _ask(  # noqa: PLR0917 - the parts of a request
     user: Operator,
     job_id: str,
     kind: OperationKind,
-    request: OperationRequest | None,
+    request: OperationRequest,
     response: Response,
 ) -> OperationAnswer:
-    return _told(response, operation_requests.request(control, user, job_id, kind, request or OperationRequest()))
+    return _told(response, operation_requests.request(control, user, job_id, kind, request))
 
 
 def _told(response: Response, answer: OperationAnswer) -> OperationAnswer:

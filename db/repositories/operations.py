@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sqlalchemy import BigInteger, cast, exists, func, not_, null, select, text, update
 
 from keyscale.vocabulary import (
+    BESIDE,
     SNAPSHOTS,
     AttemptStage,
     CheckpointStatus,
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy.orm import Session
-
-BESIDE = (OperationKind.CANCEL, OperationKind.CHECKPOINT, OperationKind.SAVEPOINT)
-"""The kinds that may be in progress beside another operation."""
 
 
 def reserve_id(session: Session, operation_id: str) -> None:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Text, and_, any_, bindparam, func, literal, or_, select, true
 from sqlalchemy.dialects.postgresql import ARRAY
 
-from keyscale.vocabulary import AttemptStage, CheckpointStatus, OperationStatus
+from keyscale.vocabulary import BESIDE, AttemptStage, CheckpointStatus, OperationStatus
 
 from ..models import Artifact, Attempt, Checkpoint, Job, LastHeartbeat, Operation, Revision
 from .attempts import was_opened
-from .operations import BESIDE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

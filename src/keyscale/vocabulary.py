@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Self
 
 
 class JobStatus(StrEnum):
@@ -20,6 +22,12 @@ class JobStatus(StrEnum):
     RESTARTING = "RESTARTING"
     FAILED = "FAILED"
     FINISHED = "FINISHED"
+
+
+SETTLED = frozenset({JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
+"""The job does not run, and will not until its user asks for it."""
+UNSETTLED = frozenset(JobStatus) - SETTLED
+_UP = frozenset({JobStatus.RUNNING, JobStatus.SLEEPING})
 
 
 class DesiredState(StrEnum):
@@ -84,39 +92,220 @@ class DriverState(StrEnum):
     FENCED = "FENCED"  # terminal: another attempt has taken over
 
 
-class OperationKind(StrEnum):
-    """The kinds of operations."""
+class DriverEffect(Enum):
+    """What an operation does with the driver of a job."""
 
-    START = "START"
-    STOP = "STOP"  # with a savepoint
-    DRAIN = "DRAIN"  # a stop after all present input
-    CANCEL = "CANCEL"  # without a savepoint
-    RESTART = "RESTART"  # a new driver for the same revision
-    CHECKPOINT = "CHECKPOINT"
-    SAVEPOINT = "SAVEPOINT"
-    RESCALE = "RESCALE"  # another parallelism, and nothing else
-    UPGRADE = "UPGRADE"
-    ROLLBACK = "ROLLBACK"  # to an earlier revision, at the user's request
+    STARTS = "starts"
+    KEEPS = "keeps"  # the job runs on meanwhile
+    REPLACES = "replaces"  # a new driver takes a running job over, phase by phase
+    STOPS = "stops"  # with a savepoint
+    KILLS = "kills"  # without a savepoint
+
+
+@dataclass(frozen=True, slots=True)
+class OperationTraits:
+    """The facts about a kind of operation, declared once.
+
+    Attributes:
+        effect: What it does with the job's driver.
+        summary: What it does: a sentence that begins with a verb.
+        allowed: The statuses of a job that allow it.
+        status: The status of a job while it is in progress; an operation that keeps the driver leaves the status.
+        until: When it is complete, as help texts say it; only if its request has no arguments.
+        details: More for a user to know; empty: the summary says all.
+        refusal: What a refused user cannot do: "cannot ... while the job is"; empty: the name of the kind.
+        event: The kind of the event of its request; empty: the kind's name with _REQUESTED.
+        takes_arguments: Whether its request has more fields than the id.
+        may_change_program: Whether the new driver may have other functions and state.
+    """
+
+    effect: DriverEffect
+    summary: str
+    allowed: frozenset[JobStatus]
+    status: JobStatus
+    until: str = ""
+    details: str = ""
+    refusal: str = ""
+    event: str = ""
+    takes_arguments: bool = False
+    may_change_program: bool = False
+
+
+class OperationKind(StrEnum):
+    """The kinds of operations.
+
+    Short routes, commands, refusals, events and the control plane's decisions follow from the traits of a kind.
+    """
+
+    traits: OperationTraits
+
+    def __new__(cls, value: str, traits: OperationTraits) -> Self:
+        """Creates a kind with its traits."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.traits = traits
+        return member
+
+    START = (
+        "START",
+        OperationTraits(
+            DriverEffect.STARTS,
+            "Starts a job.",
+            allowed=SETTLED,
+            status=JobStatus.SUBMITTING,
+            event="JOB_STARTED",
+            takes_arguments=True,
+        ),
+    )
+    STOP = (
+        "STOP",
+        OperationTraits(
+            DriverEffect.STOPS,
+            "Stops a job with a savepoint.",
+            allowed=_UP | {JobStatus.SUBMITTING, JobStatus.RESTARTING},
+            status=JobStatus.SAVEPOINTING,
+            until="the savepoint is published and the job is STOPPED",
+            event="STOP_REQUESTED",
+        ),
+    )
+    DRAIN = (
+        "DRAIN",
+        OperationTraits(
+            DriverEffect.STOPS,
+            "Ends a job after all present input.",
+            allowed=_UP | {JobStatus.SUBMITTING, JobStatus.RESTARTING},
+            status=JobStatus.SAVEPOINTING,
+            until="the job is FINISHED",
+            details="The job processes the present input, fires all event-time timers, takes a savepoint and ends.",
+            event="STOP_REQUESTED",
+        ),
+    )
+    CANCEL = (
+        "CANCEL",
+        OperationTraits(
+            DriverEffect.KILLS,
+            "Ends a job now, without a savepoint.",
+            allowed=UNSETTLED,
+            status=JobStatus.STOPPING,
+            until="the job is STOPPED",
+            details="The job can be started again from its latest checkpoint.",
+            event="JOB_CANCELLED",
+        ),
+    )
+    RESTART = (
+        "RESTART",
+        OperationTraits(
+            DriverEffect.REPLACES,
+            "Replaces a job's driver by a new driver of the same revision.",
+            allowed=_UP | {JobStatus.RESTARTING},
+            status=JobStatus.UPGRADING,
+            until="the new driver runs the job",
+            details=(
+                "The new driver starts beside the running one, and continues from a savepoint; a job that keeps failing"
+                " continues from its latest checkpoint."
+            ),
+        ),
+    )
+    CHECKPOINT = (
+        "CHECKPOINT",
+        OperationTraits(
+            DriverEffect.KEEPS,
+            "Takes a checkpoint of a running job now.",
+            allowed=_UP,
+            status=JobStatus.RUNNING,
+            until="the checkpoint is complete",
+            refusal="take a checkpoint",
+        ),
+    )
+    SAVEPOINT = (
+        "SAVEPOINT",
+        OperationTraits(
+            DriverEffect.KEEPS,
+            "Takes a savepoint while the job continues.",
+            allowed=_UP,
+            status=JobStatus.RUNNING,
+            until="the savepoint is complete",
+            details="The savepoint has the operation's id.",
+            refusal="take a savepoint",
+        ),
+    )
+    RESCALE = (
+        "RESCALE",
+        OperationTraits(
+            DriverEffect.REPLACES,
+            "Changes a running job's parallelism.",
+            allowed=_UP,
+            status=JobStatus.RESCALING,
+            takes_arguments=True,
+        ),
+    )
+    UPGRADE = (
+        "UPGRADE",
+        OperationTraits(
+            DriverEffect.REPLACES,
+            "Changes a job's specification.",
+            allowed=_UP,
+            status=JobStatus.UPGRADING,
+            takes_arguments=True,
+            may_change_program=True,
+        ),
+    )
+    ROLLBACK = (
+        "ROLLBACK",
+        OperationTraits(
+            DriverEffect.REPLACES,
+            "Takes a job back to an earlier revision.",
+            allowed=_UP,
+            status=JobStatus.UPGRADING,
+            refusal="roll back",
+            takes_arguments=True,
+            may_change_program=True,
+        ),
+    )
 
     @property
     def is_change(self) -> bool:
         """Whether a new driver takes a running job over, phase by phase."""
-        return self in CHANGES
-
-    @property
-    def may_change_program(self) -> bool:
-        """Whether the new driver may have other functions and state."""
-        return self in {OperationKind.UPGRADE, OperationKind.ROLLBACK}
+        return self.traits.effect is DriverEffect.REPLACES
 
     @property
     def is_snapshot(self) -> bool:
         """Whether the job runs on meanwhile."""
-        return self in SNAPSHOTS
+        return self.traits.effect is DriverEffect.KEEPS
+
+    @property
+    def short_form(self) -> str:
+        """The last part of its route, and its command."""
+        return self.lower().replace("_", "-")
+
+    @property
+    def description(self) -> str:
+        """What a kind without arguments does, and when it is complete."""
+        more = f"{self.traits.details} It is COMPLETED when {self.traits.until}."
+        return f"{self.traits.summary}\n\n{more.strip()}"
+
+    @property
+    def words(self) -> str:
+        """Its name in a sentence."""
+        return self.lower().replace("_", " ")
+
+    @property
+    def refusal(self) -> str:
+        """What a refused user cannot do."""
+        return self.traits.refusal or self.words
+
+    @property
+    def request_event(self) -> str:
+        """The kind of the event of its request."""
+        return self.traits.event or f"{self}_REQUESTED"
 
 
-CHANGES = frozenset({OperationKind.RESTART, OperationKind.RESCALE, OperationKind.UPGRADE, OperationKind.ROLLBACK})
-SNAPSHOTS = frozenset({OperationKind.CHECKPOINT, OperationKind.SAVEPOINT})
-STOPS = frozenset({OperationKind.STOP, OperationKind.DRAIN})
+CHANGES = tuple(kind for kind in OperationKind if kind.is_change)
+SNAPSHOTS = tuple(kind for kind in OperationKind if kind.is_snapshot)
+STOPS = tuple(kind for kind in OperationKind if kind.traits.effect is DriverEffect.STOPS)
+BESIDE = tuple(kind for kind in OperationKind if kind.traits.effect in {DriverEffect.KEEPS, DriverEffect.KILLS})
+"""The kinds that may be in progress beside another operation."""
+PLAIN = tuple(kind for kind in OperationKind if not kind.traits.takes_arguments)
 
 
 class Approval(StrEnum):

@@ -39,9 +39,9 @@ const OUTCOMES = {
 
 /** A change in a few words: Rescale 2 → 4, Upgrade to revision 3. */
 export function changeTitle(change) {
-  if (change.kind === "RESTART") return `Restart of revision ${number(change.to_revision)}`;
-  return change.kind === "RESCALE"
-    ? `Rescale ${number(change.from_parallelism)} → ${number(change.to_parallelism)}`
+  if (change.kind === "RESCALE") return `Rescale ${number(change.from_parallelism)} → ${number(change.to_parallelism)}`;
+  return change.from_revision === change.to_revision
+    ? `${words(change.kind)} of revision ${number(change.to_revision)}`
     : `${words(change.kind)} from revision ${number(change.from_revision)} to ${number(change.to_revision)}`;
 }
 

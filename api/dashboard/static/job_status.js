@@ -4,7 +4,7 @@
 export const ENDED = new Set(["CREATED", "STOPPED", "FAILED", "FINISHED"]);
 
 /** The kinds of operations that replace the driver of a running job. */
-export const CHANGES = ["RESCALE", "UPGRADE", "ROLLBACK", "RESTART"];
+export const CHANGES = document.body.dataset.changes.split(" ");
 
 /** Whether an operation replaces the job's driver now. */
 export const isChanging = (job) => CHANGES.includes(job.status.operation?.kind);

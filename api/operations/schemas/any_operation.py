@@ -1,10 +1,10 @@
 """A request of an operation of any kind."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, create_model
 
-from keyscale.vocabulary import OperationKind
+from keyscale.vocabulary import PLAIN, OperationKind
 
 from .change import RollbackRequest, UpdateRequest
 from .operation import OperationRequest, RescaleRequest, StartRequest
@@ -14,19 +14,6 @@ class StartOperation(StartRequest):
     """Starts a job."""
 
     kind: Literal[OperationKind.START]
-
-
-class PlainOperation(OperationRequest):
-    """Stops, drains, cancels or restarts a job, or takes a snapshot."""
-
-    kind: Literal[
-        OperationKind.STOP,
-        OperationKind.DRAIN,
-        OperationKind.CANCEL,
-        OperationKind.RESTART,
-        OperationKind.CHECKPOINT,
-        OperationKind.SAVEPOINT,
-    ]
 
 
 class RescaleOperation(RescaleRequest):
@@ -46,6 +33,20 @@ class RollbackOperation(RollbackRequest):
 
     kind: Literal[OperationKind.ROLLBACK]
 
+
+if TYPE_CHECKING:
+
+    class PlainOperation(OperationRequest):
+        """Requests an operation without arguments."""
+
+        kind: OperationKind
+else:
+    PlainOperation = create_model(
+        "PlainOperation",
+        __base__=OperationRequest,
+        __doc__="Requests an operation without arguments: " + ", ".join(PLAIN) + ".",
+        kind=Literal[PLAIN],
+    )
 
 AnyOperation = Annotated[
     StartOperation | PlainOperation | RescaleOperation | UpgradeOperation | RollbackOperation,

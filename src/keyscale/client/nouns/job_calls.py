@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate
 
 from keyscale.api.autoscaling.schemas import (
     AutoscalerAnswer,
@@ -27,16 +27,26 @@ from keyscale.api.metrics.schemas.user_metric import UserMetricList
 from keyscale.api.operations.schemas.change import RollbackRequest, UpdateRequest
 from keyscale.api.operations.schemas.operation import OperationAnswer, OperationRequest, RescaleRequest, StartRequest
 from keyscale.api.recovery.schemas import RecoveredJobList, RecoverRequest
+from keyscale.vocabulary import OperationKind
 
-from ..call import PLAN_TIMEOUT_S, Call, Pages, Stream
+from ..call import PLAN_TIMEOUT_S, REQUEST_TIMEOUT_S, Call, Pages, Stream
 from ..change_event import ChangeEvent
-from ..method import ListMethod, Method, Noun, S, StreamMethod, action, change, creation
+from ..method import ListMethod, Method, Noun, P, R, S, StreamMethod, action, change, creation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 JOBS = "/v1/jobs"
 JOB = "/v1/jobs/{job_id}"
+
+
+def operation(
+    kind: OperationKind, request: Callable[P, R], *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> Method[Concatenate[str, P], OperationAnswer]:
+    """Returns the method that requests an operation of a kind."""
+    method = action(f"{JOB}/{kind.short_form}", request, OperationAnswer, timeout_s=timeout_s)
+    method.__doc__ = kind.traits.summary
+    return method
 
 
 class Jobs(Noun[S]):
@@ -65,35 +75,19 @@ class Jobs(Noun[S]):
         """Deletes a job that does not run, and then its stored objects."""
         return Call("DELETE", JOB, None, {"job_id": job}, query={"keep_objects": keep_objects})
 
-    start = action(f"{JOB}/start", StartRequest, OperationAnswer)
-    """Starts a job."""
-
-    stop = action(f"{JOB}/stop", OperationRequest, OperationAnswer)
-    """Stops a job with a savepoint."""
-
-    drain = action(f"{JOB}/drain", OperationRequest, OperationAnswer)
-    """Processes the present input, fires all timers, and ends a job."""
-
-    cancel = action(f"{JOB}/cancel", OperationRequest, OperationAnswer)
-    """Ends a job now, without a savepoint."""
-
-    restart = action(f"{JOB}/restart", OperationRequest, OperationAnswer)
-    """Replaces a job's driver by a new driver of the same revision."""
-
-    checkpoint = action(f"{JOB}/checkpoint", OperationRequest, OperationAnswer)
-    """Takes a checkpoint of a running job now."""
-
-    savepoint = action(f"{JOB}/savepoint", OperationRequest, OperationAnswer)
-    """Takes a savepoint while the job continues."""
-
-    rescale = action(f"{JOB}/rescale", RescaleRequest, OperationAnswer, timeout_s=PLAN_TIMEOUT_S)
-    """Changes a running job's parallelism."""
+    start = operation(OperationKind.START, StartRequest)
+    stop = operation(OperationKind.STOP, OperationRequest)
+    drain = operation(OperationKind.DRAIN, OperationRequest)
+    cancel = operation(OperationKind.CANCEL, OperationRequest)
+    restart = operation(OperationKind.RESTART, OperationRequest)
+    checkpoint = operation(OperationKind.CHECKPOINT, OperationRequest)
+    savepoint = operation(OperationKind.SAVEPOINT, OperationRequest)
+    rescale = operation(OperationKind.RESCALE, RescaleRequest, timeout_s=PLAN_TIMEOUT_S)
 
     update = change(JOB, UpdateRequest, OperationAnswer)
     """Changes a job's specification. The second argument is the revision that the change is for."""
 
-    rollback = action(f"{JOB}/rollback", RollbackRequest, OperationAnswer, timeout_s=PLAN_TIMEOUT_S)
-    """Takes a job back to an earlier revision."""
+    rollback = operation(OperationKind.ROLLBACK, RollbackRequest, timeout_s=PLAN_TIMEOUT_S)
 
     clone = action(f"{JOB}/clone", CloneRequest, JobAnswer, timeout_s=PLAN_TIMEOUT_S)
     """Creates a job with another job's specification and state."""

@@ -20,6 +20,7 @@ from keyscale.api.lifecycle import operation_results, requests
 from keyscale.db.models import Attempt, Event, Job, Operation, Revision
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import (
+    STOPS,
     AttemptStage,
     ChangePhase,
     CommandKind,
@@ -125,12 +126,12 @@ def test_a_start_that_resets_time_or_skips_records_says_after_which_attempt() ->
     assert (settled.skip_lost_records, settled.time_reset_after) == (True, 6)
 
 
-@pytest.mark.parametrize("drain", [False, True])
-def test_a_stop_is_a_command_to_the_active_attempt_and_its_operation_is_kept(drain: bool) -> None:
+@pytest.mark.parametrize("kind", STOPS)
+def test_a_stop_is_a_command_to_the_active_attempt_and_its_operation_is_kept(kind: OperationKind) -> None:
     running, rows = job(), Rows(active())
-    stop = requests.stop(session(rows), running, USER, "end", drain=drain)
+    stop = requests.stop(session(rows), running, USER, "end", kind)
     assert (running.desired, running.status) == (DesiredState.STOPPED, JobStatus.SAVEPOINTING)
-    assert (stop.id, stop.kind, stop.old_attempt) == ("end", OperationKind.DRAIN if drain else OperationKind.STOP, 4)
+    assert (stop.id, stop.kind, stop.old_attempt) == ("end", kind, 4)
     assert (stop.command_status, stop.status) == (CommandStatus.IN_PROGRESS, OperationStatus.IN_PROGRESS)
     assert (stop.command_id, stop.command_kind, stop.savepoint_id) == ("end", CommandKind.STOP_WITH_SAVEPOINT, "end")
     assert stop.savepoint_owner is SnapshotOwner.USER
@@ -138,7 +139,7 @@ def test_a_stop_is_a_command_to_the_active_attempt_and_its_operation_is_kept(dra
 
 
 def test_a_stop_without_a_driver_waits_for_the_next_one() -> None:
-    stop = requests.stop(session(Rows()), job(JobStatus.RESTARTING), USER, "end", drain=False)
+    stop = requests.stop(session(Rows()), job(JobStatus.RESTARTING), USER, "end", OperationKind.STOP)
     assert stop.old_attempt == 0
 
 
@@ -151,7 +152,7 @@ def test_a_start_in_progress_ends_with_the_next_operation(status: JobStatus, end
     rows.running = start = Operation(
         id="begin", job_id="job", kind=OperationKind.START, status=OperationStatus.IN_PROGRESS
     )
-    requests.stop(session(rows), job(status), USER, "end", drain=False)
+    requests.stop(session(rows), job(status), USER, "end", OperationKind.STOP)
     assert (start.status, start.ended_at_ms, start.failure) == (ending, NOW_MS, None)
 
 
@@ -351,7 +352,7 @@ def test_a_job_that_is_being_changed_is_changed_stopped_and_deleted_after_that(s
     with pytest.raises(OperationInProgressError, match="by other"):
         requests.require_deletable(rows, job(status))
     with pytest.raises(OperationInProgressError, match="by other"):
-        requests.stop(rows, job(status), USER, "end", drain=False)
+        requests.stop(rows, job(status), USER, "end", OperationKind.STOP)
     with pytest.raises(JobStatusConflictError):
         requests.start(rows, job(status), USER, "begin")
 

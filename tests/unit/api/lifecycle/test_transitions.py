@@ -8,7 +8,6 @@ import pytest
 
 from keyscale.api.cli.root import keyscale
 from keyscale.api.lifecycle.transitions import (
-    SETTLED,
     TRANSITIONS,
     Action,
     TransitionError,
@@ -18,8 +17,10 @@ from keyscale.api.lifecycle.transitions import (
     what_helps,
 )
 from keyscale.db.models import Job
-from keyscale.vocabulary import JobStatus
+from keyscale.vocabulary import SETTLED, JobStatus, OperationKind
 from tests.support.repository import ROOT
+
+ACTIONS = (*OperationKind, *Action)
 
 
 def test_every_status_can_be_reached_from_the_first_one() -> None:
@@ -34,8 +35,8 @@ def test_every_status_can_be_reached_from_the_first_one() -> None:
 
 def test_a_settled_job_only_starts_and_only_a_settled_job_is_deleted() -> None:
     for status in JobStatus:
-        assert is_allowed(Action.START, status) == is_allowed(Action.DELETE, status) == (status in SETTLED)
-        assert is_allowed(Action.CANCEL, status) == (status not in SETTLED)
+        assert is_allowed(OperationKind.START, status) == is_allowed(Action.DELETE, status) == (status in SETTLED)
+        assert is_allowed(OperationKind.CANCEL, status) == (status not in SETTLED)
         if status in SETTLED:
             assert TRANSITIONS[status] == {JobStatus.SUBMITTING}
         assert may_follow(status, status)
@@ -72,20 +73,20 @@ def test_only_transitions_write_a_jobs_status() -> None:
 def test_a_refusal_names_a_command_that_brings_the_job_nearer_to_what_was_asked() -> None:
     commands = {
         (action, status): re.findall(r"`\./keyscale ([^`]+)`", what_helps(action, status, "visits"))
-        for action in Action
+        for action in ACTIONS
         for status in JobStatus
         if not is_allowed(action, status)
     }
     assert all(commands.values())
-    assert commands[Action.RESCALE, JobStatus.SUBMITTING] == ["jobs wait visits"]
-    assert commands[Action.RESCALE, JobStatus.STOPPED] == ["jobs start visits --wait"]
-    assert commands[Action.START, JobStatus.STOPPING] == ["jobs wait visits --for STOPPED"]
-    assert commands[Action.START, JobStatus.RUNNING] == ["jobs wait visits"]
+    assert commands[OperationKind.RESCALE, JobStatus.SUBMITTING] == ["jobs wait visits"]
+    assert commands[OperationKind.RESCALE, JobStatus.STOPPED] == ["jobs start visits --wait"]
+    assert commands[OperationKind.START, JobStatus.STOPPING] == ["jobs wait visits --for STOPPED"]
+    assert commands[OperationKind.START, JobStatus.RUNNING] == ["jobs wait visits"]
     assert commands[Action.DELETE, JobStatus.RUNNING] == ["jobs stop visits", "jobs cancel visits --wait"]
 
 
 def test_every_command_that_a_refusal_names_exists() -> None:
-    for action in Action:
+    for action in ACTIONS:
         for status in JobStatus:
             for line in re.findall(r"`\./keyscale ([^`]+)`", what_helps(action, status, "visits")):
                 jobs = keyscale.commands["jobs"]

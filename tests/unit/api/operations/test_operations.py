@@ -120,8 +120,8 @@ def test_an_operation_of_a_version_before_is_repeated_by_its_kind(
 @pytest.mark.parametrize(
     ("kind", "asked"),
     [
-        (STOP, ("stop", "o", False)),
-        (DRAIN, ("stop", "o", True)),
+        (STOP, ("stop", "o", STOP)),
+        (DRAIN, ("stop", "o", DRAIN)),
         (OperationKind.CANCEL, ("cancel", "o")),
         (SAVEPOINT, ("snapshot", "o", SAVEPOINT)),
         (OperationKind.CHECKPOINT, ("snapshot", "o", OperationKind.CHECKPOINT)),
