@@ -174,8 +174,12 @@ class Auditor:
         if isinstance(before, BatchPlanned):
             self.world.reach("an attempt opened after a batch that was planned only")
         earlier = [each for each in log.values() if isinstance(each, AttemptOpened)]
+        if not entry.key_group_ranges.is_by_count:
+            self.world.reach("an attempt divided key groups by size")
         if earlier and earlier[-1].parallelism != entry.parallelism:
             self.world.reach("an attempt opened at another parallelism")
+        elif earlier and not entry.rewinds and earlier[-1].key_group_ranges != entry.key_group_ranges:
+            self.find(f"attempt {entry.attempt} has other key group ranges than the attempt before")
         self._note_restore(entry, is_first=not earlier)
 
     def _note_restore(self, entry: AttemptOpened, *, is_first: bool) -> None:

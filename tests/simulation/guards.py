@@ -289,6 +289,12 @@ DATA_PLANE = (
         history=data_plane_scenes("late restart"),
     ),
     Guard(
+        "A restart keeps the key group ranges.",
+        ((resolution, "_ranges_of", lambda _: None),),
+        "has other key group ranges",
+        15,
+    ),
+    Guard(
         "A planned batch runs again as planned.",
         ((resolution._History, "plan", _forget_plan),),
         "was planned again",

@@ -29,6 +29,7 @@ OF_DATA_PLANE = (
     "a late write was refused",
     "a batch that one attempt had planned was committed by another",
     "an attempt opened right after another one, which had done nothing",
+    "an attempt divided key groups by size",
     "an attempt opened at another parallelism",
     "an attempt opened after a batch that was planned only",
     "an attempt went back to a savepoint",

@@ -317,11 +317,9 @@ class Rehearsal:
             before_switch: Called when batches are held.
         """
         context = self._execution.context
+        changed = {"parallelism": parallelism, "key_group_division": self.division}
         assignment = context.assignment.model_copy(
-            update={
-                "attempt": self.attempt + 1,
-                "spec": context.assignment.spec.model_copy(update={"parallelism": parallelism}),
-            }
+            update={"attempt": self.attempt + 1, "spec": context.assignment.spec.model_copy(update=changed)}
         )
         command = Command(
             id="rescale",

@@ -118,3 +118,19 @@ def test_by_count_divides_skewed_state_by_count(job: Rehearsal) -> None:
     job.rescale(4)
     assert job.ranges.is_by_count
     require_exact_output(job)
+
+
+def test_rescales_to_and_fro_are_exact_while_the_division_changes(job: Rehearsal) -> None:
+    job.start(2)
+    found = []
+    for parallelism, division in ((4, "BY_SIZE"), (1, "BY_COUNT"), (3, "BY_SIZE"), (2, "BY_COUNT"), (4, "BY_SIZE")):
+        job.run_batches(1)
+        job.checkpoint()
+        job.division = KeyGroupDivision(division)
+        if parallelism == 2:
+            job.start(parallelism, local="another host")
+        else:
+            job.rescale(parallelism, meanwhile=1)
+        found.append(job.ranges.is_by_count)
+    assert found == [False, True, False, True, False]
+    require_exact_output(job)
