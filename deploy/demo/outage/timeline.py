@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from html import escape
 from itertools import pairwise
@@ -16,7 +17,7 @@ SLOTS_TOP, SLOTS_HEIGHT = 320, 100
 ROWS, CHARACTER = 4, 6.6
 """The rows of words above the lines, and the width of a character."""
 HEIGHT = SLOTS_TOP + SLOTS_HEIGHT + 40
-TICK_S = 60
+TICKS_MAX = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _axis(x: Callable[[float], float], end_s: float) -> list[str]:
     bottom = SLOTS_TOP + SLOTS_HEIGHT
-    ticks = range(0, int(end_s) + 1, TICK_S)
+    ticks = range(0, int(end_s) + 1, 60 * max(1, math.ceil(end_s / 60 / TICKS_MAX)))
     return [
         f'<path d="M{LEFT} {bottom}H{WIDTH - RIGHT}" stroke="#30343a"/>',
         *(_text(x(tick) - 8, bottom + 18, f"{tick // 60} min") for tick in ticks),

@@ -165,5 +165,12 @@ def test_the_drawing_shows_the_lag_the_size_the_outage_and_the_events() -> None:
         assert 0 <= float(y) <= HEIGHT
 
 
+@pytest.mark.parametrize(("minutes", "marked"), [(3, [0, 1, 2, 3]), (25, [0, 3, 6, 9, 12, 15, 18, 21, 24])])
+def test_the_minutes_of_a_long_drawing_have_room(minutes: int, marked: list[int]) -> None:
+    timeline = Timeline("Long", [Sample(0.0, 5, 2), Sample(60.0 * minutes, 5, 2)])
+    texts = [each.text or "" for each in ET.fromstring(timeline.svg()).iter()]  # noqa: S314 - our own text
+    assert [text for text in texts if text.endswith(" min")] == [f"{minute} min" for minute in marked]
+
+
 def test_a_drawing_without_samples_is_empty_and_no_error() -> None:
     assert ET.fromstring(Timeline("Nothing").svg()) is not None  # noqa: S314 - our own text
