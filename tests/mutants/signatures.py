@@ -37,6 +37,7 @@ class Signatures:
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         self._functions: dict[str, list[list[Parameter]]] = defaultdict(list)
         self._fields: dict[str, dict[str, str]] = {}
+        self._owners: dict[str, set[str]] = defaultdict(set)
         for tree in trees:
             for node in ast.walk(tree):
                 if isinstance(node, ast.ClassDef):
@@ -56,8 +57,8 @@ class Signatures:
             field: The field.
         """
         if not owner:
-            owners = [name for name, fields in self._fields.items() if field in fields]
-            owner = owners[0] if len(owners) == 1 else ""
+            owners = self._owners.get(field, ())
+            owner = next(iter(owners)) if len(owners) == 1 else ""
         fields = self._fields.get(owner, {})
         wanted = fields.get(field)
         return [name for name, annotation in fields.items() if wanted and annotation == wanted and name != field]
@@ -85,6 +86,8 @@ class Signatures:
                 for line in fields
             ]
         self._fields[node.name] = known
+        for field in known:
+            self._owners[field].add(node.name)
         self._add_function(node.name, parameters)
 
     def _add_function(self, name: str, parameters: list[Parameter]) -> None:

@@ -10,12 +10,14 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.mutants.mutated_copy import MutationError
 from tests.mutants.reach import FAST
 from tests.support.repository import ROOT
 
@@ -38,16 +40,23 @@ _LIBRARIES = (
 _NOT_COPIED = (".git", ".venv", ".keyscale", ".hypothesis", "__pycache__", "node_modules", ".*_cache")
 _SECONDS_MIN, _TIMES = 60, 10
 """Processor time that tests may take with a mistake: that of the tests without it, times ten, and a minute."""
+_CHECKED = 5
+_NOT_RUN = 70
 _NO_TEST_IS_RED = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
 
 
 def outcomes(mistakes: Iterable[Mistake], reach: Reach, processes: int) -> Iterator[tuple[Mistake, str]]:
-    """Yields each mistake with its outcome: noticed, timed out, survived, or unreached."""
+    """Yields each mistake with its outcome: noticed, timed out, survived, or unreached.
+
+    Raises:
+        MutationError: Tests do not run, or are red without a mistake.
+    """
     for library in _LIBRARIES:
         importlib.import_module(library)
     running: dict[int, tuple[Path, Mistake]] = {}
     with contextlib.ExitStack() as stack:
         free = [stack.enter_context(_copy()) for _ in range(processes)]
+        _check(free[-1], reach)
         for mistake in mistakes:
             tests = reach.tests_of(mistake.path, mistake.lines)
             if not tests:
@@ -61,6 +70,18 @@ def outcomes(mistakes: Iterable[Mistake], reach: Reach, processes: int) -> Itera
             running[_started(copy, tests, sum(reach.seconds[test] for test in tests))] = (copy, mistake)
         while running:
             yield _ended(running, free)
+
+
+def _check(copy: Path, reach: Reach) -> None:
+    """Runs some tests without a mistake.
+
+    Raises:
+        MutationError: One is red, as it would be with every mistake.
+    """
+    _, status = os.waitpid(_started(copy, sorted(reach.seconds)[:_CHECKED], 0), 0)
+    if status:
+        message = f"tests are red without a mistake:\n{(copy.parent / 'output').read_text()}"
+        raise MutationError(message)
 
 
 @contextmanager
@@ -77,13 +98,17 @@ def _started(copy: Path, tests: list[str], seconds: float) -> int:
     child = os.fork()
     if child:
         return child
-    status = 1
+    status = _NOT_RUN
     try:
         os.setsid()
         limit = _SECONDS_MIN + int(_TIMES * seconds)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         status = _run(copy, tests)
     finally:
+        if status == _NOT_RUN:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)
 
 
@@ -101,7 +126,18 @@ def _run(copy: Path, tests: list[str]) -> int:
     for name in [name for name in sys.modules if name.partition(".")[0] in ("keyscale", "tests")]:
         del sys.modules[name]
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
-    options = ["-x", "-q", "--tb=short", "-pno:cacheprovider", "--hypothesis-seed=0", "--timeout=300", "-m", FAST]
+    imported = "-Wignore::pytest.PytestAssertRewriteWarning"  # libraries that are plugins, too
+    options = [
+        imported,
+        "-x",
+        "-q",
+        "--tb=short",
+        "-pno:cacheprovider",
+        "--hypothesis-seed=0",
+        "--timeout=300",
+        "-m",
+        FAST,
+    ]
     return pytest.main([*options, f"--basetemp={copy.parent / 'tmp'}", *files], plugins=[_Chosen(tests)])
 
 
@@ -128,4 +164,7 @@ def _ended(running: dict[int, tuple[Path, Mistake]], free: list[Path]) -> tuple[
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
         return mistake, "timed out"
     is_survivor = os.WIFEXITED(status) and os.WEXITSTATUS(status) in _NO_TEST_IS_RED
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _NOT_RUN:
+        message = f"the tests of {mistake.path}:{mistake.lines[0]} did not run:\n{(copy.parent / 'output').read_text()}"
+        raise MutationError(message)
     return mistake, "survived" if is_survivor else "noticed"

@@ -25,6 +25,7 @@ _SILENT_CALLS = {"failpoint", "warn", "echo", "secho", "Thread", "ThreadPoolExec
 _SILENT_KEYWORDS = {"strict", "help", "description", "title", "name", "daemon", "thread_name_prefix", "exc_info"}
 _SILENT_FUNCTIONS = {"__repr__", "__str__", "__rich_repr__", "__init_subclass__"}
 _OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_OTHER_ENDS = {"0": "-1", "-1": "0"}
 _BUILTIN_KEYWORDS = {"sorted": {"key", "reverse"}, "min": {"key"}, "max": {"key"}, "sort": {"key", "reverse"}}
 
 
@@ -154,7 +155,7 @@ class _Uses(ast.NodeVisitor):
 
     def visit_If(self, node: ast.If) -> None:
         self._lines = (node.lineno, node.body[0].lineno - 1)
-        if "TYPE_CHECKING" in ast.unparse(node.test):
+        if name_of(node.test) == "TYPE_CHECKING":
             return
         if not node.orelse and not isinstance(node.test, ast.NamedExpr):
             leaves = isinstance(node.body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break)
@@ -221,11 +222,9 @@ class _Uses(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Subscript(self, node: ast.Subscript) -> None:
-        match ast.unparse(node.slice):
-            case "0":
-                self._replace("order", node.slice, "-1")
-            case "-1":
-                self._replace("order", node.slice, "0")
+        text = self._text(node.slice)
+        if text in _OTHER_ENDS:
+            self._replace("order", node.slice, _OTHER_ENDS[text])
         self.generic_visit(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -348,4 +347,5 @@ def _is_effect(line: ast.stmt) -> bool:
     call = value.value if isinstance(value, ast.Await) else value
     if not isinstance(call, ast.Call) or _is_log(call) or name_of(call.func) in _SILENT_CALLS:
         return False
-    return "super()" not in ast.unparse(call.func)
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return not (isinstance(owner, ast.Call) and name_of(owner.func) == "super")
