@@ -90,7 +90,8 @@ def _read(directory: Path) -> Reach:
 
     @cache
     def tests_in(context: str) -> frozenset[str]:
-        test, _, phase = context.rpartition("|")
+        noted, _, phase = context.rpartition("|")
+        test = _without_group(noted)
         # What sets up the first test of a file may be for all of them.
         return frozenset(of_file[test.partition("::")[0]] if phase == "setup" else {test})
 
@@ -108,6 +109,11 @@ def _read(directory: Path) -> Reach:
     return Reach(lines, seconds)
 
 
+def _without_group(test: str) -> str:
+    """Returns a test's name without the group that `--dist=loadgroup` adds to each."""
+    return test.rpartition("@")[0]
+
+
 class _Durations:
     """Notes how long tests took, and leaves out tests that failed."""
 
@@ -117,9 +123,10 @@ class _Durations:
         self._red: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
+        test = _without_group(report.nodeid)
+        self._seconds[test] += report.duration
         if not report.passed:
-            self._red.add(report.nodeid)
+            self._red.add(test)
 
     def pytest_sessionfinish(self) -> None:
         self._file.write_text(json.dumps({test: s for test, s in self._seconds.items() if test not in self._red}))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import random
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from tests.mutants.core import Edit
@@ -21,7 +20,18 @@ NOTICED_MIN = 0.75
 PACKAGES = ("api", "db", "jobs", "state")
 WITHOUT_BEHAVIOUR = ("migrations", "dashboard", "examples", "testing")
 """Folders whose code is data, texts, or for readers."""
-_SILENT_CALLS = {"failpoint", "warn", "echo", "secho", "Thread", "ThreadPoolExecutor", "Counter", "Gauge", "Histogram"}
+_SILENT_CALLS = {
+    "failpoint",
+    "warn",
+    "add_argument",
+    "echo",
+    "secho",
+    "Thread",
+    "ThreadPoolExecutor",
+    "Counter",
+    "Gauge",
+    "Histogram",
+}
 _SILENT_KEYWORDS = {"strict", "help", "description", "title", "name", "daemon", "thread_name_prefix", "exc_info"}
 _SILENT_FUNCTIONS = {"__repr__", "__str__", "__rich_repr__", "__init_subclass__"}
 _OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
@@ -59,10 +69,16 @@ class Mistake:
 
     def edit(self, source: bytes) -> Edit:
         """Returns the mistake in the form of accepted.toml."""
-        lines = difflib.ndiff(source.decode().splitlines(), self.applied(source).decode().splitlines())
-        changed = [(line[0], line[2:].strip()) for line in lines if line[0] in "-+"]
-        before, after = (" ".join(text for sign, text in changed if sign == wanted) for wanted in "-+")
-        return Edit(self.module, self.function, before, after)
+        before, after = (text.decode().splitlines() for text in (source, self.applied(source)))
+        first = _common(before, after)
+        last = _common(before[:first:-1], after[:first:-1])
+        texts = (" ".join(line.strip() for line in lines[first : len(lines) - last]) for lines in (before, after))
+        return Edit(self.module, self.function, *texts)
+
+
+def _common(one: list[str], other: list[str]) -> int:
+    """Returns the number of lines at the beginning that are equal."""
+    return len(list(takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))))
 
 
 def mistakes_of(root: Path) -> list[Mistake]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keyscale.state.inspection.state_table import keyed_tables
 from keyscale.state.keys.key_groups import assign_to_key_group
-from keyscale.state.writing.row_encoder import KeyHashing, encoder_of
+from keyscale.state.writing.row_encoder import KeyHashing, encoder_of, rehashed
 from keyscale.state_io import EVENT_TIMERS, NewOperator, NewState, NewTimers, StateReader, write
 from keyscale.state_io.verified_state import verify_state
 from tests.property.histories import EXAMPLES, SCRATCH
@@ -53,12 +53,15 @@ def text(rows: list[dict[str, Any]]) -> list[str]:
 def test_rows_become_exactly_the_entries_that_they_were_read_from(example: Example, nested: bool) -> None:
     engine, backend = written(example, group_of(example, 16))
     (table,) = keyed_tables(backend.schema, nested=nested)
-    encoder = encoder_of(backend.schema, "s", KeyHashing(16), now_ms=5000)
+    encoder, other = (encoder_of(backend.schema, "s", KeyHashing(groups), now_ms=5000) for groups in (16, 5))
     encoded: dict[bytes, bytes] = {}
+    moved: dict[bytes, bytes] = {}
     for batch in table.batches(engine.scan("s", b"", None)):
-        entries = encoder.encode(batch)
-        encoded |= zip(entries.keys.to_list(), entries.values.to_list(), strict=True)
+        again = rehashed(other.encode(batch), backend.schema, "s", KeyHashing(16))
+        for found, entries in ((encoded, encoder.encode(batch)), (moved, again)):
+            found |= zip(entries.keys.to_list(), entries.values.to_list(), strict=True)
     assert encoded == dict(engine.scan("s", b"", None))
+    assert moved == encoded, "entries in other key groups"
 
 
 @settings(max_examples=EXAMPLES)

@@ -220,6 +220,35 @@ def test_settings_that_change_reach_checkpoints_and_batches_once(
     assert (checkpoints.context.timeout_ms, driver.query.reads_on) == (80_000, 1), "the query need not begin again"
 
 
+def test_each_command_reaches_the_part_that_carries_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, told = Driver(tmp_path), []
+    monkeypatch.setattr(execution, "drain", lambda *parts, operators: told.append((*parts, operators)))
+    driver.execution._context = replace(driver.context, rescale=lambda *parts: told.append(parts))
+    coordinator = driver.coordinate()
+    coordinator._drain()
+    coordinator._rescale("command")
+    assert told == [
+        (driver.query, driver.loop, 1),
+        (driver.execution, driver.loop, coordinator._checkpoints, "command"),
+    ]
+    assert driver.query.reads_on == 0
+    coordinator._read_on()
+    coordinator._nudge()
+    assert (driver.query.reads_on, driver.reports) == (1, ["nudge"])
+    assert coordinator._sleeps == driver.execution._may_fall_asleep
+    assert coordinator._commands is driver.context.commands
+    assert (coordinator._status, coordinator._outcome_box) == (driver.status, driver.box)
+    assert (coordinator._loop, coordinator._checkpoints.loop) == (driver.loop, driver.loop)
+    snapshots = coordinator._checkpoints.context
+    assert (snapshots.spark, snapshots.placement, snapshots.shipped) == (None, "placement", "shipped")
+    assert (snapshots.store, snapshots.info, snapshots.places, snapshots.operators) == (
+        driver.store,
+        driver.execution._info,
+        driver.execution._places,
+        driver.execution._operators,
+    )
+
+
 def test_an_interval_of_the_specification_outranks_that_of_the_script_even_if_it_is_zero(tmp_path: Path) -> None:
     driver = Driver(tmp_path)
     assert driver.execution._batch_interval_ms() == 250

@@ -24,6 +24,7 @@ from keyscale.jobs.protocol.messages import (
 from keyscale.jobs.protocol.specification import FixedDelayRestart, JobSpec, NoRestart, SecretReference
 from keyscale.jobs.runtime.driver import job_run
 from keyscale.jobs.runtime.driver.job_run import JobRun
+from keyscale.jobs.runtime.driver.live_rescale import carry_out
 from keyscale.jobs.runtime.driver.run_outcome import ASLEEP, HANDED_OVER, RunOutcome
 from keyscale.jobs.runtime.errors import AttemptOverError, JobNotDeclaredError, LibrariesMissingError, RunEndedError
 from keyscale.state.objects.errors import StoreUnavailableError
@@ -172,6 +173,37 @@ def test_an_attempt_that_is_over_is_fenced(run: JobRun) -> None:
     over = AttemptOverError("another attempt runs the job")
     run._on_attempt_over(over)
     assert run._outcome_box.outcome == RunOutcome(DriverState.FENCED, over)
+
+
+def test_an_execution_and_the_reporter_get_the_runs_own_parts(run: JobRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    (context,) = play(run, monkeypatch, RunOutcome(DriverState.STOPPED)).contexts
+    own = {
+        "spark": run._spark,
+        "assignment": run._assignment,
+        "store": run._assignment.store_url,
+        "status": run._status,
+        "settings": run._settings,
+        "outcome_box": run._outcome_box,
+        "commands": run._commands,
+        "reporter": run._reporter,
+        "work_dir": run._work_dir,
+        "local_root": run._local_root,
+        "rescale": carry_out,
+        "withdrawn": run._withdrawn,
+        "sampling": run._sampling,
+        "sleep": run._sleep,
+    }
+    given = {name: getattr(context, name) for name in own}
+    assert [name for name, part in own.items() if given[name] is not part] == []
+    assert (context.token, context.rescaled_by, context.failure) == (None, None, None)
+    run._reporter._on_withdrawal("c")
+    run._reporter._on_sleep(True)
+    assert (run._withdrawn, run._sleep.is_wanted) == ({"c"}, True)
+    assert (run._reporter._on_command, run._reporter._on_attempt_over) == (run._on_command, run._on_attempt_over)
+    assert (run._reporter._on_settings, run._reporter._on_diagnostics) == (
+        run._settings.follow,
+        run._diagnostics.request,
+    )
 
 
 def test_a_failed_run_starts_again_after_its_predecessor_by_the_strategy_of_the_script(

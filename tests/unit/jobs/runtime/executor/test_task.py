@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,15 +15,17 @@ import keyscale.jobs.runtime.executor.task as task_module
 from keyscale import KeyedProcessFunction
 from keyscale.identifiers import Attempt, BatchId, SubtaskIndex
 from keyscale.jobs.functions.subtask_info import SubtaskInfo
-from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN
+from keyscale.jobs.operators.operator_contract import KEY_GROUP_COLUMN, SubtaskProgress
 from keyscale.jobs.operators.process_operator import Process
 from keyscale.jobs.runtime.executor.record_sample import SampleOrder
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.jobs.runtime.executor.task import BatchTime, OperatorTask
-from keyscale.jobs.runtime.executor.task_stopwatch import TaskStopwatch
+from keyscale.jobs.runtime.executor.task_stopwatch import Activity, TaskStopwatch
 from keyscale.jobs.runtime.executor.worker import open_stores
 from keyscale.jobs.spark_internals.affinity import SUBTASK_COLUMN
+from keyscale.state.keyed.timer_service import NextTimers
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.restore.opened_shards import StateSource
 from tests.support.drivers.shipped_starts import payload, shipped
 from tests.support.state.state_job import UID, StateJob
 
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from keyscale.jobs.runtime.executor.task_reports import TaskReport
 
 SCHEMA = pa.schema([("id", pa.int64())])
+NO_TIME = BatchTime(0)
 
 
 class Clock:
@@ -78,7 +83,12 @@ def records(groups: list[int]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["id", KEY_GROUP_COLUMN, SUBTASK_COLUMN])
 
 
-def run(job: StateJob, batches: Iterator[pa.RecordBatch], sample: SampleOrder | None = None) -> TaskReport:
+def run(
+    job: StateJob,
+    batches: Iterator[pa.RecordBatch],
+    sample: SampleOrder | None = None,
+    time: BatchTime = NO_TIME,
+) -> TaskReport:
     spec, reports = job.spec(0), Reports()
     info = SubtaskInfo(UID, SubtaskIndex(0), 1, spec.max_parallelism, Attempt(1), ("id",), ("id",), None, SCHEMA)
     task = OperatorTask(
@@ -90,7 +100,7 @@ def run(job: StateJob, batches: Iterator[pa.RecordBatch], sample: SampleOrder | 
         info=info,
         store_url=job.store.url,
         local_root=str(job.local_root),
-        time=BatchTime(0),
+        time=time,
         due=(False,),
         reports=cast("Any", reports),
         sample=sample,
@@ -129,6 +139,89 @@ def test_a_task_samples_the_records_that_it_reads_and_emits_without_its_own_colu
     lines = ['{"id": 0}', '{"id": 1}']
     assert (report.sample_id, report.sample) == ("d1", {"input": lines, "output": lines})
     assert report.read_records == 3
+
+
+class DistinctTimes(TaskStopwatch):
+    """Tells another time of each activity."""
+
+    processor_ms, processor_wait_ms = 201.0, 202.0
+
+    def ms(self, activity: Activity) -> float:
+        return 101.0 + list(Activity).index(activity)
+
+
+def test_a_task_reports_each_measurement_under_its_name(job: StateJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = SubtaskProgress(
+        input_records=1,
+        records_of_origins={"a": 2},
+        output_records=3,
+        counts=Counter(late=4),
+        user_series=cast("Any", ("series",)),
+        user_help={"seen": "help"},
+        ahead_records=5,
+        first_failure="failure",
+        latest_event_ms=6,
+        latest_of_origins={"a": 7},
+        latest_of_splits={"a(part)": {"0": 8}},
+        next_timers=NextTimers(9, 10),
+        key_group_records=np.array([11, 13, 12]),
+    )
+    given: dict[str, Any] = {}
+
+    def run_subtask(_: Any, keyed: Any, info: SubtaskInfo, batches: Any, **named: Any) -> list[Any]:
+        given.update(
+            named, info=info, clock=(keyed.clock.processing_time_ms, keyed.clock.event_time_ms), rows=[*batches]
+        )
+        return []
+
+    monkeypatch.setattr(task_module, "TaskStopwatch", DistinctTimes)
+    monkeypatch.setattr(task_module, "SubtaskProgress", lambda: progress)
+    monkeypatch.setattr(task_module, "run_subtask", run_subtask)
+    monkeypatch.setattr(task_module, "executor_name", lambda: "executor 1 of host")
+    time = BatchTime(301, records_ms=302, timers_ms=303, is_at_end=True)
+    report = run(job, iter([records([3])]), SampleOrder("d1", 2, None), time)
+    told = {field: getattr(report, field) for field in report.__struct_fields__}
+    assert told.pop("began_at_ms") > 0
+    assert told.pop("state_bytes") is not None
+    assert told.pop("changelog") is None
+    assert told.pop("source") is StateSource.NEW
+    assert told.pop("sample")["input"] == ['{"id": 0}']
+    assert told == {
+        "run": "run",
+        "uid": UID,
+        "subtask": 0,
+        "read_records": 1,
+        "records_of_origins": {"a": 2},
+        "write_records": 3,
+        "input_ms": 101.0,
+        "open_ms": 102.0,
+        "process_ms": 103.0,
+        "output_ms": 104.0,
+        "store_ms": 105.0,
+        "finish_ms": 106.0,
+        "processor_ms": 201.0,
+        "processor_wait_ms": 202.0,
+        "largest_key_group": 1,
+        "largest_key_group_records": 13,
+        "key_groups": {1: 13, 2: 12, 0: 11},
+        "latest_event_ms": 6,
+        "latest_of_origins": {"a": 7},
+        "latest_of_splits": {"a(part)": {"0": 8}},
+        "next_timers": NextTimers(9, 10),
+        "executor": "executor 1 of host",
+        "broadcast_digest": None,
+        "counts": {"late": 4},
+        "user_series": ("series",),
+        "user_help": {"seen": "help"},
+        "ahead_records": 5,
+        "first_failure": "failure",
+        "part": None,
+        "sample_id": "d1",
+    }
+    assert (given["progress"], given["clock"]) == (progress, (301, 302)), "records see the watermark before the batch"
+    assert (given["watermark_ms"], given["is_at_end"]) == (303, True), "timers fire up to the watermark after it"
+    assert (given["info"].subtask, [*given["broadcast"]]) == (0, [])
+    assert [batch.num_rows for batch in given["rows"]] == [1]
 
 
 class FilledState:
