@@ -59,7 +59,7 @@ def test_rows_become_exactly_the_entries_that_they_were_read_from(example: Examp
     for batch in table.batches(engine.scan("s", b"", None)):
         again = rehashed(other.encode(batch), backend.schema, "s", KeyHashing(16))
         for found, entries in ((encoded, encoder.encode(batch)), (moved, again)):
-            found |= zip(entries.keys.to_list(), entries.values.to_list(), strict=True)
+            found.update(zip(entries.keys.to_list(), entries.values.to_list(), strict=True))
     assert encoded == dict(engine.scan("s", b"", None))
     assert moved == encoded, "entries in other key groups"
 
