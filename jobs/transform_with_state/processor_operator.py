@@ -91,24 +91,24 @@ class TransformWithStateOperator(Operator):
         times = TimerValues(self._time.processing_ms, self._time.watermark_ms)
         with user_code():
             self._give_initial_state(times)
-            for found in records_by_key(self._batches, self._info.key_columns, self._logic.form):
-                self._state.set_current_key(found.key_group, found.key)
-                with results_of(self._processor.handleInputRows):
+            with results_of(self._processor.handleInputRows):
+                for found in records_by_key(self._batches, self._info.key_columns, self._logic.form):
+                    self._state.set_current_key(found.key_group, found.key)
                     yield from self._taken(self._processor.handleInputRows(found.shown_key, found.records, times))
             self._batches.clear()
-            for timer in self._handle.due():
-                self._state.set_current_key(timer.key_group, timer.key)
-                at_ms = self._time.shown_ms(timer.timestamp_ms)
-                # By name, as in Spark: a processor may have them in any order. Its key is a Row here.
-                results = self._processor.handleExpiredTimer(
-                    key=self._keys.row(dict(zip(self._info.key_columns, timer.key, strict=True))),
-                    timerValues=times,
-                    expiredTimerInfo=ExpiredTimerInfo(at_ms),
-                )
-                with results_of(self._processor.handleExpiredTimer):
+            with results_of(self._processor.handleExpiredTimer):
+                for timer in self._handle.due():
+                    self._state.set_current_key(timer.key_group, timer.key)
+                    at_ms = self._time.shown_ms(timer.timestamp_ms)
+                    # By name, as in Spark: a processor may have them in any order. Its key is a Row here.
+                    results = self._processor.handleExpiredTimer(
+                        key=self._keys.row(dict(zip(self._info.key_columns, timer.key, strict=True))),
+                        timerValues=times,
+                        expiredTimerInfo=ExpiredTimerInfo(at_ms),
+                    )
                     yield from self._taken(results)
-                # Only now, as in Spark: the call still lists the timer, and cannot register it again.
-                self._handle.deleteTimer(at_ms)
+                    # Only now, as in Spark: the call still lists the timer, and cannot register it again.
+                    self._handle.deleteTimer(at_ms)
             self._state.clear_current_key()
             with results_of(self._processor.handleInputRows):
                 yield from self._rest()
