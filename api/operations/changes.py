@@ -305,11 +305,14 @@ def _is_followed(present: JobSpec, wanted: JobSpec) -> bool:
 def _require_young(session: Session, job: Job, change: Change) -> None:
     """Refuses a running job's change from a checkpoint that is too old.
 
+    The last checkpoint of a sleeping job has everything, however old it is.
+
     Raises:
         LastStateTooOldError: The latest checkpoint is older than the change allows.
     """
     age_ms_max = change.last_state_age_ms_max
-    if age_ms_max is None or change.mode is not UpgradeMode.LAST_STATE or job.status in SETTLED:
+    is_complete = job.status in SETTLED or job.status is JobStatus.SLEEPING
+    if age_ms_max is None or change.mode is not UpgradeMode.LAST_STATE or is_complete:
         return
     latest = JobTransaction(session, job).latest_completed()
     if latest is None or latest.latest_ack_timestamp is None:

@@ -108,6 +108,7 @@ def test_a_job_fails_until_a_batch_with_input_is_committed(
         (None, None, True, {}),
         (0, 999, True, {"mode": SAVEPOINT}),
         (0, 999, True, {"status": JobStatus.STOPPED}),
+        (0, 999, True, {"status": JobStatus.SLEEPING}),
     ],
 )
 def test_the_last_state_of_a_running_job_is_at_most_as_old_as_the_change_allows(
