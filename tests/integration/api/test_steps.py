@@ -266,9 +266,16 @@ def test_a_rescale_that_meets_a_driver_falling_asleep_starts_from_its_last_check
                 checkpoint_id=7,
                 attempt=1,
                 status=CheckpointStatus.COMPLETED,
+                is_savepoint=False,
                 external_path=SAVEPOINT,
                 trigger_timestamp=0,
                 latest_ack_timestamp=1,
+                end_to_end_duration=1,
+                checkpointed_size=1,
+                state_size=1,
+                processed_records=1,
+                num_subtasks=0,
+                num_acknowledged_subtasks=0,
             )
         )
     running(steps.SwitchOver())
