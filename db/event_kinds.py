@@ -52,6 +52,7 @@ EVENT_KINDS = frozenset(
         "JOB_RECOVERED",
         "JOB_RUNNING",
         "JOB_SET_ASIDE",
+        "JOB_SLEEPING",
         "JOB_STOPPED",
         "JOB_TAKEN_UP",
         "LOST_RUN_KILLED",

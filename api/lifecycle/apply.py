@@ -98,7 +98,7 @@ def _(step: steps.ReplaceAttempt, transaction: JobTransaction) -> None:
     if step.failures is not None:
         job.failures = step.failures.model_dump()
     job.restarts += 1
-    if job.desired is DesiredState.RUNNING and job.status is JobStatus.RUNNING:
+    if job.desired is DesiredState.RUNNING and job.status in {JobStatus.RUNNING, JobStatus.SLEEPING}:
         enter(job, JobStatus.RESTARTING)
     job.next_start_at_ms = now_ms() + step.backoff_ms if step.backoff_ms else 0
     when = f"in {duration_text(step.backoff_ms)}" if step.backoff_ms else "now"
@@ -130,10 +130,11 @@ def _(step: steps.StopWithoutSavepoint, transaction: JobTransaction) -> None:
 @apply.register
 def _(step: steps.ShowStatus, transaction: JobTransaction) -> None:
     enter(transaction.job, step.status)
-    if step.status is JobStatus.RUNNING:
+    told = {JobStatus.RUNNING: "runs the job", JobStatus.SLEEPING: "sleeps until there is work"}
+    if step.status in told:
         active = attempts.of_stage(transaction.session, transaction.job.id, AttemptStage.ACTIVE)
         number = active.number if active else 0
-        transaction.record("JOB_RUNNING", f"attempt {number} runs the job", attempt=number)
+        transaction.record(f"JOB_{step.status}", f"attempt {number} {told[step.status]}", attempt=number)
 
 
 @apply.register

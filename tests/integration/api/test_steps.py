@@ -286,6 +286,18 @@ def test_a_rescale_that_meets_a_driver_falling_asleep_starts_from_its_last_check
     assert client.get("/v1/jobs/flights").json()["status"]["attempt"]["number"] == 2
 
 
+def test_a_sleeping_job_whose_driver_dies_restarts_and_its_sleep_is_an_event(
+    client: httpx.Client, take: Callable[..., None]
+) -> None:
+    take(steps.CreateAttempt(1, steps.Cause.START), steps.ShowStatus(JobStatus.RUNNING))
+    take(steps.ShowStatus(JobStatus.SLEEPING))
+    [asleep] = client.get("/v1/jobs/flights/events?kind=JOB_SLEEPING").json()["events"]
+    assert asleep["message"] == "attempt 1 sleeps until there is work"
+    take(steps.ReplaceAttempt(1, FAILURE, 1, 0))
+    status = client.get("/v1/jobs/flights").json()["status"]
+    assert (status["state"], status["restarts"]) == ("RESTARTING", 1)
+
+
 def test_a_sleeping_job_stops_without_a_savepoint_and_without_a_failure(
     client: httpx.Client, take: Callable[..., None]
 ) -> None:
