@@ -52,6 +52,16 @@ class ApiError(KeyscaleError):
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
+class HttpInvalidError(ApiError):
+    """The bytes of a connection are not a request of HTTP/1.1."""
+
+    code = "HTTP_INVALID"
+    title = "The request is not valid HTTP"
+    status = 400
+    domain = "user"
+    advice = "Send the request with an HTTP client, and check its headers for control characters."
+
+
 class RequestInvalidError(ApiError):
     """A request does not have the form that the API describes."""
 

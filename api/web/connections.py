@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from ..errors import HttpInvalidError
+from ..problem import problem
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Iterable
@@ -117,6 +120,14 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         if self.cycle is not before:  # the head of a request has come
             self._since_s, self._received_bytes = self.loop.time(), 0
         self._received_bytes += len(data)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses bytes that are not HTTP, and ends the connection."""
+        answer = problem(HttpInvalidError(msg))
+        answer.headers["Connection"] = "close"
+        head = b"".join(b"%b: %b\r\n" % header for header in answer.raw_headers)
+        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + bytes(answer.body))
+        self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self._bytes_around_bodies = 0

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _PROBLEM = "#/components/schemas/ProblemAnswer"
 _OF_ALL = (
+    errors.HttpInvalidError,
     errors.HostNotAllowedError,
     errors.BodyTooLargeError,
     errors.DatabaseUnavailableError,

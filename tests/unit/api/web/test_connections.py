@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
 import select
 import socket
 import threading
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
 
 import pytest
@@ -168,6 +169,17 @@ def test_a_client_that_takes_too_long_to_send_a_request_loses_its_connection_and
         with socket.create_connection(address, timeout=20) as other:  # is as old, and is cut
             wait_until(lambda: is_cut(other), what="the cut of another one")
         assert not is_cut(client)
+
+
+@pytest.mark.parametrize("sent", [b"nonsense\r\n\r\n", b"GET /stream HTTP/1.1\r\nHost: x\r\nName: a\x01b\r\n\r\n"])
+def test_bytes_that_are_not_http_are_refused_with_a_problem(tmp_path: Path, sent: bytes) -> None:
+    with server(tmp_path) as address, socket.create_connection(address, 10) as client:
+        client.sendall(sent)
+        answer = HTTPResponse(client)
+        answer.begin()
+        assert (answer.status, answer.headers["Content-Type"]) == (400, "application/problem+json")
+        assert json.loads(answer.read())["code"] == "HTTP_INVALID"
+        assert client.recv(1) == b""
 
 
 def test_a_large_body_that_comes_fast_enough_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
