@@ -28,7 +28,14 @@ LABEL_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 LABELS_MAX = 50
 
 _LabelPart = Annotated[str, Field(pattern=LABEL_PATTERN)]
-Labels = Annotated[dict[_LabelPart, _LabelPart], Field(max_length=LABELS_MAX, examples=[{"team": "billing"}])]
+Labels = Annotated[
+    dict[_LabelPart, _LabelPart],
+    Field(
+        max_length=LABELS_MAX,
+        examples=[{"team": "billing"}],
+        json_schema_extra={"additionalProperties": False},  # besides names of the pattern
+    ),
+]
 
 
 class Request(StrictModel):
@@ -61,3 +68,16 @@ class FailureAnswer(Answer):
 def example(**fields: Any) -> ConfigDict:
     """Returns the model configuration that adds an example to the OpenAPI description."""
     return ConfigDict(json_schema_extra={"examples": [fields]})
+
+
+def only_if(name: str, value: str, then: dict[str, Any], otherwise: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Returns the rule of a schema that depends on a field's value.
+
+    Args:
+        name: The field.
+        value: Its value.
+        then: The schema of requests with this value.
+        otherwise: The schema of all other requests.
+    """
+    has_value = {"properties": {name: {"const": value}}, "required": [name]}
+    return {"if": has_value, "then": then} | ({} if otherwise is None else {"else": otherwise})

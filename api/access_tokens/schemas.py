@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from keyscale.vocabulary import Role
 
-from ..shapes import NAME_PATTERN, Answer, Labels, Request, example
+from ..shapes import NAME_PATTERN, Answer, Labels, Request, example, only_if
 
 _DAY_MS = 86_400_000
 _NAMES_MAX = 100
@@ -20,6 +20,10 @@ class ScopeModel(Request):
     These are the named jobs, and jobs that have all of the labels.
     """
 
+    model_config = ConfigDict(
+        json_schema_extra={"not": {"properties": {"jobs": {"maxItems": 0}, "labels": {"maxProperties": 0}}}}
+    )
+
     jobs: list[Annotated[str, Field(pattern=NAME_PATTERN)]] = Field(
         default_factory=list, max_length=_NAMES_MAX, description="Ids or names of jobs."
     )
@@ -29,6 +33,8 @@ class ScopeModel(Request):
 class UserScopeModel(ScopeModel):
     """The jobs that a user reaches."""
 
+    model_config = ConfigDict(json_schema_extra={})  # labels of an issuer can be all that a scope has
+
     any_labels: list[str] = Field(
         default_factory=list,
         description="Labels, as NAME=VALUE; a job needs one of them. Only users of an issuer have labels.",
@@ -37,6 +43,13 @@ class UserScopeModel(ScopeModel):
 
 class TokenRequest(Request):
     """A new token."""
+
+    model_config = ConfigDict(
+        json_schema_extra=only_if(
+            *("role", "ADMIN"),
+            {"properties": {"scope": {"type": "null"}}},
+        )
+    )
 
     name: str = Field(pattern=NAME_PATTERN, description="Appears in events. The name is unique among valid tokens.")
     role: Role

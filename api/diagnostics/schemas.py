@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from keyscale.vocabulary import DiagnosticKind, DiagnosticStatus
 
-from ..shapes import Answer, FailureAnswer, ListAnswer, OperationId, Request, example
+from ..shapes import Answer, FailureAnswer, ListAnswer, OperationId, Request, only_if
 
 
 class DiagnosticRequest(Request):
     """A look into a running job."""
 
-    model_config = example(kind="THREAD_DUMP")
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"kind": "THREAD_DUMP"}],
+            **only_if(
+                *("kind", "SAMPLE"),
+                {"properties": {"operator_uid": {"type": "string"}}, "required": ["operator_uid"]},
+            ),
+        }
+    )
 
     kind: DiagnosticKind
     id: OperationId | None = None

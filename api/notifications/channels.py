@@ -12,6 +12,7 @@ from keyscale.db.event_kinds import ALARM_ENDED, notification_of
 from keyscale.vocabulary import Channel, NotificationKind
 
 from .cloud_event import CONTENT_TYPE, cloud_event, signed_headers, written
+from .schemas import MAIL_ADDRESS_PATTERN, ROUTING_KEY_PATTERN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from keyscale.db.repositories.subscriptions import Due
 
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
-_ROUTING_KEY = re.compile(r"[A-Za-z0-9]{32}")
-_MAIL_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}")
+_ROUTING_KEY = re.compile(ROUTING_KEY_PATTERN)
+_MAIL_ADDRESS = re.compile(MAIL_ADDRESS_PATTERN)
 _NOT_PRINTABLE = re.compile(r"[^\x21-\x7e]")
 _CRITICAL = frozenset(
     {

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Any
+
+from pydantic import ConfigDict, Field
 
 from keyscale.vocabulary import Channel, DeliveryStatus, NotificationKind
 
 from ..access_tokens.schemas import ScopeModel
-from ..shapes import Answer, ListAnswer, Request, example
+from ..shapes import Answer, ListAnswer, Request, example, only_if
 
 TARGET_CHARACTERS_MAX = 2000
+ROUTING_KEY_PATTERN = "[A-Za-z0-9]{32}"
+MAIL_ADDRESS_PATTERN = r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9.-]{1,255}"
+
+
+def _target(pattern: str) -> dict[str, Any]:
+    return {"properties": {"target": {"pattern": f"^{pattern}$"}}}
 
 
 class SubscriptionRequest(Request):
     """A new subscription."""
+
+    model_config = ConfigDict(
+        json_schema_extra=only_if(
+            *("channel", "PAGERDUTY"),
+            _target(ROUTING_KEY_PATTERN),
+            only_if("channel", "MAIL", _target(MAIL_ADDRESS_PATTERN), _target("https?://[!-~]+")),
+        )
+    )
 
     channel: Channel = Field(default=Channel.WEBHOOK, description="How messages are sent.")
     target: str = Field(
