@@ -42,7 +42,7 @@ class StrictModel(BaseModel):
 
 def _unfit(value: Any, field: FieldInfo) -> LiteralString | None:
     """Returns why a field rejects a value; None if it accepts it."""
-    if isinstance(value, bool) and bool not in {field.annotation, *get_args(field.annotation)}:
+    if isinstance(value, bool) and not {bool, Any} & {field.annotation, *get_args(field.annotation)}:
         return "It is true or false, where another type is expected"
     if not all(is_storable(text) for text in _texts(value)):
         return "It holds a NUL or a lone surrogate, which cannot be stored"
