@@ -11,14 +11,17 @@ from bench.autoscaler import shares
 from keyscale.api.autoscaling import autoscaler as autoscaler_module
 from keyscale.api.autoscaling import decisions
 from keyscale.api.autoscaling.autoscaler import Autoscaler
+from keyscale.api.autoscaling.key_group_division import division_by_size
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Job, LastHeartbeat, Operation, Revision
 from keyscale.db.repositories import scaling, series
 from keyscale.vocabulary import AttemptStage, DriverState, JobStatus, OperationStatus
+from tests.support.control_plane.snapshots import Snapshots
 
 if TYPE_CHECKING:
     import httpx
 
+    from keyscale.api.autoscaling.facts import DivisionFacts
     from keyscale.api.control_plane.context import Context
     from keyscale.api.lifecycle.leadership import Leadership
 
@@ -307,3 +310,20 @@ def test_a_sleeping_driver_uses_none_of_the_days_core_hours(
         assert scaling.core_ms(session, [scaled.job_id], now_ms - 3_600_000, now_ms) == {scaled.job_id: 7_200_000}
         attempt.driver_state = state
         assert scaling.core_ms(session, [scaled.job_id], now_ms - 3_600_000, now_ms) == {scaled.job_id: 1_200_000}
+
+
+def test_only_a_job_by_size_is_predicted_with_the_ranges_of_its_newest_checkpoint(
+    context: Context, scaled: ScaledJob
+) -> None:
+    made = Snapshots(context.sessions, scaled.job_id)
+    made.take(1, {}, key_group_bytes=[1000, *[10] * (made.max_parallelism - 1)])
+
+    def division() -> DivisionFacts | None:
+        with context.sessions.begin() as session:
+            return division_by_size(session, scaling.find_job(session, scaled.job_id))
+
+    assert division() is None
+    scaled.set(key_group_division="BY_SIZE")
+    known = division()
+    assert known is not None
+    assert (known.weights[0] > 50 * known.weights[1], known.ranges.starts) == (True, (0,))
