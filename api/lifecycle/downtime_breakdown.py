@@ -84,7 +84,7 @@ def timed_steps(change: Operation) -> Iterator[TimedStep]:
 def _ends_of_live(change: Operation) -> dict[DowntimeStep, int | None]:
     switched_at_ms = (change.live or {}).get("switched_at_ms")
     return {
-        DowntimeStep.SWITCH: switched_at_ms,
+        DowntimeStep.HANDOVER: switched_at_ms,
         DowntimeStep.FIRST_BATCH: None if change.resumed_at_ms == switched_at_ms else change.resumed_at_ms,
         DowntimeStep.CAUGHT_UP: change.caught_up_at_ms,
     }

@@ -357,7 +357,7 @@ class DowntimeStep(StrEnum):
     SUBMIT = "SUBMIT"  # until the new driver's process is started; it mostly was before
     SESSION = "SESSION"  # until its Spark session is up, likewise
     RESTORE = "RESTORE"
-    SWITCH = "SWITCH"  # of a live rescale: until the next attempt is open
+    HANDOVER = "HANDOVER"  # of a live rescale: from the last commit until the next attempt is open
     FIRST_BATCH = "FIRST_BATCH"
     CAUGHT_UP = "CAUGHT_UP"  # after the downtime: until the sources have as little left as before
 

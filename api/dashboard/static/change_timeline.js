@@ -24,7 +24,7 @@ export const STEPS = {
   SUBMIT: "Submit",
   SESSION: "Spark session",
   RESTORE: "Restore",
-  SWITCH: "Switch",
+  HANDOVER: "Handover",
   FIRST_BATCH: "First batch",
   CAUGHT_UP: "catching up",
 };

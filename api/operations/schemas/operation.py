@@ -90,7 +90,7 @@ class StepAnswer(Answer):
         description=(
             "SAVEPOINT, STOP: of the old driver. TRIAL: of the driver of a change that is rolled back. SUBMIT, SESSION:"
             " of the new driver, if it was not ready by then."
-            " RESTORE, or SWITCH in a live rescale. FIRST_BATCH."
+            " RESTORE. HANDOVER: of a live rescale, from the last commit until the next attempt is open. FIRST_BATCH."
             " CAUGHT_UP: until the sources had as few records left as before the change."
         )
     )

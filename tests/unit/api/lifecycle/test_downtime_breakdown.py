@@ -9,6 +9,7 @@ import pytest
 from keyscale.api.lifecycle.downtime_breakdown import note_progress, stopped_at_ms, timed_steps, usual_waiting
 from keyscale.db.models import Attempt, Operation
 from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.vocabulary import RescaleMode, RescalePhase
 
 PHASES = [{"phase": "REQUESTED", "started_at_ms": 60_000}, {"phase": "SAVEPOINT", "started_at_ms": 100_000}]
 
@@ -47,6 +48,21 @@ def test_the_time_of_a_driver_that_is_taken_back_is_its_own_and_not_the_start_of
     }
     completed = Operation(phases=phases[:-1], times=times, stopped_at_ms=1010)
     assert "TRIAL" not in {step.name for step in timed_steps(completed)}
+
+
+def test_the_parts_of_a_live_rescale_have_other_names_than_its_phases() -> None:
+    live = {"switched_at_ms": 3000}
+    change = Operation(
+        rescale_mode=RescaleMode.LIVE,
+        live=live,
+        phases=[],
+        stopped_at_ms=1300,
+        resumed_at_ms=3700,
+        caught_up_at_ms=4000,
+    )
+    steps = {step.name: step.ended_at_ms - step.started_at_ms for step in timed_steps(change)}
+    assert steps == {"HANDOVER": 1700, "FIRST_BATCH": 700, "CAUGHT_UP": 300}
+    assert not set(steps) & set(RescalePhase)
 
 
 def steps_of(attempt: Attempt, *reports: tuple[int, dict[str, Any]]) -> list[tuple[int | None, int | None]]:
