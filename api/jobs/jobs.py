@@ -378,7 +378,7 @@ def _answer(session: Session, overview: JobOverview | None) -> JobAnswer:
     if overview is None:
         raise JobNotFoundError("no job has this id or name")
     attempt = None if overview.attempt is None else AttemptAnswer.model_validate(overview.attempt)
-    metrics = None if attempt is None else attempt.metrics
+    metrics = _reported(overview.attempt or {})
     wait = waits_of(session, [overview]).get(overview.job["id"])
     return JobAnswer.model_validate(_fields(overview, attempt, metrics, shared_now_ms(), wait))
 
@@ -386,9 +386,13 @@ def _answer(session: Session, overview: JobOverview | None) -> JobAnswer:
 def _summary(overview: JobOverview, at_ms: int, wait: StartWait | None) -> JobSummaryAnswer:
     columns = overview.attempt or {}
     attempt = AttemptSummaryAnswer.model_validate(columns) if columns else None
-    reported = columns.get("metrics")
-    metrics = None if reported is None else DriverMetrics.model_validate(reported)
-    return JobSummaryAnswer.model_validate(_fields(overview, attempt, metrics, at_ms, wait))
+    return JobSummaryAnswer.model_validate(_fields(overview, attempt, _reported(columns), at_ms, wait))
+
+
+def _reported(attempt: Mapping[str, Any]) -> DriverMetrics | None:
+    """Returns the last report of an attempt's driver."""
+    metrics = attempt.get("metrics")
+    return None if metrics is None else DriverMetrics.model_validate(metrics)
 
 
 def _fields(

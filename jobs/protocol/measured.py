@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, create_model
 
+from keyscale.metrics import Kind, Scope
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -29,9 +31,14 @@ Measure = Annotated[float, AfterValidator(_measured)]
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def with_metrics(metrics: Iterable[Metric]) -> Callable[[type[Model]], type[Model]]:
-    """Returns a decorator that adds fields of metrics to a message."""
-    fields: dict[str, Any] = {metric.field: _field(metric) for metric in metrics}
+def with_metrics(metrics: Iterable[Metric], since: str = "") -> Callable[[type[Model]], type[Model]]:
+    """Returns a decorator that adds fields of metrics to a message.
+
+    Args:
+        metrics: The metrics.
+        since: The moment from which counters of jobs count.
+    """
+    fields: dict[str, Any] = {metric.field: _field(metric, since) for metric in metrics}
 
     def extend(model: type[Model]) -> type[Model]:
         return create_model(
@@ -41,8 +48,10 @@ def with_metrics(metrics: Iterable[Metric]) -> Callable[[type[Model]], type[Mode
     return extend
 
 
-def _field(metric: Metric) -> tuple[Any, Any]:
+def _field(metric: Metric, since: str) -> tuple[Any, Any]:
+    counts = since and metric.kind is Kind.COUNTER and metric.scope is Scope.JOB
+    text = f"{metric.help.removesuffix('.')}, since {since}." if counts else metric.help
     kind: Any = Measured if metric.is_whole else Measure
     if metric.is_optional:
-        return kind | None, Field(default=None, description=metric.help)
-    return kind, Field(default=0 if metric.is_whole else 0.0, description=metric.help)
+        return kind | None, Field(default=None, description=text)
+    return kind, Field(default=0 if metric.is_whole else 0.0, description=text)

@@ -147,7 +147,7 @@ class ReportedSeries(Message):
     fold: Fold | None = None
 
 
-@with_metrics(LOG_COUNTERS)
+@with_metrics(LOG_COUNTERS, "the job was created")
 class Counters(Metrics):
     """Numbers of records that a job has handled in all committed batches.
 
@@ -493,14 +493,10 @@ class CleanUp(Message):
     failure: Failure | None = Field(default=None, description="Why the last pass failed.")
 
 
-@with_metrics(REPORTED)
-class DriverMetrics(Metrics):
-    """Rates and sizes since the driver started, or over its last batches."""
+@with_metrics(REPORTED, "the attempt began")
+class AttemptMetrics(Metrics):
+    """Rates and sizes since the attempt began, or over its last batches."""
 
-    counters: Counters | None = Field(
-        default=None,
-        description="The job's counters, which its commit log keeps; None before the driver has restored its state.",
-    )
     user_gauges: Items[ReportedSeries] = Field(
         default_factory=list, max_length=2 * USER_SERIES_MAX, description="The gauges of the users' functions."
     )
@@ -561,6 +557,15 @@ class DriverMetrics(Metrics):
     )
     last_failure: Failure | None = Field(
         default=None, description="The last failure that the driver has recovered from."
+    )
+
+
+class DriverMetrics(AttemptMetrics):
+    """The metrics of an attempt, with the counters of its job."""
+
+    counters: Counters | None = Field(
+        default=None,
+        description="The job's counters, which its commit log keeps; None before the driver has restored its state.",
     )
 
 

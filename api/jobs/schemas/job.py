@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, Field
+from pydantic import AliasChoices, ConfigDict, Field
 
-from keyscale.jobs.protocol.messages import DriverMetrics
+from keyscale.jobs.protocol.messages import AttemptMetrics, Counters
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, OperationKind, RestoreMode
 
@@ -83,10 +83,25 @@ class AttemptSummaryAnswer(Answer):
     failure: FailureAnswer | None
 
 
+class AttemptMetricsAnswer(AttemptMetrics):
+    """The metrics of an attempt in its driver's last report."""
+
+    job_counters: Counters | None = Field(
+        default=None,
+        validation_alias=AliasChoices("job_counters", "counters"),
+        description=(
+            "The counters of the job, over all its attempts, as of the report; `metrics` of the job has them, too."
+            " null: the driver had not restored the state."
+        ),
+    )
+
+
 class AttemptAnswer(AttemptSummaryAnswer):
     """One run of a job by one driver."""
 
-    metrics: DriverMetrics | None
+    metrics: AttemptMetricsAnswer | None = Field(
+        description="Of the attempt alone: its counters began at zero. `metrics` of the job counts all attempts."
+    )
 
 
 class AttemptList(ListAnswer):

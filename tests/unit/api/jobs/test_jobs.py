@@ -26,7 +26,7 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Job
 from keyscale.db.repositories import attempts
 from keyscale.db.repositories.overviews import JobOverview, LatestSnapshot
-from keyscale.jobs.protocol.messages import DriverMetrics, Failure, FailureHistory
+from keyscale.jobs.protocol.messages import Counters, DriverMetrics, Failure, FailureHistory
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import AttemptStage, ClaimMode, JobStatus, OperationKind, RestoreMode, Role
 
@@ -212,6 +212,14 @@ def test_rates_are_shown_while_the_report_is_current_and_counters_always(
     figures = shown(overview(attempt(report, heartbeat_at_ms=NOW_MS - age_ms))).metrics
     assert figures.input_rate == (2.0 if is_current else None)
     assert (figures.input_records, figures.lag_records, figures.lag_records_at_ms) == (12, 6, NOW_MS - age_ms)
+
+
+def test_counters_of_the_attempt_and_of_the_job_have_places_of_their_own(shown: Any) -> None:
+    report = DriverMetrics(input_records=5, counters=Counters(input_records=12))
+    answer = shown(overview(attempt(report))).model_dump(mode="json")
+    figures = answer["status"]["attempt"]["metrics"]
+    assert (figures["input_records"], figures["job_counters"]["input_records"]) == (5, 12)
+    assert (answer["metrics"]["input_records"], "counters" in figures) == (12, False)
 
 
 @pytest.mark.parametrize("kind", [OperationKind.RESCALE, OperationKind.START])
