@@ -778,14 +778,15 @@ class OperationNotCancellableError(ApiError):
 
 
 class ApprovalRequiredError(ApiError):
-    """A start changes a job whose changes need an approval."""
+    """A request changes or deletes a job whose changes need an approval."""
 
     code = "APPROVAL_REQUIRED"
     title = "Changes of the job need an approval"
     status = 409
     domain = "user"
     advice = (
-        "Change the parallelism with `./keyscale jobs update JOB --parallelism N`; another user approves the change."
+        "Request the change with `./keyscale jobs update JOB --parallelism N`, or before a deletion with"
+        " `./keyscale jobs update JOB --set approval=NONE`; another user approves it."
     )
 
 

@@ -25,16 +25,18 @@ from keyscale.db.repositories import (
     jobs,
     operations,
     overviews,
+    revisions,
     series,
     snapshot_needs,
 )
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.specification import known_settings
-from keyscale.vocabulary import SETTLED, AttemptStage, CheckpointStatus, ClaimMode, DesiredState, JobStatus
+from keyscale.vocabulary import SETTLED, Approval, AttemptStage, CheckpointStatus, ClaimMode, DesiredState, JobStatus
 
 from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
 from ..errors import (
+    ApprovalRequiredError,
     ArtifactNotFoundError,
     JobNameTakenError,
     JobNotFoundError,
@@ -45,6 +47,7 @@ from ..errors import (
 from ..health.facts import HealthFacts, idle_at_ms
 from ..health.faults import unsettled_failure
 from ..health.health import health_of
+from ..job_spec import spec_of
 from ..launching.spark_conf import check_spark_conf
 from ..libraries.job_libraries import require_libraries
 from ..lifecycle import requests
@@ -236,10 +239,13 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
     Raises:
         JobNotFoundError: The job does not exist.
         JobStatusConflictError: The job runs.
+        ApprovalRequiredError: Changes of the job need an approval.
     """
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
         requests.require_deletable(session, job)
+        if spec_of(revisions.current(session, job)).approval is Approval.REQUIRED:
+            raise ApprovalRequiredError("a new job of this name would need no approval")
         left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
         restored_from = attempts.restored_from(session, job.id)
         discarded = checkpoints.waiting_discarded(session, job.id)

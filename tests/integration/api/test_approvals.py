@@ -118,6 +118,20 @@ def test_a_change_is_approved_for_the_revision_that_it_was_requested_for(
     assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 4
 
 
+def test_a_job_is_deleted_only_after_another_user_has_approved_the_end_of_approvals(
+    client: httpx.Client, context: Context, guarded: dict[str, Any]
+) -> None:
+    with context.sessions.begin() as session:
+        session.get_one(Job, guarded["id"]).status = JobStatus.STOPPED
+        session.get_one(Attempt, (guarded["id"], 1)).stage = AttemptStage.ENDED
+    for user in ({}, BEN):
+        refused = client.delete("/v1/jobs/flights", headers=user)
+        assert (refused.status_code, refused.json()["code"]) == (409, "APPROVAL_REQUIRED")
+    asked = client.patch("/v1/jobs/flights", json={"spec": {"approval": "NONE"}}, headers={"If-Match": "*"}).json()
+    assert client.post(f"/v1/operations/{asked['id']}/approve", headers=BEN).json()["status"] == "COMPLETED"
+    assert client.delete("/v1/jobs/flights").status_code == 204
+
+
 def test_a_change_from_the_last_state_is_refused_at_its_approval_if_the_checkpoint_is_too_old_by_then(
     client: httpx.Client, context: Context, guarded: dict[str, Any]
 ) -> None:
