@@ -34,7 +34,10 @@ def list_tokens(control: Control, _: Admin, role: Roles = []) -> TokenList:  # n
 
 @router.delete("/tokens/{token_id}", status_code=204)
 def revoke_token(control: Control, user: Admin, token_id: str) -> None:
-    """Revokes a token, with the sessions that began with it."""
+    """Revokes a token, with its sessions and its subscriptions.
+
+    Messages that wait are not sent.
+    """
     tokens.revoke(control, user, token_id)
 
 

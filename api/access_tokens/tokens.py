@@ -6,7 +6,8 @@ import uuid
 from typing import TYPE_CHECKING
 
 from keyscale.db.job_scope import EVERYTHING, JobScope
-from keyscale.db.repositories import events, tokens
+from keyscale.db.repositories import events, subscriptions, tokens
+from keyscale.units import counted
 from keyscale.vocabulary import Role
 
 from ..access.tokens import new_token, token_sha256
@@ -81,9 +82,9 @@ def list_all(context: Context, roles: Collection[Role]) -> TokenList:
 
 
 def revoke(context: Context, user: Principal, token_id: str) -> None:
-    """Revokes a token and the sessions that began with it.
+    """Revokes a token, with its sessions and its subscriptions.
 
-    The call is idempotent.
+    The call is idempotent. A subscription would tell the token's holder about jobs for ever.
 
     Raises:
         TokenNotFoundError: No token has this id.
@@ -95,14 +96,17 @@ def revoke(context: Context, user: Principal, token_id: str) -> None:
         if token.revoked_at_ms is not None:
             return
         token.revoked_at_ms = shared_now_ms()
+        ended = subscriptions.remove_of(session, token.id)
         events.record(
             session,
             job_id=None,
             at_ms=token.revoked_at_ms,
             kind="TOKEN_REVOKED",
             actor=user.name,
-            message=f"revoked the token {token.name}",
+            message=f"revoked the token {token.name}"
+            + (f" and deleted {counted(len(ended), 'subscription')}" if ended else ""),
             token_id=token.id,
+            subscription_ids=ended,
         )
 
 

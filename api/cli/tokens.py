@@ -98,7 +98,10 @@ def list_tokens(session: Session, roles: Sequence[str]) -> None:
 @json_option
 @pass_session
 def revoke(session: Session, token_id: str) -> None:
-    """Revoke a token by its id: it stops working immediately."""
+    """Revoke a token by its id: it stops working immediately.
+
+    Its subscriptions to notifications are deleted.
+    """
     with session.control_plane() as control_plane:
         answer = control_plane.delete(token_path(token_id))
     session.output.say(f"revoked token {token_id}", answer)

@@ -100,6 +100,13 @@ def list_all(session: Session, owner_id: str | None, channels: Collection[Channe
     return session.scalars(statement).all()
 
 
+def remove_of(session: Session, owner_id: str) -> list[str]:
+    """Deletes the subscriptions of an owner with their deliveries; returns their ids."""
+    return list(
+        session.scalars(delete(Subscription).where(Subscription.owner_id == owner_id).returning(Subscription.id))
+    )
+
+
 def count(session: Session) -> int:
     """Returns the number of subscriptions."""
     return session.scalar(select(func.count()).select_from(Subscription)) or 0

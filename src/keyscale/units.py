@@ -1,4 +1,4 @@
-"""Readable sizes and durations."""
+"""Readable sizes, durations and counts."""
 
 from __future__ import annotations
 
@@ -22,3 +22,8 @@ def duration_text(ms: float) -> str:
     if ms < 120_000:
         return f"{ms / 1000:.1f}".removesuffix(".0") + " s"
     return f"{ms // 60_000:,.0f} min {ms % 60_000 / 1000:.0f} s"
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Returns a number with its noun, such as `2 files`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

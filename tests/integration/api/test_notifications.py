@@ -246,6 +246,21 @@ def test_an_event_reaches_exactly_the_subscriptions_whose_owner_and_selector_cov
         assert session.query(Delivery).filter_by(subscription_id=made["all"]["id"]).count() == 0
 
 
+def test_a_revoked_token_takes_its_subscriptions_with_it(
+    client: httpx.Client, outbox: Outbox, job: dict[str, Any]
+) -> None:
+    token = client.post("/v1/tokens", json={"name": "leaving", "role": "OPERATOR"}).json()
+    bearer, target = {"Authorization": f"Bearer {token['token']}"}, "https://alerts.example.com/hook"
+    theirs = client.post("/v1/subscriptions", json={"target": target}, headers=bearer).json()
+    ours = subscribe(client, target)
+    outbox.record(job["id"])
+    assert client.delete(f"/v1/tokens/{token['id']}").status_code == 204
+    assert [each["id"] for each in client.get("/v1/subscriptions").json()["subscriptions"]] == [ours["id"]]
+    [event] = client.get("/v1/events", params={"kind": "TOKEN_REVOKED"}).json()["events"]
+    assert event["message"] == "revoked the token leaving and deleted 1 subscription"
+    assert event["details"]["subscription_ids"] == [theirs["id"]]
+
+
 def test_an_event_that_is_rolled_back_notifies_nobody(
     client: httpx.Client, context: Context, job: dict[str, Any]
 ) -> None:

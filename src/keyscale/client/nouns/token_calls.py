@@ -28,7 +28,7 @@ class Tokens(Noun[S]):
 
     @Method
     def revoke(self, token_id: str) -> Call[None]:
-        """Revokes a token, with the sessions that began with it."""
+        """Revokes a token, with its sessions and its subscriptions."""
         return Call("DELETE", "/v1/tokens/{token_id}", None, {"token_id": token_id})
 
     @Method

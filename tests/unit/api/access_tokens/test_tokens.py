@@ -57,6 +57,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Tokens:
     monkeypatch.setattr(service.tokens, "is_name_taken", stored.is_name_taken)
     monkeypatch.setattr(service.tokens, "add", stored.add)
     monkeypatch.setattr(service.tokens, "find_by_id", lambda _, token_id: stored.rows.get(token_id))
+    monkeypatch.setattr(service.subscriptions, "remove_of", lambda _, owner_id: [f"of {owner_id}"])
     monkeypatch.setattr(service.events, "record", lambda _, **event: stored.events.append(event))
     monkeypatch.setattr(service, "shared_now_ms", lambda: NOW_MS)
     return stored
@@ -114,7 +115,12 @@ def test_a_token_is_revoked_once(stored: Tokens) -> None:
     stored.rows[token_id].revoked_at_ms = 1
     service.revoke(stored.context, ADMIN, token_id)
     assert stored.rows[token_id].revoked_at_ms == 1
-    assert [(event["kind"], event["token_id"]) for event in stored.events[1:]] == [("TOKEN_REVOKED", token_id)]
+    [event] = stored.events[1:]
+    assert (event["kind"], event["token_id"], event["subscription_ids"]) == (
+        "TOKEN_REVOKED",
+        token_id,
+        [f"of {token_id}"],
+    )
     with pytest.raises(TokenNotFoundError):
         service.revoke(stored.context, ADMIN, "other")
 
