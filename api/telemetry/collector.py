@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 5.0
 _TIMEOUT_S = 10.0
-_OPERATIONS_MAX = 100
+_TRACES_MAX = 100
+"""Maximum number of traces in a request."""
 
 
 class Collector:
@@ -77,8 +78,9 @@ class Collector:
         """Pushes the traces of ended operations, and metrics when due."""
         instance = self._context.settings.control_url
         until_ms = now_ms()
-        if self._context.pulse.role == "leader" and (ended := self._ended(self._traced_until_ms, until_ms)):
-            self._push("/v1/traces", trace_document(ended, instance))
+        ended = self._ended(self._traced_until_ms, until_ms) if self._context.pulse.role == "leader" else []
+        for first in range(0, len(ended), _TRACES_MAX):
+            self._push("/v1/traces", trace_document(ended[first : first + _TRACES_MAX], instance))
         self._traced_until_ms = until_ms
         if until_ms - self._pushed_at_ms >= self._every_ms:
             self._pushed_at_ms = until_ms
@@ -87,7 +89,7 @@ class Collector:
 
     def _ended(self, after_ms: int, until_ms: int) -> list[EndedOperation]:
         with self._context.reads() as session:
-            found = operations.ended_between(session, after_ms, until_ms, limit=_OPERATIONS_MAX)
+            found = operations.ended_between(session, after_ms, until_ms)
             return [
                 EndedOperation(
                     operation,

@@ -258,15 +258,13 @@ def last_warm_ups(session: Session, job_id: str, limit: int) -> list[int]:
     return list(session.scalars(newest.limit(limit)))
 
 
-def ended_between(session: Session, after_ms: int, until_ms: int, *, limit: int) -> Sequence[Operation]:
+def ended_between(session: Session, after_ms: int, until_ms: int) -> Sequence[Operation]:
     """Returns the operations of all jobs that ended in a time.
 
     The beginning of the time is excluded.
     """
     ended = Operation.ended_at_ms
-    return session.scalars(
-        select(Operation).where(ended > after_ms, ended <= until_ms).order_by(ended).limit(limit)
-    ).all()
+    return session.scalars(select(Operation).where(ended > after_ms, ended <= until_ms).order_by(ended)).all()
 
 
 def without_savepoint(session: Session, since_ms: int) -> Sequence[tuple[Operation, str]]:

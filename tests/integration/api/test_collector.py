@@ -50,7 +50,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str | None, Any]]]]:
         server.server_close()
 
 
-def end_an_operation(context: Context, job: dict[str, Any], id: str) -> None:  # noqa: A002 - usual name
+def end_an_operation(context: Context, job: dict[str, Any], id: str, at_ms: int | None = None) -> None:  # noqa: A002 - usual name
     with context.sessions.begin() as session:
         session.add(
             Operation(
@@ -59,7 +59,7 @@ def end_an_operation(context: Context, job: dict[str, Any], id: str) -> None:  #
                 kind=OperationKind.SAVEPOINT,
                 status=OperationStatus.COMPLETED,
                 requested_at_ms=now_ms() - 1000,
-                ended_at_ms=now_ms(),
+                ended_at_ms=at_ms or now_ms(),
             )
         )
 
@@ -86,6 +86,24 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
         assert path == "/v1/traces"
         spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
         assert [span["name"] for span in spans] == ["request SAVEPOINT", "SAVEPOINT flights"]
+
+
+def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
+    context: Context, job: dict[str, Any]
+) -> None:
+    with receiver() as (address, received):
+        collector = Collector(context, endpoint=address, headers={}, every_ms=10**15)
+        context.pulse.role = "leader"
+        after_ms = now_ms() + 1
+        for number in range(101):
+            end_an_operation(context, job, f"o{number}", after_ms)
+        collector.look()
+        traces = [
+            document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+            for path, _, document in received
+            if path == "/v1/traces"
+        ]
+    assert [len({span["traceId"] for span in spans}) for spans in traces] == [100, 1]
 
 
 def test_a_collector_that_is_away_is_logged_once(context: Context, caplog: pytest.LogCaptureFixture) -> None:
