@@ -12,7 +12,7 @@ import click
 
 from keyscale.client.declarations.job_file import Content, read_declarations
 from keyscale.client.declarations.job_plan import Facts, JobPlan, Step, plan_jobs
-from keyscale.client.declarations.job_text import job_text
+from keyscale.client.declarations.job_text import distinct_files, job_text
 from keyscale.client.errors import ClientError, WaitTimeoutError
 from keyscale.vocabulary import OperationStatus
 
@@ -109,24 +109,29 @@ def apply(
     "-o",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write a file JOB.yaml for each job into this directory. Default: print the jobs.",
+    help="Write a file JOB.yaml for each job, and its program and libraries, into this directory. Default: print jobs.",
 )
 @pass_session
 def export(session: Session, /, *, jobs: Sequence[str], directory: Path | None) -> None:
     """Write jobs as files that `apply` reads.
 
-    The programs and libraries are named by their files; put the files beside the written ones.
+    With --output, the files that they name as programs and libraries are written, too; present files are replaced.
+    Printed jobs need these files from `artifacts download`.
     """
     with session.control_plane() as client:
-        filenames = {each.id: each.filename for each in client.artifacts.list()}
-        texts = {job.name: job_text(job, filenames) for job in map(client.jobs.get, jobs)}
-    if directory is None:
-        click.echo("---\n".join(texts.values()), nl=False)
-        return
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (directory / f"{name}.yaml").write_text(text, encoding="utf-8")
-        click.echo(f"{directory / name}.yaml")
+        found = [client.jobs.get(each) for each in jobs]
+        used = [each for job in found for each in (job.spec.artifact_id, *job.spec.libraries)]
+        filenames = distinct_files(used, {each.id: each.filename for each in client.artifacts.list()})
+        texts = {job.name: job_text(job, filenames) for job in found}
+        if directory is None:
+            click.echo("---\n".join(texts.values()), nl=False)
+            return
+        contents = {file: client.artifacts.content(each) for each, file in filenames.items()}
+    for file, content in {**contents, **{f"{name}.yaml": text.encode() for name, text in texts.items()}}.items():
+        path = directory / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        click.echo(str(path))
 
 
 @dataclass(frozen=True, slots=True)

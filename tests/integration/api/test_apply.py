@@ -129,6 +129,6 @@ def test_a_job_that_is_exported_and_applied_is_unchanged(platform: Platform, tmp
     directory = tmp_path / "exports"
     done(keyscale(platform, "export", "exported", "--output", str(directory)))
     assert (directory / "exported.yaml").read_text() == printed
-    (directory / "program.py").write_text(PROGRAM)
+    assert (directory / "program.py").read_text() == PROGRAM
     again = apply(platform, "-f", directory, "--dry-run")
     assert (again.exit_code, again.stdout) == (0, "exported: unchanged\n"), again

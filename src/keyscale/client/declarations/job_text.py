@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -13,11 +14,28 @@ from ..errors import JobFileError
 from .job_file import OF_ARTIFACTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from keyscale.api.jobs.schemas.job import JobSummaryAnswer
 
 MASK = redact_named("password", "x")
+
+
+def distinct_files(used: Iterable[str], filenames: Mapping[str, str]) -> dict[str, str]:
+    """Returns a file for each artifact in use, by id.
+
+    The second artifact of a name has its file in a directory of its own.
+
+    Args:
+        used: The ids, and packages of jars, which have no file.
+        filenames: The name of each artifact's file, by id.
+    """
+    files: dict[str, str] = {}
+    for each in dict.fromkeys(used):
+        if each in filenames:
+            name = PurePath(filenames[each]).name
+            files[each] = f"{each[:8]}/{name}" if name in files.values() else name
+    return files
 
 
 def job_text(job: JobSummaryAnswer, filenames: Mapping[str, str]) -> str:
