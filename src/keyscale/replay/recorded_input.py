@@ -13,6 +13,7 @@ from keyscale.jobs.runtime.driver.resume_plan import manifest_positions, resume_
 from keyscale.jobs.runtime.errors import BatchOrderError
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory, planned_files
 from keyscale.jobs.spark_internals.hadoop_files import missing_files
+from keyscale.units import counted
 
 from .errors import ReplayRecordsGoneError
 
@@ -51,8 +52,7 @@ def read_records(
     """
     point = batch.before
     recorded = resume_positions(manifest_positions(point.store, point.manifest), point.resume)
-    uids = [node.uid for node in topology.sources]
-    sources = JobSources.ordered(topology.sources, order_of(uids, recorded_order(recorded)))
+    sources = sources_of(topology, batch)
     if point.resume.planned is None:
         return sources, None
     _check_files(spark, batch)
@@ -79,6 +79,14 @@ def read_records(
     return sources, found[0]
 
 
+def sources_of(topology: Topology, batch: RecordedBatch) -> JobSources:
+    """Returns a program's sources in the order of the batch's inputs."""
+    point = batch.before
+    recorded = resume_positions(manifest_positions(point.store, point.manifest), point.resume)
+    uids = [node.uid for node in topology.sources]
+    return JobSources.ordered(topology.sources, order_of(uids, recorded_order(recorded)))
+
+
 def _check_files(spark: SparkSession, batch: RecordedBatch) -> None:
     """Checks that the files of a batch exist.
 
@@ -89,7 +97,8 @@ def _check_files(spark: SparkSession, batch: RecordedBatch) -> None:
     gone = missing_files(spark, files)
     if gone:
         raise ReplayRecordsGoneError(
-            f"the records of batch {batch.batch_id} are gone: {len(gone)} of its {len(files)} files, such as {gone[0]}"
+            f"the records of batch {batch.batch_id} are gone: {len(gone)} of its {counted(len(files), 'file')},"
+            f" such as {gone[0]}"
         )
 
 

@@ -35,7 +35,8 @@ from keyscale.state.doors.objects import ObjectNotFoundError, open_store
 from keyscale.state.doors.reading import RecordedBatch
 
 from .debugger import Debugger, failed_input, is_left
-from .errors import ReplayProgramGoneError
+from .errors import ReplayProgramGoneError, ReplayRecordsGoneError
+from .oldest_records import oldest_with_records
 from .recorded_input import read_records
 from .replayed_graph import replay_graph
 from .replayed_key import ReplayedKey
@@ -130,7 +131,11 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
         operators = ReplayedOperators(topology, job_id, batch, directory, only)
         debugger = Debugger()
         debugger.stop_at(request.breakpoints, program.script)
-        sources, records = read_records(spark, topology, batch, directory)
+        try:
+            sources, records = read_records(spark, topology, batch, directory)
+        except ReplayRecordsGoneError as error:
+            oldest = oldest_with_records(spark, topology, store, job_id, batch.batch_id + 1)
+            raise _naming(error, oldest) from error
         count = 0 if records is None else records.count()
         tables = debugger.run_until_break(
             lambda: replay_graph(spark, topology, batch, operators, sources=sources, records=records)
@@ -149,6 +154,11 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
         )
     finally:
         spark.stop()
+
+
+def _naming(error: ReplayRecordsGoneError, oldest: int | None) -> ReplayRecordsGoneError:
+    helps = "no newer batch has its records" if oldest is None else f"the oldest batch with its records is {oldest}"
+    return ReplayRecordsGoneError(f"{error}; {helps}")
 
 
 def _recorded(request: ReplayRequest, batch: RecordedBatch, directory: Path) -> Definition:

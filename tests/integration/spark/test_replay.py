@@ -15,6 +15,7 @@ from keyscale.jobs.runtime.batch.job_sources import JobSources
 from keyscale.jobs.runtime.driver.execution import operator_declarations
 from keyscale.jobs.spark_internals.checkpoint_directory import PositionsDirectory
 from keyscale.replay.errors import ReplayRecordsGoneError
+from keyscale.replay.oldest_records import oldest_with_records
 from keyscale.replay.recorded_input import read_records
 from keyscale.replay.replayed_graph import replay_graph
 from keyscale.replay.replayed_operators import ReplayedOperators
@@ -124,3 +125,6 @@ def test_the_records_of_the_batch_alone_go_through_the_graph_unless_they_are_gon
         ReplayRecordsGoneError, match=r"records of batch 1 are gone: 1 of its 2 files, such as file:///"
     ):
         read_records(spark, topology, batch, scratch)
+    assert oldest_with_records(spark, topology, batch.before.store, JOB, 0) == 0
+    (tmp_path / "one" / "0.json").unlink()
+    assert oldest_with_records(spark, topology, batch.before.store, JOB, 0) is None, "neither of the two batches"
