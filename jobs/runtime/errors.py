@@ -74,6 +74,22 @@ class NoLocalWorkerError(DiagnosticFailedError):
     advice = "Wait until the job has run a batch. On a cluster, run py-spy on the hosts of the executors."
 
 
+class NoBatchYetError(DiagnosticFailedError):
+    """A sample was requested of a driver that restores its job's state."""
+
+    code = "DRIVER_NO_BATCH_YET"
+    retryable = True
+    advice = "Wait until the job runs, `./keyscale jobs wait JOB`, and request it again."
+
+
+class UnknownOperatorError(DiagnosticFailedError):
+    """The job does not have the operator of a sample."""
+
+    code = "DRIVER_OPERATOR_UNKNOWN"
+    domain = "user"
+    advice = "Request it of an operator that the message names."
+
+
 class ArtifactCorruptError(JobError):
     """The artifact's bytes differ from the uploaded bytes."""
 

@@ -9,7 +9,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import DiagnosticFailedError
+from ..errors import NoBatchYetError, UnknownOperatorError
 from ..executor.record_sample import INPUT, OUTPUT, SampleOrder
 
 if TYPE_CHECKING:
@@ -51,12 +51,13 @@ class RecordSampling:
         """Orders a sample; returns how to wait for each side of it.
 
         Raises:
-            DiagnosticFailedError: The job has no such operator.
+            DiagnosticFailedError: The job has no such operator, or has not started so far.
         """
         known = {str(each): each for each in self._uids}
+        if not known:
+            raise NoBatchYetError("the driver has just started, and does not know the job's operators yet")
         if uid not in known:
-            named = ", ".join(sorted(known)) or "none yet"
-            raise DiagnosticFailedError(f"the job has no operator {uid}; it has {named}")
+            raise UnknownOperatorError(f"the job has no operator {uid}; it has {', '.join(sorted(known))}")
         order = SampleOrder(diagnostic_id, rows, None if with_values else os.urandom(_KEY_BYTES))
         self._wanted = wanted = _Wanted(known[uid], order, {}, threading.Event())
 

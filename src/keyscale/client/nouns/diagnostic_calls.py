@@ -51,7 +51,9 @@ class Diagnostics(Noun[S]):
             if answer.status is DiagnosticStatus.COMPLETED:
                 return answer
             if answer.failure is not None:
-                raise OperationFailedError(f"{answer.kind} failed: {answer.failure.code} {answer.failure.message}")
+                why = f"{answer.failure.code} {answer.failure.message}"
+                helps = f"\n{answer.failure.advice}" if answer.failure.advice else ""
+                raise OperationFailedError(f"{answer.kind} failed: {why}{helps}")
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeoutError(f"after {timeout_s:g} s {answer.kind} is still {answer.status}")
             yield Pause(POLL_S)

@@ -6,7 +6,7 @@ import pytest
 
 from keyscale.identifiers import OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.record_sampling import RecordSampling
-from keyscale.jobs.runtime.errors import DiagnosticFailedError
+from keyscale.jobs.runtime.errors import NoBatchYetError, UnknownOperatorError
 from keyscale.jobs.runtime.executor.task_reports import TaskReport
 
 COUNT, OTHER = OperatorUid("count"), OperatorUid("other")
@@ -54,7 +54,11 @@ def test_a_sample_without_records_ends_with_its_time(sampling: RecordSampling) -
 
 
 def test_an_unknown_operator_is_refused_with_the_known_ones(sampling: RecordSampling) -> None:
-    with pytest.raises(DiagnosticFailedError, match="no operator sum; it has count, other"):
+    with pytest.raises(UnknownOperatorError, match="no operator sum; it has count, other"):
         sampling.begin("d1", "sum", rows=1, with_values=True, seconds=1)
-    with pytest.raises(DiagnosticFailedError, match="it has none yet"):
+
+
+def test_a_sample_of_a_driver_that_has_just_started_is_to_be_requested_again() -> None:
+    with pytest.raises(NoBatchYetError) as refused:
         RecordSampling().begin("d1", "sum", rows=1, with_values=True, seconds=1)
+    assert "request it again" in refused.value.advice
