@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ BATCH_COLUMNS = (
     *((part.label.upper(), part.name) for part in BATCH_PARTS),
 )
 
+_STACK = re.compile(r" \d+$", re.MULTILINE)
+"""The end of a line of a profile: the number of samples."""
 
 output_option = click.option(
     "--output",
@@ -105,7 +108,11 @@ def profile(session: Session, job: str, seconds: int, output: Path | None) -> No
     first, with its number. Tools for flame graphs read this form; the page of a job's logs draws it.
     """
     answer = taken(session, job, DiagnosticKind.PROFILE, duration_ms=1000 * seconds)
-    _show(session, answer, "".join(map(_rooted, answer["parts"])), output)
+    sampled = [part for part in answer["parts"] if _STACK.search(part["text"])]
+    for part in answer["parts"]:
+        if part not in sampled and not session.as_json:
+            click.echo(printable(f"{part['name']}: {part['text'].strip() or 'no samples'}"), err=True)
+    _show(session, answer, "".join(map(_rooted, sampled)), output)
 
 
 @click.command()

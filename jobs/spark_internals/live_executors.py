@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import SparkSession
 
 DRIVER = "driver"
@@ -42,6 +44,12 @@ def live_executors(spark: SparkSession) -> list[LiveExecutor]:
     found = context.statusStore().executorList(True)
     executors = [found.apply(index) for index in range(found.size())]
     return sorted(LiveExecutor(str(each.id()), str(each.hostPort()), _logs_of(each)) for each in executors)
+
+
+def executors_elsewhere(executors: Sequence[LiveExecutor]) -> list[LiveExecutor]:
+    """Returns the executors on other hosts than the driver's."""
+    here = next((each.host for each in executors if each.id == DRIVER), None)
+    return [each for each in executors if each.host != here]
 
 
 def executor_threads(spark: SparkSession, executor: str) -> str:

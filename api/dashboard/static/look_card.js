@@ -106,10 +106,11 @@ export class LookCard {
 
 function draw({ kind, failure, parts }) {
   setText(byId("look-said"), failure ? `${failure.message} ${failure.advice ?? ""}` : parts.length ? "" : "No process has answered.");
-  const isProfile = kind === "PROFILE" && parts.some(({ text }) => / \d+$/m.test(text));
+  const hasStacks = ({ text }) => / \d+$/m.test(text);
+  const isProfile = kind === "PROFILE" && parts.some(hasStacks);
   byId("flame").hidden = !isProfile;
   if (isProfile) drawFlameGraph(byId("flame"), callTree(parts));
-  setChildren(byId("look-parts"), ...(isProfile ? [] : parts).map(({ name, text }) =>
+  setChildren(byId("look-parts"), ...(isProfile ? parts.filter((part) => !hasStacks(part)) : parts).map(({ name, text }) =>
     element("details", { open: parts.length <= 2, "data-key": name },
-      element("summary", {}, name), element("pre", { class: "look-text", tabindex: 0 }, text))));
+      element("summary", {}, name), element("pre", { class: "look-text", tabindex: 0 }, text || "No samples."))));
 }

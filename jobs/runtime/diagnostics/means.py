@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from keyscale.vocabulary import DiagnosticKind
 
+from ...spark_internals.live_executors import live_executors
 from .executor_logs import executor_logs
 from .stack_samples import profile
 from .thread_dump import thread_dump
@@ -27,7 +29,9 @@ def means(spark: SparkSession, workers: str, sampling: RecordSampling) -> Means:
     """
     return {
         DiagnosticKind.THREAD_DUMP: lambda _: thread_dump(spark, workers),
-        DiagnosticKind.PROFILE: lambda command: profile(workers, command.duration_ms / 1000),
+        DiagnosticKind.PROFILE: lambda command: profile(
+            workers, command.duration_ms / 1000, partial(live_executors, spark)
+        ),
         DiagnosticKind.EXECUTOR_LOGS: lambda _: executor_logs(spark),
         DiagnosticKind.SAMPLE: lambda command: sampling.begin(
             command.id,

@@ -9,26 +9,34 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ...spark_internals.live_executors import executors_elsewhere
 from ..errors import NoLocalWorkerError
 from ..executor.worker_stacks import SAMPLES
 from .local_workers import local_workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from ...spark_internals.live_executors import LiveExecutor
     from .local_workers import LocalWorker
 
 _INTERVAL_SECONDS = 0.02
+_NOT_ASKED = "Its Python workers are not in the profile: the driver cannot ask other hosts."
 _SAMPLE = re.compile(r"^Stack \(most recent call first\):$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(.*)", line \d+ in (.*)$', re.MULTILINE)
 
 
-def profile(workers: str, seconds: float) -> dict[str, Callable[[], str]]:
+def profile(
+    workers: str, seconds: float, executors: Callable[[], Sequence[LiveExecutor]]
+) -> dict[str, Callable[[], str]]:
     """Returns how to profile each Python worker on this host.
+
+    A sentence in the place of stacks names each executor on another host.
 
     Args:
         workers: The name by which the Python workers offer their stacks.
         seconds: How long to take samples, fifty per second.
+        executors: Returns the executors of the job.
 
     Raises:
         NoLocalWorkerError: The job has no Python worker on this host.
@@ -36,7 +44,8 @@ def profile(workers: str, seconds: float) -> dict[str, Callable[[], str]]:
     found = local_workers(workers)
     if not found:
         raise NoLocalWorkerError("the job has no Python worker on the driver's host; the driver asks no other host")
-    return {each.title: partial(folded_stacks, each, seconds) for each in found}
+    elsewhere = {f"executor {each.id} on {each.host}": lambda: _NOT_ASKED for each in executors_elsewhere(executors())}
+    return {**{each.title: partial(folded_stacks, each, seconds) for each in found}, **elsewhere}
 
 
 def folded_stacks(worker: LocalWorker, seconds: float) -> str:

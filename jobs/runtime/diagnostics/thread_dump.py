@@ -8,7 +8,7 @@ import traceback
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...spark_internals.live_executors import DRIVER, executor_threads, live_executors
+from ...spark_internals.live_executors import executor_threads, executors_elsewhere, live_executors
 from .local_workers import local_workers
 from .readings import read_within
 
@@ -56,7 +56,5 @@ def jvm_threads(spark: SparkSession) -> str:
 
 def titles(executors: Sequence[LiveExecutor]) -> dict[str, str]:
     """Returns the titles of executors' stacks, by their ids."""
-    driver = next((each.host for each in executors if each.id == DRIVER), None)
-    return {
-        each.id: each.id if each.host == driver else f"{each.id} on {each.host}, {_NOT_ASKED}" for each in executors
-    }
+    elsewhere = executors_elsewhere(executors)
+    return {each.id: f"{each.id} on {each.host}, {_NOT_ASKED}" if each in elsewhere else each.id for each in executors}

@@ -508,6 +508,15 @@ LOOKED = {
 }
 
 
+def test_a_profile_names_the_processes_without_stacks_beside_it(asked: ControlPlane) -> None:
+    others = [{"name": "worker 9", "text": ""}, {"name": "executor 1 on away", "text": "Not asked."}]
+    asked.answers["POST /v1/jobs/flights/diagnostics"] = [{**LOOKED, "parts": []}]
+    asked.answers["GET /v1/jobs/flights/diagnostics/d"] = [{**LOOKED, "parts": [*LOOKED["parts"], *others]}]
+    shown = done(keyscale("jobs", "profile", "flights"))
+    assert shown.stdout == "worker 7;run;count 3\nworker 7;run 1\nworker 8;run 2\n"
+    assert shown.stderr.splitlines()[-2:] == ["worker 9: no samples", "executor 1 on away: Not asked."]
+
+
 @pytest.mark.parametrize(
     ("command", "wanted", "shown"),
     [
@@ -544,12 +553,12 @@ def test_a_look_into_a_job_is_waited_for_and_shown(
 
 
 def test_a_look_that_fails_says_why(asked: ControlPlane) -> None:
-    failure = {"code": "DRIVER_DIAGNOSTIC_FAILED", "message": "the job has no operator nope; it has count"}
+    failure = {"code": "C", "message": "the job has no operator nope; it has count", "advice": "Request it again."}
     asked.answers["POST /v1/jobs/flights/diagnostics"] = [{**LOOKED, "status": "IN_PROGRESS", "parts": []}]
     asked.answers["GET /v1/jobs/flights/diagnostics/d"] = [{**LOOKED, "status": "FAILED", "failure": failure}]
     refused = keyscale("jobs", "sample", "flights", "nope")
     assert refused.exit_code == 1
-    assert "the job has no operator nope; it has count" in refused.stderr
+    assert "the job has no operator nope; it has count\nRequest it again." in refused.stderr
 
 
 def test_a_revision_is_shown_with_its_program_its_outcome_and_its_specification(asked: ControlPlane) -> None:

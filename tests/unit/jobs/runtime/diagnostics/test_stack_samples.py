@@ -12,6 +12,7 @@ import pytest
 from keyscale.jobs.runtime.diagnostics.local_workers import local_workers
 from keyscale.jobs.runtime.diagnostics.stack_samples import folded, profile
 from keyscale.jobs.runtime.errors import NoLocalWorkerError
+from keyscale.jobs.spark_internals.live_executors import DRIVER, LiveExecutor
 from tests.support.repository import ROOT
 from tests.support.waiting import wait_until
 
@@ -53,8 +54,17 @@ def test_a_profile_shows_the_function_in_which_a_worker_is_busy() -> None:
     )
     try:
         wait_until(lambda: local_workers(name), what="the worker")
-        ((title, take),) = profile(name, 0.1).items()
+        executors = [
+            LiveExecutor(DRIVER, "here:1", {}),
+            LiveExecutor("0", "here:2", {}),
+            LiveExecutor("1", "away:3", {}),
+        ]
+        (title, take), (other, told) = profile(name, 0.1, lambda: executors).items()
         assert title.startswith("worker ")
+        assert (other, told()) == (
+            "executor 1 on away",
+            "Its Python workers are not in the profile: the driver cannot ask other hosts.",
+        )
         wait_until(lambda: "busy (<string>)" in take(), what="samples of the function")
     finally:
         os.killpg(daemon.pid, signal.SIGKILL)
@@ -64,4 +74,4 @@ def test_a_profile_shows_the_function_in_which_a_worker_is_busy() -> None:
 
 def test_a_profile_of_workers_elsewhere_says_that_the_driver_cannot_ask_them() -> None:
     with pytest.raises(NoLocalWorkerError, match="the driver asks no other host"):
-        profile(f"of another host than {os.getpid()}", 0.1)
+        profile(f"of another host than {os.getpid()}", 0.1, list)
