@@ -7,6 +7,8 @@ from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from keyscale.units import counted
+
 from ..errors import TooManyInFlightError
 
 if TYPE_CHECKING:
@@ -19,13 +21,15 @@ class InFlight:
     A single user cannot take all places.
 
     Args:
-        noun: The plural of the word for such a request.
+        noun: The word for such a request.
+        plural: The plural of the word.
         places: Number of places.
         of_user_max: Maximum number of places per user.
     """
 
-    def __init__(self, noun: str, places: int, of_user_max: int) -> None:
+    def __init__(self, noun: str, plural: str, places: int, of_user_max: int) -> None:
         self._noun = noun
+        self._plural = plural
         self._places = places
         self._of_user_max = of_user_max
         self._lock = threading.Lock()
@@ -40,9 +44,9 @@ class InFlight:
         """
         with self._lock:
             if self._of_users.total() >= self._places:
-                raise TooManyInFlightError(f"{self._places} {self._noun} are in progress")
+                raise TooManyInFlightError(f"the limit is {self._shown(self._places)} at once")
             if self._of_users[user_id] >= self._of_user_max:
-                raise TooManyInFlightError(f"{self._of_user_max} {self._noun} of this user are in progress")
+                raise TooManyInFlightError(f"the limit is {self._shown(self._of_user_max)} of a user at once")
             self._of_users[user_id] += 1
         try:
             yield
@@ -51,3 +55,6 @@ class InFlight:
                 self._of_users[user_id] -= 1
                 if not self._of_users[user_id]:
                     del self._of_users[user_id]
+
+    def _shown(self, number: int) -> str:
+        return counted(number, self._noun, self._plural)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from keyscale.units import duration_text
+from keyscale.units import counted, duration_text
 from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
 from ..health.slowness import OVERLOADED
@@ -330,7 +330,7 @@ class _Judge:
         verdict, what, advice = _TERMS[largest]
         splits = self._facts.splits
         if verdict is _V.SOURCE_LIMITED and splits is not None:
-            what += f", and the source has {splits} splits"
+            what += f", and the source has {counted(splits, 'split')}"
         return self._decision(verdict, f"{needed}; {what}: {share}, at any parallelism", advice=advice)
 
     # --- down
@@ -350,7 +350,9 @@ class _Judge:
         if target is None or _remembered(self._facts, target) is not None:
             return None
         share = peak / self._model.capacity(target)
-        return self._gated(last, target, f"the highest input takes {share:.0%} of the capacity of {target} subtasks")
+        return self._gated(
+            last, target, f"the highest input takes {share:.0%} of the capacity of {counted(target, 'subtask')}"
+        )
 
     # --- both
 

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyscale.client.request_paths import job_path
+from keyscale.units import counted
 
 from .errors import CliError, InvalidArgumentError
 from .output import console_for, make_fields, make_table
@@ -201,7 +202,7 @@ def sql(
     with query(location, statement, SqlLimits(rows_max, seconds, memory_mib << 20), scratch=scratch) as result:
         _print_rows(result.batches(), result.schema, "json" if session.as_json else form, output)
         if result.is_truncated:
-            click.echo(f"only the first {rows_max:,} rows; --rows raises the limit", err=True)
+            click.echo(f"only the first {counted(rows_max, 'row')}; --rows raises the limit", err=True)
 
 
 @state.command()
@@ -575,7 +576,7 @@ def _print_rows(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: str,
             rows = write_rows(batches, schema, output, RowFormat(form))
         except OSError as error:
             raise InvalidArgumentError(f"{output} cannot be written: {error.strerror}") from None
-        click.echo(f"{rows:,} rows written to {output}", err=True)
+        click.echo(f"{counted(rows, 'row')} written to {output}", err=True)
         return
     if form == "parquet":
         raise InvalidArgumentError("Parquet needs the name of a file: --output FILE")

@@ -67,18 +67,20 @@ class Context:
     calls: Calls
     issuer: Issuer | None = None
     wakeup: Wakeup = field(default_factory=Wakeup)
-    reports: InFlight = field(default_factory=lambda: InFlight("large reports", REPORTS_MAX, 1))
+    reports: InFlight = field(default_factory=lambda: InFlight("large report", "large reports", REPORTS_MAX, 1))
     report_reading: threading.Lock = field(default_factory=threading.Lock)
-    uploads: InFlight = field(default_factory=lambda: InFlight("uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
+    uploads: InFlight = field(default_factory=lambda: InFlight("upload", "uploads", UPLOADS_MAX, UPLOADS_OF_USER_MAX))
     inspections: threading.BoundedSemaphore = field(default_factory=lambda: threading.BoundedSemaphore(INSPECTIONS_MAX))
-    plans: InFlight = field(default_factory=lambda: InFlight("plans", PLANS_MAX, PLANS_OF_USER_MAX))
-    recoveries: InFlight = field(default_factory=lambda: InFlight("recoveries of jobs", 1, 1))
-    searches: InFlight = field(default_factory=lambda: InFlight("log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX))
+    plans: InFlight = field(default_factory=lambda: InFlight("plan", "plans", PLANS_MAX, PLANS_OF_USER_MAX))
+    recoveries: InFlight = field(default_factory=lambda: InFlight("recovery of jobs", "recoveries of jobs", 1, 1))
+    searches: InFlight = field(
+        default_factory=lambda: InFlight("log search", "log searches", SEARCHES_MAX, SEARCHES_OF_USER_MAX)
+    )
     state_reads: InFlight = field(
-        default_factory=lambda: InFlight("reads of state", STATE_READS_MAX, STATE_READS_OF_USER_MAX)
+        default_factory=lambda: InFlight("read of state", "reads of state", STATE_READS_MAX, STATE_READS_OF_USER_MAX)
     )
     comparisons: InFlight = field(
-        default_factory=lambda: InFlight("comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)
+        default_factory=lambda: InFlight("comparison", "comparisons", COMPARISONS_MAX, COMPARISONS_OF_USER_MAX)
     )
     pulse: ReconcilerPulse = field(default_factory=ReconcilerPulse)
     metrics: OwnMetrics = field(default_factory=OwnMetrics)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.state.doors.objects import StoreUnavailableError
-from keyscale.units import duration_text
+from keyscale.units import counted, duration_text
 
 from .schemas import HealthReasonAnswer
 
@@ -99,7 +99,7 @@ def _reported_faults(report: Mapping[str, Any]) -> Iterator[HealthReasonAnswer]:
     if (since_ms := report.get("lost_records_since_ms")) is not None:
         yield HealthReasonAnswer(
             code="SOURCE_RECORDS_LOST",
-            message=f"the job has skipped {report['lost_records']} records that its sources had lost",
+            message=f"the job has skipped {counted(report['lost_records'], 'record')} that its sources had lost",
             since_ms=since_ms,
             advice="Keep records for longer than the job may lag or be stopped.",
             severity=50,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyscale.units import duration_text
+from keyscale.units import counted, duration_text
 from keyscale.vocabulary import SETTLED, AttemptStage, ConditionStatus, ConditionType, DriverState, JobStatus
 
 from ..lifecycle.current_report import SILENT_MS
@@ -129,7 +129,7 @@ def _catching_up(facts: JobFacts) -> ConditionAnswer:
     if facts.lag_records is None:
         message = "the sources do not count the records that are left"
         return _condition("CATCHING_UP", "UNKNOWN", "NOT_COUNTED", message, None)
-    message = f"{facts.lag_records:,} records are left; {facts.lag_before or 0:,} were left before the start"
+    message = f"{counted(facts.lag_records, 'record')} left; {facts.lag_before or 0:,} left before the start"
     return _condition("CATCHING_UP", "TRUE", "RECORDS_LEFT", message, active.restored_at_ms)
 
 

@@ -73,7 +73,9 @@ class QuotaMeans:
         return {
             "processes": processes or UNLIMITED,
             "memory": UNLIMITED if quota.memory_bytes_max is None else f"{quota.memory_bytes_max >> 20} MiB{by}",
-            "processor": UNLIMITED if quota.cores_max is None else f"{quota.cores_max:g} cores{by}",
+            "processor": UNLIMITED
+            if quota.cores_max is None
+            else f"{quota.cores_max:g} {'core' if quota.cores_max == 1 else 'cores'}{by}",
             "disk": ", ".join(disk) or UNLIMITED,
         }
 

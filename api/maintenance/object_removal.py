@@ -12,7 +12,7 @@ from keyscale.errors import KeyscaleError
 from keyscale.identifiers import JobId
 from keyscale.state.doors.catalogue import delete_job_objects
 from keyscale.state.doors.paths import location_of, split_location
-from keyscale.units import bytes_text
+from keyscale.units import bytes_text, counted
 
 from ..store_check import open_to_read
 from .leader_thread import LeaderThread
@@ -126,13 +126,13 @@ def _passed(leadership: Leadership, job: DeletedJob, done: DeletedObjects, *, is
         if row is None:
             return
         if done.objects or done.unfinished_writes:
-            stay = f"; {len(done.savepoints)} savepoints stay" if done.savepoints else ""
+            stay = f"; kept {counted(len(done.savepoints), 'savepoint')}" if done.savepoints else ""
             events.record(
                 session,
                 job_id=job.job_id,
                 at_ms=now_ms(),
                 kind="JOB_OBJECTS_DELETED",
-                message=f"deleted {done.objects} objects of {job.name}, {bytes_text(done.size_bytes)}{stay}",
+                message=f"deleted {counted(done.objects, 'object')} of {job.name}, {bytes_text(done.size_bytes)}{stay}",
                 objects=done.objects,
                 size_bytes=done.size_bytes,
                 unfinished_writes=done.unfinished_writes,

@@ -14,7 +14,7 @@ from keyscale.db.repositories import checkpoints, events
 from keyscale.identifiers import JobId
 from keyscale.state.doors.catalogue import delete_snapshot
 from keyscale.state.doors.paths import split_location
-from keyscale.units import bytes_text
+from keyscale.units import bytes_text, counted
 
 from ..store_check import open_to_read
 from .leader_thread import LeaderThread
@@ -89,7 +89,9 @@ def _deleted(leadership: Leadership, found: Checkpoint, done: SnapshotObjects) -
             job_id=found.job_id,
             at_ms=row.objects_deleted_at_ms,
             kind=f"{noun.upper()}_DELETED",
-            message=f"deleted {len(done.own)} objects of {noun} {found.checkpoint_id}, {bytes_text(size_bytes)}",
+            message=(
+                f"deleted {counted(len(done.own), 'object')} of {noun} {found.checkpoint_id}, {bytes_text(size_bytes)}"
+            ),
             checkpoint_id=found.checkpoint_id,
             objects=len(done.own),
             size_bytes=size_bytes,

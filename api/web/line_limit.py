@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from keyscale.units import counted
+
 from ..access.rates import RateLimit
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class LineLimit(logging.Filter):
             self._left_out += 1
             return False
         if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} ({self._left_out} lines before it were left out)", ()
+            record.msg, record.args = (
+                f"{record.getMessage()} ({counted(self._left_out, 'line')} before it left out)",
+                (),
+            )
             self._left_out = 0
         return True

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyscale.state.doors.values import SerializationError, exact_array, other_names
+from keyscale.units import counted
 
 from ..errors import OutputTypeError
 from .split_name import split_name
@@ -214,7 +215,9 @@ def tuple_of(result: Any, names: tuple[str, ...]) -> tuple[Any, ...]:
             "or return a list of them"
         )
     if len(result) != len(names):
-        raise OutputTypeError(f"a result has {len(result)} values for the {len(names)} columns {', '.join(names)}")
+        raise OutputTypeError(
+            f"a result has {counted(len(result), 'value')} for the {counted(len(names), 'column')} {', '.join(names)}"
+        )
     return result
 
 

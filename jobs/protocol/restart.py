@@ -10,6 +10,8 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from keyscale.units import counted
+
 from .messages import FailureHistory
 from .specification import FAILURE_TIMES_MAX, ExponentialDelayRestart, FailureRateRestart, FixedDelayRestart, NoRestart
 
@@ -115,7 +117,7 @@ def next_restart(strategy: RestartStrategy, history: FailureHistory, jitter: flo
             return GiveUp("the job's restart strategy is none")
         case FixedDelayRestart():
             if history.count > strategy.attempts:
-                return GiveUp(f"failure {history.count}; {strategy.attempts} restarts are allowed")
+                return GiveUp(f"failure {history.count}; the limit is {counted(strategy.attempts, 'restart')}")
             return RestartAfter(strategy.delay_ms)
         case FailureRateRestart():
             return _by_failure_rate(strategy, history.times_ms)
@@ -159,6 +161,6 @@ def _by_exponential_delay(
             failures += 1
     allowed = strategy.attempts_before_reset_backoff
     if allowed is not None and failures > allowed:
-        return GiveUp(f"failure {failures} since the job last ran well; {allowed} restarts are allowed")
+        return GiveUp(f"failure {failures} since the job last ran well; the limit is {counted(allowed, 'restart')}")
     delay_ms = round(backoff_ms * (1 + strategy.jitter_factor * jitter))
     return RestartAfter(min(max(0, delay_ms), strategy.max_backoff_ms))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 from pyspark.sql import SparkSession
 
+from keyscale.units import counted
+
 from ..errors import InvalidTopologyError, SinkForbiddenError, SinkOccupiedError, SinkPublishError, SinkUnavailableError
 from ..spark_internals.arrow_schemas import spark_schema_of
 from ..spark_internals.hadoop_files import HadoopDirectory, file_failures, hadoop_settings
@@ -318,16 +320,16 @@ class _DirectFiles:
             SinkUnavailableError: The file system failed.
         """
         key = msgspec.json.decode(token, type=_FileToken)
-        counted = set(parts) or {self._output(key).write_empty()}
+        complete = set(parts) or {self._output(key).write_empty()}
         staging = Path(self.root, key.staging)
         with file_failures(self.path):
             self._parts(key).rename(staging)  # a late task finds its directory gone
             written = {file.name for file in staging.iterdir()}
-            if missing := counted - written:
+            if missing := complete - written:
                 raise SinkPublishError(
-                    f"{len(missing)} files of batch {key.batch_id} of sink {key.uid} are not in {staging}"
+                    f"{staging} lacks {counted(len(missing), 'file')} of batch {key.batch_id} of sink {key.uid}"
                 )
-            for name in written - counted:
+            for name in written - complete:
                 (staging / name).unlink()
             (staging / _SUCCESS).touch()
             (staging / _MARKER).write_text(token)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from keyscale.units import counted
+
 from ..errors import SourcePositionsError
 
 if TYPE_CHECKING:
@@ -98,7 +100,8 @@ def next_positions(
     unknown = sorted(set(latest) - set(positions))
     if unknown:
         raise SourcePositionsError(
-            f"the source plans to read {len(unknown)} splits that it has not discovered, such as {unknown[0]!r}"
+            f"the source plans to read {counted(len(unknown), 'split')} that it has not discovered, such as"
+            f" {unknown[0]!r}"
         )
     splits = {name: (start, latest.get(name, start)) for name, start in sorted(positions.items())}
     is_same = positions == before.reached and all(start == end for start, end in splits.values())

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructField, StructType
 
 from keyscale.errors import KeyscaleError
+from keyscale.units import counted
 
 from ..errors import SourceFunctionError, SourceRecordsLostError
 from ..graph.picklable import check_picklable
@@ -257,8 +258,8 @@ class SourceReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         losses = self._losses(ranges)
         if losses:
             raise SourceRecordsLostError(
-                f"the source no longer has all records of {len(losses)} splits that a batch was planned to read, such "
-                f"as {min(losses)!r}"
+                f"the source no longer has all records of {counted(len(losses), 'split')} that a batch was planned to"
+                f" read, such as {min(losses)!r}"
             )
 
     def _losses(self, ranges: Sequence[SplitRange]) -> Mapping[str, Loss]:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Row
 
 from keyscale.state.doors.values import encoded_keys, exact_array
+from keyscale.units import counted
 
 from ..errors import OutputTypeError
 from ..operators.column_values import batch_of, output_column, tuple_of, tuples_of
@@ -272,7 +273,7 @@ def _of_frame(frame: Any, schema: pa.Schema) -> pa.RecordBatch:
     by_name = any(isinstance(label, str) for label in frame.columns)
     missing = [name for name in schema.names if name not in frame.columns] if by_name else []
     if missing or len(frame.columns) < len(schema.names):
-        raise OutputTypeError(f"a result has {len(frame.columns)} columns and lacks [{', '.join(missing)}]")
+        raise OutputTypeError(f"a result has {counted(len(frame.columns), 'column')} and lacks [{', '.join(missing)}]")
     series = [frame[field.name] if by_name else frame.iloc[:, at] for at, field in enumerate(schema)]
     return pa.RecordBatch.from_arrays([_array(*each) for each in zip(series, schema, strict=True)], schema=schema)
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - as usual in PySpark
 
 from keyscale.state.doors.values import SerializationError
+from keyscale.units import counted
 
 from ..errors import InvalidSchemaError
 from ..spark_internals.arrow_schemas import arrow_type_of
@@ -86,7 +87,7 @@ def _values(value: Any, names: tuple[str, ...]) -> tuple[Any, ...] | list[Any]:
     if isinstance(value, dict):
         value = [value.get(name) for name in names] if value.keys() <= set(names) else ()
     if not isinstance(value, (tuple, list)) or len(value) != len(names):
-        found = f"{len(value)} values" if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
+        found = counted(len(value), "value") if isinstance(value, (tuple, list)) else f"a {type(value).__name__}"
         raise SerializationError(
             f"a state with the columns {', '.join(names)} was given {found}; give a tuple of {len(names)}"
         )

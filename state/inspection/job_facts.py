@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keyscale.units import counted
+
 from ..documents.checked_document import DocumentCorruptError, FormatTooNewError
 from ..documents.manifest import read_manifest
 from ..layout import Layout
@@ -127,7 +129,7 @@ def files_problem(store: ObjectStore, manifest: Manifest) -> str | None:
         StoreUnavailableError: The store is unavailable.
     """
     if foreign := foreign_files(store, manifest):  # before checking whether the files exist
-        return f"{len(foreign)} of its files are not its job's: {foreign[0]}"
+        return f"it has {counted(len(foreign), 'file')} of another job: {foreign[0]}"
     if missing := missing_files(store, manifest):
-        return f"{len(missing)} of its files are missing, such as {missing[0]}"
+        return f"it has {counted(len(missing), 'file')} missing, such as {missing[0]}"
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keyscale.units import counted
+
 from ..documents.log_entries import BatchCommitted
 from ..documents.manifest import read_manifest
 from ..errors import StateError
@@ -196,7 +198,9 @@ class StatePoint:
             raise ForeignStateError(f"the state begins with a snapshot of job {self.manifest.job_id!r}")
         foreign = [] if self.manifest is None else foreign_files(self.store, self.manifest)
         if foreign:
-            raise ForeignStateError(f"{len(foreign)} objects of the state are not the job's, such as {foreign[0]}")
+            raise ForeignStateError(
+                f"the state has {counted(len(foreign), 'object')} of another job, such as {foreign[0]}"
+            )
         for history in self.resume.operators.values():
             for changelog in history.changelogs:
                 check_own_changelog(changelog, job_id)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keyscale.errors import KeyscaleError
+from keyscale.units import counted
 
 from ..documents.checked_document import DocumentCorruptError
 from ..documents.log_entries import AttemptOpened
@@ -214,7 +215,7 @@ class _Search:
             missing = missing_files(self._store, manifest)
             if not missing:
                 return manifest
-            reason = f"{len(missing)} files are missing or truncated, such as {missing[0]}"
+            reason = f"{counted(len(missing), 'file')} missing or truncated, such as {missing[0]}"
             self.skipped[manifest.path] = SkippedManifest(manifest.path, reason)
         return None
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from keyscale.units import counted
+
 from ..errors import SerializationError
 from .key_codecs import key_codec_for
 from .key_columns import EncodedColumn, encode_column, join_columns
@@ -34,7 +36,7 @@ class KeySerializer:
             SerializationError: The key has another number of columns, or a value does not have its column's type.
         """
         if len(key) != len(self._codecs):
-            raise SerializationError(f"a key has {len(key)} columns instead of {len(self._codecs)}")
+            raise SerializationError(f"a key has {counted(len(key), 'column')} instead of {len(self._codecs)}")
         if self._single is not None:
             return self._single(key[0])
         return b"".join([codec.encode(value) for codec, value in zip(self._codecs, key, strict=True)])
@@ -61,7 +63,7 @@ class KeySerializer:
                 type.
         """
         if len(columns) != len(self._codecs):
-            raise SerializationError(f"keys have {len(columns)} columns instead of {len(self._codecs)}")
+            raise SerializationError(f"keys have {counted(len(columns), 'column')} instead of {len(self._codecs)}")
         encoded = []
         for column, codec in zip(columns, self._codecs, strict=True):
             array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

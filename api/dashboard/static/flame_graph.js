@@ -1,7 +1,7 @@
 // A flame graph: functions above their callers' parts, as wide as their share of the samples.
 
 import { element, setChildren } from "./dom.js";
-import { number, percent } from "./format.js";
+import { number, percent, plural } from "./format.js";
 
 const ROW_REM = 1.4;
 /** Narrower functions are left out: they could be neither read nor hit. */
@@ -57,7 +57,7 @@ export function drawFlameGraph(container, tree, shown = tree) {
       title: `${call.name}: ${share} of the samples (${number(call.count)})`,
       dataset: { kind: row > 1 && !OF_PLATFORM.test(call.name) ? "own" : "platform" },
       onclick: () => drawFlameGraph(container, tree, call),
-    }, row === 0 ? `${call.name}: ${number(call.count)} samples` : call.name);
+    }, row === 0 ? `${call.name}: ${plural(call.count, "sample")}` : call.name);
     Object.assign(node.style, { left: `${100 * left}%`, width: `${100 * width}%`, top: `${ROW_REM * row}rem` });
     return node;
   }

@@ -2,7 +2,7 @@
 
 import { ApiError, get } from "./api.js";
 import { byId, element, setText } from "./dom.js";
-import { duration, number, percent } from "./format.js";
+import { duration, number, percent, plural } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 600, HEIGHT = 120;
@@ -32,7 +32,7 @@ function show({ parallelism, reason, peaks, error, points }) {
 function sentence(parallelism, { measured_ms: measured, replayed_ms: replayed }, error) {
   if (measured === null) return "No record arrived in this time.";
   const missed = error === null ? "" : ` At the parallelism that the job had, the model misses the peak by ${percent(error)}.`;
-  return `With ${number(parallelism)} subtasks, the input of at most ${duration(replayed)} would have waited; the input of` +
+  return `With ${plural(parallelism, "subtask")}, the input of at most ${duration(replayed)} would have waited; the input of` +
     ` ${duration(measured)} waited.${missed}`;
 }
 

@@ -2,7 +2,7 @@
 
 import { drawChart } from "./charts.js";
 import { byId, setText } from "./dom.js";
-import { bytes, number, time } from "./format.js";
+import { bytes, number, plural, time } from "./format.js";
 
 const LINES = 3, ROW_PX = 2, LEAST_PX = 96;
 let drawn = "";
@@ -39,7 +39,7 @@ export function drawHistory(operator, measure, width, known) {
   }));
   const shown = measure === "bytes" ? bytes : number;
   const largest = [...new Set(known.map((one) => Math.floor(one.key_group / width)))].slice(0, LINES);
-  canvas.setAttribute("aria-label", `Key groups over time, ${number(values.length)} checkpoints.`
+  canvas.setAttribute("aria-label", `Key groups over time, ${plural(values.length, "checkpoint")}.`
     + (largest.length ? ` Largest now: ${largest.map((row) => `${nameOf(row, width)} with ${shown(values.at(-1)[row])}`).join(", ")}` : ""));
   setText(byId("history-note"), "Point at a place to see its key group and size.");
   byId("charts").hidden = largest.length === 0;
@@ -58,5 +58,5 @@ byId("history").addEventListener("pointermove", (event) => {
   const x = Math.min(operator.at_ms.length - 1, Math.floor((event.offsetX / event.target.clientWidth) * operator.at_ms.length));
   const y = Math.min(rows - 1, Math.floor((event.offsetY / event.target.clientHeight) * rows));
   const value = operator[measure][x]?.[y];
-  setText(byId("history-note"), `${nameOf(y, width)} at ${time(operator.at_ms[x])}: ${measure === "bytes" ? bytes(value) : `${number(value)} entries`}`);
+  setText(byId("history-note"), `${nameOf(y, width)} at ${time(operator.at_ms[x])}: ${measure === "bytes" ? bytes(value) : (value === 1 ? "1 entry" : `${number(value)} entries`)}`);
 });

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from keyscale.errors import KeyscaleError
 from keyscale.log_lines import log_fields
 from keyscale.state.doors.commits import FencedError
+from keyscale.units import counted
 from keyscale.vocabulary import CommandKind, DriverState
 
 from ...operators.failures import typed_failure
@@ -225,7 +226,7 @@ class Coordinator:
             if self._schedule.has_failed_too_often(self._settings()):
                 failures = self._schedule.consecutive_failures
                 raise CheckpointsFailingError(
-                    f"{failures} checkpoints failed in a row; the last failure: {error.code}: {error}"
+                    f"{counted(failures, 'checkpoint')} failed in a row; the last failure: {error.code}: {error}"
                 ) from error
             return
         self._schedule = self._schedule.completed(time.monotonic())

@@ -25,6 +25,7 @@ from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout
 from keyscale.state.doors.subtasks import merge_schemas
 from keyscale.state.doors.values import HashId, KeyGroupRange
+from keyscale.units import counted
 from keyscale.vocabulary import DriverState, RescalePhase
 
 from ...errors import SinkUnavailableError, SourceRecordsLostError
@@ -457,8 +458,8 @@ class Execution:
         gone = missing_files(self._context.spark, files)
         if gone:
             raise SourceRecordsLostError(
-                f"{len(gone)} of the {len(files)} files of batch {planned.batch_id} were deleted before the batch was"
-                f" committed, such as {gone[0]}"
+                f"{len(gone)} of the {counted(len(files), 'file')} of batch {planned.batch_id} had been deleted before"
+                f" the batch was committed, such as {gone[0]}"
             )
 
     def _backlog(self, opened: OpenAttempt) -> Backlog:

@@ -24,6 +24,7 @@ from keyscale.state.doors.commits import (
 )
 from keyscale.state.doors.objects import ObjectCorruptError, ObjectNotFoundError
 from keyscale.state.doors.paths import Layout, split_location
+from keyscale.units import counted
 
 from ...spark_internals.checkpoint_directory import merged, with_commit
 from ..batch.source_order import (
@@ -205,7 +206,8 @@ def _exactly(store: ObjectStore, location: str | None) -> Manifest:
     missing = missing_files(store, manifest)
     if missing:
         raise RestoreRefusedError(
-            f"{len(missing)} files of {path} are missing or truncated, such as {missing[0]}; choose another snapshot"
+            f"{path} has {counted(len(missing), 'file')} missing or truncated, such as {missing[0]};"
+            " choose another snapshot"
         )
     return manifest
 

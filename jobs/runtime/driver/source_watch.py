@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from keyscale.units import counted
+
 from ...sources.directory_watch import DirectoryWatch, local_directory
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class SourceWatch:
         if self._counts and (found := self._loss()) is not None:
             return found
         if self._counts and (waiting := self._waiting()):
-            return f"{waiting} records wait"
+            return f"{counted(waiting, 'record')} waiting"
         try:
             has_files = any(directory.has_news() for directory in self._directories)
         except OSError as error:

@@ -11,6 +11,7 @@ import msgspec
 
 from keyscale.jobs.sources.kafka import positions_at
 from keyscale.jobs.spark_internals.checkpoint_directory import positions_of
+from keyscale.units import counted
 
 from .errors import ImportUnmappedError, ImportUnsupportedError
 from .spark_checkpoint import NOTHING_READ, file_log_entry
@@ -99,7 +100,7 @@ def assigned_inputs(
         expected = known[uid].kinds
         if numbers and len(numbers) != len(expected):
             raise ImportUnmappedError(
-                f"source {uid!r} has {len(expected)} inputs, and {len(numbers)} of the query are for it"
+                f"source {uid!r} has {counted(len(expected), 'input')}, and the query has {len(numbers)} for it"
             )
         for number, wanted in zip(numbers, expected, strict=False):
             if not kinds[number].fits(wanted):

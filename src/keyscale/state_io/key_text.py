@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from keyscale.errors import KeyscaleError
 from keyscale.state.doors.values import SerializationError, exact_array
+from keyscale.units import counted
 
 from .json_scalar import value_of_scalar
 
@@ -52,7 +53,7 @@ def _values(text: str, columns: pa.Schema) -> Sequence[Any]:
             raise KeyTextError(f"the key has the columns {', '.join(columns.names)}")
         return [given[name] for name in columns.names]
     if not isinstance(given, list) or len(given) != len(columns):
-        raise KeyTextError(f"the key has {len(columns)} columns: {', '.join(columns.names)}")
+        raise KeyTextError(f"the key has {counted(len(columns), 'column')}: {', '.join(columns.names)}")
     return given
 
 

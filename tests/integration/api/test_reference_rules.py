@@ -284,7 +284,7 @@ def test_a_forged_manifest_does_not_tell_whether_another_job_has_a_file(world: W
         body = forged(world, number, positions=file)
         refused = world.call("B", "POST", "/v1/jobs/shop/start", json=body).json()
         assert refused["code"] == "RESTORE_SOURCE_INVALID", refused
-        assert refused["detail"].endswith(f": 1 of its files are not its job's: {path}")
+        assert refused["detail"].endswith(f": it has 1 file of another job: {path}")
 
 
 @pytest.mark.parametrize("max_parallelism", [0, -1, 32769, 1 << 40, 1 << 62])

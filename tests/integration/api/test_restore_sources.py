@@ -168,7 +168,7 @@ def test_a_damaged_snapshot_and_one_that_another_job_has_claimed_are_refused(
     assert (refused["code"], "job another has claimed it" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
     snapshots.state.store.delete([next(iter(snapshots.manifests[2].files())).path])
     refused = start(client, restore_from={"checkpoint_id": 2})
-    assert (refused["code"], "files are missing" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
+    assert (refused["code"], "missing, such as" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
 
 
 def test_a_new_job_starts_from_another_ones_snapshot_with_its_key_groups(

@@ -28,7 +28,7 @@ def test_the_files_of_a_read_that_is_killed_are_removed(monkeypatch: pytest.Monk
         raise subprocess.TimeoutExpired("read", timeout)
 
     monkeypatch.setattr(subprocess, "run", fetch_and_hang)
-    context: Any = SimpleNamespace(state_reads=InFlight("reads of state", 1, 1))
+    context: Any = SimpleNamespace(state_reads=InFlight("read of state", "reads of state", 1, 1))
     with pytest.raises(StateReadTimeoutError):
         state_process.read_state(context, ADA, "key", {})
     assert [folder.exists() for folder in folders] == [False]
@@ -44,7 +44,7 @@ def test_a_read_gets_the_settings_of_its_object_store_and_no_secret(monkeypatch:
     monkeypatch.setattr(subprocess, "run", answer)
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     monkeypatch.setenv("KEYSCALE_DATABASE_URL", "postgresql://keyscale:hunter2@db/keyscale")
-    context: Any = SimpleNamespace(state_reads=InFlight("reads of state", 1, 1))
+    context: Any = SimpleNamespace(state_reads=InFlight("read of state", "reads of state", 1, 1))
     assert state_process.read_state(context, ADA, "key", {}) == {}
     [environment] = environments
     assert environment["AWS_REGION"] == "eu-west-1"
@@ -52,7 +52,8 @@ def test_a_read_gets_the_settings_of_its_object_store_and_no_secret(monkeypatch:
 
 
 def test_a_user_has_one_read_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    context: Any = SimpleNamespace(state_reads=InFlight("reads of state", 8, 1))
+    context: Any = SimpleNamespace(state_reads=InFlight("read of state", "reads of state", 8, 1))
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a second process"))
-    with context.state_reads.place(ADA.id), pytest.raises(TooManyInFlightError):
+    refused = r"^the limit is 1 read of state of a user at once$"
+    with context.state_reads.place(ADA.id), pytest.raises(TooManyInFlightError, match=refused):
         state_process.read_state(context, ADA, "key", {})

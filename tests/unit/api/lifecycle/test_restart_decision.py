@@ -39,7 +39,7 @@ def test_a_job_with_a_restart_strategy_is_started_again_until_the_strategy_gives
         facts = replace(facts, failures=step.failures)
     given_up = next_step(facts)
     assert isinstance(given_up, FailJob)
-    assert "2 restarts are allowed" in given_up.failure["message"]
+    assert "the limit is 2 restarts" in given_up.failure["message"]
 
 
 def test_a_driver_that_gave_up_by_the_strategy_is_not_replaced() -> None:

@@ -26,4 +26,4 @@ def test_lines_beyond_the_limit_are_left_out_and_counted_and_others_always_go_th
     log(logging.WARNING, "refused 5")
     now_s = 2.0
     log(logging.WARNING, "refused 6")
-    assert shown[-2:] == ["refused 5 (3 lines before it were left out)", "refused 6"]
+    assert shown[-2:] == ["refused 5 (3 lines before it left out)", "refused 6"]

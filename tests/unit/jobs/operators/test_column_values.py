@@ -57,7 +57,7 @@ def test_dicts_tuples_and_rows_may_be_mixed() -> None:
         ([{"name": "secret"}], "without the column 'count'"),
         ([{"name": "secret", "count": 1, "secret": 2}], "with 1 column that the declaration lacks"),
         ([("secret", 1), {"name": "secret", "other": 2}], "'count' and with 1 column that the declaration lacks"),
-        ([("secret",)], "1 values for the 2 columns"),
+        ([("secret",)], "1 value for the 2 columns"),
         (["secret"], "a result is a str"),
         ([("secret", "secret")], "'count' is declared int64: a str is not"),
         ([("secret", 2**70)], "'count' is declared int64"),

@@ -370,7 +370,7 @@ class TestWrittenBySubtasks:
         assert staging is not None
         output = staging.begin(SinkContext(JOB, UID, 0, 1, "u"))
         counted = self.write(output, 0, 0)
-        with pytest.raises(SinkPublishError, match="1 files of batch 0"):
+        with pytest.raises(SinkPublishError, match="1 file of batch 0"):
             staging.gather(output.token, [counted, "part-of-another-host"])
 
     def test_a_batch_without_rows_has_a_file_with_the_schema(self, tmp_path: Path) -> None:

@@ -249,7 +249,7 @@ def test_only_a_batch_that_an_earlier_run_has_planned_is_compared_with_what_the_
     source.lists["a"] += [1, 2]
     planned, values = batch(planner, at)
     assert values == [1, 2], "the plan is as new as the comparison would be"
-    with pytest.raises(CarriedFailure, match=r"SOURCE_RECORDS_LOST.* 1 splits .* 'a'"):
+    with pytest.raises(CarriedFailure, match=r"SOURCE_RECORDS_LOST.* 1 split that .* 'a'"):
         reader(source).partitions(at, planned)
 
 

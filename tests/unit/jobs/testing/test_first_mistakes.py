@@ -324,7 +324,7 @@ def test_a_wrong_result_is_reported_with_the_lines_that_yield() -> None:
     ("record", "message"),
     [
         ({"usr": "ada", "amount": 1}, r"a record comes without the column 'user' \(it has 'usr'\); the input has"),
-        (("ada",), "a record has 1 values for the 2 columns user, amount"),
+        (("ada",), "a record has 1 value for the 2 columns user, amount"),
         (("ada", "1"), "column 'amount' is declared int64: a str is not a value"),
         ("ada", "a record is a str; the input has the columns user, amount"),
     ],

@@ -172,7 +172,7 @@ def test_each_skipped_base_has_its_reason(store: LocalObjectStore) -> None:
     reasons = {skip.path: skip.reason for skip in base.skipped}
     assert reasons.keys() == {cut.path, gone.path, damaged.path}
     for each in (cut, gone):
-        assert reasons[each.path] == f"1 files are missing or truncated, such as {file_of(each)}"
+        assert reasons[each.path] == f"1 file missing or truncated, such as {file_of(each)}"
     assert damaged.path in reasons[damaged.path]
     assert missing_files(store, good) == []
 

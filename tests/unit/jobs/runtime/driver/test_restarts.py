@@ -53,7 +53,7 @@ def test_a_failure_is_counted_and_the_run_starts_again_while_the_strategy_allows
     assert box.outcome is not None
     assert box.outcome.failure is not None
     assert box.outcome.failure.final, "the control plane must not start it again, either"
-    assert "2 restarts are allowed" in box.outcome.failure.message
+    assert "the limit is 2 restarts" in box.outcome.failure.message
 
 
 def test_a_strategy_that_changes_counts_from_the_next_failure_on_and_is_shown_at_once() -> None:
