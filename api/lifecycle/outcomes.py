@@ -52,7 +52,9 @@ def outcome_of(attempt: AttemptFacts, timeouts: Timeouts) -> Outcome | None:
     if attempt.driver_state in _BY_STATE:
         return _BY_STATE[attempt.driver_state]
     if attempt.process is ProcessState.DEAD:
-        return Outcome.LOST
+        # A sleeping driver ends well only when it wakes: the control plane did not answer its last report.
+        has_woken = attempt.driver_state is DriverState.SLEEPING and attempt.exit_code == 0
+        return Outcome.WOKEN if has_woken else Outcome.LOST
     if attempt.process is ProcessState.UNKNOWN and attempt.silent_ms > timeouts.silence_ms:
         return Outcome.LOST
     return None

@@ -35,6 +35,14 @@ def test_a_sleeping_driver_that_dies_is_replaced_as_any_driver() -> None:
     assert isinstance(next_step(dead), ReplaceAttempt)
 
 
+def test_a_driver_that_woke_while_no_control_plane_answered_is_no_failure() -> None:
+    asleep = job(DriverState.SLEEPING)
+    assert asleep.active is not None
+    ended = replace(asleep.active, process=ProcessState.DEAD, exit_code=0)
+    assert next_step(replace(asleep, active=ended)) == WakeJob(3, 2)
+    assert isinstance(next_step(replace(asleep, active=replace(ended, exit_code=137))), ReplaceAttempt)
+
+
 def test_a_stop_of_a_sleeping_job_takes_effect_at_once_and_a_drain_wakes_it() -> None:
     command = CommandFacts("stop", CommandStatus.IN_PROGRESS, attempt=3)
     stopping = job(DriverState.SLEEPING, status=JobStatus.SAVEPOINTING, desired=DesiredState.STOPPED, stop=command)
