@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from keyscale.state.doors.keyed import ValueStateDescriptor
-from keyscale.state.doors.values import column_of
+from keyscale.state.doors.values import SerializationError, column_of
 
 from ..functions.process_function import row_type
 from .column_values import batch_of, tuple_of, tuples_of
@@ -173,7 +173,7 @@ class AggregateOperator(Operator):
                     if (after := added(rows[at], accumulator)) is not None:
                         accumulator, results[at] = after
                 held[group] = accumulator
-            return column_of(held, self._type)
+            return self._stored(held)
 
         keys = [batch.column(name) for name in key_columns]
         with user_code(lambda: coordinates_of(batch, at, self._info)), results_of(function.get_result):
@@ -182,3 +182,11 @@ class AggregateOperator(Operator):
         with results_of(function.get_result):
             output = batch_of([key + result for key, result in keyed if result is not None], self._info.output_schema)
         yield output
+
+    def _stored(self, accumulators: list[Any]) -> pa.Array:
+        try:
+            return column_of(accumulators, self._type)
+        except SerializationError as error:
+            reason = str(error)
+        # Outside the handler: the error's context may quote a value.
+        raise SerializationError(f"the accumulator is declared {self._type}: {reason}")

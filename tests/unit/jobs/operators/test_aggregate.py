@@ -16,6 +16,7 @@ from keyscale.jobs.errors import InvalidSchemaError, OutputTypeError
 from keyscale.jobs.graph.schemas import keyed_schema
 from keyscale.jobs.operators.aggregate import Aggregate, Reduce
 from keyscale.jobs.testing.harness import OperatorHarness
+from keyscale.state.errors import SerializationError
 
 if TYPE_CHECKING:
     from keyscale import KeyedBatch, Row, RuntimeContext
@@ -163,3 +164,10 @@ def test_errors_of_a_batch_function_are_reported_without_the_data(function: Any,
     with pytest.raises(kind, match=what) as failure:
         applied(function)
     assert "secret" not in str(failure.value)
+
+
+def test_an_accumulator_of_another_type_is_refused_with_its_declaration() -> None:
+    tested = OperatorHarness(Aggregate(Mean(), pa.string(), None), input=INPUT, key=["user"], output=OUTPUT)
+    message = "the accumulator is declared string: .* is not a value of type string, key 'ada'"
+    with pytest.raises(SerializationError, match=message):
+        tested.process(("ada", 1))
