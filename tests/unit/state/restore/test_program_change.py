@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from keyscale.identifiers import BatchId, OperatorUid, SubtaskIndex
@@ -54,6 +56,11 @@ def test_an_operator_with_another_key_cannot_take_its_state_over():
         Fate.INCOMPATIBLE,
         "was keyed by user (string) and is now keyed by user (int64)",
     )
+
+
+def test_state_whose_key_was_not_recorded_is_kept():
+    unrecorded = replace(stored(), declaration=None)
+    assert changes({"a": unrecorded}, [declared("a")])["a"].fate is Fate.KEPT
 
 
 def test_one_incompatible_state_makes_its_operator_incompatible():

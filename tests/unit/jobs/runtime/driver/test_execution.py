@@ -559,7 +559,7 @@ def test_a_driver_awaits_that_its_sources_are_idle_before_it_sleeps(tmp_path: Pa
     ],
 )
 def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_reason(
-    tmp_path: Path, given: Exception | None, failure: Exception | None, expected: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Exception | None, failure: Exception | None, expected: str
 ) -> None:
     driver, notes = Driver(tmp_path), Notes()
     query = SimpleNamespace(ended_by_itself=False, current=SimpleNamespace(exception=lambda: failure))
@@ -580,13 +580,17 @@ def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_
     )
     garbage: Any = SimpleNamespace(looks=0)
     garbage.look = lambda: setattr(garbage, "looks", garbage.looks + 1)
+    looked: list[Any] = []
+    monkeypatch.setattr(driver.execution, "_note_idleness", looked.append)
+    monkeypatch.setattr(driver.execution, "_verify", lambda: looked.append("verify"))
     waits: list[float] = []
     wait = driver.box.wait
     box = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or wait(0), give=driver.box.give, outcome=None)
     driver.execution._context = replace(driver.context, outcome_box=cast("Any", box))
-    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), garbage, cast("Any", None))
+    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), garbage, cast("Any", "loop"))
     assert notes == ["look", "look", "look a last time"]
     assert garbage.looks == 2
+    assert looked == ["loop", "verify"] * 2
     assert waits == [1.0] * 3
     outcome = driver.box.outcome
     assert outcome is not None

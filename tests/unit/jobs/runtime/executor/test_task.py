@@ -30,7 +30,7 @@ from tests.support.drivers.shipped_starts import payload, shipped
 from tests.support.state.state_job import UID, StateJob
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from keyscale import ProcessContext, Row
@@ -178,6 +178,13 @@ def test_a_task_reports_each_measurement_under_its_name(job: StateJob, monkeypat
     monkeypatch.setattr(task_module, "SubtaskProgress", lambda: progress)
     monkeypatch.setattr(task_module, "run_subtask", run_subtask)
     monkeypatch.setattr(task_module, "executor_name", lambda: "executor 1 of host")
+    warm, stores = open_stores(), list[str]()
+
+    def noted(name: str) -> Callable[..., Any]:
+        return lambda *parts, **named: (stores.append(name), getattr(warm, name)(*parts, **named))[1]
+
+    stand_in = SimpleNamespace(**{name: noted(name) for name in ("take", "give_back", "abandon_older")})
+    monkeypatch.setattr(task_module, "open_stores_for", lambda _: stand_in)
     time = BatchTime(301, records_ms=302, timers_ms=303, is_at_end=True)
     report = run(job, iter([records([3])]), SampleOrder("d1", 2, None), time)
     told = {field: getattr(report, field) for field in report.__struct_fields__}
@@ -222,6 +229,7 @@ def test_a_task_reports_each_measurement_under_its_name(job: StateJob, monkeypat
     assert (given["watermark_ms"], given["is_at_end"]) == (303, True), "timers fire up to the watermark after it"
     assert (given["info"].subtask, [*given["broadcast"]]) == (0, [])
     assert [batch.num_rows for batch in given["rows"]] == [1]
+    assert stores == ["take", "give_back", "abandon_older"]
 
 
 class FilledState:
