@@ -24,6 +24,7 @@ _SILENT_CALLS = {
     "failpoint",
     "warn",
     "add_argument",
+    "assert_never",
     "echo",
     "secho",
     "Thread",

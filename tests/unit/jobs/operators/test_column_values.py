@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from keyscale.jobs.errors import OutputTypeError
 from keyscale.jobs.functions.process_function import row_type
 from keyscale.jobs.operators.column_values import (
+    RESULT_BYTES_MAX,
+    RESULTS_MAX,
+    BatchSize,
     batch_of,
     combined,
     latest_by_ms,
@@ -31,6 +34,16 @@ def test_dicts_and_tuples_give_the_same_batch_and_survive_a_round_trip(records: 
     as_dicts = [dict(zip(("count", "name"), reversed(record), strict=True)) for record in records]
     assert batch_of(records, SCHEMA) == batch_of(as_dicts, SCHEMA)
     assert list(tuples_of(batch_of(records, SCHEMA), ("name", "count"))) == records
+
+
+def test_batches_of_results_grow_up_to_a_number_of_rows_and_of_bytes() -> None:
+    size = BatchSize()
+    assert (size.rows, RESULTS_MAX) == (16, 10_000)
+    rows = []
+    for text in ("", "", "x" * (RESULT_BYTES_MAX // 4), "x" * (2 * RESULT_BYTES_MAX)):
+        size.of(pa.record_batch({"text": pa.array([text, text])}))
+        rows.append(size.rows)
+    assert rows == [16 * 32, RESULTS_MAX, 3, 1]
 
 
 def test_rows_pass_unconverted_only_if_they_cannot_have_been_changed() -> None:

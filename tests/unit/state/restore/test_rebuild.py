@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import keyscale.state.restore.rebuild
+import keyscale.state.snapshot.snapshot
 from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import ChangelogFormat, ChangelogHandle
+from keyscale.state.local.file_index import hash_file
 from keyscale.state.local.subtask_directory import SubtaskDirectory
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.opened_shards import FetchReport, StateSource
@@ -88,3 +90,25 @@ def test_a_rebuilt_store_has_the_schema_of_its_history_and_counts_its_files(job:
     assert opened.schema == job.history.schema is not None
     assert opened.source is StateSource.REBUILT
     assert opened.fetched == FetchReport(linked_files=0, downloaded_files=len(list(manifest.files())))
+
+
+def test_fetched_files_are_not_hashed_again_for_the_next_snapshot(
+    job: StateJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, _ = job.checkpoint()
+    job.local_root = tmp_path / "another host"
+    job.start(1, manifest.path)
+    with job.open(0) as store:
+        assert store.fetched is not None
+        assert store.fetched.downloaded_files > 0
+    hashed: list[Path] = []
+
+    def noted(path: Path) -> str:
+        hashed.append(path)
+        return hash_file(path)
+
+    monkeypatch.setattr(keyscale.state.snapshot.snapshot, "hash_file", noted)
+    job.checkpoint()
+    shared = {file.sha256 for file in manifest.files() if file.shared}
+    assert shared
+    assert shared.isdisjoint(map(hash_file, hashed))

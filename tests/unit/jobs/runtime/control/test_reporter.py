@@ -319,6 +319,20 @@ def test_a_command_that_is_withdrawn_is_told_each_time_and_executed_once() -> No
     assert (withdrawn, made.commands) == (["c1"], [command])
 
 
+@pytest.mark.parametrize("wanted", ["nothing", "command", "diagnostic", "settings"])
+def test_a_running_driver_waits_for_a_call_once_the_control_plane_wants_nothing(wanted: str) -> None:
+    made = Running()
+    made.status.enter(DriverState.RUNNING)
+    if wanted == "command":
+        made.control.commands = [Command(id="c1", kind=CommandKind.SAVEPOINT)]
+    elif wanted == "diagnostic":
+        made.control.diagnostics = [DiagnosticCommand(id="d1", kind=DiagnosticKind.THREAD_DUMP)]
+    elif wanted == "settings":
+        made.control.settings = LiveSettings(revision=7, spec=JobSpec(artifact_id="a"))
+    made.reporter._exchange()
+    assert made.reporter._is_unwanted.is_set() is (wanted == "nothing")
+
+
 def test_a_refused_report_does_not_delay_those_after_it(running: Running) -> None:
     running.control.report_failure = ControlRefusedError("no")
     running.reporter.report_checkpoint(report(1))
