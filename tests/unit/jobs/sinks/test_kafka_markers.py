@@ -74,6 +74,41 @@ def test_the_last_marker_is_waited_for_while_its_topic_has_no_leader(
         assert kafka_transactions._last_marker({}, TOPIC) == expected
 
 
+@pytest.mark.parametrize(("answers", "expected"), [([7], 7), ([-UNKNOWN, -UNKNOWN, 7], 7), ([-OTHER], OTHER)])
+def test_the_end_of_a_new_partition_is_waited_for(
+    time: Time, monkeypatch: pytest.MonkeyPatch, answers: list[int], expected: int
+) -> None:
+    left, asked, began = iter(answers), list[TopicPartition](), time.seconds
+
+    def end(_: Any, partition: TopicPartition, __: Any) -> int:
+        asked.append(partition)
+        answer = next(left)
+        if answer < 0:
+            raise error(-answer)
+        return answer
+
+    monkeypatch.setattr(kafka_transactions, "_end", end)
+    topic = cast("Any", SimpleNamespace(_settings={}, _markers=TOPIC))
+    if answers[-1] < 0:
+        with pytest.raises(KafkaException) as caught:
+            TransactionalTopic._end_of(topic, 2)
+        assert caught.value.args[0].code() == expected
+    else:
+        assert TransactionalTopic._end_of(topic, 2) == expected
+    assert {(partition.topic, partition.partition) for partition in asked} == {(TOPIC, 2)}
+    assert (time.seconds > began) is (len(answers) > 1)
+
+
+@pytest.mark.usefixtures("time")
+def test_a_partition_that_stays_unknown_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(*_: Any) -> int:
+        raise error(UNKNOWN)
+
+    monkeypatch.setattr(kafka_transactions, "_end", end)
+    with pytest.raises(KafkaException):
+        TransactionalTopic._end_of(cast("Any", SimpleNamespace(_settings={}, _markers=TOPIC)), 2)
+
+
 def test_the_markers_of_all_sinks_are_read_each_from_its_own_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ["orders", "keyscale-published-b", "keyscale-published-c", TOPIC]
     monkeypatch.setattr(kafka_transactions, "_topics", lambda _: names)

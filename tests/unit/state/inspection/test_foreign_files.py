@@ -11,7 +11,7 @@ from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import take_claim
 from keyscale.state.documents.manifest import FileHandle, Manifest, encode_manifest
 from keyscale.state.inspection.foreign_files import foreign_files
-from keyscale.state.inspection.verification import verify
+from keyscale.state.inspection.verification import Verification, verify
 from keyscale.state.objects.local_store import LocalObjectStore
 from tests.support.state.state_job import StateJob
 
@@ -63,3 +63,21 @@ def test_a_verification_does_not_look_at_foreign_files(store: LocalObjectStore, 
         for hashes in (True, False):
             found = verify(store, mine.path, hashes=hashes, goes_on=lambda _: True)
             assert (found.problem_count, problem in found.problems[0]) == (1, True), found.problems
+
+
+def test_a_verification_tells_what_it_has_read_while_it_reads(store: LocalObjectStore, tmp_path: Path) -> None:
+    mine = savepoint_of(store, "mine", tmp_path)
+    files = {file.path: file.size_bytes for file in mine.files()}
+    assert len(files) > 1
+    read: list[tuple[int, int]] = []
+
+    def goes_on(found: Verification) -> bool:
+        read.append((found.files_checked, found.bytes_read))
+        return True
+
+    found = verify(store, mine.path, hashes=True, goes_on=goes_on)
+    assert (found.files, found.files_checked, found.bytes_read) == (len(files), len(files), sum(files.values()))
+    assert read == sorted(read)
+    assert found.manifest == mine
+    ended = verify(store, mine.path, hashes=False, goes_on=lambda found: found.files_checked < 1)
+    assert (ended.files, ended.files_checked, ended.bytes_read, ended.problems) == (len(files), 1, 0, [])
