@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bench.table import Table, count, decimal
 from keyscale.api.autoscaling.decision import REMEMBERED_MS, decide
-from keyscale.api.autoscaling.facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble
+from keyscale.api.autoscaling.facts import BatchFacts, Disturbance, Limits, MoveFacts, OperatorFacts, ScalingFacts
 from keyscale.state.doors.values import KeyGroupRanges
 from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
@@ -204,15 +204,15 @@ class PlayedJob:
             observed_ms=int(1000 * min(self.at_s, PEAK_WINDOW * SAMPLE_S)),
             backlog=int(self.backlog),
             batch_limit=batch_limit,
-            trouble=self._trouble(),
+            disturbance=self._disturbance(),
             moves=moves,
         )
 
-    def _trouble(self) -> Trouble | None:
+    def _disturbance(self) -> Disturbance | None:
         if self.at_s <= self.away_until_s:
-            return Trouble(ScalingVerdict.OUTAGE, "the object store does not answer")
+            return Disturbance(ScalingVerdict.OUTAGE, "the object store does not answer")
         if self.at_s - self.failed_at_s < 600:
-            return Trouble(ScalingVerdict.FAILING, "the job has failed in the last ten minutes")
+            return Disturbance(ScalingVerdict.FAILING, "the job has failed in the last ten minutes")
         return None
 
 

@@ -15,7 +15,7 @@ from keyscale.api.cli.process import ControlPlaneProcess, free_port
 from keyscale.clock import now_ms
 from keyscale.db.embedded import EmbeddedPostgres
 from keyscale.db.repositories import series
-from keyscale.db.repositories.series import RINGS
+from keyscale.db.repositories.series import RETENTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def fill_database(home: Path, *, jobs: int, checkpoints: int) -> None:
 
 def _fill_series(session: Session, job_id: str) -> None:
     now = now_ms()
-    for step in range(RINGS[0].slots):
+    for step in range(RETENTIONS[0].slots):
         values = {
             "input_records": 10_000 * step,
             "output_records": 9_000 * step,
@@ -81,4 +81,4 @@ def _fill_series(session: Session, job_id: str) -> None:
             "busy_ratio": 0.5,
             "batch_duration_ms": 300.0 + step % 20,
         }
-        series.store(session, job_id, now - (RINGS[0].slots - 1 - step) * RINGS[0].step_ms, values)
+        series.store(session, job_id, now - (RETENTIONS[0].slots - 1 - step) * RETENTIONS[0].step_ms, values)

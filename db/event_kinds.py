@@ -14,7 +14,7 @@ LASTING = frozenset(
         NotificationKind.STORE_AWAY,
     }
 )
-"""The kinds about a trouble that lasts: one event reports its begin, and another event its end."""
+"""The kinds about an alarm that lasts: one event reports its begin, and another event its end."""
 ALARM_ENDED = "_ENDED"
 """The end of the kind of the event that ends an alarm."""
 _ENDINGS = (OperationStatus.COMPLETED, OperationStatus.ROLLED_BACK, OperationStatus.FAILED)

@@ -79,8 +79,8 @@ class Decision:
 
 def decide(facts: ScalingFacts) -> Decision:
     """Returns the decision that follows from the facts."""
-    if facts.trouble is not None:
-        return _hold(facts, facts.trouble.verdict, facts.trouble.message)
+    if facts.disturbance is not None:
+        return _hold(facts, facts.disturbance.verdict, facts.disturbance.message)
     sleep = facts.sleep
     if sleep is None or sleep.idle_ms < sleep.after_ms or facts.backlog:
         return _awake(facts)
@@ -174,7 +174,7 @@ def _not_repeated(facts: ScalingFacts, bad: MoveFacts) -> str:
 class _Judge:
     """Weighs a job's facts by the model of its batches.
 
-    The job has no trouble, and its parallelism is within the limits.
+    The job has no disturbance, and its parallelism is within the limits.
     """
 
     def __init__(self, facts: ScalingFacts, rate: float) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions, scaling
 from keyscale.db.repositories.pages import PageRequest
-from keyscale.db.repositories.series import RINGS
+from keyscale.db.repositories.series import RETENTIONS
 
 from ..control_plane.cursors import write_cursor
 from ..database_clock import shared_now_ms
@@ -67,7 +67,9 @@ def replay_of(context: Context, reference: str, parallelism: int, hours: float) 
     """
     at_ms = shared_now_ms()
     since_ms = at_ms - int(3_600_000 * hours)
-    step_ms = next(ring.step_ms for ring in RINGS if ring.step_ms * (ring.slots - 1) >= at_ms - since_ms)
+    step_ms = next(
+        retention.step_ms for retention in RETENTIONS if retention.step_ms * (retention.slots - 1) >= at_ms - since_ms
+    )
     with context.reads() as session:
         job = scaling.find_job(session, require_job_id(session, reference))
         loads = scaling.loads(session, [job.id], since_ms, step_ms).get(job.id, ())

@@ -96,7 +96,7 @@ class MoveFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Disturbance:
     """Something that hides how fast the job is.
 
     Attributes:
@@ -164,7 +164,7 @@ class ScalingFacts:
         parallelism: The job's parallelism.
         key_groups: The number of key groups.
         limits: What is allowed.
-        batches: The batches of the present attempt, the oldest first, without its first batch and those of a trouble.
+        batches: The batches of the present attempt, the oldest first, without its first and disturbed batches.
         operators: How the work of the last batch was spread.
         rate: Records that arrive per second, over the last minute; None: not known yet.
         rate_peak: The highest such rate of the last minutes.
@@ -176,7 +176,7 @@ class ScalingFacts:
         batch_interval_ms: The minimum time between two batches.
         division: How key groups are divided by size; None: by count.
         batch_limit: The records that the sources give a batch at most, as an earlier decision has seen; None: unknown.
-        trouble: What hides how fast the job is, if anything.
+        disturbance: What hides how fast the job is, if anything.
         sleep: Whether the job can sleep; None: it has input, or shall not sleep.
         moves: The autoscaler's moves of the last hour and its last move, the newest first.
     """
@@ -197,6 +197,6 @@ class ScalingFacts:
     batch_interval_ms: int = 0
     division: DivisionFacts | None = None
     batch_limit: int | None = None
-    trouble: Trouble | None = None
+    disturbance: Disturbance | None = None
     sleep: SleepFacts | None = None
     moves: Sequence[MoveFacts] = ()

@@ -14,7 +14,7 @@ from ..health.faults import FAILURES_SPAN_MS, unsettled_failure
 from ..health.slowness import COLLECTING, processor_wait
 from ..lifecycle.current_report import SILENT_MS
 from .decision import REMEMBERED_MS
-from .facts import BatchFacts, DivisionFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, SleepFacts, Trouble
+from .facts import BatchFacts, Disturbance, DivisionFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, SleepFacts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -57,8 +57,8 @@ def facts_of(
     parallelism = job.parallelism or job.spec["parallelism"]
     most = settings.parallelism_max or job.slots or job.spec.get("parallelism_limit") or parallelism
     most = min(most, parallelism_max, job.max_parallelism)
-    troubled_until_ms = max((each.confirmed_at_ms for each in past if each.verdict.is_trouble), default=0)
-    batches = batches_of(report, troubled_until_ms)
+    disturbed_until_ms = max((each.confirmed_at_ms for each in past if each.verdict.is_disturbance), default=0)
+    batches = batches_of(report, disturbed_until_ms)
     longest_ms = max((each.duration_ms for each in batches), default=0.0)
     rates = rates_of(loads, max(RATE_MS, RATE_BATCHES * longest_ms))
     return ScalingFacts(
@@ -83,7 +83,7 @@ def facts_of(
         batch_interval_ms=job.spec.get("batch_interval_ms") or 0,
         division=division,
         batch_limit=past[0].batch_limit if past else None,
-        trouble=trouble_of(job, at_ms),
+        disturbance=disturbance_of(job, at_ms),
         sleep=sleep_of(settings.sleep_after_ms, job, at_ms),
         moves=moves_of(past, at_ms),
     )
@@ -130,11 +130,11 @@ def settings_of(spec: Mapping[str, Any]) -> AutoscalerSettings:
     return AutoscalerSettings.model_validate(spec.get("autoscaler") or {})
 
 
-def batches_of(report: Mapping[str, Any], troubled_until_ms: int = 0) -> tuple[BatchFacts, ...]:
+def batches_of(report: Mapping[str, Any], disturbed_until_ms: int = 0) -> tuple[BatchFacts, ...]:
     """Returns the batches with input of a report.
 
     The first batch of an attempt is left out: it starts Spark and Python, or generates code. A batch that began in a
-    trouble shows how long the trouble took, and is left out, too.
+    disturbance shows how long the disturbance took, and is left out, too.
     """
     recent: Sequence[Mapping[str, Any]] = report.get("recent_batches") or ()
     is_whole = int(report.get("batches") or 0) > len(recent)  # the recent batches lack the first batch
@@ -148,7 +148,7 @@ def batches_of(report: Mapping[str, Any], troubled_until_ms: int = 0) -> tuple[B
             sink_ms=batch["sink_ms"] + batch["publish_ms"],
         )
         for batch in recent[0 if is_whole else 1 :]
-        if batch["input_records"] > 0 and _began_at_ms(batch) > troubled_until_ms
+        if batch["input_records"] > 0 and _began_at_ms(batch) > disturbed_until_ms
     )
 
 
@@ -190,7 +190,7 @@ def rates_of(loads: Sequence[Load], span_ms: float = RATE_MS) -> list[float]:
     return rates
 
 
-def trouble_of(job: ScaledJob, at_ms: int) -> Trouble | None:
+def disturbance_of(job: ScaledJob, at_ms: int) -> Disturbance | None:
     """Returns what hides how fast a job is."""
     report = job.metrics or {}
     if (failed := _failure(job, report, at_ms)) is not None:
@@ -198,34 +198,34 @@ def trouble_of(job: ScaledJob, at_ms: int) -> Trouble | None:
     if (idle := _not_running(job, at_ms)) is not None:
         return idle
     if report.get("store_away_since_ms") is not None:
-        return Trouble(ScalingVerdict.OUTAGE, "the object store does not answer")
+        return Disturbance(ScalingVerdict.OUTAGE, "the object store does not answer")
     if (sink := report.get("sink_outage")) is not None:
-        return Trouble(ScalingVerdict.OUTAGE, f"sink {sink['uid']} does not answer")
+        return Disturbance(ScalingVerdict.OUTAGE, f"sink {sink['uid']} does not answer")
     collecting = float(report.get("garbage_collection_ratio") or 0)
     if collecting >= COLLECTING:
-        return Trouble(
+        return Disturbance(
             ScalingVerdict.GARBAGE_COLLECTION, f"the JVMs collect garbage for {collecting:.0%} of the tasks' time"
         )
     return None
 
 
-def _not_running(job: ScaledJob, at_ms: int) -> Trouble | None:
+def _not_running(job: ScaledJob, at_ms: int) -> Disturbance | None:
     is_current = job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms < SILENT_MS
     if job.driver_state == DriverState.SLEEPING and is_current:  # the status follows
-        return Trouble(ScalingVerdict.SLEEP, "the job sleeps until its sources have records")
+        return Disturbance(ScalingVerdict.SLEEP, "the job sleeps until its sources have records")
     if job.status is not JobStatus.RUNNING or job.driver_state != DriverState.RUNNING or not is_current:
-        return Trouble(ScalingVerdict.NOT_RUNNING, "no driver runs the job at the moment")
+        return Disturbance(ScalingVerdict.NOT_RUNNING, "no driver runs the job at the moment")
     return None
 
 
-def _failure(job: ScaledJob, report: Mapping[str, Any], at_ms: int) -> Trouble | None:
+def _failure(job: ScaledJob, report: Mapping[str, Any], at_ms: int) -> Disturbance | None:
     times_ms = (report.get("failures") or {}).get("times_ms") or ()
     failure = job.failure or unsettled_failure(report, job.last_commit_at_ms)
     if failure is None and not any(at_ms - each < FAILURES_SPAN_MS for each in times_ms):
         return None
     failure = failure or report.get("last_failure") or {}
     code = failure.get("code", "unknown")
-    return Trouble(
+    return Disturbance(
         ScalingVerdict.FAILING, f"the job has failed within the last {FAILURES_SPAN_MS // 60_000} minutes: {code}"
     )
 

@@ -1,4 +1,4 @@
-"""Series of a job's metrics, sampled from reports and kept in rings."""
+"""Series of a job's metrics, sampled from reports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import checkpoints, events, series
-from keyscale.db.repositories.series import RINGS, Ring
+from keyscale.db.repositories.series import RETENTIONS, Retention
 from keyscale.metrics import (
     GAUGE,
     HISTOGRAM,
@@ -23,7 +23,7 @@ from keyscale.metrics import (
     SHOWN_SERIES,
     SMALLEST,
     SUM,
-    Kind,
+    MetricKind,
 )
 from keyscale.user_series import USER_SERIES_MAX
 from keyscale.vocabulary import CHANGES, AnnotationKind
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from ..control_plane.context import Context
 
-SAMPLE_MS = RINGS[0].step_ms
+SAMPLE_MS = RETENTIONS[0].step_ms
 SPAN_MS = 3_600_000
 ANNOTATIONS_MAX = 500
 _RATES = {metric.name: metric.source for metric in SHOWN_SERIES if metric.fold is RATE}
@@ -188,12 +188,12 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
     begin_ms = max(0, end_ms - SPAN_MS) if span.from_ms is None else span.from_ms
     if begin_ms > end_ms:
         raise RequestInvalidError("from_ms: it is after to_ms, or after the present time")
-    begin_ms = max(begin_ms, min(end_ms, now - RINGS[-1].span_ms))
-    ring, step_ms = choose_step(begin_ms, end_ms, span.points, now)
+    begin_ms = max(begin_ms, min(end_ms, now - RETENTIONS[-1].span_ms))
+    retention, step_ms = choose_step(begin_ms, end_ms, span.points, now)
     first_ms = begin_ms - begin_ms % step_ms
     with context.reads() as session:
         job_id = require_job_id(session, reference)
-        rows = series.read(session, job_id, ring, first_ms - step_ms, end_ms)
+        rows = series.read(session, job_id, retention, first_ms - step_ms, end_ms)
         happened = events.between(session, job_id, begin_ms, end_ms, kinds=sorted(_ANNOTATIONS), limit=ANNOTATIONS_MAX)
         failed = checkpoints.failed_between(session, job_id, begin_ms, end_ms, limit=ANNOTATIONS_MAX)
     times = list(range(first_ms, end_ms + 1, step_ms))
@@ -212,13 +212,13 @@ def show(context: Context, reference: str, span: Span, names: Collection[SeriesN
     )
 
 
-def choose_step(from_ms: int, to_ms: int, points: int, now_ms: int) -> tuple[Ring, int]:
-    """Returns the ring that still has a whole span, and the step.
+def choose_step(from_ms: int, to_ms: int, points: int, now_ms: int) -> tuple[Retention, int]:
+    """Returns the retention that still has a whole span, and the step.
 
     The step gives about the requested number of points.
     """
-    ring = next((ring for ring in RINGS if now_ms - from_ms <= ring.span_ms), RINGS[-1])
-    return ring, ring.step_ms * max(1, -(-(to_ms - from_ms) // (ring.step_ms * points)))
+    retention = next((retention for retention in RETENTIONS if now_ms - from_ms <= retention.span_ms), RETENTIONS[-1])
+    return retention, retention.step_ms * max(1, -(-(to_ms - from_ms) // (retention.step_ms * points)))
 
 
 def merged(rows: Sequence[SeriesPoint], step_ms: int) -> dict[int, dict[str, Any]]:
@@ -270,7 +270,7 @@ def _user_series(
                 grown / count if grown is not None and count else None
                 for grown, count in zip(values, counts, strict=True)
             ]
-        given = {"operator": operator, "name": name, "kind": Kind(kind).name, "labels": labels, "values": values}
+        given = {"operator": operator, "name": name, "kind": MetricKind(kind).name, "labels": labels, "values": values}
         found.append(UserSeriesAnswer.model_validate(given))
     return found
 

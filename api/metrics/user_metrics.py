@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import attempts
-from keyscale.metrics import COUNTER, HISTOGRAM, Kind
+from keyscale.metrics import COUNTER, HISTOGRAM, MetricKind
 
 from ..jobs.jobs import require_job_id
 from ..lifecycle.current_report import reports_now
@@ -50,7 +50,7 @@ def _answer(series: Mapping[str, Any], described: str) -> UserMetricAnswer:
     return UserMetricAnswer(
         operator=series["operator"],
         name=series["name"],
-        kind=cast("Literal['COUNTER', 'GAUGE', 'HISTOGRAM']", Kind(series["kind"]).name),
+        kind=cast("Literal['COUNTER', 'GAUGE', 'HISTOGRAM']", MetricKind(series["kind"]).name),
         help=described,
         labels=series["labels"],
         value=None if is_histogram else series["values"][0],

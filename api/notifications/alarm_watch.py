@@ -1,4 +1,4 @@
-"""Records the begin and end of each job's troubles as events."""
+"""Records the begin and end of each job's alarms as events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..database_clock import shared_now_ms
 from ..health.faults import FAULT_REPORT
 from ..maintenance.leader_thread import LeaderThread
 from ..metrics.scrape import JOBS_MAX
-from .troubles import can_have_ended, troubles_of
+from .job_alarms import alarms_of, can_have_ended
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
@@ -49,13 +49,13 @@ class AlarmWatch(LeaderThread):
             found = scrapes.of_scope(session, EVERYTHING, limit=JOBS_MAX, report=FAULT_REPORT)
             known = alarms.of_all_jobs(session)
         for job in found:
-            troubles = troubles_of(job, at_ms)
-            for kind, message in troubles.items():
+            present = alarms_of(job, at_ms)
+            for kind, message in present.items():
                 if (job.id, kind) not in known:
                     _begin(leadership, job.id, kind, message, at_ms)
             if can_have_ended(job, at_ms):
                 for kind in NotificationKind:
-                    if (job.id, kind) in known and kind not in troubles:
+                    if (job.id, kind) in known and kind not in present:
                         _end(leadership, job.id, kind, at_ms)
 
     def work(self, leadership: Leadership) -> bool:

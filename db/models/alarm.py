@@ -9,7 +9,7 @@ from ..base import Base
 
 
 class Alarm(Base):
-    """A lasting trouble of a job that an event has reported."""
+    """A lasting alarm of a job that an event has reported."""
 
     __tablename__ = "alarms"
 

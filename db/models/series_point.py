@@ -21,9 +21,9 @@ class SeriesPoint(Base):
     `samples` is the weight of the means of batches, `busy_samples` the weight of `busy_ratio`, which is known even
     before the first batch. `user_metrics` has the values of the metrics of users' functions, by series.
 
-    The rows of one job and step width are a ring: the slot of a time is its number modulo the length of the ring, so
-    that new points replace the oldest points, and the number of rows is bounded. The table has no foreign key, because
-    its check would lock the job within a transaction that has locked the attempt.
+    The rows of one job and step width are a ring buffer: the slot of a time is its number modulo the number of slots,
+    so that new points replace the oldest points, and the number of rows is bounded. The table has no foreign key,
+    because its check would lock the job within a transaction that has locked the attempt.
     """
 
     __tablename__ = "series_points"

@@ -19,7 +19,7 @@ from keyscale.vocabulary import (
 
 from ..models import Attempt, Job, LastHeartbeat, Operation, Revision, ScalingDecision, SeriesPoint
 from .pages import Page, PageRequest, read_page
-from .series import RINGS
+from .series import RETENTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -170,7 +170,7 @@ def runs(session: Session, job_id: str, since_ms: int) -> Sequence[Run]:
 
 
 def loads(
-    session: Session, job_ids: Sequence[str], since_ms: int, step_ms: int = RINGS[0].step_ms
+    session: Session, job_ids: Sequence[str], since_ms: int, step_ms: int = RETENTIONS[0].step_ms
 ) -> Mapping[str, Sequence[Load]]:
     """Returns the loads of jobs, in the order of time."""
     points = SeriesPoint.__table__.c

@@ -1,6 +1,6 @@
 """Queries on the time series of jobs' metrics.
 
-They are kept in rings of steps that are coarser for older times.
+Their steps are coarser for older times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Ring:
+class Retention:
     """The points of one step width.
 
     Attributes:
@@ -42,8 +42,8 @@ class Ring:
         return self.step_ms * self.slots
 
 
-DAYS = Ring(86_400_000, 732)
-RINGS = (Ring(10_000, 361), Ring(60_000, 1_441), Ring(900_000, 2_881), DAYS)
+DAYS = Retention(86_400_000, 732)
+RETENTIONS = (Retention(10_000, 361), Retention(60_000, 1_441), Retention(900_000, 2_881), DAYS)
 """An hour in 10 s steps, a day in minutes, longer times coarser.
 
 30 days have steps of 15 minutes, two years have steps of a day.
@@ -70,15 +70,15 @@ _MERGED[_USER_METRICS] = _FOLDS[LATEST].format(_USER_METRICS)
 
 @cache
 def _upsert(given: tuple[str, ...]) -> TextClause:
-    """Returns the statement that adds given values to each ring.
+    """Returns the statement that adds given values to each retention.
 
     A slot in use is merged if it holds the same step, and replaced otherwise.
 
-    The point comes as one document: a parameter for each value and ring would cost more than the rest. psycopg splits
-    a statement of more than 4,096 characters anew at each execution, so only the given values are merged, and the
+    The point comes as one document: a parameter for each value and retention would cost more than the rest. psycopg
+    splits a statement of more than 4,096 characters anew at each execution, so only the given values are merged. The
     others are kept together: the sub-select is empty in a slot of another step.
     """
-    rings = ", ".join(f"({ring.step_ms}, {ring.slots})" for ring in RINGS)
+    retentions = ", ".join(f"({retention.step_ms}, {retention.slots})" for retention in RETENTIONS)
     inserted = (*_WEIGHTS, *given)
     changed = {name: f"{_MERGED[name]} ELSE excluded.{name}" for name in given}
     changed |= {name: f"old.{name} + excluded.{name} ELSE excluded.{name}" for name in _WEIGHTS}
@@ -90,9 +90,9 @@ def _upsert(given: tuple[str, ...]) -> TextClause:
     return text(
         f"""
 INSERT INTO series_points AS old (job_id, step_ms, slot, at_ms, {", ".join(inserted)})
-SELECT point.job_id, ring.step_ms, :now_ms / ring.step_ms % ring.slots, :now_ms - :now_ms % ring.step_ms,
+SELECT point.job_id, kept.step_ms, :now_ms / kept.step_ms % kept.slots, :now_ms - :now_ms % kept.step_ms,
     {", ".join(f"point.{name}" for name in inserted)}
-FROM (VALUES {rings}) AS ring (step_ms, slots),
+FROM (VALUES {retentions}) AS kept (step_ms, slots),
     jsonb_populate_record(CAST(NULL AS series_points), :point) AS point
 ON CONFLICT (job_id, step_ms, slot) DO UPDATE SET at_ms = excluded.at_ms, {", ".join(merged)}
 WHERE old.at_ms <= excluded.at_ms
@@ -103,7 +103,7 @@ WHERE old.at_ms <= excluded.at_ms
 def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) -> None:
     """Adds values to the steps of a time, in one statement.
 
-    A value from before a ring's begin is ignored.
+    A value from before a retention's begin is ignored.
 
     Args:
         session: The transaction.
@@ -119,8 +119,8 @@ def store(session: Session, job_id: str, at_ms: int, values: Mapping[str, Any]) 
     session.connection().execute(_upsert(tuple(sorted(values))), {"point": point, "now_ms": at_ms})
 
 
-def read(session: Session, job_id: str, ring: Ring, from_ms: int, to_ms: int) -> Sequence[SeriesPoint]:
-    """Returns a job's points of a ring within an inclusive interval.
+def read(session: Session, job_id: str, retention: Retention, from_ms: int, to_ms: int) -> Sequence[SeriesPoint]:
+    """Returns a job's points of a retention within an inclusive interval.
 
     They are in the order of time.
     """
@@ -128,7 +128,7 @@ def read(session: Session, job_id: str, ring: Ring, from_ms: int, to_ms: int) ->
         select(SeriesPoint)
         .where(
             SeriesPoint.job_id == job_id,
-            SeriesPoint.step_ms == ring.step_ms,
+            SeriesPoint.step_ms == retention.step_ms,
             SeriesPoint.at_ms.between(from_ms, to_ms),
         )
         .order_by(SeriesPoint.at_ms)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, TypeVar
 
 import numpy as np
 
-from keyscale.metrics import COUNTER, GAUGE, HISTOGRAM, Fold, Kind
+from keyscale.metrics import COUNTER, GAUGE, HISTOGRAM, Fold, MetricKind
 from keyscale.user_series import OTHER, RESERVED_LABELS, USER_SERIES_MAX, UserSeries
 
 from ..errors import MetricInvalidError
@@ -141,7 +141,7 @@ class FunctionMetrics:
 class _Metric:
     """A declared metric, or one series of it."""
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[MetricKind]
 
     def __init__(
         self,

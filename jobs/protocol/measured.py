@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, create_model
 
-from keyscale.metrics import Kind, Scope
+from keyscale.metrics import MetricKind, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -49,7 +49,7 @@ def with_metrics(metrics: Iterable[Metric], since: str = "") -> Callable[[type[M
 
 
 def _field(metric: Metric, since: str) -> tuple[Any, Any]:
-    counts = since and metric.kind is Kind.COUNTER and metric.scope is Scope.JOB
+    counts = since and metric.kind is MetricKind.COUNTER and metric.scope is Scope.JOB
     text = f"{metric.help.removesuffix('.')}, since {since}." if counts else metric.help
     kind: Any = Measured if metric.is_whole else Measure
     if metric.is_optional:

@@ -31,7 +31,7 @@ from pydantic import (
     model_serializer,
 )
 
-from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SOURCE, SUBTASK, Fold, Kind, of_scope
+from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SOURCE, SUBTASK, Fold, MetricKind, of_scope
 from keyscale.user_series import RESERVED_LABELS, USER_SERIES_MAX
 from keyscale.vocabulary import (
     ArtifactKind,
@@ -137,7 +137,7 @@ class ReportedSeries(Message):
 
     operator: Annotated[StorableText, Field(max_length=_LABEL_MAX)]
     name: Annotated[StorableText, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX)]
-    kind: Kind
+    kind: MetricKind
     labels: dict[
         Annotated[str, Field(pattern="^[a-zA-Z][a-zA-Z0-9_]*$", max_length=_LABEL_MAX), AfterValidator(_free_label)],
         Annotated[StorableText, Field(max_length=_LABEL_MAX)],

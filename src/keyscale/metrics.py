@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How a metric changes."""
 
     COUNTER = "counter"  # only grows, until its scope begins again
@@ -61,7 +61,7 @@ class Unit(StrEnum):
         return self not in {Unit.RECORDS_PER_SECOND, Unit.RATIO, Unit.SECONDS}
 
 
-COUNTER, GAUGE, HISTOGRAM = Kind
+COUNTER, GAUGE, HISTOGRAM = MetricKind
 BATCH, SUBTASK, OPERATOR, SINK, SOURCE, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
 SUM, LARGEST, SMALLEST, LATEST, MEAN, RATE = Fold
 
@@ -93,7 +93,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     scope: Scope
     unit: Unit
     help: str

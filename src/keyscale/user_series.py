@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from keyscale.metrics import GAUGE, LARGEST, SMALLEST, Fold, Kind
+from keyscale.metrics import GAUGE, LARGEST, SMALLEST, Fold, MetricKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,7 +42,7 @@ class UserSeries(msgspec.Struct, frozen=True, omit_defaults=True):
 
     operator: str
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: dict[str, str]
     values: tuple[int | float, ...]
     bounds: tuple[float, ...] = ()

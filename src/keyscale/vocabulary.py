@@ -427,8 +427,8 @@ class ScalingVerdict(StrEnum):
         return self in {ScalingVerdict.SCALE_UP, ScalingVerdict.SCALE_DOWN, ScalingVerdict.UNDO}
 
     @property
-    def is_trouble(self) -> bool:
-        """Whether a trouble hides how fast the job is."""
+    def is_disturbance(self) -> bool:
+        """Whether a disturbance hides how fast the job is."""
         return self in {
             ScalingVerdict.GARBAGE_COLLECTION,
             ScalingVerdict.OUTAGE,

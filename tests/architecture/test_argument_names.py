@@ -35,7 +35,7 @@ DELIBERATE = {
     Crossing("_round", "words", "lane"),
     Crossing("add", "created_by", "user.name"),
     Crossing("dict", "checkpointed_bytes", "checkpoint.checkpointed_size"),
-    Crossing("dict", "kind", "Kind(kind).name"),
+    Crossing("dict", "kind", "MetricKind(kind).name"),
     Crossing("make_directory", "enter", "is_shared"),
     Crossing("may_follow", "following", "status"),
     Crossing("other_names", "given", "part.schema.names"),

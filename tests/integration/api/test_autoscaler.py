@@ -38,7 +38,7 @@ def report(parallelism: int, work_us: float = 50.0, **changed: Any) -> dict[str,
     batch = {
         **dict.fromkeys(("wait_ms", "plan_ms", "state_ms", "store_ms", "sink_ms", "append_ms", "publish_ms"), 1),
         "batch_id": 1,
-        "at_ms": 2 * BEGIN_MS,  # after any trouble
+        "at_ms": 2 * BEGIN_MS,  # after any disturbance
         "input_records": RECORDS,
         "spark_ms": 300,
         "function_ms": int(work_ms),

@@ -289,14 +289,14 @@ def test_a_private_target_is_refused_when_it_is_sent_to(
     assert json.loads(receiver.received[0].body)["type"] == "keyscale.subscription_tested"
 
 
-def test_a_trouble_is_reported_once_when_it_begins_and_once_when_it_ends(
+def test_an_alarm_is_reported_once_when_it_begins_and_once_when_it_ends(
     client: httpx.Client, outbox: Outbox, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscription = subscribe(client, "https://alerts.example.com/hook", kinds=["STORE_AWAY", "RECORDS_LOST"])
     away = {NotificationKind.STORE_AWAY: "batches wait", NotificationKind.RECORDS_LOST: "3 records"}
 
-    def look(troubles: dict[NotificationKind, str], *, can_have_ended: bool = True) -> list[str]:
-        monkeypatch.setattr(alarm_watch, "troubles_of", lambda *_: troubles)
+    def look(alarms: dict[NotificationKind, str], *, can_have_ended: bool = True) -> list[str]:
+        monkeypatch.setattr(alarm_watch, "alarms_of", lambda *_: alarms)
         monkeypatch.setattr(alarm_watch, "can_have_ended", lambda *_: can_have_ended)
         AlarmWatch(outbox.context.sessions, outbox.context.pulse).look(outbox.leadership)  # another leader each time
         return sorted(each["kind"] for each in delivered(client, subscription))

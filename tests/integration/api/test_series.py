@@ -18,7 +18,7 @@ from keyscale.api.lifecycle.steps import Cause, ReplaceAttempt
 from keyscale.clock import now_ms
 from keyscale.db.models import Checkpoint, Job, Operation, SeriesPoint
 from keyscale.db.repositories import attempts, jobs, series
-from keyscale.db.repositories.series import DAYS, RINGS
+from keyscale.db.repositories.series import DAYS, RETENTIONS
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.layout import Layout, location_of
 from keyscale.vocabulary import (
@@ -163,13 +163,13 @@ def test_a_job_never_has_more_points_than_its_rings_are_long(
     context: Context, job: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin_ms, slots = 1_000_000_000_000, 21
-    ring = replace(RINGS[0], slots=slots)
-    monkeypatch.setattr(series, "RINGS", (ring, *RINGS[1:]))
+    retention = replace(RETENTIONS[0], slots=slots)
+    monkeypatch.setattr(series, "RETENTIONS", (retention, *RETENTIONS[1:]))
     with context.sessions.begin() as session:
         for step in range(0, 3 * slots, 2):
             series.store(session, job["id"], begin_ms + step * 10_000, {"lag_ms": step})
         series.store(session, job["id"], begin_ms, {"lag_ms": 9})  # far too late
-        kept = series.read(session, job["id"], ring, 0, 2 * begin_ms)
+        kept = series.read(session, job["id"], retention, 0, 2 * begin_ms)
         assert len(kept) == slots
         assert [point.lag_ms for point in kept[-2:]] == [3 * slots - 3, 3 * slots - 1]
         assert kept[0].at_ms > begin_ms + slots * 10_000
@@ -184,9 +184,9 @@ def test_late_records_and_dead_letters_are_kept_in_every_ring_and_in_coarser_ste
         for step in range(61):
             values = {"late_records": step, "dead_letters": 2 * step}
             series.store(session, job["id"], begin_ms + step * 60_000, values)
-        for ring in RINGS:
-            newest = series.read(session, job["id"], ring, 0, end_ms)[-1]
-            assert (newest.late_records, newest.dead_letters) == (60, 120), ring
+        for retention in RETENTIONS:
+            newest = series.read(session, job["id"], retention, 0, end_ms)[-1]
+            assert (newest.late_records, newest.dead_letters) == (60, 120), retention
     for points in (400, 60, 4):
         span = {"from_ms": begin_ms, "to_ms": end_ms, "names": ["late_records", "dead_letters"], "points": points}
         answer = client.get("/v1/jobs/flights/series", params=span).json()["series"]
@@ -208,7 +208,7 @@ def test_values_of_one_step_become_one(context: Context, job: dict[str, Any]) ->
         store(5, processed_rate=30.0)
         store(6)
         store(7, processed_rate=50.0)
-        [point] = series.read(session, job["id"], RINGS[0], at_ms, at_ms)
+        [point] = series.read(session, job["id"], RETENTIONS[0], at_ms, at_ms)
         assert (point.lag_ms, point.state_size, point.checkpointed_size) == (5, 7, 2)
         assert point.busy_ratio == pytest.approx(0.4)
         assert point.processed_rate == pytest.approx(30.0)

@@ -1496,15 +1496,15 @@ class TestHistory:
         assert kept.traceback == "c" * (most - 1) + "d"
 
     def test_points_of_an_interval_have_both_ends_in_the_order_of_time(self, rows: Rows) -> None:
-        ring = series.RINGS[0]
+        retention = series.RETENTIONS[0]
         for at_ms in (40_000, 10_000, 30_000, 20_000):
             series.store(rows.session, "mine", at_ms + 1, {"restarts": 1})
         series.store(rows.session, "other", 20_000, {"restarts": 1})
-        found = series.read(rows.session, "mine", ring, 20_000, 30_000)
+        found = series.read(rows.session, "mine", retention, 20_000, 30_000)
         assert [point.at_ms for point in found] == [20_000, 30_000]
         series.remove(rows.session, "mine")
-        assert len(series.read(rows.session, "mine", ring, 0, 90_000)) == 0
-        assert len(series.read(rows.session, "other", ring, 0, 90_000)) == 1
+        assert len(series.read(rows.session, "mine", retention, 0, 90_000)) == 0
+        assert len(series.read(rows.session, "other", retention, 0, 90_000)) == 1
 
     def test_values_of_one_step_are_merged_each_in_its_way(self, rows: Rows) -> None:
         first = {
@@ -1521,19 +1521,19 @@ class TestHistory:
         second = {"watermark_ms": 8, "input_records": 6, "lag_ms": 6, "checkpoint_duration_min_ms": 5, "restarts": 2}
         series.store(rows.session, "mine", 10_003, {**second, "processed_rate": 40.0, "busy_ratio": 1.0})
         rows.session.expire_all()
-        [point] = series.read(rows.session, "mine", series.RINGS[0], 10_000, 10_000)
+        [point] = series.read(rows.session, "mine", series.RETENTIONS[0], 10_000, 10_000)
         assert (point.watermark_ms, point.input_records, point.lag_ms) == (8, 7, 6)
         assert (point.checkpoint_duration_min_ms, point.restarts) == (4, 3)
         assert (point.processed_rate, point.busy_ratio) == (30.0, 0.75)
 
     def test_a_later_round_replaces_a_point_and_an_earlier_value_does_not(self, rows: Rows) -> None:
-        ring = series.RINGS[0]
+        retention = series.RETENTIONS[0]
         series.store(rows.session, "mine", 10_000, {"restarts": 5})
-        series.store(rows.session, "mine", 10_000 + ring.span_ms, {"restarts": 1})
+        series.store(rows.session, "mine", 10_000 + retention.span_ms, {"restarts": 1})
         series.store(rows.session, "mine", 10_000, {"restarts": 7})
         rows.session.expire_all()
-        [point] = series.read(rows.session, "mine", ring, 0, 2 * ring.span_ms)
-        assert (point.at_ms, point.restarts) == (10_000 + ring.span_ms, 1)
+        [point] = series.read(rows.session, "mine", retention, 0, 2 * retention.span_ms)
+        assert (point.at_ms, point.restarts) == (10_000 + retention.span_ms, 1)
 
     def test_pages_of_a_scopes_events_have_each_event_of_its_jobs_once(self, rows: Rows) -> None:
         for at_ms in range(10, 80, 10):

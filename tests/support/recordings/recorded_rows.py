@@ -9,7 +9,7 @@ from sqlalchemy import text
 
 from keyscale.clock import now_ms
 from keyscale.db.repositories import series
-from keyscale.db.repositories.series import RINGS
+from keyscale.db.repositories.series import RETENTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,7 +50,7 @@ RECORDED = {
     "checkpoints": f"{_SHOWN} OR {_SAVEPOINT}",
     "checkpoint_subtasks": f"{_SHOWN} OR {_SAVEPOINT}",
     "events": "job_id IS NOT NULL",
-    "series_points": f"step_ms = {RINGS[0].step_ms} AND {_NEWEST}",
+    "series_points": f"step_ms = {RETENTIONS[0].step_ms} AND {_NEWEST}",
 }
 """Which rows of a table are recorded; by default all of them."""
 _NEAR_MS = 24 * 3_600_000
@@ -110,7 +110,7 @@ def play(session: Session, file: Path) -> None:
 
 
 def _play_points(session: Session, points: list[dict[str, Any]]) -> None:
-    """Stores points anew: their places in the rings follow from their times."""
+    """Stores points anew: their places in the retentions follow from their times."""
     for point in sorted(points, key=lambda one: one["at_ms"]):
         values = {name: point[name] for name in series.COLUMNS}
         series.store(session, point["job_id"], point["at_ms"], values)

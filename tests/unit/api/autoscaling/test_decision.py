@@ -23,7 +23,7 @@ from keyscale.api.autoscaling.decision import (
     candidates,
     decide,
 )
-from keyscale.api.autoscaling.facts import BatchFacts, Limits, MoveFacts, OperatorFacts, ScalingFacts, Trouble
+from keyscale.api.autoscaling.facts import BatchFacts, Disturbance, Limits, MoveFacts, OperatorFacts, ScalingFacts
 from keyscale.vocabulary import ScalingOutcome, ScalingVerdict
 
 NOW_MS, MINUTE_MS = 10_000_000_000, 60_000
@@ -154,17 +154,17 @@ def test_the_budget_bounds_a_move() -> None:
     assert decide(facts(2, 90_000, limits=Limits(1, 16, affordable=5))).target == 5
 
 
-@pytest.mark.parametrize("verdict", [each for each in V if each.is_trouble])
+@pytest.mark.parametrize("verdict", [each for each in V if each.is_disturbance])
 @pytest.mark.parametrize("rate", [1000, 90_000])
-def test_a_trouble_that_hides_the_jobs_speed_forbids_each_move(verdict: ScalingVerdict, rate: int) -> None:
-    decided = decide(facts(4, rate, trouble=Trouble(verdict, "why")))
+def test_a_disturbance_that_hides_the_jobs_speed_forbids_each_move(verdict: ScalingVerdict, rate: int) -> None:
+    decided = decide(facts(4, rate, disturbance=Disturbance(verdict, "why")))
     assert (decided.verdict, decided.target, decided.message) == (verdict, 4, "why")
     assert decide(facts(4, rate)).is_move
 
 
 def test_a_decision_in_trouble_passes_on_the_limit_of_batches_that_an_earlier_decision_has_seen() -> None:
-    troubled = facts(2, 100, trouble=Trouble(V.OUTAGE, "the store does not answer"), batch_limit=7)
-    assert autoscaler._columns(troubled, decide(troubled))["facts"]["batch_limit"] == 7
+    disturbed = facts(2, 100, disturbance=Disturbance(V.OUTAGE, "the store does not answer"), batch_limit=7)
+    assert autoscaler._columns(disturbed, decide(disturbed))["facts"]["batch_limit"] == 7
 
 
 def test_a_job_outside_its_limits_moves_into_them_at_once() -> None:

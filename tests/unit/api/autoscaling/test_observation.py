@@ -170,10 +170,10 @@ FAILED = {"failures": {"count": 1, "times_ms": [NOON_MS - 599_999]}, "last_failu
         (ScalingVerdict.GARBAGE_COLLECTION, {"metrics": {"garbage_collection_ratio": 0.2}}),
     ],
 )
-def test_a_trouble_hides_how_fast_a_job_is(verdict: ScalingVerdict, changed: dict[str, Any]) -> None:
-    trouble = facts(job(**changed)).trouble
-    assert trouble is not None
-    assert trouble.verdict is verdict
+def test_a_disturbance_hides_how_fast_a_job_is(verdict: ScalingVerdict, changed: dict[str, Any]) -> None:
+    disturbance = facts(job(**changed)).disturbance
+    assert disturbance is not None
+    assert disturbance.verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def test_a_trouble_hides_how_fast_a_job_is(verdict: ScalingVerdict, changed: dic
     ],
 )
 def test_a_job_without_a_recent_trouble_shows_how_fast_it_is(metrics: dict[str, Any]) -> None:
-    assert facts(job(metrics=metrics)).trouble is None
+    assert facts(job(metrics=metrics)).disturbance is None
 
 
-def test_a_batch_that_began_in_a_trouble_does_not_show_how_fast_the_job_is() -> None:
+def test_a_batch_that_began_in_a_disturbance_does_not_show_how_fast_the_job_is() -> None:
     waited = batch(10) | {"at_ms": NOON_MS - 1000, "store_ms": 30_000}
     after = batch(20) | {"wait_ms": 60_000}
     report = {"batches": 9, "recent_batches": [waited, after]}
@@ -197,7 +197,7 @@ def test_a_batch_that_began_in_a_trouble_does_not_show_how_fast_the_job_is() -> 
         past = (decided(ScalingVerdict.STEADY, NOON_MS), decided(verdict, NOON_MS - 20_000))
         return [each.records for each in facts(job(metrics=report), past).batches]
 
-    assert seen(ScalingVerdict.OUTAGE) == [20], "the wait for input in the trouble is no part of the batch"
+    assert seen(ScalingVerdict.OUTAGE) == [20], "the wait for input in the disturbance is no part of the batch"
     assert seen(ScalingVerdict.STEADY) == [10, 20]
 
 

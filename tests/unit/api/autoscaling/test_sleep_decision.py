@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.autoscaling.decision import decide
-from keyscale.api.autoscaling.facts import Limits, ScalingFacts, SleepFacts, Trouble
+from keyscale.api.autoscaling.facts import Disturbance, Limits, ScalingFacts, SleepFacts
 from keyscale.vocabulary import ScalingVerdict
 
 MINUTE_MS = 60_000
@@ -32,8 +32,8 @@ def test_a_job_sleeps_after_its_time_without_input() -> None:
 def test_a_job_that_must_not_sleep_or_has_a_backlog_stays_awake() -> None:
     assert verdict(None) is ScalingVerdict.STEADY
     assert verdict(SleepFacts(MINUTE_MS, 9 * MINUTE_MS), backlog=1) is not ScalingVerdict.SLEEP
-    outage = Trouble(ScalingVerdict.OUTAGE, "the object store does not answer")
-    assert verdict(SleepFacts(MINUTE_MS, 9 * MINUTE_MS), trouble=outage) is ScalingVerdict.OUTAGE
+    outage = Disturbance(ScalingVerdict.OUTAGE, "the object store does not answer")
+    assert verdict(SleepFacts(MINUTE_MS, 9 * MINUTE_MS), disturbance=outage) is ScalingVerdict.OUTAGE
 
 
 @pytest.mark.parametrize(

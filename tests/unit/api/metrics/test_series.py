@@ -18,7 +18,7 @@ from keyscale.api.metrics.schemas.series import SeriesName
 from keyscale.api.metrics.series import SAMPLE_MS, choose_step, is_sample_due, merged
 from keyscale.api.metrics.user_metrics import key_of
 from keyscale.db.models import Attempt, Checkpoint, Event, SeriesPoint
-from keyscale.db.repositories.series import COLUMNS, RINGS, _upsert
+from keyscale.db.repositories.series import COLUMNS, RETENTIONS, _upsert
 from keyscale.jobs.protocol.messages import DriverMetrics, Heartbeat
 from keyscale.vocabulary import DriverState
 
@@ -45,15 +45,15 @@ NOW_MS = 100 * DAY_MS
 def test_the_finest_steps_that_are_still_kept_are_read(
     from_ms: int, to_ms: int, points: int, expected: tuple[int, int]
 ) -> None:
-    ring, step_ms = choose_step(from_ms, to_ms, points, NOW_MS)
-    assert (ring.step_ms, step_ms) == expected
+    retention, step_ms = choose_step(from_ms, to_ms, points, NOW_MS)
+    assert (retention.step_ms, step_ms) == expected
     assert (to_ms - from_ms) // step_ms <= points
 
 
 def test_a_ring_holds_the_whole_span_that_it_stands_for() -> None:
     spans = (HOUR_MS, DAY_MS, 30 * DAY_MS, 2 * 365 * DAY_MS)
-    assert [ring.span_ms >= span for ring, span in zip(RINGS, spans, strict=True)] == [True] * 4
-    assert sum(ring.slots for ring in RINGS) < 6000
+    assert [retention.span_ms >= span for retention, span in zip(RETENTIONS, spans, strict=True)] == [True] * 4
+    assert sum(retention.slots for retention in RETENTIONS) < 6000
 
 
 def point(at_ms: int, **values: Any) -> SeriesPoint:
@@ -267,8 +267,8 @@ class Shown:
             series.checkpoints, "failed_between", lambda _, *key, **__: self._note("failed", *key) or self.failed
         )
 
-    def _read(self, _: Any, job_id: str, ring: Any, from_ms: int, to_ms: int) -> list[SeriesPoint]:
-        self._note("points", job_id, ring.step_ms, from_ms, to_ms)
+    def _read(self, _: Any, job_id: str, retention: Any, from_ms: int, to_ms: int) -> list[SeriesPoint]:
+        self._note("points", job_id, retention.step_ms, from_ms, to_ms)
         return self.rows
 
     def _note(self, *what: Any) -> None:
@@ -319,7 +319,7 @@ def test_a_span_ends_now_at_the_latest(shown: Shown, span: dict[str, int], expec
 def test_a_span_begins_when_the_retention_does(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000 * DAY_MS
     monkeypatch.setattr(series, "now_ms", lambda: now)
-    assert shown.show(from_ms=0).from_ms == now - RINGS[-1].span_ms
+    assert shown.show(from_ms=0).from_ms == now - RETENTIONS[-1].span_ms
     assert (shown.show(from_ms=0, to_ms=DAY_MS).from_ms, shown.show(from_ms=0, to_ms=DAY_MS).to_ms) == (DAY_MS, DAY_MS)
 
 

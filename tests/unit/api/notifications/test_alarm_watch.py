@@ -21,11 +21,11 @@ class Watched:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.alarms: set[tuple[str, str]] = set()
         self.events: list[str] = []
-        self.troubles: dict[NotificationKind, str] = {}
+        self.present: dict[NotificationKind, str] = {}
         self.is_known, self.reports = True, True
         job = SimpleNamespace(id="job")
         monkeypatch.setattr(alarm_watch, "shared_now_ms", lambda: 7)
-        monkeypatch.setattr(alarm_watch, "troubles_of", lambda *_: self.troubles)
+        monkeypatch.setattr(alarm_watch, "alarms_of", lambda *_: self.present)
         monkeypatch.setattr(alarm_watch, "can_have_ended", lambda *_: self.reports)
         monkeypatch.setattr(alarm_watch.scrapes, "of_scope", lambda *_, **__: [job])
         monkeypatch.setattr(alarm_watch.jobs, "lock", lambda *_: job if self.is_known else None)
@@ -50,25 +50,25 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
     return Watched(monkeypatch)
 
 
-def test_a_trouble_that_lasts_is_reported_once_when_it_begins_and_once_when_it_ends(watched: Watched) -> None:
-    assert watched.look(troubles={AWAY: "batches wait"}) == [AWAY]
+def test_an_alarm_that_lasts_is_reported_once_when_it_begins_and_once_when_it_ends(watched: Watched) -> None:
+    assert watched.look(present={AWAY: "batches wait"}) == [AWAY]
     assert watched.look() == []
-    assert watched.look(troubles={}) == [f"{AWAY}_ENDED"]
+    assert watched.look(present={}) == [f"{AWAY}_ENDED"]
     assert watched.look() == []
 
 
-def test_a_trouble_lasts_while_its_job_does_not_report(watched: Watched) -> None:
-    watched.look(troubles={AWAY: "batches wait"})
-    assert watched.look(troubles={}, reports=False) == []
+def test_an_alarm_lasts_while_its_job_does_not_report(watched: Watched) -> None:
+    watched.look(present={AWAY: "batches wait"})
+    assert watched.look(present={}, reports=False) == []
     assert watched.look(reports=True) == [f"{AWAY}_ENDED"]
 
 
 def test_a_loss_is_reported_again_when_it_happens_again_and_its_end_is_no_event(watched: Watched) -> None:
-    assert watched.look(troubles={LOST: "3 records"}) == [LOST]
-    assert watched.look(troubles={}) == []
-    assert watched.look(troubles={LOST: "4 records"}) == [LOST]
+    assert watched.look(present={LOST: "3 records"}) == [LOST]
+    assert watched.look(present={}) == []
+    assert watched.look(present={LOST: "4 records"}) == [LOST]
 
 
 def test_a_job_that_was_deleted_meanwhile_has_no_alarm(watched: Watched) -> None:
-    assert watched.look(troubles={AWAY: "batches wait"}, is_known=False) == []
+    assert watched.look(present={AWAY: "batches wait"}, is_known=False) == []
     assert watched.alarms == set()

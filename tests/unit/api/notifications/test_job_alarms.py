@@ -1,4 +1,4 @@
-"""A trouble is found while it lasts, and not a moment that passes by itself."""
+"""A alarm is found while it lasts, and not a moment that passes by itself."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyscale.api.health.faults import FAULT_REPORT
-from keyscale.api.notifications.troubles import can_have_ended, troubles_of
+from keyscale.api.notifications.job_alarms import alarms_of, can_have_ended
 from keyscale.db.repositories.scrapes import JobFacts, Snapshot
 from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, NotificationKind
 
@@ -89,8 +89,8 @@ def failed(*minutes_ago: int) -> dict[str, Any]:
         (job(completed=saved(900), status=JobStatus.STOPPED, desired=DesiredState.STOPPED), set()),
     ],
 )
-def test_a_trouble_follows_from_the_facts_of_its_job(found: JobFacts, kinds: set[str]) -> None:
-    assert troubles_of(found, NOW_MS).keys() == {NotificationKind(kind) for kind in kinds}
+def test_an_alarm_follows_from_the_facts_of_its_job(found: JobFacts, kinds: set[str]) -> None:
+    assert alarms_of(found, NOW_MS).keys() == {NotificationKind(kind) for kind in kinds}
 
 
 class Parts(dict[str, Any]):
@@ -115,11 +115,11 @@ class Parts(dict[str, Any]):
 
 def test_troubles_follow_from_the_parts_of_a_report_that_the_watch_reads() -> None:
     report = Parts()
-    troubles_of(job(report), NOW_MS)
+    alarms_of(job(report), NOW_MS)
     assert report.read == set(FAULT_REPORT)
 
 
-def test_a_trouble_can_have_ended_only_if_its_job_reports_or_is_not_to_run() -> None:
+def test_an_alarm_can_have_ended_only_if_its_job_reports_or_is_not_to_run() -> None:
     assert can_have_ended(job(), NOW_MS)
     assert can_have_ended(job(status=JobStatus.FAILED, driver_state="FAILED"), NOW_MS)
     assert not can_have_ended(job(driver_state="RESTORING"), NOW_MS)

@@ -1,4 +1,4 @@
-"""The troubles of a job that subscriptions are notified of.
+"""The alarms of a job that subscriptions are notified of.
 
 Pure.
 """
@@ -28,8 +28,8 @@ _OF_FAULTS = {
 }
 
 
-def troubles_of(job: JobFacts, at_ms: int) -> dict[NotificationKind, str]:
-    """Returns the troubles of a job, each with a sentence about it."""
+def alarms_of(job: JobFacts, at_ms: int) -> dict[NotificationKind, str]:
+    """Returns the alarms of a job, each with a sentence about it."""
     if not is_wanted(job):
         return {}
     facts = health_facts(job, is_current=is_reported(job, at_ms), at_ms=at_ms)
@@ -43,9 +43,9 @@ def troubles_of(job: JobFacts, at_ms: int) -> dict[NotificationKind, str]:
 
 
 def can_have_ended(job: JobFacts, at_ms: int) -> bool:
-    """Returns whether a trouble that the facts lack is over.
+    """Returns whether an alarm that the facts lack is over.
 
-    A job reports no facts while its driver is replaced: its known troubles last until the new driver reports.
+    A job reports no facts while its driver is replaced: its known alarms last until the new driver reports.
     """
     return not is_wanted(job) or is_reported(job, at_ms)
 
