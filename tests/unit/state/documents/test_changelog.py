@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from keyscale.identifiers import BatchId, SubtaskIndex
 from keyscale.state.documents.changelog import (
     ChangelogCorruptError,
+    ChangelogFormat,
+    ChangelogHandle,
+    SortedFile,
     clip_runs,
     decode_changelog,
     encode_changelog,
@@ -19,6 +22,7 @@ from keyscale.state.documents.changelog import (
     write_changelog,
 )
 from keyscale.state.documents.checked_document import FormatTooNewError
+from keyscale.state.documents.manifest import FileHandle
 from keyscale.state.engine.engine import SortedRun
 from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.objects.errors import ObjectCorruptError
@@ -82,6 +86,16 @@ def test_a_changelog_is_read_by_its_handle_and_refused_if_it_was_replaced(tmp_pa
     write_changelog(store, "path", [run("f", {(5, b"a"): b"2"})], **identity)
     with pytest.raises(ObjectCorruptError):
         read_changelog(store, handle)
+
+
+def test_a_handle_names_all_objects_of_its_changelog() -> None:
+    files = tuple(SortedFile(family, f"path of {family}", 1, f"hash of {family}", 1) for family in ("a", "b"))
+    state = FileHandle("state", "path of the state", 1, "hash of the state")
+    place = (ChangelogFormat.FRAMES, BatchId(7), SubtaskIndex(1), 4, 9)
+    handle = ChangelogHandle("path", 1, "hash", *place, mutations=3, sorted_files=files, operator_state=state)
+    assert handle.paths() == ["path", "path of a", "path of b", "path of the state"]
+    assert handle.key_groups == KeyGroupRange(4, 9)
+    assert ChangelogHandle("path", 1, "hash", *place, mutations=0).paths() == ["path"]
 
 
 def test_a_newer_format_is_refused_by_name() -> None:

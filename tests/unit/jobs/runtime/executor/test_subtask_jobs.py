@@ -12,6 +12,7 @@ import pytest
 
 from keyscale.identifiers import CheckpointId, SubtaskIndex
 from keyscale.jobs.runtime.driver.checkpoints import snapshot_clocks
+from keyscale.jobs.runtime.executor import subtask_jobs
 from keyscale.jobs.runtime.executor.subtask_jobs import SnapshotSubtasks, SubtaskPlaces, Uploads, UploadSnapshots
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.state.consolidation.policy import ConsolidationPolicy
@@ -43,6 +44,29 @@ def uploaded(job: StateJob, time: JobTime, savepoint_id: str | None) -> int:
     # A slow upload continues in the background; the driver asks again, too.
     stored: list[StoredSubtask] = wait_until(lambda: pickle.loads(task(0)), what="the upload")  # noqa: S301
     return stored[0].handle.state_size_bytes
+
+
+def test_a_stored_subtask_has_the_moments_and_durations_of_its_snapshot_and_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = StateJob(LocalObjectStore(tmp_path / "store"), tmp_path / "local")
+    job.start(1)
+    job.run_batch(dict.fromkeys(range(20), 1))
+    moments, durations = iter([1_000_000, 1_000_500]), iter([30, 70])
+    monkeypatch.setattr(subtask_jobs, "now_ms", lambda: next(moments))
+    monkeypatch.setattr(subtask_jobs, "_elapsed_ms", lambda _: next(durations))
+    places = SubtaskPlaces({UID: [job.spec(0)]}, job.store.url, str(job.local_root))
+    starts = {UID: shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])}
+    clocks = snapshot_clocks(JobTime(), places.specs)
+    (linked,) = pickle.loads(SnapshotSubtasks(places, starts, CheckpointId(1), clocks)(0))  # noqa: S301 - our own
+    uploads = Uploads({SubtaskIndex(0): [linked]}, {}, {})
+    task = UploadSnapshots(places, payload(uploads), None, clocks)
+    (stored,) = pickle.loads(task._upload(SubtaskIndex(0), uploads, 0))  # noqa: S301
+    assert (stored.uid, stored.started_at_ms, stored.acknowledged_at_ms) == (UID, 1_000_000, 1_000_500)
+    assert (stored.sync_ms, stored.async_ms) == (30, 70)
+    assert stored.sizes == linked.sizes
+    assert sum(stored.sizes.entries) == 20
+    assert stored.uploaded_bytes == stored.handle.state_size_bytes > 0
 
 
 @pytest.mark.parametrize("domain", list(TimeDomain))
