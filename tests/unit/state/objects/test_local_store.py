@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -185,3 +186,19 @@ def test_folders_too_deep_for_an_object_are_neither_listed_nor_left(store: Local
         store.delete(["job/real"])
         store.remove_unfinished("job/", LATER_MS)
         assert names(job.parent) == ["other"]
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP])
+def test_where_files_cannot_be_linked_they_are_copied(
+    store: LocalObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(code, "no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    store.copy("job/real", "job/copy")
+    file = tmp_path / "file"
+    file.write_bytes(b"uploaded")
+    store.upload(file, "job/file", immutable=True)
+    assert (store.get("job/copy"), store.get("job/file")) == (b"content", b"uploaded")
+    assert names(tmp_path / "store" / "job") == ["copy", "file", "real"]
