@@ -27,6 +27,7 @@ def test_the_ranges_of_all_subtasks_cover_every_key_group_once(sizes):
     max_parallelism, parallelism = sizes
     ranges = [key_group_range(max_parallelism, parallelism, index) for index in range(parallelism)]
     assert [group for each in ranges for group in each] == list(range(max_parallelism))
+    assert [len(each) for each in ranges] == [len(list(each)) for each in ranges]
 
 
 @given(PARALLELISMS)
