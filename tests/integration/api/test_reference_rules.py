@@ -54,6 +54,7 @@ VALUES = {
     "duration_ms", "file", "key", "kind", "last_state_age_ms_max", "lifetime_ms", "message", "name", "parallelism",
     "spec.autoscaler.excluded_hours[]", "spec.parameters{}", "spec.parameters{}.secret", "spec.restart.type",
     "scope.jobs[]", "spec.secrets[]", "spec.spark_conf{}", "?actor",
+    "?channel", "?created_by", "?name", "?owner", "?role",
     "selector.jobs[]", "rows", "rows_max", "statement", "target", "time_ms",
     "?after", "?after_batch", "?at", "?dry_run", "?format", "?from_ms", "?hours", "?if-match", "?keep_objects", "?key",
     "?kind", "?limit", "?limit_bytes", "?moves_only", "?names",
