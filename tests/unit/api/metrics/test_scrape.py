@@ -299,3 +299,21 @@ def test_promtool_accepts_what_prometheus_gets() -> None:
             ["promtool", "check", "metrics"], input=given, text=True, capture_output=True, check=False
         )
         assert (checked.returncode == 0) is is_right, checked.stderr
+
+
+@pytest.mark.parametrize(("elected_at_ms", "age_s"), [(NOW_MS - 4000, 4), (NOW_MS + 1000, 0)])
+def test_the_leader_and_the_drivers_that_are_silent_are_told(
+    monkeypatch: pytest.MonkeyPatch, elected_at_ms: int, age_s: int
+) -> None:
+    leader = SimpleNamespace(elected_at_ms=elected_at_ms, silent_ms=1500)
+    monkeypatch.setattr(scrape.leaders, "look", lambda _: leader)
+    monkeypatch.setattr(scrape.attempts, "list_unlaunched", lambda _: ["a", "b"])
+    silent = NOW_MS - scrape.SILENT_MS
+    jobs = [
+        job(),
+        job(heartbeat_at_ms=silent),
+        job(heartbeat_at_ms=None),
+        job(heartbeat_at_ms=silent, status=JobStatus.STOPPED),
+    ]
+    found = scrape._gauges_of_database(cast("Any", None), jobs, NOW_MS)
+    assert found == {"leader_age": age_s, "leader_silence": 1.5, "drivers_silent": 1, "starts_waiting": 2}
