@@ -45,7 +45,7 @@ def follow(
     control_plane: Keyscale,
     operation_id: str,
     on_phase: Callable[[dict[str, Any]], None] = lambda _: None,
-    on_look: Callable[[], None] = lambda: None,
+    on_poll: Callable[[], None] = lambda: None,
     on_note: Callable[[str], None] = lambda _: None,
     *,
     timeout_s: float | None = None,
@@ -56,7 +56,7 @@ def follow(
         control_plane: The control plane that the job runs on.
         operation_id: The operation.
         on_phase: Called once per phase, when it has ended.
-        on_look: Called after each poll that finds the operation still in progress.
+        on_poll: Called after each poll that finds the operation still in progress.
         on_note: Called once per note on the operation's course.
         timeout_s: Time limit; None for no limit.
 
@@ -80,7 +80,7 @@ def follow(
             return answer
         if deadline is not None and time.monotonic() >= deadline:
             raise WaitTimeoutError(f"after {timeout_s:g} s {answer['kind']} is still {answer['status']}")
-        on_look()
+        on_poll()
         time.sleep(POLL_S)
 
 

@@ -138,7 +138,7 @@ class Course:
         self.rows_before_rescales.append(self._job.rows())
         self.display.step(f"rescaling {before} → {parallelism}")
         accepted = self.control_plane.jobs.rescale(self._job.id, parallelism=parallelism)
-        rescale = follow(self.control_plane, str(accepted.id), on_look=self._show_counts)
+        rescale = follow(self.control_plane, str(accepted.id), on_poll=self._show_counts)
         self.rescales.append(rescale)
         if rescale["status"] != "COMPLETED":
             raise DemoError(f"the rescale {before} -> {parallelism} ended as {rescale['status']}: {rescale['failure']}")

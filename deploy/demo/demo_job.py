@@ -27,14 +27,14 @@ class DemoJob:
         control_plane: The job's control plane.
         id: The job's id.
         output: The directory of its sink.
-        on_look: Called at each poll of the job during a wait.
+        on_poll: Called at each poll of the job during a wait.
         step_timeout_s: The longest wait.
     """
 
     control_plane: Keyscale
     id: str
     output: Path
-    on_look: Callable[[], None]
+    on_poll: Callable[[], None]
     step_timeout_s: float
     _published: PublishedOutput = field(init=False)
 
@@ -87,7 +87,7 @@ class DemoJob:
         """
 
         def look() -> Observed:
-            self.on_look()
+            self.on_poll()
             return observe()
 
         return wait_for(what, look, self.show, timeout_s=self.step_timeout_s)
