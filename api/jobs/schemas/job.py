@@ -13,7 +13,7 @@ from ...shapes import NAME_PATTERN, Answer, FailureAnswer, Labels, ListAnswer, e
 from .condition import ConditionAnswer
 from .job_metrics import JobMetricsAnswer
 from .job_spec import MaskedSpec, NewSpec, SpecificationChange
-from .restore import RestoreRequest
+from .restore import CLAIM_NEEDS_SOURCE, RestoreRequest
 
 
 class JobRequest(RestoreRequest):
@@ -32,7 +32,8 @@ class JobRequest(RestoreRequest):
                         "checkpoints": {"interval_ms": 5000},
                     },
                 }
-            ]
+            ],
+            **CLAIM_NEEDS_SOURCE,
         },
     )
 
@@ -48,6 +49,8 @@ class CloneRequest(SpecificationChange, RestoreRequest):
 
     The patch applies to the specification of the other job.
     """
+
+    model_config = ConfigDict(json_schema_extra={})  # without a source, a clone takes the latest snapshot
 
     name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /v1/jobs.")
     labels: Labels | None = Field(default=None, description="Default: the labels of the cloned job.")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from keyscale.vocabulary import ClaimMode
 
-from ...shapes import NUMBER_MAX, Request
+from ...shapes import NUMBER_MAX, Request, only_if
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,11 +74,19 @@ def _form(name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+CLAIM_NEEDS_SOURCE = only_if(
+    "claim_mode", "CLAIM", {"properties": {"restore_from": {"type": "object"}}, "required": ["restore_from"]}
+)
+"""A rule of the schemas of requests to restore."""
+
+
 class RestoreRequest(Request):
     """How a start restores.
 
     The base of requests that may start a job.
     """
+
+    model_config = ConfigDict(json_schema_extra=CLAIM_NEEDS_SOURCE)
 
     restore_from: RestoreSource | None = Field(
         default=None,

@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from keyscale.api.jobs.schemas.restore import RestoreSource
+from keyscale.api.jobs.schemas.job import CloneRequest, JobRequest
+from keyscale.api.jobs.schemas.restore import RestoreRequest, RestoreSource
+from keyscale.api.operations.schemas.any_operation import StartOperation
+from keyscale.api.operations.schemas.operation import StartRequest
 
 GIVEN: dict[str, Any] = {
     "checkpoint_id": 7,
@@ -23,6 +26,12 @@ def test_each_field_that_names_a_snapshot_has_a_form_of_its_own() -> None:
     assert [form["required"] for form in SCHEMA["oneOf"]] == [[name] for name in GIVEN]
     assert [name for form in SCHEMA["oneOf"] for name in form["properties"] if name != "job"] == list(GIVEN)
     assert not {"properties", "additionalProperties"} & SCHEMA.keys(), "they would forbid every form"
+
+
+@pytest.mark.parametrize("request_", [JobRequest, StartRequest, StartOperation])
+def test_a_claim_is_described_with_its_source(request_: type[RestoreRequest]) -> None:
+    assert request_.model_json_schema()["then"]["required"] == ["restore_from"]
+    assert "then" not in CloneRequest.model_json_schema(), "it has a source by default"
 
 
 @pytest.mark.parametrize("name", GIVEN)
