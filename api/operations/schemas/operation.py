@@ -124,8 +124,8 @@ class OperationResult(Answer):
 class OperationAnswer(Answer):
     """An operation, of any kind.
 
-    What a kind does not have is null or empty: a RESCALE, UPGRADE, ROLLBACK or RESTART has phases, and what takes a
-    checkpoint or savepoint has a result. A dry run has a plan, and no id or status.
+    What a kind does not have is null or empty: a kind that replaces the driver, such as RESCALE, has phases, and what
+    takes a checkpoint or savepoint has a result. A dry run has a plan, and no id or status.
     """
 
     model_config = example(
