@@ -51,7 +51,7 @@ class RestoreSource(Request):
 
     @model_validator(mode="after")
     def _names_one(self) -> Self:
-        given = [name for name in _SOURCES if getattr(self, name) not in (None, False)]
+        given = [name for name in _SOURCES if getattr(self, name) is not None and getattr(self, name) is not False]
         if len(given) != 1:
             raise ValueError(f"give exactly one of {', '.join(_SOURCES)}")
         if self.location is not None and self.job is not None:

@@ -28,6 +28,10 @@ def test_each_field_that_names_a_snapshot_has_a_form_of_its_own() -> None:
     assert not {"properties", "additionalProperties"} & SCHEMA.keys(), "they would forbid every form"
 
 
+def test_the_time_zero_names_a_snapshot() -> None:
+    assert RestoreSource(before_ms=0).before_ms == 0
+
+
 @pytest.mark.parametrize("request_", [JobRequest, StartRequest, StartOperation])
 def test_a_claim_is_described_with_its_source(request_: type[RestoreRequest]) -> None:
     assert request_.model_json_schema()["then"]["required"] == ["restore_from"]
