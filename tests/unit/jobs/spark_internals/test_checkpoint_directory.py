@@ -150,6 +150,13 @@ def test_a_compacted_log_that_does_not_continue_the_entries_before_stays_whole()
         assert shortened(compacted, changed) == compacted
 
 
+def test_a_plans_files_outrank_earlier_files_of_their_name() -> None:
+    before = {f"sources/0/{number}": f"v1\n{number}" for number in range(9)}
+    lines = ["v1", *map(str, range(8)), "other", "9"]
+    planned = {"sources/0/8": "v1\nother", "sources/0/9.compact": "\n".join(lines)}
+    assert shortened(planned, before) == {"sources/0/8": "v1\nother", "sources/0/9.compact.added": "v1\n9"}
+
+
 def test_missing_entries_of_a_shortened_log_are_noticed() -> None:
     with pytest.raises(PositionsCorruptError):
         merged({"sources/0/8": "v1\n8"}, {"sources/0/9.compact.added": "v1\n9"}, 9)

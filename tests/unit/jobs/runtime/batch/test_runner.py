@@ -89,6 +89,15 @@ class TakingOver(NotedSink):
         self._call("take over", context)
 
 
+class Diverting(NotedSink):
+    """A sink that diverts a row of each batch; its token says so."""
+
+    reads_repeatedly = False
+
+    def dead_letters_of(self, token: str) -> int:
+        return len(token.removeprefix("token "))
+
+
 class Accumulator:
     value: list[TaskReport]
 
@@ -368,6 +377,20 @@ def test_a_batch_without_the_report_of_each_subtask_is_discarded(runs: Runs, sin
 def test_records_emitted_to_a_sink_count_as_output(runs: Runs) -> None:
     runs.runner.reported = {"write_records": 5, "read_records": 7}
     assert runs.runner.run(cast("Any", "frame"), runs.committed).output_records == 5
+
+
+def test_the_outcome_of_a_batch_has_what_its_tasks_and_sinks_have_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = runs_of(monkeypatch, Diverting())
+    runs.runner.reported = {"write_records": 5, "read_records": 7}
+    outcome = runs.runner.run(cast("Any", "frame"), runs.committed)
+    assert (outcome.sinks, outcome.dead_letters) == ({SINK: "token 0"}, {SINK: 1})
+    assert ([*outcome.changelogs], [*outcome.reports], outcome.times) == (
+        [OPERATOR],
+        [OPERATOR],
+        runs.runner.plans[-1].times,
+    )
+    assert outcome.waited_ms >= 0
+    assert [*outcome.sink_ms] == [stage.uid for stage in runs.runner.plans[-1].stagings]
 
 
 @pytest.mark.parametrize(("own", "expected"), [(None, SINK), (OPERATOR, OPERATOR)])
