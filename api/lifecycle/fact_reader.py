@@ -113,6 +113,7 @@ class FactReader:
             is_attached=attempt.attached_at_ms is not None,
             silent_ms=self._silent_ms(*key, attempt.heartbeat_at_ms, attempt.attached_at_ms),
             state_age_ms=self._stopwatch.elapsed_ms((*key, "stage"), (attempt.stage, attempt.launched_at_ms)),
+            starting_ms=self._stopwatch.worked_ms((*key, "start"), attempt.launched_at_ms),
             attached_age_ms=self._stopwatch.elapsed_ms((*key, "attached"), attempt.attached_at_ms),
             restored_at_ms=attempt.restored_at_ms,
             first_commit_at_ms=attempt.first_commit_at_ms,

@@ -47,7 +47,7 @@ class Timeouts:
     Attributes:
         silence_ms: A driver with a live process is killed after this time without a heartbeat.
         suspended_ms: The same time for a driver that is stopped by a signal.
-        attach_ms: From the launch until the driver must ask for work.
+        attach_ms: From the launch until the driver must ask for work. Time without a processor does not count.
         turn_ms: From the request for work until a driver that does not run yet leaves its turn to start to another one.
         warm_ms: From the request for work until the change goes on with a driver that is not ready, if no earlier
             change of the job tells how long its drivers take.
@@ -95,6 +95,7 @@ class AttemptFacts:
     Attributes:
         silent_ms: Since the last sign of life, as observed by this reconciler.
         state_age_ms: Since its stage or launch last changed, as observed by this reconciler.
+        starting_ms: Since its launch, as observed by this reconciler, without the time that it waited for a processor.
         attached_age_ms: Since the driver first asked for work, as observed by this reconciler.
         has_run_input: It has committed a batch with input, and not of timers alone.
         waits_for_input: It has looked for input and found none.
@@ -110,6 +111,7 @@ class AttemptFacts:
     is_attached: bool = False
     silent_ms: int = 0
     state_age_ms: int = 0
+    starting_ms: int = 0
     attached_age_ms: int = 0
     restored_at_ms: int | None = None
     first_commit_at_ms: int | None = None

@@ -69,7 +69,7 @@ def is_hung(attempt: AttemptFacts, timeouts: Timeouts) -> bool:
     if attempt.process is not ProcessState.ALIVE:
         return False
     if not attempt.is_attached:
-        return attempt.state_age_ms > timeouts.attach_ms
+        return attempt.starting_ms > timeouts.attach_ms
     return attempt.silent_ms > timeouts.silence_ms
 
 

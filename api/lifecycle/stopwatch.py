@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
+
+
+def processes_per_processor() -> float:
+    """Returns how many processes run or want to run on this host for each of its processors, over the last minute."""
+    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 class Stopwatch:
@@ -17,9 +23,15 @@ class Stopwatch:
     starts again from zero.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float] = time.monotonic,
+        crowding: Callable[[], float] = processes_per_processor,
+    ) -> None:
         self._monotonic = monotonic
+        self._crowding = crowding
         self._seen: dict[Hashable, tuple[object, float]] = {}
+        self._worked: dict[Hashable, tuple[object, float, float]] = {}
 
     def elapsed_ms(self, thing: Hashable, value: object) -> int:
         """Returns how long `thing` has been seen with `value`, in milliseconds."""
@@ -29,3 +41,14 @@ class Stopwatch:
             self._seen[thing] = (value, now)
             return 0
         return int((now - before[1]) * 1000)
+
+    def worked_ms(self, thing: Hashable, value: object) -> int:
+        """Returns how long `thing` has had a processor while it was seen with `value`, in milliseconds.
+
+        Where five processes share a processor, a second counts as a fifth of a second.
+        """
+        now = self._monotonic()
+        before, seen_at, worked = self._worked.get(thing, (None, now, 0.0))
+        worked = worked + (now - seen_at) / max(1.0, self._crowding()) if before == value else 0.0
+        self._worked[thing] = (value, now, worked)
+        return int(worked * 1000)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from keyscale import clock as keyscale_clock
 from keyscale import failpoints
+from keyscale.api.lifecycle.stopwatch import processes_per_processor
 from keyscale.state.objects import opening
 
 if TYPE_CHECKING:
@@ -386,6 +387,7 @@ _REAL_DEFAULTS: dict[object, Callable[[World], object]] = {
     real_time.monotonic: lambda world: lambda: world.now,
     real_time.sleep: lambda world: world.sleep,
     real_time.perf_counter: lambda world: lambda: world.now,
+    processes_per_processor: lambda world: lambda: 1.0,  # noqa: ARG005 - the load of this host is no part of a world
 }
 _defaults: dict[int, list[Any]] = {}
 

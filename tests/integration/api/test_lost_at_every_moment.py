@@ -75,7 +75,7 @@ class Rehearsal:
         self.old = 0
         self.world = World(context, self.job_id, job["status"]["store_url"], self._reach)
         monkeypatch.setattr(failpoints, "failpoint", self._reach)
-        monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: self._seconds))
+        monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: self._seconds, lambda: 1.0))
         for module in ("apply", "fact_reader"):  # pauses between starts pass as quickly
             monkeypatch.setattr(f"keyscale.api.lifecycle.{module}.now_ms", lambda: int(self._seconds * 1000))
         self._candidacy: Candidacy | None = None

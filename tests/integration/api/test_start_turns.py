@@ -147,7 +147,7 @@ def host(
         for age, job_id in enumerate(ids.values()):
             session.get_one(Job, job_id).created_at_ms = age
     host = Host(context, leadership, client, ids)
-    monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: host.seconds))
+    monkeypatch.setattr(job_worker, "Stopwatch", lambda: Stopwatch(lambda: host.seconds, lambda: 1.0))
     host.lead()
     yield host
     assert not host.drivers.broken or host.launched()

@@ -78,7 +78,15 @@ def an_attempt() -> Shown:
     row = distinct_row(Attempt, driver_state="RUNNING", failure=FAILURE, metrics={"last_failure": {"code": "Y"}})
     names = {"pids": "pids"}
     derived = {"process", "exit_code", "pids", "turn", "is_attached", "has_run_input", "waits_for_input"}
-    ages = {"silent_ms", "state_age_ms", "attached_age_ms", "has_progressed", "run_failure", "driver_state"}
+    ages = {
+        "silent_ms",
+        "state_age_ms",
+        "starting_ms",
+        "attached_age_ms",
+        "has_progressed",
+        "run_failure",
+        "driver_state",
+    }
     facts = READER.of_attempt(row)
     assert (facts.driver_state, facts.run_failure) == (DriverState.RUNNING, {"code": "Y"})
     assert (facts.process, facts.exit_code, facts.pids) == (ProcessState.DEAD, 3, (5,))

@@ -142,7 +142,7 @@ def test_a_driver_that_hangs_is_killed_before_it_is_replaced(facts: dict[str, An
 
 
 def test_a_driver_that_never_asks_for_work_is_killed() -> None:
-    mute = attempt(driver_state=None, is_attached=False, state_age_ms=TIMEOUTS.attach_ms + 1)
+    mute = attempt(driver_state=None, is_attached=False, starting_ms=TIMEOUTS.attach_ms + 1)
     assert step_of(job(status=JobStatus.SUBMITTING, active=mute)) == Kill(1)
 
 

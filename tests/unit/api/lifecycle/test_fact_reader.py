@@ -144,3 +144,12 @@ def test_the_longer_history_of_failures_counts(known: int | None, reported: int 
     job, active = Job(failures=history(known)), attempt(metrics={"failures": history(reported)})
     assert failures_of(job, active) == FailureHistory(count=count, times_ms=list(range(count)))
     assert failures_of(Job(failures=None), None) == FailureHistory()
+
+
+def test_a_start_takes_longer_on_a_host_with_too_many_processes() -> None:
+    seconds = [0.0]
+    facts = FactReader(cast("Any", Launcher()), Stopwatch(lambda: seconds[0], lambda: 4.0), TIMEOUTS)
+    facts.of_attempt(attempt(launched_at_ms=1))
+    seconds[0] = 100.0
+    seen = facts.of_attempt(attempt(launched_at_ms=1))
+    assert (seen.state_age_ms, seen.starting_ms) == (100_000, 25_000)

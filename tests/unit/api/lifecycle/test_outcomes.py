@@ -54,7 +54,7 @@ def test_only_a_driver_of_another_host_is_lost_by_its_silence(process: ProcessSt
     [
         ({}, TIMEOUTS.silence_ms, "silent_ms"),
         ({"process": ProcessState.SUSPENDED}, TIMEOUTS.suspended_ms, "silent_ms"),
-        ({"is_attached": False}, TIMEOUTS.attach_ms, "state_age_ms"),
+        ({"is_attached": False}, TIMEOUTS.attach_ms, "starting_ms"),
     ],
 )
 def test_a_process_hangs_once_its_limit_is_over_unless_its_driver_has_ended(
@@ -69,7 +69,7 @@ def test_a_process_hangs_once_its_limit_is_over_unless_its_driver_has_ended(
     "process", [ProcessState.UNLAUNCHED, ProcessState.STARTING, ProcessState.DEAD, ProcessState.UNKNOWN]
 )
 def test_without_a_process_on_this_host_nothing_hangs(process: ProcessState) -> None:
-    silent = attempt(process=process, silent_ms=10**9, state_age_ms=10**9, is_attached=False)
+    silent = attempt(process=process, silent_ms=10**9, starting_ms=10**9, is_attached=False)
     assert not is_hung(silent, TIMEOUTS)
 
 
