@@ -52,7 +52,10 @@ def main(
     if uses:
         known = [each for each in mistakes_of(ROOT) if not parts or any(part in each.module for part in parts)]
         chosen = sampled(known, sample or USES, seed, lines_of(ROOT))
-        try_uses(outcomes(chosen, measured(processes, reach), processes), core)
+        try:
+            try_uses(outcomes(chosen, measured(processes, reach), processes), core)
+        except MutationError as error:
+            raise click.ClickException(str(error)) from error
         return
     modules = core.modules_like(parts)
     if not modules:

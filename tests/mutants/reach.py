@@ -13,14 +13,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import pytest
 from coverage import CoverageData
 
+from tests.mutants.mutated_copy import MutationError
 from tests.support.repository import ROOT
-
-if TYPE_CHECKING:
-    import pytest
 
 FAST = "not real and not exhaustive"
 _DURATIONS = "durations.json"
@@ -59,6 +57,9 @@ def measured(processes: int, directory: Path | None) -> Reach:
     Args:
         processes: Of the run.
         directory: Where it is noted; None chooses the commit's directory.
+
+    Raises:
+        MutationError: The run was ended, or could not begin.
     """
     if directory is None:
         head = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
@@ -78,7 +79,10 @@ def _measure(processes: int, directory: Path) -> None:
     spread = ["--dist=loadgroup", "--no-loadscope-reorder", f"--numprocesses={processes}"]
     noted = ["-p", "tests.mutants.reach", f"--note-durations={directory / _DURATIONS}"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", FAST]
-    subprocess.run([*command, *covered, *ignored, *spread, *noted], cwd=ROOT, check=False)
+    done = subprocess.run([*command, *covered, *ignored, *spread, *noted], cwd=ROOT, check=False)
+    if done.returncode not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+        (directory / _DURATIONS).unlink(missing_ok=True)
+        raise MutationError("the run of the fast tier has not come to its end")
 
 
 def _read(directory: Path) -> Reach:
