@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def processes_per_processor() -> float:
-    """Returns how many processes run or want to run on this host for each of its processors, over the last minute."""
+    """Returns this host's load per processor, over the last minute."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
@@ -43,7 +43,7 @@ class Stopwatch:
         return int((now - before[1]) * 1000)
 
     def worked_ms(self, thing: Hashable, value: object) -> int:
-        """Returns how long `thing` has had a processor while it was seen with `value`, in milliseconds.
+        """Returns the milliseconds that `thing` had a processor with `value`.
 
         Where five processes share a processor, a second counts as a fifth of a second.
         """
