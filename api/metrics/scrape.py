@@ -7,6 +7,7 @@ samples would take most of the time.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,6 +24,7 @@ from keyscale.metrics import (
     OPERATOR,
     SINK,
     SOURCE,
+    SPLIT,
     SUBTASK,
     of_scope,
 )
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
 JOBS_MAX = 5_000
 """Of more jobs, the newest are shown."""
 PARTS_MAX = 100
-"""Of more operators or sinks of a job, the first are shown."""
+"""Of more operators or sinks of a job, or splits of a source, the first are shown."""
 _NOT_WANTED = frozenset({JobStatus.CREATED, JobStatus.STOPPED, JobStatus.FAILED, JobStatus.FINISHED})
 
 
@@ -200,7 +202,12 @@ def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
     for operator in operators:
         _add_operator(families, operator, f'{inner},operator="{escaped(operator["uid"])}"')
     _add_parts(families, _SINK, reported.get("sinks", ()), f"{inner},sink=")
-    _add_parts(families, _SOURCE, reported.get("source_lags", ()), f"{inner},source=")
+    sources = reported.get("source_lags", ())
+    _add_parts(families, _SOURCE, sources, f"{inner},source=")
+    for source in sources[:PARTS_MAX]:
+        most = Counter(source.get("splits")).most_common(PARTS_MAX)
+        splits = [{"uid": name, "lag_records": number} for name, number in most]
+        _add_parts(families, _SPLIT, splits, f'{inner},source="{escaped(source["uid"])}",split=')
 
 
 def _add_parts(families: Families, metrics: Iterable[Exposed], parts: Sequence[Mapping[str, Any]], labels: str) -> None:
@@ -346,7 +353,7 @@ def _figure(name: str) -> Exposed:
 
 
 _OBSERVED, _DRIVER, _OPERATOR = map(_exposed, (OBSERVED, DRIVER, OPERATOR))
-_SINK, _SOURCE, _SUBTASK = map(_exposed, (SINK, SOURCE, SUBTASK))
+_SINK, _SOURCE, _SPLIT, _SUBTASK = map(_exposed, (SINK, SOURCE, SPLIT, SUBTASK))
 _COUNTERS = tuple(exposed(metric, metric.job_prometheus) for metric in JOB_COUNTERS)
 _GAUGES = tuple(map(exposed, REPORTED_GAUGES))
 _IDLE_GAUGES = tuple(exposed(metric) for metric in REPORTED_GAUGES if metric.name in KNOWN_WHILE_IDLE)
@@ -356,7 +363,7 @@ _OF_JOBS = (
     *_COUNTERS,
     *_GAUGES,
     *(_WAITING, _LAG, _WATERMARK),
-    *(*_DRIVER, *_OPERATOR, *_SINK, *_SOURCE, *_SUBTASK),
+    *(*_DRIVER, *_OPERATOR, *_SINK, *_SOURCE, *_SPLIT, *_SUBTASK),
 )
 """The metrics of jobs, in their order."""
 _OWN = tuple(exposed(metric) for metric in of_scope(CONTROL_PLANE) if metric.kind is GAUGE)

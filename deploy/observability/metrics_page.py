@@ -16,6 +16,7 @@ from keyscale.metrics import (
     SHOWN_SERIES,
     SINK,
     SOURCE,
+    SPLIT,
     SUBTASK,
     of_scope,
 )
@@ -44,7 +45,8 @@ _SECTIONS: tuple[tuple[str, str, tuple[Scope, ...]], ...] = (
     ),
     ("Operators", "Since the driver started. Labels as of jobs, and `operator`.", (OPERATOR,)),
     ("Sinks", "Since the driver started. Labels as of jobs, and `sink`.", (SINK,)),
-    ("Sources", "Labels as of jobs, and `source`; the API has the number by split, too.", (SOURCE,)),
+    ("Sources", "Labels as of jobs, and `source`.", (SOURCE,)),
+    ("Splits", "Labels as of sources, and `split`. Each source has the 100 splits with most records.", (SPLIT,)),
     (
         "Subtasks",
         'In the last batch. Prometheus gets the smallest and the largest value of an operator: `of="min"` and `"max"`.',

@@ -26,6 +26,7 @@ class Scope(StrEnum):
     OPERATOR = "operator"
     SINK = "sink"
     SOURCE = "source"
+    SPLIT = "split"  # a part of a source, such as a partition of a topic
     DRIVER = "driver"  # a job's part that only its driver reports, since it started
     JOB = "job"
     OBSERVED = "observed"  # a job, as the control plane sees it: checkpoints, restarts and what follows from them
@@ -62,7 +63,7 @@ class Unit(StrEnum):
 
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind
-BATCH, SUBTASK, OPERATOR, SINK, SOURCE, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
+BATCH, SUBTASK, OPERATOR, SINK, SOURCE, SPLIT, DRIVER, JOB, OBSERVED, CONTROL_PLANE = Scope
 SUM, LARGEST, SMALLEST, LATEST, MEAN, RATE = Fold
 
 
@@ -167,6 +168,7 @@ _PREFIXES = {
     Scope.OPERATOR: "keyscale_operator_",
     Scope.SINK: "keyscale_sink_",
     Scope.SOURCE: "keyscale_source_",
+    Scope.SPLIT: "keyscale_split_",
     Scope.DRIVER: "keyscale_driver_",
     Scope.CONTROL_PLANE: "keyscale_",
 }
@@ -339,6 +341,7 @@ METRICS = (
     ),
     # --- sources
     Metric("lag_records", GAUGE, SOURCE, Unit.RECORDS, "Records of the source that no committed batch has."),
+    Metric("lag_records", GAUGE, SPLIT, Unit.RECORDS, "Records of the split that no committed batch has."),
     # --- drivers, since they started or over their last batches
     Metric("batches", COUNTER, DRIVER, Unit.COUNT, "Batches committed."),
     Metric(

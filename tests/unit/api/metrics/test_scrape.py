@@ -24,6 +24,7 @@ from keyscale.metrics import (
     OPERATOR,
     SINK,
     SOURCE,
+    SPLIT,
     SUBTASK,
     of_scope,
 )
@@ -64,7 +65,7 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
             {"uid": "windows", "event_time_lag_ms": -5, "watermark_ms": 2**63 - 1},
         ],
         "sinks": [{"uid": "table", "dead_letters": 4}],
-        "source_lags": [{"uid": "clicks", "lag_records": 7, "splits": {"0": 7}}],
+        "source_lags": [{"uid": "clicks", "lag_records": 7, "splits": {"0": 5, "1": 2}}],
         "jvm_heap_bytes": 1 << 20,
         "process_memory_bytes": 1 << 21,
         "process_ms": 1500,
@@ -124,10 +125,21 @@ def test_values_have_the_units_of_prometheus() -> None:
     assert found["keyscale_job_status RUNNING"] == 1
 
 
+def test_the_splits_of_a_source_with_the_most_records_are_shown() -> None:
+    found = samples(job())
+    assert found["keyscale_source_lag_records clicks"] == 7
+    assert (found["keyscale_split_lag_records clicks 0"], found["keyscale_split_lag_records clicks 1"]) == (5, 2)
+    lag = {"uid": "clicks", "lag_records": 5050, "splits": {str(number): number for number in range(1, 201)}}
+    shown = [name for name in samples(job(metrics=REPORT | {"source_lags": [lag]})) if "split_lag" in name]
+    assert shown == [f"keyscale_split_lag_records clicks {number}" for number in range(200, 100, -1)]
+
+
 def test_every_declared_metric_of_a_job_is_there_and_said_what_it_is() -> None:
     text = scrape.of_jobs([job()], NOW_MS)
     expected = {
-        metric.prometheus for metric in of_scope(OBSERVED, DRIVER, OPERATOR, SINK, SOURCE, SUBTASK) if metric.is_scraped
+        metric.prometheus
+        for metric in of_scope(OBSERVED, DRIVER, OPERATOR, SINK, SOURCE, SPLIT, SUBTASK)
+        if metric.is_scraped
     }
     expected |= {metric.job_prometheus for metric in JOB_COUNTERS}
     expected |= {metric.prometheus for metric in JOB_METRICS if metric not in JOB_COUNTERS}
