@@ -6,6 +6,7 @@ Like the doors of subtasks and of reading, it leads to RocksDB.
 from __future__ import annotations
 
 from ..keyed.schema import KeyedSchema, StateKind, StateSchema, TimersSchema, schema_of_key
+from ..keyed.stamp import STAMP_MAX_MS
 from ..serializers.type_names import type_from_json, type_to_json
 from ..writing.changed_subtask import store_changed
 from ..writing.new_savepoint import NewSavepoint, operator_snapshot
@@ -13,6 +14,7 @@ from ..writing.row_encoder import KeyHashing, RowEncoder, StoredEntries, encoder
 from ..writing.subtask_writer import NewSubtask, SubtaskWriter
 
 __all__ = [
+    "STAMP_MAX_MS",
     "KeyHashing",
     "KeyedSchema",
     "NewSavepoint",

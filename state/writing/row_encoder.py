@@ -17,6 +17,7 @@ from ..errors import SerializationError, StateError
 from ..keyed.batch_clock import TimeDomain
 from ..keyed.formats import ValueFormats
 from ..keyed.schema import StateKind
+from ..keyed.stamp import STAMP_MAX_MS, STAMP_MIN_MS
 from ..keyed.timer_queue import key_position, stored_timers
 from ..keys.hashing import HashId, hash_codes
 from ..keys.key_groups import KEY_GROUP_BYTES, assign_to_key_groups
@@ -241,6 +242,7 @@ class EntriesEncoder(RowEncoder):
             if started.type != pa.timestamp("ms", "UTC"):
                 started = self._typed(started, "ttl_started_at", pa.timestamp("us", "UTC"))
                 started = started.cast(pa.timestamp("ms", "UTC"), safe=False)
+            self._check_times(started)
         if started.null_count:
             if self._started_at_ms is None:
                 raise RowsInvalidError(
@@ -248,6 +250,19 @@ class EntriesEncoder(RowEncoder):
                 )
             started = started.view(pa.int64()).fill_null(self._started_at_ms).view(started.type)
         return fixed_values(started.view(pa.int64()))
+
+    def _check_times(self, started: pa.Array) -> None:
+        """Checks that stamps can hold the times of rows.
+
+        `encode_stamps` would replace other times by the nearest possible ones.
+        """
+        times_ms = fixed_values(started.view(pa.int64()).drop_null())
+        outside = times_ms[(times_ms < STAMP_MIN_MS) | (times_ms > STAMP_MAX_MS)]
+        if len(outside):
+            raise RowsInvalidError(
+                f"{self.family!r}: ttl_started_at is {outside[0]:,} ms since the epoch, and must be between"
+                f" {STAMP_MIN_MS:,} and {STAMP_MAX_MS:,} ms"
+            )
 
     def _flattened(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns a row per entry of whole maps or lists."""

@@ -17,7 +17,7 @@ from keyscale.jobs.transform_with_state.processor_operator import TransformWithS
 from keyscale.jobs.transform_with_state.state_name import stored_name
 from keyscale.jobs.transform_with_state.time_mode import TimeMode
 from keyscale.state.doors.keyed import EVENT_TIMERS, TimeDomain
-from keyscale.state.doors.writing import StateKind, type_from_json
+from keyscale.state.doors.writing import STAMP_MAX_MS, StateKind, type_from_json
 
 from .errors import ImportUnmappedError, ImportUnsupportedError
 from .spark_operator import EXPIRES, TIMEOUT, OperatorKind, VariableKind
@@ -277,7 +277,8 @@ class _Planner:
         if EXPIRES in source.extra:
             # Spark's watermark is one millisecond later than Keyscale's.
             earlier_ms = self._target.ttls_ms[state.name] + (domain == TimeDomain.EVENT)
-            return {"ttl_started_at": f"timestamp_millis({EXPIRES} - {earlier_ms})"}
+            # A record with a date such as 9999-12-31 expires later than a stamp can say: never, in both.
+            return {"ttl_started_at": f"timestamp_millis(least({EXPIRES} - {earlier_ms}, {STAMP_MAX_MS}))"}
         self.notes.append(f"the TTL of state {state.name!r} begins with the import: Spark has none")
         if domain == TimeDomain.EVENT:
             return {"ttl_started_at": f"timestamp_millis({self._batch.next_watermark_ms or self._batch.timestamp_ms})"}

@@ -138,7 +138,10 @@ def test_a_key_expires_in_the_job_when_it_would_in_spark() -> None:
     ttl = Ttl(10_000, time_domain=TimeDomain.EVENT)
     target = target_of(lambda views: views.key_by("user").deduplicate(ttl=ttl))
     within = operator(OperatorKind.DEDUPLICATION_WITHIN_WATERMARK, USER, (), EXPIRES)
-    assert columns_of(within, target)["seen"]["ttl_started_at"] == "timestamp_millis(expires_ms - 10001)"
+    assert (
+        columns_of(within, target)["seen"]["ttl_started_at"]
+        == "timestamp_millis(least(expires_ms - 10001, 140737488355327))"
+    )
     plan = plan_operator(operator(OperatorKind.DEDUPLICATION, USER), target, NOTHING_GIVEN, BATCH)
     assert plan.states[0].columns["ttl_started_at"] == "timestamp_millis(9000)"
     assert plan.notes == ("the TTL of state 'seen' begins with the import: Spark has none",)
@@ -227,7 +230,7 @@ def test_the_states_of_a_processor_are_taken_by_their_names_and_kinds() -> None:
     value = operator(OperatorKind.PROCESSOR, USER, page, EXPIRES, name="last")
     assert columns_of(value, target)["last"] == {
         "value": "named_struct('page', value.`page`)",
-        "ttl_started_at": "timestamp_millis(expires_ms - 60000)",
+        "ttl_started_at": "timestamp_millis(least(expires_ms - 60000, 140737488355327))",
     }
     of_list = operator(OperatorKind.PROCESSOR, USER, page, name="pages", of=VariableKind.LIST)
     assert columns_of(of_list, target)["pages"]["list_index"] == "list_index"

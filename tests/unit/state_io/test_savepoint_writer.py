@@ -14,6 +14,7 @@ from keyscale.state.keyed.descriptors import (
     MapStateDescriptor,
     ValueStateDescriptor,
 )
+from keyscale.state.keyed.stamp import STAMP_MAX_MS, STAMP_MIN_MS
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.layout import LocationError
 from keyscale.state.objects.errors import ObjectNotFoundError
@@ -145,6 +146,16 @@ def test_rows_without_a_time_get_the_present_only_in_processing_time(place: str)
         written(f"{place}-event", ValueStateDescriptor("clicks", pa.int64(), in_event_time), TABLE)
 
 
+@pytest.mark.parametrize("beyond_ms", [STAMP_MIN_MS - 1, STAMP_MAX_MS + 1, 2**62])
+def test_a_time_that_a_stamp_cannot_hold_is_refused(place: str, beyond_ms: int) -> None:
+    descriptor = ValueStateDescriptor("clicks", pa.int64(), Ttl(1000))
+    rows = TABLE.append_column("ttl_started_at", pa.array([STAMP_MAX_MS, None], pa.timestamp("ms", "UTC")))
+    assert len(written(place, descriptor, rows)) == 2
+    rows = rows.set_column(2, "ttl_started_at", pa.array([0, beyond_ms], pa.timestamp("ms", "UTC")))
+    with pytest.raises(RowsInvalidError, match=f"ttl_started_at is {beyond_ms:,} ms"):
+        written(f"{place}-beyond", descriptor, rows)
+
+
 def test_a_key_that_is_too_large_is_refused(place: str) -> None:
     with pytest.raises(KeyTooLargeError):
         written(place, CLICKS, pa.table({"user": ["x" * 70_000], "value": [1]}))
@@ -272,17 +283,6 @@ def test_a_job_that_starts_from_totals_of_its_history_goes_on_as_an_undisturbed_
     emitted, later_of_undisturbed = job.output("files"), undisturbed.output("files")[sum(map(len, pages.values())) :]
     assert sorted(map(repr, emitted)) == sorted(map(repr, later_of_undisturbed))
     assert emitted
-
-
-@pytest.mark.parametrize("started_at_ms", [2**62, 253_402_300_800_000])
-def test_ttl_times_after_the_last_datetime_are_the_latest_stored_time(tmp_path: Path, started_at_ms: int) -> None:
-    started = pa.array([started_at_ms], pa.timestamp("ms", "UTC"))
-    rows = pa.table({"user": ["ada"], "value": [1], "ttl_started_at": started})
-    state = NewState(ValueStateDescriptor("clicks", pa.int64(), Ttl(1000)), rows)
-    written = write(f"file://{tmp_path}/store/job/savepoints/late", [NewOperator("o", {"user": pa.string()}, [state])])
-    with StateReader.open(written) as reader:
-        read = reader.table("o", "clicks").reader().read_all()["ttl_started_at"]
-    assert read.cast(pa.int64()).to_pylist() == [2**47 - 1]
 
 
 def test_ttl_times_that_arrow_cannot_convert_are_refused(tmp_path: Path) -> None:
