@@ -6,10 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..shapes import NUMBER_MAX, Answer, OperationId, Request
+from keyscale.vocabulary import STATE_CHANGES_MAX
 
-CHANGES_MAX = 10_000
-"""The most changes in one request, whose body is limited, too."""
+from ..shapes import NUMBER_MAX, Answer, OperationId, Request
 
 
 class StateRows(Answer):
@@ -97,7 +96,9 @@ class KeyChangesRequest(_NewSavepointRequest):
     """Changes of several keys' state in one new savepoint."""
 
     changes: list[KeyChangeItem] = Field(
-        min_length=1, max_length=CHANGES_MAX, description="The changes, in order. Either all take effect, or none does."
+        min_length=1,
+        max_length=STATE_CHANGES_MAX,
+        description="The changes, in order. Either all take effect, or none does.",
     )
 
 

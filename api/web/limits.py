@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from starlette.exceptions import HTTPException
 
 from keyscale.jobs.protocol.storable_text import is_storable
+from keyscale.vocabulary import REQUEST_BYTES_MAX
 
 from ..errors import BodyTooLargeError, HostNotAllowedError, RouteNotFoundError
 from ..problem import problem
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from ..settings import Settings
 
-BODY_BYTES_MAX = 1 << 20
 CHECKPOINT_BYTES_MAX = 32 << 20  # a report of a checkpoint has a row per operator and subtask, with its key groups
 HEARTBEAT_BYTES_MAX = 4 << 20  # it is stored every quarter of a second, and reading it delays other drivers
 DIAGNOSTIC_BYTES_MAX = 16 << 20
@@ -76,7 +76,7 @@ class RequestLimits:
             return self._upload_bytes_max
         if path.startswith("/ui/"):
             return FORM_BYTES_MAX
-        return _REPORT_BYTES_MAX.get(path, BODY_BYTES_MAX)
+        return _REPORT_BYTES_MAX.get(path, REQUEST_BYTES_MAX)
 
 
 def _host_name(header: str) -> str:

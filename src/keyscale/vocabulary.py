@@ -1,10 +1,15 @@
-"""The closed sets of values that database, drivers, API and clients share."""
+"""The closed sets of values, and limits, that all processes share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Self
+
+STATE_CHANGES_MAX = 10_000
+"""The most changes of keys' state in one request."""
+REQUEST_BYTES_MAX = 1 << 20
+"""The most bytes of a request's body, except for uploads and reports."""
 
 
 class JobStatus(StrEnum):

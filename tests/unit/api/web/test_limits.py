@@ -9,13 +9,13 @@ from starlette.exceptions import HTTPException
 
 from keyscale.api.settings import Settings
 from keyscale.api.web.limits import (
-    BODY_BYTES_MAX,
     CHECKPOINT_BYTES_MAX,
     DIAGNOSTIC_BYTES_MAX,
     HEARTBEAT_BYTES_MAX,
     MULTIPART_OVERHEAD_BYTES,
     RequestLimits,
 )
+from keyscale.vocabulary import REQUEST_BYTES_MAX
 from tests.support.coroutines import run_coroutine
 
 if TYPE_CHECKING:
@@ -110,8 +110,8 @@ def test_of_several_hosts_each_has_to_be_ours(settings: Settings, foreign: tuple
 @pytest.mark.parametrize(
     ("path", "limit"),
     [
-        ("/v1/jobs", BODY_BYTES_MAX),
-        ("/driver", BODY_BYTES_MAX),
+        ("/v1/jobs", REQUEST_BYTES_MAX),
+        ("/driver", REQUEST_BYTES_MAX),
         ("/driver/checkpoints", CHECKPOINT_BYTES_MAX),
         ("/driver/diagnostics", DIAGNOSTIC_BYTES_MAX),
         ("/driver/heartbeat", HEARTBEAT_BYTES_MAX),
