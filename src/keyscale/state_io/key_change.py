@@ -28,13 +28,14 @@ from keyscale.state.doors.reading import (
 )
 from keyscale.state.doors.writing import KeyHashing, NewSavepoint, encoder_of, store_changed
 
+from .answer_limit import check_answer
 from .json_value import value_of_json
 from .key_state import READ_BYTES_MAX, KeyReadTooLargeError
 from .key_text import key_of_text
 from .row_files import plain_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from keyscale.state.doors.catalogue import Manifest
     from keyscale.state.doors.commits import OperatorSnapshot
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from keyscale.state.doors.subtasks import SnapshotHandle
 
 TIMERS = "timers"
+_FACTS_BYTES_MAX = 16 << 10
+"""The most bytes of an answer's location and numbers."""
 
 
 class KeyChangeError(KeyscaleError):
@@ -141,6 +144,7 @@ def change_point(
     scratch: Path | None = None,
     checkpoint_id: int | None = None,
     fetched_bytes_max: int | None = None,
+    check: Callable[[Sequence[ChangedKey]], None] | None = None,
 ) -> ChangedKeys:
     """Changes the state of keys in an opened snapshot, like `change_keys`.
 
@@ -151,6 +155,7 @@ def change_point(
         scratch: As for `change_keys`.
         checkpoint_id: The number in the savepoint's manifest; None: the snapshot's.
         fetched_bytes_max: The bytes of files that the changes may fetch; None: any.
+        check: Raises an error for effects whose savepoint is not to be published; None: publishes all.
     """
     base = point.manifest
     assert base is not None  # noqa: S101 - the point is a snapshot's
@@ -176,8 +181,10 @@ def change_point(
                 else savepoint.copies().operator(each)
                 for each in base.operators
             ]
+            changed = [ChangedKey(edit.named_key, edit.before, edit.after) for edit in edits]
+            if check is not None:
+                check(changed)
             manifest = savepoint.publish(written, base=base)
-    changed = [ChangedKey(edit.named_key, edit.before, edit.after) for edit in edits]
     return ChangedKeys(savepoint.location, manifest, changed)
 
 
@@ -209,6 +216,7 @@ def change_of_job(
     Raises:
         ForeignStateError: The snapshot has objects of another job.
         KeyReadTooLargeError: The files of the keys' subtasks are too large.
+        StateAnswerTooLargeError: The effects are too large for an answer; no savepoint is written.
         KeyscaleError: As `change_keys`.
     """
     store = open_store(store_url, get_bytes_max=READ_BYTES_MAX)
@@ -221,7 +229,14 @@ def change_of_job(
     point.check_own(JobId(job_id))
     target = location_of(store.url, Layout(JobId(job_id)).manifest(CheckpointId(checkpoint_id), savepoint_id))
     wanted = [KeyChange(**each) for each in changes]
-    changed = change_point(point, target, wanted, checkpoint_id=checkpoint_id, fetched_bytes_max=fetched_bytes_max)
+    changed = change_point(
+        point,
+        target,
+        wanted,
+        checkpoint_id=checkpoint_id,
+        fetched_bytes_max=fetched_bytes_max,
+        check=_check_answer_of,
+    )
     answer = {
         "location": changed.location,
         "checkpoint_id": checkpoint_id,
@@ -233,6 +248,14 @@ def change_of_job(
     record = json.dumps({"version": 1, "request": _asked(changes, derived_from), "answer": answer})
     store.put(Layout(JobId(job_id)).changes(savepoint_id), record.encode())
     return answer
+
+
+def _check_answer_of(changed: Sequence[ChangedKey]) -> None:
+    """Checks that an answer can have the effects.
+
+    The control plane would not register a savepoint whose answer it does not get.
+    """
+    check_answer(json.dumps([asdict(each) for each in changed]), reserved_bytes=_FACTS_BYTES_MAX)
 
 
 def first_answer(

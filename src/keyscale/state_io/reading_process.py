@@ -16,24 +16,12 @@ from typing import Any
 
 from keyscale.errors import KeyscaleError
 
+from .answer_limit import StateAnswerTooLargeError, check_answer
 from .key_change import change_of_job, first_answer
 from .key_state import KeyRequest, read_history, read_key
 
-ANSWER_BYTES_MAX = 32 << 20
-"""The control plane holds the answer in its memory, several times."""
 _MEMORY_BYTES_MAX = 3 << 30
 _PROCESSOR_S_MAX = 120
-
-
-class StateAnswerTooLargeError(KeyscaleError):
-    """A read of state has a larger answer than the API sends."""
-
-    code = "STATE_ANSWER_TOO_LARGE"
-    domain = "user"
-    advice = (
-        "Ask for less, such as fewer rows or columns. `./keyscale state sql LOCATION` has no such limit, with your own"
-        " access to the object store."
-    )
 
 
 def main() -> int:
@@ -51,8 +39,7 @@ def answer_text(request: dict[str, Any]) -> str:
     """Returns the answer to a request, or the error, as JSON."""
     try:
         text = json.dumps({"answer": _answer(request.pop("read"), request)})
-        if len(text) > ANSWER_BYTES_MAX:
-            raise StateAnswerTooLargeError(f"the answer takes {len(text):,} bytes, and may take {ANSWER_BYTES_MAX:,}")
+        check_answer(text)
     except MemoryError:
         error: KeyscaleError = StateAnswerTooLargeError(
             f"the read takes more than {_MEMORY_BYTES_MAX:,} bytes of memory"

@@ -13,8 +13,9 @@ from keyscale.state.inspection.state_point import UnknownStateError
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from keyscale.state.keyed.ttl import Ttl
-from keyscale.state.layout import location_of
+from keyscale.state.layout import location_of, split_location
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.objects.opening import open_store
 from keyscale.state_io import (
     EVENT_TIMERS,
     KeyChange,
@@ -22,12 +23,14 @@ from keyscale.state_io import (
     NewState,
     NewTimers,
     StateReader,
+    answer_limit,
     change_keys,
     write,
 )
+from keyscale.state_io.answer_limit import StateAnswerTooLargeError
 from keyscale.state_io.difference import differences
 from keyscale.state_io.json_value import ValueJsonError, value_of_json
-from keyscale.state_io.key_change import KeyChangeError
+from keyscale.state_io.key_change import KeyChangeError, change_of_job
 from keyscale.state_io.key_text import KeyTextError
 from keyscale.state_io.row_files import plain_value
 from keyscale.state_io.verified_state import verify_state
@@ -230,6 +233,27 @@ def test_two_spellings_of_a_map_key_are_refused(tmp_path: Path) -> None:
     source = write(f"{store}/source", [NewOperator("counts", {"user": pa.string()}, [floats])])
     with pytest.raises(KeyChangeError, match="two entries of the same map key"):
         change_keys(source, f"{store}/twice", [KeyChange("counts", "map", "a", value={"1": 1, "1.0": 2})])
+
+
+def test_no_savepoint_is_published_whose_answer_is_too_large(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    savepoint_id = uuid.uuid4().hex
+    root, manifest_path = split_location(source)
+    request: dict[str, Any] = {
+        "store_url": root,
+        "job_id": "job",
+        "savepoint_id": savepoint_id,
+        "checkpoint_id": 2,
+        "manifest_path": manifest_path,
+        "fetched_bytes_max": 1 << 30,
+        "changes": [{"operator": "counts", "state": "clicks", "key": "ada", "value": 5}],
+        "derived_from": None,
+    }
+    monkeypatch.setattr(answer_limit, "ANSWER_BYTES_MAX", 16 << 10)
+    with pytest.raises(StateAnswerTooLargeError):
+        change_of_job(**request)
+    assert list(open_store(root).list(f"job/savepoints/{savepoint_id}/")) == []
+    monkeypatch.undo()
+    assert change_of_job(**request)["changes"][0]["after"] == [{"value": 5}]
 
 
 def test_a_change_of_another_jobs_state_stays_a_change_of_another_jobs_state(store: str, source: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from keyscale.state_io import reading_process, sql_process
+from keyscale.state_io import answer_limit, reading_process, sql_process
 from keyscale.state_io.row_files import plain_value
 from tests.support.repository import GOLDEN
 from tests.support.state.every_kind import SAVEPOINT
@@ -37,7 +37,7 @@ def answer_to(statement: str) -> dict[str, Any]:
 
 
 def test_an_answer_larger_than_its_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading_process, "ANSWER_BYTES_MAX", 10_000)
+    monkeypatch.setattr(answer_limit, "ANSWER_BYTES_MAX", 10_000)
     assert answer_to("select repeat('x', 100) as text")["answer"]["rows"] == [["x" * 100]]
     assert answer_to("select repeat('x', 10000) as text")["problem"]["code"] == "STATE_ANSWER_TOO_LARGE"
 
