@@ -1641,13 +1641,12 @@ class TestReplicas:
         assert replicas.url_of(rows.session, "first") is None
 
     def test_a_replica_that_is_gone_for_long_is_forgotten(self, rows: Rows) -> None:
-        for name, periods in (("gone", 101), ("silent", 99)):
+        ages_ms = {"gone": 101 * replicas.SEEN_WITHIN_MS, "silent": 99 * replicas.SEEN_WITHIN_MS, "here": 1}
+        for name, age_ms in ages_ms.items():
             replicas.announce(rows.session, name, f"http://{name}")
-            age_ms = periods * replicas.SEEN_WITHIN_MS
             rows.session.execute(
                 update(Replica).where(Replica.id == name).values(seen_at_ms=Replica.seen_at_ms - age_ms)
             )
-        replicas.announce(rows.session, "here", "http://here")
         replicas.announce(rows.session, "again", "http://here")
         first, second, _ = replicas.list_all(rows.session)
         assert first.seen_at_ms > second.seen_at_ms, "of one address by their ids"

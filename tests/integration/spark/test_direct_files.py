@@ -223,7 +223,7 @@ def test_a_missing_part_is_an_error(direct: DirectStaging, tmp_path: Path) -> No
     part = write(output, 1)
     (file,) = tmp_path.glob(f"_staging/*/*/*/{part}")
     file.unlink()
-    with pytest.raises(SinkPublishError, match="1 files"):
+    with pytest.raises(SinkPublishError, match="lacks 1 file of"):
         direct.gather(output.token, [part])
 
 

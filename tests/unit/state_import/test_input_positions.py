@@ -117,7 +117,7 @@ def test_an_input_goes_to_the_named_source_or_to_the_only_one_of_its_kind(
         ([InputKind.KAFKA], [CLICKS], {}, "positions of kafka, and source 'clicks' reads FileSource"),
         ([InputKind.FILES], [CLICKS], {0: "views"}, "the program has no source 'views'; its sources are 'clicks'"),
         ([InputKind.FILES], [CLICKS], {1: "clicks"}, "the query has no input 1"),
-        ([InputKind.FILES, InputKind.FILES], [CLICKS], {}, "'clicks' has 1 inputs, and 2 of the query"),
+        ([InputKind.FILES, InputKind.FILES], [CLICKS], {}, "'clicks' has 1 input, and the query has 2"),
     ],
 )
 def test_an_input_whose_source_is_unknown_or_of_another_kind_is_refused(

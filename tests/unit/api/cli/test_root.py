@@ -29,7 +29,7 @@ def test_the_launcher_knows_every_global_option_that_takes_a_value() -> None:
     assert {name for option in options for name in option.opts} == {"--url", "--token", "--home", "--ca-file"}
 
 
-REQUESTS_ONLY = {"ROUTE_NOT_FOUND", "METHOD_NOT_ALLOWED", "REVISION_REQUIRED", "ORIGIN_NOT_ALLOWED"}
+REQUESTS_ONLY = {"HTTP_INVALID", "ROUTE_NOT_FOUND", "METHOD_NOT_ALLOWED", "REVISION_REQUIRED", "ORIGIN_NOT_ALLOWED"}
 """The command line sends no request that is refused so."""
 
 
