@@ -10,6 +10,7 @@ from ..keyed.stamp import STAMP_MAX_MS
 from ..serializers.type_names import type_from_json, type_to_json
 from ..writing.changed_subtask import store_changed
 from ..writing.new_savepoint import NewSavepoint, operator_snapshot
+from ..writing.operator_rows import operator_states_of
 from ..writing.row_encoder import KeyHashing, RowEncoder, StoredEntries, encoder_of, rehashed
 from ..writing.subtask_writer import NewSubtask, SubtaskWriter
 
@@ -27,6 +28,7 @@ __all__ = [
     "TimersSchema",
     "encoder_of",
     "operator_snapshot",
+    "operator_states_of",
     "rehashed",
     "schema_of_key",
     "store_changed",

@@ -152,9 +152,7 @@ class RowEncoder(ABC):
         return self._hashing.key_groups(columns), self._keys.encode_columns(columns)
 
     def _column(self, rows: pa.RecordBatch, name: str) -> pa.Array:
-        if name not in rows.schema.names:
-            raise RowsInvalidError(f"{self.family!r}: the rows lack the column {name!r}")
-        return rows.column(name)
+        return named_column(rows, name, self.family)
 
     def _check_columns(self, rows: pa.RecordBatch, known: Collection[str]) -> None:
         unknown = sorted({*rows.schema.names} - {*known, *_COMPUTED, "key", *self._keys.schema.names})
@@ -162,13 +160,34 @@ class RowEncoder(ABC):
             raise RowsInvalidError(f"{self.family!r}: the rows have the unknown columns {', '.join(unknown)}")
 
     def _typed(self, column: pa.Array, name: str, of_type: pa.DataType) -> pa.Array:
-        """Returns a column as its stored type; UUIDs may be text."""
-        try:
-            if of_type == pa.uuid() and column.type != of_type:
-                return _uuids(column)
-            return column_of(column, of_type)
-        except (SerializationError, ValueError, OverflowError) as error:
-            raise RowsInvalidError(f"{self.family!r}: the column {name!r} does not fit: {error}") from error
+        return typed_column(column, of_type, name, self.family)
+
+
+def named_column(rows: pa.RecordBatch, name: str, state: str) -> pa.Array:
+    """Returns a column of the rows of a state.
+
+    Raises:
+        RowsInvalidError: The rows lack the column.
+    """
+    if name not in rows.schema.names:
+        raise RowsInvalidError(f"{state!r}: the rows lack the column {name!r}")
+    return rows.column(name)
+
+
+def typed_column(column: pa.Array, of_type: pa.DataType, name: str, state: str) -> pa.Array:
+    """Returns a column of rows as its stored type.
+
+    UUIDs may be text.
+
+    Raises:
+        RowsInvalidError: A value does not fit.
+    """
+    try:
+        if of_type == pa.uuid() and column.type != of_type:
+            return _uuids(column)
+        return column_of(column, of_type)
+    except (SerializationError, ValueError, OverflowError) as error:
+        raise RowsInvalidError(f"{state!r}: the column {name!r} does not fit: {error}") from error
 
 
 class EntriesEncoder(RowEncoder):

@@ -9,7 +9,7 @@ from keyscale.state.doors.keyed import EVENT_TIMERS, PROCESSING_TIMERS
 
 from .key_change import ChangedKey, ChangedKeys, KeyChange, change_keys
 from .key_function import KeyContext, KeyFunction, for_each_key
-from .new_operator import NewOperator, NewState, NewTimers
+from .new_operator import NewOperator, NewOperatorState, NewState, NewTimers
 from .savepoint_writer import write
 from .state_partition import StatePartition, partitions_of
 from .state_reader import KeyedStateTable, OperatorStateTable, StateReader, StateTable
@@ -26,6 +26,7 @@ __all__ = [
     "KeyFunction",
     "KeyedStateTable",
     "NewOperator",
+    "NewOperatorState",
     "NewState",
     "NewTimers",
     "OperatorStateTable",

@@ -7,13 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from keyscale.state.doors.keyed import check_name
-from keyscale.state.doors.writing import KeyedSchema, TimersSchema, schema_of_key, type_to_json
+from keyscale.state.doors.keyed import (
+    DescriptorError,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateBackend,
+    OperatorStateSnapshot,
+    check_name,
+)
+from keyscale.state.doors.writing import (
+    KeyedSchema,
+    TimersSchema,
+    operator_states_of,
+    schema_of_key,
+    type_to_json,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from keyscale.state.doors.keyed import StateDescriptor
+    from keyscale.state.doors.reading import StoredOperatorState
     from keyscale.state.doors.writing import StateSchema
 
 _BATCH_ROWS_MAX = 262_144
@@ -86,23 +100,80 @@ class NewTimers:
 
 
 @dataclass(frozen=True, slots=True)
+class NewOperatorState:
+    """An operator state, and its rows.
+
+    Attributes:
+        descriptor: The declaration of the list or of the broadcast map, as in the job.
+        rows: A row per list element or map entry; see `NewState`.
+        is_union: Whether each subtask of the job starts with all elements of the list.
+    """
+
+    descriptor: StateDescriptor[Any]
+    rows: Any
+    is_union: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the state."""
+        return self.descriptor.name
+
+    def snapshots(self, parallelism: int) -> list[OperatorStateSnapshot]:
+        """Returns the state of each subtask.
+
+        Raises:
+            DescriptorError: The descriptor cannot declare operator state.
+            RowsInvalidError: Rows do not fit the state.
+        """
+        return operator_states_of(self.name, self._declared(), batches_of(self.rows), parallelism)
+
+    def _declared(self) -> StoredOperatorState:
+        backend, descriptor = OperatorStateBackend(), self.descriptor
+        if isinstance(descriptor, ListStateDescriptor):
+            (backend.union_list_state if self.is_union else backend.list_state)(descriptor)
+        elif isinstance(descriptor, MapStateDescriptor) and not self.is_union:
+            backend.broadcast_state(descriptor)
+        else:
+            raise DescriptorError(f"operator state {self.name!r} is a list, a union list or a broadcast map")
+        return backend.snapshot().states[self.name]
+
+
+@dataclass(frozen=True, slots=True)
 class NewOperator:
-    """An operator, and all of its keyed state.
+    """An operator, and all of its state.
 
     Attributes:
         uid: The operator's uid in the job.
-        key: Names and Arrow types of the key's columns, as the job has them.
-        states: Its states and timers.
+        key: Names and Arrow types of the key's columns, as the job has them; None: the operator has no keyed state.
+        states: Its keyed states and timers.
+        operator_states: Its operator states.
     """
 
     uid: str
-    key: pa.Schema | Mapping[str, pa.DataType]
+    key: pa.Schema | Mapping[str, pa.DataType] | None = None
     states: Sequence[NewState | DeclaredState | NewTimers] = ()
+    operator_states: Sequence[NewOperatorState] = ()
 
     @property
-    def schema(self) -> KeyedSchema:
-        """The schema of all of its state."""
-        return with_states(schema_of_key(pa.schema(self.key)), self.states)
+    def schema(self) -> KeyedSchema | None:
+        """The schema of all of its keyed state.
+
+        Raises:
+            DescriptorError: It has keyed state without a key.
+        """
+        if self.key is not None:
+            return with_states(schema_of_key(pa.schema(self.key)), self.states)
+        if self.states:
+            raise DescriptorError(f"operator {self.uid!r} has keyed state and lacks the columns of its key")
+        return None
+
+    def operator_snapshots(self, parallelism: int) -> list[OperatorStateSnapshot]:
+        """Returns the operator state of each subtask; raises as `NewOperatorState.snapshots`."""
+        by_state = [each.snapshots(parallelism) for each in self.operator_states]
+        return [
+            OperatorStateSnapshot({name: state for each in by_state for name, state in each[index].states.items()})
+            for index in range(parallelism)
+        ]
 
 
 def with_states(schema: KeyedSchema, states: Iterable[NewState | DeclaredState | NewTimers]) -> KeyedSchema:

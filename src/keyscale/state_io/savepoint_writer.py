@@ -73,6 +73,7 @@ def write(
     """
     savepoint = NewSavepoint.at(location, KeyHashing(max_parallelism, HashId(hash_id)))
     check_operators(operators)
+    savepoint.ranges(parallelism)  # refuses a parallelism that is out of bounds
     with savepoint.written(), tempfile.TemporaryDirectory(prefix="keyscale-write-", dir=scratch) as directory:
         savepoint.publish([write_new(savepoint, operator, parallelism, Path(directory)) for operator in operators])
     return savepoint.location
@@ -81,8 +82,15 @@ def write(
 def write_new(savepoint: NewSavepoint, operator: NewOperator, parallelism: int, scratch: Path) -> OperatorSnapshot:
     """Writes the files of a new operator; raises as `write`."""
     schema = operator.schema
-    rows = stored_rows(operator.states, schema, savepoint.hashing)
-    return write_operator(savepoint, operator.uid, schema, rows, parallelism=parallelism, scratch=scratch)
+    return write_operator(
+        savepoint,
+        operator.uid,
+        schema,
+        () if schema is None else stored_rows(operator.states, schema, savepoint.hashing),
+        parallelism=parallelism,
+        scratch=scratch,
+        operator_state=operator.operator_snapshots(parallelism),
+    )
 
 
 def stored_rows(
@@ -150,7 +158,10 @@ def check_operators(operators: Sequence[NewOperator]) -> None:
     """
     for what, names in [
         ("operator", [each.uid for each in operators]),
-        *((f"state of operator {each.uid!r}", [state.name for state in each.states]) for each in operators),
+        *(
+            (f"state of operator {each.uid!r}", [state.name for state in (*each.states, *each.operator_states)])
+            for each in operators
+        ),
     ]:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from keyscale.state.doors.commits import OperatorSnapshot
+    from keyscale.state.doors.keyed import OperatorStateSnapshot
     from keyscale.state.doors.writing import KeyedSchema
 
     from .new_operator import NewOperator
@@ -114,30 +115,36 @@ class WrittenOperator:
 def write_operator(
     savepoint: NewSavepoint, operator: NewOperator, parallelism: int, scratch: str | None
 ) -> WrittenOperator:
-    """Writes an operator in a task per subtask; raises as `write`."""
+    """Writes an operator in a task per subtask; raises as `write`.
+
+    The rows of operator state are collected: each subtask of the job has its share of them in memory.
+    """
     schema = operator.schema
+    operator_states = operator.operator_snapshots(parallelism)
     subtasks = [
         NewSubtask(savepoint, operator.uid, schema, index, key_groups)
         for index, key_groups in enumerate(savepoint.ranges(parallelism))
     ]
     names = [state.name for state in operator.states]
     at_ms = now_ms()
-    encoded = [
-        state.rows.mapInArrow(_Encode(schema, names, place, savepoint.hashing, at_ms, parallelism), _ENTRIES)
-        for place, state in enumerate(operator.states)
-    ]
+    encoded = []
+    if schema is not None:
+        encoded = [
+            state.rows.mapInArrow(_Encode(schema, names, place, savepoint.hashing, at_ms, parallelism), _ENTRIES)
+            for place, state in enumerate(operator.states)
+        ]
     handles: dict[int, SnapshotHandle] = {}
     counts = dict.fromkeys(names, 0)
     if encoded:
         entries = reduce(DataFrame.union, encoded).repartitionById(parallelism, "subtask")
-        rows = entries.mapInArrow(_Store(subtasks, names, scratch), _HANDLES).collect()
+        rows = entries.mapInArrow(_Store(subtasks, operator_states, names, scratch), _HANDLES).collect()
         handles = {row.subtask: msgspec.json.decode(row.handle, type=SnapshotHandle) for row in rows}
         counts = {name: sum(row.entries[place] for row in rows) for place, name in enumerate(names)}
     with tempfile.TemporaryDirectory(prefix="keyscale-write-") as directory:
         for subtask in subtasks:
             if subtask.index not in handles:  # it has no entries
                 with SubtaskWriter(subtask, Path(directory)) as writer:
-                    handles[subtask.index] = writer.finish()
+                    handles[subtask.index] = writer.finish(operator_states[subtask.index])
     snapshot = operator_snapshot(operator.uid, schema, [handles[subtask.index] for subtask in subtasks])
     return WrittenOperator(snapshot, counts)
 
@@ -171,6 +178,7 @@ class _Store:
     """Writes the files of the subtask of a partition in a task."""
 
     subtasks: Sequence[NewSubtask]
+    operator_states: Sequence[OperatorStateSnapshot]
     names: Sequence[str]
     scratch: str | None
 
@@ -190,7 +198,7 @@ class _Store:
                     counts[place] += len(entries)
             if writer is None:
                 return
-            handle = msgspec.json.encode(writer.finish())
+            handle = msgspec.json.encode(writer.finish(self.operator_states[index]))
         yield pa.RecordBatch.from_pylist(
             [{"subtask": index, "handle": handle, "entries": counts}], schema=_HANDLES_ARROW
         )
