@@ -13,7 +13,6 @@ from pyarrow import parquet
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
 from keyscale.state.engine.rocksdb import SortedFiles
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keyed.schema import schema_of_key
 from keyscale.state.writing.entry_sorter import EntrySorter
 from keyscale.state.writing.row_encoder import KeyHashing, encoder_of
 from keyscale.state_io import NewOperator, NewState, StateReader, write
@@ -59,7 +58,7 @@ class _Stopwatch:
 
 def _sorted_files(work: Path, keys: int, stopwatch: _Stopwatch) -> None:
     """Writes the same sorted files, and measures neither encoding nor sorting."""
-    schema = schema_of_key(pa.schema(KEY)).with_state(COUNT.stored())
+    schema = NewOperator("counts", KEY, [NewState(COUNT, None)]).schema
     encoder = encoder_of(schema, COUNT.name, KeyHashing(MAX_PARALLELISM), now_ms=0)
     sorter = EntrySorter(COUNT.name, work)
     for batch in _rows(keys):

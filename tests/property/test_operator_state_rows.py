@@ -21,6 +21,8 @@ from tests.property.state_examples import plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+KEY = {"user": pa.string()}
+
 Declared = tuple[ListStateDescriptor | MapStateDescriptor, bool]
 
 
@@ -88,7 +90,7 @@ def test_a_written_savepoint_has_the_operator_state_that_was_given(
     given_rows: Any = rows_of(taken)
     with tempfile.TemporaryDirectory(dir=SCRATCH) as directory:
         for name, parallelism in (("first", first), ("second", second)):
-            operator = NewOperator("o", operator_states=[NewOperatorState(descriptor, given_rows, is_union)])
+            operator = NewOperator("o", KEY, operator_states=[NewOperatorState(descriptor, given_rows, is_union)])
             location = write(f"file://{directory}/store/history/savepoints/{name}", [operator], parallelism=parallelism)
             assert verify_state(location).problems == []
             with StateReader.open(location) as reader:

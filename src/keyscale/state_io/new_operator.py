@@ -144,28 +144,20 @@ class NewOperator:
 
     Attributes:
         uid: The operator's uid in the job.
-        key: Names and Arrow types of the key's columns, as the job has them; None: the operator has no keyed state.
+        key: Names and Arrow types of the key's columns, as the job has them, also for an operator without keyed state.
         states: Its keyed states and timers.
         operator_states: Its operator states.
     """
 
     uid: str
-    key: pa.Schema | Mapping[str, pa.DataType] | None = None
+    key: pa.Schema | Mapping[str, pa.DataType]
     states: Sequence[NewState | DeclaredState | NewTimers] = ()
     operator_states: Sequence[NewOperatorState] = ()
 
     @property
-    def schema(self) -> KeyedSchema | None:
-        """The schema of all of its keyed state.
-
-        Raises:
-            DescriptorError: It has keyed state without a key.
-        """
-        if self.key is not None:
-            return with_states(schema_of_key(pa.schema(self.key)), self.states)
-        if self.states:
-            raise DescriptorError(f"operator {self.uid!r} has keyed state and lacks the columns of its key")
-        return None
+    def schema(self) -> KeyedSchema:
+        """The schema of all of its keyed state."""
+        return with_states(schema_of_key(pa.schema(self.key)), self.states)
 
     def operator_snapshots(self, parallelism: int) -> list[OperatorStateSnapshot]:
         """Returns the operator state of each subtask; raises as `NewOperatorState.snapshots`."""

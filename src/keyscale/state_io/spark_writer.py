@@ -127,12 +127,10 @@ def write_operator(
     ]
     names = [state.name for state in operator.states]
     at_ms = now_ms()
-    encoded = []
-    if schema is not None:
-        encoded = [
-            state.rows.mapInArrow(_Encode(schema, names, place, savepoint.hashing, at_ms, parallelism), _ENTRIES)
-            for place, state in enumerate(operator.states)
-        ]
+    encoded = [
+        state.rows.mapInArrow(_Encode(schema, names, place, savepoint.hashing, at_ms, parallelism), _ENTRIES)
+        for place, state in enumerate(operator.states)
+    ]
     handles: dict[int, SnapshotHandle] = {}
     counts = dict.fromkeys(names, 0)
     if encoded:

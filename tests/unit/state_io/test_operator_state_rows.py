@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from keyscale.identifiers import SubtaskIndex
+from keyscale.jobs.functions.process_function import KeyedProcessFunction, ProcessContext, RuntimeContext
 from keyscale.state.errors import DescriptorError, KeyGroupError, StateSchemaMismatchError
 from keyscale.state.keyed.descriptors import (
     ListStateDescriptor,
@@ -20,12 +21,15 @@ from keyscale.state.serializers.pickled import Pickled
 from keyscale.state.writing.new_savepoint import NewSavepoint
 from keyscale.state.writing.row_encoder import KeyHashing, RowsInvalidError
 from keyscale.state_io import NewOperator, NewOperatorState, NewState, StateReader, spark_writer, write
+from tests.support.rehearsal.keyed_rehearsal import OPERATOR, keyed_rehearsal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from keyscale.state.operator_state.backend import OperatorStateBackend
 
+KEY = {"user": pa.string()}
 NUMBERS = ListStateDescriptor("numbers", pa.int64())
 NAMES = ListStateDescriptor("names", pa.string())
 RULES = MapStateDescriptor("rules", pa.string(), pa.int64())
@@ -52,7 +56,7 @@ def restored(location: str, parallelism: int) -> list[OperatorStateBackend]:
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
 def test_a_job_restores_operator_state_beside_keyed_state(place: str, parallelism: int) -> None:
-    write(place, [NewOperator("o", {"user": pa.string()}, [CLICKS], OPERATOR_STATES)], parallelism=2)
+    write(place, [NewOperator("o", KEY, [CLICKS], OPERATOR_STATES)], parallelism=2)
     subtasks = restored(place, parallelism)
     numbers = [each.list_state(NUMBERS).get() for each in subtasks]
     assert numbers == {1: [[3, 2, 1]], 2: [[3], [2, 1]], 3: [[3], [2], [1]]}[parallelism]
@@ -62,21 +66,48 @@ def test_a_job_restores_operator_state_beside_keyed_state(place: str, parallelis
         assert reader.table("o", "clicks").reader().read_all()["value"].to_pylist() == [3]
 
 
-def test_an_operator_without_a_key_has_only_operator_state(place: str) -> None:
-    write(place, [NewOperator("o", operator_states=OPERATOR_STATES)])
+def test_an_operator_may_have_only_operator_state(place: str) -> None:
+    write(place, [NewOperator("o", KEY, operator_states=OPERATOR_STATES)])
     with StateReader.open(place) as reader:
         assert [(table.name, table.kind) for table in reader.tables("o")] == [
             ("names", "union"),
             ("numbers", "split"),
             ("rules", "broadcast"),
         ]
-    with pytest.raises(DescriptorError, match="lacks the columns of its key"):
-        write(f"{place}-keyed", [NewOperator("o", states=[CLICKS])])
+
+
+class Remembering(KeyedProcessFunction):
+    """Adds the key of each record to a list, and emits nothing."""
+
+    def open(self, context: RuntimeContext) -> None:
+        self.names = context.get_operator_list_state(ListStateDescriptor("names", pa.string()))
+
+    def process_element(self, row: Any, _: ProcessContext) -> Iterator[dict[str, Any]]:
+        self.names.add(row.key)
+        return iter(())
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_a_job_goes_on_from_written_operator_state(tmp_path: Path, parallelism: int) -> None:
+    rows = pa.table({"value": ["first", "second", "third"]})
+    states = [NewOperatorState(ListStateDescriptor("names", pa.string()), rows)]
+    location = write(
+        f"file://{tmp_path}/store/history/savepoints/names",
+        [NewOperator(OPERATOR, {"key": pa.string()}, operator_states=states)],
+        max_parallelism=16,
+        parallelism=2,
+    )
+    job = keyed_rehearsal(tmp_path, Remembering(), pa.schema([("n", pa.int64())]), [[("ada", 1)], [("bob", 2)]])
+    job.start(parallelism, location)
+    job.drain()
+    with StateReader.open(job.checkpoint("end")) as reader:
+        names = reader.table(OPERATOR, "names").reader().read_all()["value"].to_pylist()
+    assert sorted(names) == ["ada", "bob", "first", "second", "third"]
 
 
 def test_spark_writes_operator_state_in_the_driver(place: str, tmp_path: Path) -> None:
     savepoint = NewSavepoint.at(place, KeyHashing(8))
-    operator = NewOperator("o", operator_states=OPERATOR_STATES)
+    operator = NewOperator("o", KEY, operator_states=OPERATOR_STATES)
     written = spark_writer.write_operator(savepoint, operator, 2, str(tmp_path))
     savepoint.publish([written.snapshot])
     assert [each.list_state(NUMBERS).get() for each in restored(place, 2)] == [[3], [2, 1]]
@@ -84,14 +115,14 @@ def test_spark_writes_operator_state_in_the_driver(place: str, tmp_path: Path) -
 
 def test_pickled_elements_are_given_as_bytes(place: str) -> None:
     rows = pa.table({"value": [b"bytes of a pickle"]})
-    write(place, [NewOperator("o", operator_states=[NewOperatorState(ListStateDescriptor("l", Pickled()), rows)])])
+    write(place, [NewOperator("o", KEY, operator_states=[NewOperatorState(ListStateDescriptor("l", Pickled()), rows)])])
     with StateReader.open(place) as reader:
         assert reader.table("o", "l").reader().read_all()["value"].to_pylist() == [b"bytes of a pickle"]
 
 
 def test_no_rows_declare_an_empty_state(place: str) -> None:
     states = [NewOperatorState(NUMBERS, []), NewOperatorState(RULES, [])]
-    write(place, [NewOperator("o", operator_states=states)])
+    write(place, [NewOperator("o", KEY, operator_states=states)])
     with StateReader.open(place) as reader:
         assert [table.reader().read_all().num_rows for table in reader.tables("o")] == [0, 0]
 
@@ -113,13 +144,13 @@ def test_no_rows_declare_an_empty_state(place: str) -> None:
 )
 def test_rows_that_do_not_fit_are_refused(place: str, descriptor: Any, rows: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RowsInvalidError, match=complaint):
-        write(place, [NewOperator("o", operator_states=[NewOperatorState(descriptor, pa.table(rows))])])
+        write(place, [NewOperator("o", KEY, operator_states=[NewOperatorState(descriptor, pa.table(rows))])])
 
 
 def test_batches_with_different_columns_are_refused(place: str) -> None:
     batches = [pa.record_batch({"value": [1]}), pa.record_batch({"value": [1], "subtask": [0]})]
     with pytest.raises(RowsInvalidError, match="different columns"):
-        write(place, [NewOperator("o", operator_states=[NewOperatorState(NUMBERS, batches)])])
+        write(place, [NewOperator("o", KEY, operator_states=[NewOperatorState(NUMBERS, batches)])])
 
 
 @pytest.mark.parametrize(
@@ -133,15 +164,15 @@ def test_batches_with_different_columns_are_refused(place: str) -> None:
 )
 def test_a_declaration_that_operator_state_cannot_have_is_refused(place: str, state: NewOperatorState) -> None:
     with pytest.raises(DescriptorError):
-        write(place, [NewOperator("o", operator_states=[state])])
+        write(place, [NewOperator("o", KEY, operator_states=[state])])
 
 
 def test_a_keyed_state_and_an_operator_state_cannot_share_a_name(place: str) -> None:
     states = [NewOperatorState(ListStateDescriptor("clicks", pa.int64()), [])]
     with pytest.raises(StateSchemaMismatchError, match="'clicks' is written twice"):
-        write(place, [NewOperator("o", {"user": pa.string()}, [CLICKS], states)])
+        write(place, [NewOperator("o", KEY, [CLICKS], states)])
 
 
 def test_a_parallelism_of_zero_is_refused(place: str) -> None:
     with pytest.raises(KeyGroupError):
-        write(place, [NewOperator("o", operator_states=OPERATOR_STATES)], parallelism=0)
+        write(place, [NewOperator("o", KEY, operator_states=OPERATOR_STATES)], parallelism=0)
