@@ -320,7 +320,10 @@ class BodyTooLargeError(ApiError):
     title = "The request's body is too large"
     status = 413
     domain = "user"
-    advice = "Upload less: an artifact should not contain data. Bring libraries as separate artifacts, one per wheel."
+    advice = (
+        "Send less: an artifact should not contain data, and libraries are separate artifacts, one per wheel. Send a"
+        " long list of state changes in parts, each derived from the savepoint of the part before (`checkpoint_id`)."
+    )
 
 
 class TooManyInFlightError(ApiError):

@@ -114,3 +114,8 @@ def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
     with context.sessions() as session:
         (event,) = session.query(Event).filter_by(kind="STATE_CHANGED").all()
     assert event.message == "savepoint several has 1 set and 1 deleted entries of count.count"
+    further = {"changes": [{**place, "key": "3", "value": 9}], "checkpoint_id": several.json()["checkpoint_id"]}
+    last = client.post(CHANGES, json=further)
+    with StateReader.open(last.json()["location"]) as reader:
+        rows = reader.table("count", "count").reader().read_all()
+    assert sorted(rows["value"].to_pylist()) == [7, 9], "the changes of both parts"
