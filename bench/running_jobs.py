@@ -86,6 +86,7 @@ def run_running_jobs(numbers: Sequence[int], sizes: RunningJobSizes, say: Callab
             "PostgreSQL cores",
             "CPU ms per read",
             "CPU ms per scrape",
+            "scrape p50 ms",
             "cancel p50 ms",
             "cancel worst ms",
         ),
@@ -101,7 +102,8 @@ def run_running_jobs(numbers: Sequence[int], sizes: RunningJobSizes, say: Callab
         "reports/s: heartbeats that were answered; a ninth of the jobs unless the machine is too busy for the stand-ins"
     )
     table.notes.append(
-        "cores: processor seconds per second; a read is GET /v1/jobs/{id}, 50 per second; a scrape is GET /metrics"
+        "cores: processor seconds per second; a read is GET /v1/jobs/{id}, 50 per second; a scrape is GET /metrics,"
+        " once a second"
     )
     table.notes.append("cancel: from the request to the end of the attempt, after which its processes are killed")
     yield table
@@ -123,7 +125,8 @@ def _row(number: int, sizes: RunningJobSizes, say: Callable[[str], None]) -> lis
         idle = _cores(control_plane, lambda: time.sleep(sizes.seconds))
         reports_per_s = (_reports(control_plane) - reported) / (time.monotonic() - began_s)
         say(f"  {idle}, {reports_per_s:.0f} reports/s")
-        scraping = _cores(control_plane, lambda: _scrape(control_plane, sizes.seconds))
+        scrapes_ms: list[float] = []
+        scraping = _cores(control_plane, lambda: scrapes_ms.extend(_scrape(control_plane, sizes.seconds)))
         say(f"  with scrapes: {scraping}")
         reading = _cores(control_plane, lambda: _read(control_plane, number, sizes.seconds))
         say(f"  with reads: {reading}")
@@ -138,6 +141,7 @@ def _row(number: int, sizes: RunningJobSizes, say: Callable[[str], None]) -> lis
         decimal(idle["PostgreSQL"], 2),
         decimal(read_ms),
         decimal(scrape_ms),
+        decimal(statistics.median(scrapes_ms)),
         decimal(statistics.median(took)),
         decimal(max(took)),
     ]
@@ -213,14 +217,18 @@ def _reports(control_plane: ControlPlaneProcess) -> float:
     return sum(map(float, _HEARTBEATS.findall(text)))
 
 
-def _scrape(control_plane: ControlPlaneProcess, seconds: int) -> None:
-    """Scrapes the metrics once a second."""
+def _scrape(control_plane: ControlPlaneProcess, seconds: int) -> Sequence[float]:
+    """Scrapes the metrics once a second; returns the milliseconds until each answer was complete."""
+    took_ms = []
     with _client(control_plane) as client:
         begin_s = time.monotonic()
         for each in range(seconds):
             time.sleep(max(0.0, begin_s + each - time.monotonic()))
+            asked_s = time.monotonic()
             client.get("/metrics").raise_for_status()
+            took_ms.append(1000 * (time.monotonic() - asked_s))
         time.sleep(max(0.0, begin_s + seconds - time.monotonic()))
+    return took_ms
 
 
 def _cancel_ms(control_plane: ControlPlaneProcess, job: str) -> float:
