@@ -218,7 +218,11 @@ def _reports(control_plane: ControlPlaneProcess) -> float:
 
 
 def _scrape(control_plane: ControlPlaneProcess, seconds: int) -> Sequence[float]:
-    """Scrapes the metrics once a second; returns the milliseconds until each answer was complete."""
+    """Scrapes the metrics once a second.
+
+    Returns:
+        The milliseconds until each answer was complete.
+    """
     took_ms = []
     with _client(control_plane) as client:
         begin_s = time.monotonic()
