@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+import time
+
+import httpx
+
+from keyscale.deploy.observability import panels
+
+
+def test_a_panel_is_drawn_from_its_own_expressions() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.params["query"])
+        values = [[time.time(), "3"], [time.time(), "NaN"]]
+        return httpx.Response(200, json={"data": {"result": [{"metric": {"job_name": "<visits>"}, "values": values}]}})
+
+    drawn = json.loads(panels.DASHBOARD.read_text())["panels"]
+    records = next(panel for panel in drawn if panel["title"] == "Records")
+    with httpx.Client(transport=httpx.MockTransport(answer), base_url="http://prometheus") as prometheus:
+        lines = panels.lines_of(prometheus, records, 60)
+    assert asked == [
+        'max by (job_name) (keyscale_job_input_records_per_second{job_name=~".*"})',
+        'max by (job_name) (rate(keyscale_job_output_records_total{job_name=~".*"}[1m]))',
+    ]
+    assert [(name, [value for _, value in points]) for name, points in lines] == [
+        ("<visits> input", [3.0]),
+        ("<visits> output", [3.0]),
+    ]
+    picture = panels.drawing("Records", "short", lines, time.time() - 60, time.time())
+    assert picture.count("<polyline") == 2
+    assert "&lt;visits&gt; input" in picture
+
+
+def test_the_highest_lines_of_a_panel_are_drawn() -> None:
+    result = [{"metric": {"job_name": str(job)}, "values": [[0, str(job)]]} for job in range(20)]
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": {"result": result}}))
+    panel = {"targets": [{"expr": "up", "legendFormat": "{{job_name}}"}]}
+    with httpx.Client(transport=transport, base_url="http://prometheus") as prometheus:
+        assert [name for name, _ in panels.lines_of(prometheus, panel, 60)] == ["19", "18", "17", "16", "15", "14"]
+
+
+def test_a_value_of_an_axis_is_short() -> None:
+    assert [panels.shown(value, unit) for value, unit in ((0.5, "s"), (1234, "short"), (2.5e9, "bytes"))] == [
+        "0.5s",
+        "1.23k",
+        "2.5G",
+    ]
