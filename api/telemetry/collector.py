@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S = 5.0
 _TIMEOUT_S = 10.0
+_COMMIT_MS = 10_000
+"""Traces wait this long after an operation's end, as the transaction that notes the end may commit later."""
 _TRACES_MAX = 100
 """Maximum number of traces in a request."""
 
@@ -60,7 +62,7 @@ class Collector:
         )
         self._every_ms = every_ms
         self._pushed_at_ms = 0
-        self._traced_until_ms = now_ms()
+        self._traced_until_ms = now_ms() - _COMMIT_MS
         self._is_away = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="collector", daemon=True)
@@ -77,13 +79,14 @@ class Collector:
     def look(self) -> None:
         """Pushes the traces of ended operations, and metrics when due."""
         instance = self._context.settings.control_url
-        until_ms = now_ms()
+        at_ms = now_ms()
+        until_ms = at_ms - _COMMIT_MS
         ended = self._ended(self._traced_until_ms, until_ms) if self._context.pulse.role == "leader" else []
         for first in range(0, len(ended), _TRACES_MAX):
             self._push("/v1/traces", trace_document(ended[first : first + _TRACES_MAX], instance))
         self._traced_until_ms = until_ms
-        if until_ms - self._pushed_at_ms >= self._every_ms:
-            self._pushed_at_ms = until_ms
+        if at_ms - self._pushed_at_ms >= self._every_ms:
+            self._pushed_at_ms = at_ms
             text = scrape.text_of(self._context, EVERYTHING)
             self._push("/v1/metrics", metrics_document(text, shared_now_ms(), instance))
 

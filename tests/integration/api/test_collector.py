@@ -50,7 +50,7 @@ def receiver() -> Iterator[tuple[str, list[tuple[str, str | None, Any]]]]:
         server.server_close()
 
 
-def end_an_operation(context: Context, job: dict[str, Any], id: str, at_ms: int | None = None) -> None:  # noqa: A002 - usual name
+def end_an_operation(context: Context, job: dict[str, Any], id: str, at_ms: int) -> None:  # noqa: A002 - usual name
     with context.sessions.begin() as session:
         session.add(
             Operation(
@@ -59,18 +59,36 @@ def end_an_operation(context: Context, job: dict[str, Any], id: str, at_ms: int 
                 kind=OperationKind.SAVEPOINT,
                 status=OperationStatus.COMPLETED,
                 requested_at_ms=now_ms() - 1000,
-                ended_at_ms=at_ms or now_ms(),
+                ended_at_ms=at_ms,
             )
         )
 
 
+class Clock:
+    """In place of the collector's clock."""
+
+    def __init__(self) -> None:
+        self.ms = now_ms()
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("keyscale.api.telemetry.collector.now_ms", clock)
+    return clock
+
+
 def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
-    context: Context, client: httpx.Client, job: dict[str, Any]
+    context: Context, client: httpx.Client, job: dict[str, Any], clock: Clock
 ) -> None:
     client.get("/v1/jobs")
     with receiver() as (address, received):
         collector = Collector(context, endpoint=address, headers={"X-Token": "t"}, every_ms=60_000)
-        end_an_operation(context, job, "while another replica leads")
+        end_an_operation(context, job, "while another replica leads", clock.ms)
+        clock.ms += 10_000
         collector.look()
         [(path, token, document)] = received
         assert (path, token) == ("/v1/metrics", "t")
@@ -79,7 +97,13 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
         assert {"key": "job_id", "value": {"stringValue": job["id"]}} in wanted["gauge"]["dataPoints"][0]["attributes"]
         assert any(metric["name"] == "keyscale_requests_total" for metric in metrics)
         context.pulse.role = "leader"
-        end_an_operation(context, job, "o1")
+        ended_at_ms = clock.ms + 1
+        clock.ms += 5000
+        collector.look()
+        end_an_operation(context, job, "o1", ended_at_ms)  # noted late, as its transaction took four seconds
+        collector.look()
+        assert received[1:] == []
+        clock.ms += 10_000
         collector.look()
         collector.look()
         [(path, _, document)] = received[1:]
@@ -89,14 +113,14 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
 
 
 def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
-    context: Context, job: dict[str, Any]
+    context: Context, job: dict[str, Any], clock: Clock
 ) -> None:
     with receiver() as (address, received):
         collector = Collector(context, endpoint=address, headers={}, every_ms=10**15)
         context.pulse.role = "leader"
-        after_ms = now_ms() + 1
         for number in range(101):
-            end_an_operation(context, job, f"o{number}", after_ms)
+            end_an_operation(context, job, f"o{number}", clock.ms)
+        clock.ms += 10_000
         collector.look()
         traces = [
             document["resourceSpans"][0]["scopeSpans"][0]["spans"]
