@@ -58,7 +58,8 @@ def database(postgres_url: str) -> Iterator[str]:
 
 
 def counted(metrics: DriverMetrics) -> dict[str, int]:
-    return {each.uid: each.dead_letters for each in (*metrics.operators, *metrics.sinks)}
+    parts = (*metrics.operators, *metrics.sinks)
+    return {each.uid: each.dead_letters for each in parts if each.dead_letters is not None}
 
 
 def counted_by_function(metrics: DriverMetrics) -> dict[str, float]:
