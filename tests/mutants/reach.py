@@ -29,7 +29,7 @@ data_file = {directory}/data
 disable_warnings = module-not-imported,module-not-measured,no-data-collected
 """
 _READ_SOURCES = ("tests/architecture", "tests/mutants", "tests/suite")
-"""Tests that run none of the product's code."""
+"""Tests that stay outside of the product's code."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ _LIBRARIES = (
 )
 _NOT_COPIED = (".git", ".venv", ".keyscale", ".hypothesis", "__pycache__", "node_modules", ".*_cache")
 _SECONDS_MIN, _TIMES = 60, 10
-"""Processor time that tests may take with a mistake: that of the tests without it, times ten, and a minute."""
+"""Processor time that tests may take with a mistake: ten times their usual time, and a minute."""
 _CHECKED = 5
 _NOT_RUN = 70
 _NO_TEST_IS_RED = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
