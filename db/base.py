@@ -43,6 +43,8 @@ class Base(DeclarativeBase):
 def closed_set(members: type[StrEnum], name: str) -> Enum:
     """Returns an enumeration's column type: text, checked by the database.
 
+    A new member needs no migration: `migrate` widens the check. A member that goes does.
+
     Args:
         members: The enumeration; every member's value equals its name.
         name: The name of the check constraint, without the table.

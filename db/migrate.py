@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,9 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import inspect, text
+from sqlalchemy import Enum, inspect, text
 
+from .base import Base
 from .connections import without_time_limits
 from .errors import SchemaTooNewError, SchemaUnreleasedError
 from .models import SeriesPoint
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
 _MIGRATION_LOCK = 0x6B657973  # "keys", as in `PostgresSink`: replicas migrate one after another
+_MEMBER = re.compile(r"'(\w+)'")  # in a check, as PostgreSQL writes it
 
 _LAST_JOINED_REVISION = 26  # development versions had 0003 to 0026, which three migrations replace
 
@@ -35,7 +38,7 @@ def migrate(engine: Engine) -> None:
     """Runs the outstanding migrations in one transaction.
 
     Raises:
-        SchemaTooNewError: A newer version of Keyscale has migrated the database.
+        SchemaTooNewError: A newer version of Keyscale has migrated the database, or added members to closed sets.
         SchemaUnreleasedError: A development version has, to a revision that no release has.
     """
     config = alembic_config()
@@ -49,6 +52,7 @@ def migrate(engine: Engine) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _add_series(connection)
+        _admit_members(connection)
 
 
 def _add_series(connection: Connection) -> None:
@@ -59,6 +63,28 @@ def _add_series(connection: Connection) -> None:
         if column.name not in known:
             kind = column.type.compile(connection.dialect)
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
+
+
+def _admit_members(connection: Connection) -> None:
+    """Widens the checks of closed sets by this version's new members.
+
+    A member that only the check knows is of a newer version, whose rows this version cannot read.
+    """
+    checks = inspect(connection).get_multi_check_constraints()
+    stored = {check["name"]: set(_MEMBER.findall(check["sqltext"])) for found in checks.values() for check in found}
+    for table in Base.metadata.sorted_tables:
+        for column in table.columns:
+            if not isinstance(column.type, Enum):
+                continue
+            name, members = f"ck_{table.name}_{column.type.name}", column.type.enums
+            if unknown := stored[name].difference(members):
+                raise SchemaTooNewError(
+                    f"{table.name}.{column.name} may be {', '.join(sorted(unknown))}, not known here"
+                )
+            if stored[name] != set(members):
+                listed = ", ".join(f"'{member}'" for member in members)
+                check = f"CONSTRAINT {name} CHECK ({column.name} IN ({listed}))"
+                connection.execute(text(f"ALTER TABLE {table.name} DROP CONSTRAINT {name}, ADD {check}"))
 
 
 def refusal_of_unknown_revision(revision: str) -> SchemaTooNewError | SchemaUnreleasedError:

@@ -20,6 +20,7 @@ from keyscale.db.connections import open_engine
 from keyscale.db.errors import SchemaTooNewError, SchemaUnreleasedError
 from keyscale.db.migrate import alembic_config, migrate, refusal_of_unknown_revision
 from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import BESIDE, OperationKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -50,6 +51,43 @@ def test_migrating_again_only_adds_the_series_that_are_missing(postgres_url: str
     migrate(engine)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    engine.dispose()
+
+
+def allow_kinds(connection: Connection, kinds: list[str]) -> None:
+    connection.execute(text("ALTER TABLE operations DROP CONSTRAINT ck_operations_kind"))
+    check = f"ALTER TABLE operations ADD CONSTRAINT ck_operations_kind CHECK (kind IN {tuple(map(str, kinds))})"
+    connection.execute(text(check))
+
+
+def test_migrating_again_admits_the_members_that_a_version_adds(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        before = inspect(connection).get_check_constraints("operations")
+        allow_kinds(connection, ["START", "STOP"])
+    migrate(engine)
+    with engine.connect() as connection:
+        assert inspect(connection).get_check_constraints("operations") == before
+    engine.dispose()
+
+
+def test_a_database_with_members_of_a_newer_version_is_refused(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        allow_kinds(connection, [*OperationKind, "MOVE"])
+    with pytest.raises(SchemaTooNewError, match=r"operations\.kind .*MOVE"):
+        migrate(engine)
+    engine.dispose()
+
+
+def test_the_index_of_one_running_operation_leaves_out_the_kinds_that_run_beside_others(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    migrate(engine)
+    with engine.connect() as connection:
+        index = connection.scalar(text("SELECT indexdef FROM pg_indexes WHERE indexname = 'uq_operations_one_running'"))
+    assert set(re.findall(r"'([A-Z_]+)'", index)) - {"IN_PROGRESS"} == set(BESIDE)
     engine.dispose()
 
 
