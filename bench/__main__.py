@@ -266,7 +266,7 @@ def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def recovery(report: Report, /, *, keys: Sequence[int], only: Sequence[str], **sizes: int) -> None:
-    """Measure the time from a fault to the next commit, beside Spark's."""
+    """Measure the longest wait for a commit after a fault, beside Spark's."""
     report.show(run_recovery(report.root, RecoverySizes(keys, **sizes), only, _say), sizes["cores"])
 
 

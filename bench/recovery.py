@@ -1,4 +1,4 @@
-"""`./keyscale bench recovery`: from a fault to the next commit."""
+"""`./keyscale bench recovery`: the longest wait for a commit after a fault."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def run_recovery(root: Path, sizes: RecoverySizes, only: Sequence[str], say: Cal
     finally:
         end_processes(processes_of(root / "work"))  # of a killed contender: its PostgreSQL would continue
     table = Table(
-        f"Faults of a running deduplication with a TTL of {TTL_HOURS} hours; from the fault to the next commit, and"
-        f" from the first start to the first commit, in milliseconds; median of {len(rounds)} rounds of {sizes.faults}"
-        " faults each",
+        f"Faults of a running deduplication with a TTL of {TTL_HOURS} hours; the longest wait for a commit after the"
+        " fault, and the time from the first start to the first commit, in milliseconds; median of"
+        f" {len(rounds)} rounds of {sizes.faults} faults each",
         ("fault", "keys in state", "recovered by", "recovery", "slowest", "of a new driver", "spread", "start"),
     )
     for side in sides:

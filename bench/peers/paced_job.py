@@ -30,6 +30,9 @@ FILES_PER_BATCH = 100
 CHECKPOINT_INTERVAL_MS = 10_000
 START_SECONDS = 300.0
 POLL_SECONDS = 0.2
+COMMIT_SECONDS = 600.0
+COMMIT_POLL_SECONDS = 0.01
+COMMITS_AFTER = 3
 
 
 class ChangeFailedError(AssertionError):
@@ -128,6 +131,33 @@ def end(api: Keyscale, job: str, output: Path, expected_rows: int) -> None:
     _wait_for("all rows", lambda: rows(output) >= expected_rows)
     api.post(job_path(job, "cancel"))
     wait_until(api, job, {"STOPPED"}, START_SECONDS)
+
+
+def longest_pause_ms(act: Callable[[], object], commits: Callable[[], int], following: int = COMMITS_AFTER) -> float:
+    """Acts, and measures the longest wait for a commit after it.
+
+    The first wait begins with the act. A commit that was made during the act does not end it. One that was under way
+    may end it, so the waits for the next ones count, too.
+
+    Args:
+        act: Is called once.
+        commits: Returns the number of commits until now.
+        following: The number of commits to wait for.
+
+    Raises:
+        ChangeFailedError: A commit did not come.
+    """
+    last = time.monotonic()
+    act()
+    known, longest = commits(), 0.0
+    for _ in range(following):
+        while (now_known := commits()) <= known:
+            if time.monotonic() - last > COMMIT_SECONDS:
+                raise ChangeFailedError(f"no commit within {COMMIT_SECONDS:.0f} s")
+            time.sleep(COMMIT_POLL_SECONDS)
+        now = time.monotonic()
+        known, longest, last = now_known, max(longest, now - last), now
+    return 1000 * longest
 
 
 def rows(output: Path) -> int:

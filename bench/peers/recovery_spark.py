@@ -20,13 +20,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.peers import spark
-from bench.peers.paced_job import FILES_PER_BATCH, ChangeFailedError, PacedInput
+from bench.peers.paced_job import FILES_PER_BATCH, ChangeFailedError, PacedInput, longest_pause_ms
 from bench.peers.recovery_cluster import cluster_for, kill_executor
 from bench.peers.spark_drop_duplicates import first_within_watermark
 from bench.store.keys import key_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 LIMIT_SECONDS = 600.0
 CHUNK_KEYS = 500_000
@@ -45,8 +45,8 @@ def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping
         faults: The number of faults.
 
     Returns:
-        `recovery_ms`, the median from the fault to the next commit, and `recovery_ms_max`; `start_ms`, from the first
-            start to its commit.
+        `recovery_ms`, the median of the longest wait for a commit after the fault, and `recovery_ms_max`; `start_ms`,
+            from the first start to its commit.
 
     Raises:
         ChangeFailedError: The query did not commit.
@@ -71,10 +71,11 @@ def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping
         master = f"local[{cores}]" if cluster is None else cluster.master
         befall = begin if cluster is None else partial(kill_executor, cluster)
         try:
-            start_ms = _time_to_commit(Path(work), begin)
+            commits = partial(_commits, Path(work))
+            start_ms = longest_pause_ms(begin, commits, following=1)
             for _ in range(faults):
                 _wait_for_commits(Path(work), _commits(Path(work)) + _COMMITS_BEFORE)
-                recovery_ms.append(_time_to_commit(Path(work), befall))
+                recovery_ms.append(longest_pause_ms(befall, commits))
         finally:
             for query in queries:
                 if query.poll() is None:
@@ -99,13 +100,6 @@ def query(work: str, cores: int, master: str) -> None:
 def _commits(work: Path) -> int:
     """Returns the number of the last committed batch; -1: none."""
     return max((int(file.name) for file in work.glob("checkpoint/commits/[0-9]*")), default=-1)
-
-
-def _time_to_commit(work: Path, act: Callable[[], None]) -> float:
-    begun = time.monotonic()
-    act()
-    _wait_for_commits(work, _commits(work) + 1)
-    return 1000 * (time.monotonic() - begun)
 
 
 def _wait_for_commits(work: Path, batch: int) -> None:
