@@ -15,6 +15,7 @@ import pytest
 import keyscale
 import keyscale.state
 import keyscale.testing
+from keyscale.state.keyed.schema import StateKind
 
 FACADES = (keyscale, keyscale.state)
 
@@ -35,7 +36,7 @@ def test_every_listed_name_is_the_one_of_its_module(package: ModuleType, name: s
 @pytest.mark.parametrize("package", FACADES, ids=lambda package: package.__name__)
 def test_the_classes_that_a_ttl_or_a_descriptor_takes_are_offered_with_it(package: ModuleType) -> None:
     descriptors = [getattr(keyscale, name) for name in keyscale.__all__ if name.endswith("Descriptor")]
-    assert len(descriptors) == 5
+    assert {each.kind for each in descriptors} == set(StateKind)
     for owner in (keyscale.Ttl, keyscale.Cleanup, *descriptors):
         taken = {name for each in fields(owner) for name in re.findall(r"[A-Z]\w+", str(each.type))}
         missing = taken - {"None", "DataType"} - set(package.__all__)
