@@ -33,6 +33,7 @@ class StateKind(StrEnum):
     LIST = "list"
     REDUCING = "reducing"
     AGGREGATING = "aggregating"
+    FIRST = "first"
 
     @property
     def is_indexed(self) -> bool:
