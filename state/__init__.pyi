@@ -26,7 +26,6 @@ from .keyed.descriptors import ListStateDescriptor as ListStateDescriptor
 from .keyed.descriptors import MapStateDescriptor as MapStateDescriptor
 from .keyed.descriptors import ReducingStateDescriptor as ReducingStateDescriptor
 from .keyed.descriptors import ValueStateDescriptor as ValueStateDescriptor
-from .keyed.first import FirstStateDescriptor as FirstStateDescriptor
 from .keyed.ttl import Cleanup as Cleanup
 from .keyed.ttl import IncrementalCleanup as IncrementalCleanup
 from .keyed.ttl import Ttl as Ttl

@@ -67,8 +67,6 @@ from keyscale.state.keyed.descriptors import ListStateDescriptor as ListStateDes
 from keyscale.state.keyed.descriptors import MapStateDescriptor as MapStateDescriptor
 from keyscale.state.keyed.descriptors import ReducingStateDescriptor as ReducingStateDescriptor
 from keyscale.state.keyed.descriptors import ValueStateDescriptor as ValueStateDescriptor
-from keyscale.state.keyed.first import FirstState as FirstState
-from keyscale.state.keyed.first import FirstStateDescriptor as FirstStateDescriptor
 from keyscale.state.keyed.list import ListState as ListState
 from keyscale.state.keyed.map import MapState as MapState
 from keyscale.state.keyed.timer_service import TimerService as TimerService

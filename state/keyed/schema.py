@@ -33,7 +33,6 @@ class StateKind(StrEnum):
     LIST = "list"
     REDUCING = "reducing"
     AGGREGATING = "aggregating"
-    FIRST = "first"
 
     @property
     def is_indexed(self) -> bool:

@@ -15,12 +15,10 @@ from .descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from .first import FirstStateDescriptor
 
 if TYPE_CHECKING:
     from .aggregating import AggregatingState, ReducingState
     from .backend import KeyedStateBackend
-    from .first import FirstState
     from .list import ListState
     from .map import MapState
     from .value import ValueState
@@ -89,11 +87,6 @@ class KeyedStateAccess:
         check_descriptor(descriptor, AggregatingStateDescriptor)
         return self._state.state(descriptor)
 
-    def get_first_state(self, descriptor: FirstStateDescriptor) -> FirstState:
-        """Returns the state of the first value per key."""
-        check_descriptor(descriptor, FirstStateDescriptor)
-        return self._state.state(descriptor)
-
 
 _GETTERS: dict[type, str] = {
     ValueStateDescriptor: "get_state",
@@ -101,7 +94,6 @@ _GETTERS: dict[type, str] = {
     ListStateDescriptor: "get_list_state",
     ReducingStateDescriptor: "get_reducing_state",
     AggregatingStateDescriptor: "get_aggregating_state",
-    FirstStateDescriptor: "get_first_state",
 }
 
 

@@ -16,7 +16,6 @@ from keyscale.state.keyed.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from keyscale.state.keyed.first import FirstStateDescriptor
 
 KEY = pa.schema([("key", pa.string())])
 
@@ -43,7 +42,6 @@ MAP = MapStateDescriptor("map", pa.string(), pa.int64())
 LIST = ListStateDescriptor("list", pa.string())
 REDUCING = ReducingStateDescriptor("max", pa.int64(), max)
 AGGREGATING = AggregatingStateDescriptor("average", ACCUMULATOR, Mean())
-FIRST = FirstStateDescriptor("first", pa.string())
 
 
 class Store:

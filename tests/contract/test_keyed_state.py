@@ -23,7 +23,7 @@ from keyscale.state.keyed.descriptors import (
     ValueStateDescriptor,
 )
 from keyscale.state.keys.key_groups import KeyGroupRange
-from tests.contract.keyed_store import AGGREGATING, FIRST, KEY, LIST, MAP, REDUCING, VALUE
+from tests.contract.keyed_store import AGGREGATING, KEY, LIST, MAP, REDUCING, VALUE
 
 
 def test_a_value_is_absent_until_it_is_updated_and_after_it_is_cleared(store, step):
@@ -278,21 +278,6 @@ def test_reducing_and_aggregating_combine_added_values(store, step):
     average.clear()
     step()
     assert (largest.get(), average.get()) == (None, None)
-
-
-def test_a_first_value_stays_until_it_is_cleared(store, step):
-    first = store.backend.state(FIRST)
-    store.backend.set_current_key(1, ("a",))
-    assert first.get() is None
-    assert [first.offer(value) for value in (None, "x", "y")] == [False, True, False]
-    step()
-    assert (first.offer("z"), first.get()) == (False, "x")
-    assert first.get_many(np.array([1, 1]), pa.array(["a", "b"])).to_pylist() == ["x", None]
-    first.clear()
-    step()
-    assert (first.offer("z"), first.get()) == (True, "z")
-    store.commit()
-    assert [value for _, value in store.backend.dump("first")] == ["z"]
 
 
 def test_a_namespace_is_a_scope_of_its_own_under_a_key(store, step):

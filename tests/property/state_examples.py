@@ -20,7 +20,6 @@ from keyscale.state.keyed.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from keyscale.state.keyed.first import FirstStateDescriptor
 from keyscale.state.keyed.schema import StateKind
 from keyscale.state.keyed.ttl import Ttl
 from tests.property.state_columns import KEYS, SCALARS, VALUES, typed
@@ -84,8 +83,6 @@ class Example:
                 return ReducingStateDescriptor("s", of_type, Newest(), self.ttl, scope)
             case StateKind.AGGREGATING:
                 return AggregatingStateDescriptor("s", of_type, Newest(), self.ttl, scope)
-            case StateKind.FIRST:
-                return FirstStateDescriptor("s", of_type, self.ttl, scope)
 
 
 @st.composite
@@ -145,8 +142,6 @@ def put(kind: StateKind, state: Any, name: Any, value: Any) -> None:
         state.update(value)
     elif kind is StateKind.MAP:
         state.put(name, value)
-    elif kind is StateKind.FIRST:
-        state.offer(value)
     else:
         state.add(value)
 
