@@ -1,7 +1,7 @@
 """Descriptors: immutable declarations of states.
 
 A descriptor says all that is special about its kind: the types of its entries, and the class of its state. To add a
-kind, write a class of `KeyedState` and a descriptor that creates it, and name its `StateKind`.
+kind, write a module with a class of `KeyedState` and a descriptor that creates it, and name its `StateKind`.
 """
 
 from __future__ import annotations
