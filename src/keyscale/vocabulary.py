@@ -211,16 +211,6 @@ class OperationKind(StrEnum):
             ),
         ),
     )
-    RELOAD_SECRETS = (
-        "RELOAD_SECRETS",
-        OperationTraits(
-            DriverEffect.REPLACES,
-            "Replaces a job's driver by a new driver, which reads the secrets again.",
-            allowed=_UP | {JobStatus.RESTARTING},
-            status=JobStatus.UPGRADING,
-            until="the new driver runs the job",
-        ),
-    )
     CHECKPOINT = (
         "CHECKPOINT",
         OperationTraits(

@@ -80,7 +80,6 @@ class Jobs(Noun[S]):
     drain = operation(OperationKind.DRAIN, OperationRequest)
     cancel = operation(OperationKind.CANCEL, OperationRequest)
     restart = operation(OperationKind.RESTART, OperationRequest)
-    reload_secrets = operation(OperationKind.RELOAD_SECRETS, OperationRequest)
     checkpoint = operation(OperationKind.CHECKPOINT, OperationRequest)
     savepoint = operation(OperationKind.SAVEPOINT, OperationRequest)
     rescale = operation(OperationKind.RESCALE, RescaleRequest, timeout_s=PLAN_TIMEOUT_S)

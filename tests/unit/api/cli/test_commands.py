@@ -130,7 +130,7 @@ USUAL: list[tuple[str, Any]] = [
     (r"PATCH /v1/jobs/\w+", UPDATED),
     (r"POST /v1/jobs/\w+/rollback", UPDATED),
     (
-        r"POST /v1/jobs/\w+/(start|stop|drain|cancel|restart|reload-secrets|savepoint|checkpoint)",
+        r"POST /v1/jobs/\w+/(start|stop|drain|cancel|restart|savepoint|checkpoint)",
         {**OPERATION, "status": "IN_PROGRESS"},
     ),
     (r"POST /v1/operations/c/(cancel|approve)", CHANGE),
@@ -202,7 +202,6 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         ("jobs stop flights --drain --no-wait", [("POST", "/v1/jobs/flights/drain", {})]),
         ("jobs drain flights --no-wait", [("POST", "/v1/jobs/flights/drain", {})]),
         ("jobs restart flights", [("POST", "/v1/jobs/flights/restart", {}), ("GET", "/v1/operations/o")]),
-        ("jobs reload-secrets flights", [("POST", "/v1/jobs/flights/reload-secrets", {}), ("GET", "/v1/operations/o")]),
         ("operations list flights", [("GET", "/v1/jobs/flights/operations")]),
         (
             "operations list flights --kind rescale --kind UPGRADE --status failed",
