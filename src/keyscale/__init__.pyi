@@ -38,7 +38,6 @@ from keyscale.jobs.sinks.sink import DirectSink as DirectSink
 from keyscale.jobs.sinks.sink import DirectStaging as DirectStaging
 from keyscale.jobs.sinks.sink import Sink as Sink
 from keyscale.jobs.sinks.sink import SinkContext as SinkContext
-from keyscale.jobs.sinks.sqlite import SqliteSink as SqliteSink
 from keyscale.jobs.sources.kafka import KafkaSource as KafkaSource
 from keyscale.jobs.sources.positions import limited as limited
 from keyscale.jobs.sources.source import Position as Position
