@@ -246,7 +246,7 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
         requests.require_deletable(session, job)
         if spec_of(revisions.current(session, job)).approval is Approval.REQUIRED:
             raise ApprovalRequiredError("a new job of this name would need no approval")
-        left = [attempt.number for attempt in attempts.unreaped(session, job.id)]
+        runs = [attempt.run_number for attempt in attempts.unreaped(session, job.id)]
         restored_from = attempts.restored_from(session, job.id)
         discarded = checkpoints.waiting_discarded(session, job.id)
         if not keep_objects:
@@ -277,8 +277,8 @@ def delete(context: Context, user: Principal, reference: str, *, keep_objects: b
             message=f"deleted {job.name}" + (", and kept its objects" if keep_objects else ""),
             store_url=job.store_url,
         )
-    for number in left:
-        context.launcher.kill(job.id, number)
+    for run in runs:
+        context.launcher.kill(job.id, run)
     try:
         context.launcher.forget(job.id)
     except OSError as error:

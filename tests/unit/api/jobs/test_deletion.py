@@ -1,0 +1,83 @@
+"""A deleted job is locked, stored as deleted, and only then ended on its host."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from keyscale.api.access.principal import Principal
+from keyscale.api.jobs import jobs
+from keyscale.db.models import Attempt, DeletedJob, Job
+from keyscale.jobs.protocol.specification import JobSpec
+from keyscale.vocabulary import ClaimMode, JobStatus, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ADMIN = Principal("admin", "root", Role.ADMIN)
+
+
+class World:
+    """A job, and what becomes of it, in order."""
+
+    def __init__(self) -> None:
+        self.job = Job(id="job", name="flights", store_url="file:///store", status=JobStatus.STOPPED)
+        self.steps: list[Any] = []
+        session = SimpleNamespace(delete=lambda _: self.steps.append("row deleted"), flush=lambda: None, add=self._add)
+        self.context: Any = SimpleNamespace(
+            sessions=SimpleNamespace(begin=lambda: self._begin(session)),
+            launcher=SimpleNamespace(
+                kill=lambda job_id, run: self.steps.append(("killed", job_id, run)),
+                forget=lambda job_id: self.steps.append(("forgotten", job_id)),
+            ),
+        )
+
+    @contextmanager
+    def _begin(self, session: Any) -> Iterator[Any]:
+        yield session
+        self.steps.append("committed")
+
+    def _add(self, row: DeletedJob) -> None:
+        self.steps.append((row.job_id, row.claimed, row.discarded, row.keep_objects))
+
+    def find(self, _: Any, reference: str, *, lock: bool = False) -> Job:
+        self.steps.append(f"{reference} {'locked' if lock else 'read'}")
+        return self.job
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    # After a live rescale the attempt 2 has the processes of the run 1.
+    left = [Attempt(job_id="job", number=2, run=1), Attempt(job_id="job", number=3)]
+    revision = SimpleNamespace(spec=JobSpec(artifact_id="program").given())
+    restored = [("file:///claimed", ClaimMode.CLAIM), ("file:///other", ClaimMode.NO_CLAIM)]
+    answers = {
+        jobs.jobs: {"find": world.find},
+        jobs.revisions: {"current": lambda *_: revision},
+        jobs.attempts: {"unreaped": lambda *_: left, "restored_from": lambda *_: restored},
+        jobs.checkpoints: {"waiting_discarded": lambda *_: ["file:///discarded"], "of_changes": lambda *_: []},
+        jobs.series: {"remove": lambda *_: None},
+        jobs.exceptions: {"remove": lambda *_: None},
+        jobs.events: {"record": lambda *_, **__: None},
+    }
+    for module, functions in answers.items():
+        for name, function in functions.items():
+            monkeypatch.setattr(module, name, function)
+    return world
+
+
+def test_a_job_is_deleted_locked_and_the_runs_of_its_attempts_end_after_the_commit(world: World) -> None:
+    jobs.delete(world.context, ADMIN, "flights")
+    assert world.steps == [
+        "flights locked",
+        "row deleted",
+        ("job", ["file:///claimed"], ["file:///discarded"], False),
+        "committed",
+        ("killed", "job", 1),
+        ("killed", "job", 3),
+        ("forgotten", "job"),
+    ]
