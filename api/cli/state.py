@@ -18,9 +18,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from keyscale.client.change_limits import check_count, check_size
 from keyscale.client.request_paths import job_path
-from keyscale.units import bytes_text, counted
-from keyscale.vocabulary import REQUEST_BYTES_MAX, STATE_CHANGES_MAX
+from keyscale.units import counted
 
 from .errors import CliError, InvalidArgumentError
 from .output import console_for, make_fields, make_table
@@ -502,7 +502,8 @@ def _change(  # the options of both commands
         asked = changes[0] if lines is None else {"changes": changes}
         body = {**asked, "id": savepoint_id, "checkpoint_id": checkpoint}
         if lines is not None:
-            _check_request(body)
+            check_count(changes)
+            check_size(body)
         with session.control_plane() as control_plane:
             session.output.fields(control_plane.post(job_path(source, "state-changes"), body))
         return
@@ -540,18 +541,6 @@ def _changes_of(path: str, *, deletes: bool) -> list[dict[str, Any]]:
     if not changes:
         raise InvalidArgumentError("--lines has no line")
     return changes
-
-
-def _check_request(body: dict[str, Any]) -> None:
-    """Checks that the control plane takes the lines in one request."""
-    changes = len(body["changes"])
-    size = len(json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode())
-    if changes > STATE_CHANGES_MAX or size > REQUEST_BYTES_MAX:
-        raise InvalidArgumentError(
-            f"--lines has {counted(changes, 'line')} and {bytes_text(size)}, and a savepoint of a JOB takes at most"
-            f" {STATE_CHANGES_MAX:,} and {bytes_text(REQUEST_BYTES_MAX)}: split the file, and give each further part"
-            " the checkpoint_id of the part before as --checkpoint; a LOCATION takes any number of lines"
-        )
 
 
 def _json(text: str | None) -> Any:

@@ -98,6 +98,17 @@ class JobFileError(ClientError):
     advice = "Each line of the message begins with a file and a line; `docs/guide/client.md` has an example."
 
 
+class ChangesTooLargeError(ClientError):
+    """State changes are too many or too large for one request."""
+
+    code = "CLIENT_CHANGES_TOO_LARGE"
+    title = "One request cannot hold all changes"
+    advice = (
+        "Split the changes, and give each further part the checkpoint_id of the part before (`--checkpoint`). A"
+        " LOCATION in place of a job takes any number, as does `keyscale.state_io.change_keys`."
+    )
+
+
 class OperationFailedError(ClientError):
     """The control plane accepted the operation, but the operation failed."""
 

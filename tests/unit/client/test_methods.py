@@ -11,7 +11,7 @@ import pytest
 
 from keyscale.client import AsyncKeyscale, Keyscale, OperationFailedError, RefusedError, WaitTimeoutError
 from keyscale.client import sender as sender_module
-from keyscale.client.errors import ControlPlaneUnreachableError, UnexpectedAnswerError
+from keyscale.client.errors import ChangesTooLargeError, ControlPlaneUnreachableError, UnexpectedAnswerError
 from keyscale.client.nouns import operation_calls
 from tests.support.coroutines import run_coroutine
 
@@ -261,3 +261,28 @@ def test_a_query_in_a_path_is_sent(path: str, query: dict[str, Any], sent: bytes
 
     with Keyscale(URL, "secret", transport=httpx.MockTransport(handle)) as client:
         assert client.get(path, **query) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "complaint"),
+    [(10_001, "ada", "10,001 changes, and one request takes at most 10,000"), (6_000, "ä" * 100, "at most 1.0 MiB")],
+)
+def test_changes_beyond_one_request_are_not_sent(perform: Perform, changes: int, key: str, complaint: str) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        raise AssertionError(f"{len(request.content)} bytes are sent")
+
+    change = {"operator": "o", "state": "s", "key": key, "value": 1}
+    with pytest.raises(ChangesTooLargeError, match=complaint):
+        perform(handle, "states", "change_all", "flights", changes=[change] * changes)
+
+
+def test_changes_within_one_request_are_sent_with_an_id(perform: Perform) -> None:
+    change = {"operator": "o", "state": "s", "key": "ada", "value": 1}
+    answer = {"savepoint_id": "s", "checkpoint_id": 2, "location": "l", "changes": []}
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        sent = json.loads(request.content)
+        assert (len(sent["changes"]), sent["changes"][0], bool(sent["id"])) == (10_000, change, True)
+        return httpx.Response(201, json=answer)
+
+    assert perform(handle, "states", "change_all", "flights", [change] * 10_000).checkpoint_id == 2

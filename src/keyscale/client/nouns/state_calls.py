@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from keyscale.api.key_state.schemas import (
     ChangedKeyAnswer,
     ChangedKeysAnswer,
@@ -12,7 +14,13 @@ from keyscale.api.key_state.schemas import (
 )
 
 from ..call import PLAN_TIMEOUT_S, Call
-from ..method import Method, Noun, S, action
+from ..change_limits import check_count, check_size
+from ..method import Method, Noun, S, action, identified
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from keyscale.api.key_state.schemas import KeyChangeItem
 
 STATE = "/v1/jobs/{job_id}/state/{operator}"
 HISTORY = "/v1/jobs/{job_id}/state-history/{operator}"
@@ -49,5 +57,30 @@ class States(Noun[S]):
     change = action(CHANGES, KeyChangeRequest, ChangedKeyAnswer, timeout_s=PLAN_TIMEOUT_S)
     """Sets or deletes a key's state of a stopped job, in a new savepoint."""
 
-    change_all = action(CHANGES, KeyChangesRequest, ChangedKeysAnswer, timeout_s=PLAN_TIMEOUT_S)
-    """Sets or deletes the state of several keys, in one new savepoint."""
+    @Method
+    def change_all(
+        self,
+        job: str,
+        changes: Sequence[KeyChangeItem | Mapping[str, Any]],
+        *,
+        id: str | None = None,  # noqa: A002 - the field's name
+        checkpoint_id: int | None = None,
+    ) -> Call[ChangedKeysAnswer]:
+        """Sets or deletes the state of several keys, in one new savepoint.
+
+        Raises:
+            ChangesTooLargeError: The changes are too many or too large for one request; none is sent.
+        """
+        check_count(changes)
+        fields = {"changes": changes, "id": id, "checkpoint_id": checkpoint_id}
+        request = identified(KeyChangesRequest.model_validate(fields))
+        check_size(request.model_dump(mode="json", exclude_unset=True))
+        return Call(
+            "POST",
+            CHANGES,
+            ChangedKeysAnswer,
+            {"job_id": job},
+            body=request,
+            is_repeatable=True,
+            timeout_s=PLAN_TIMEOUT_S,
+        )
