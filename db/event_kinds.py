@@ -69,6 +69,7 @@ EVENT_KINDS = frozenset(
         "SIGNED_OUT",
         "START_WAITS",
         "STATE_CHANGED",
+        "STATE_CHANGE_REQUESTED",
         "SUBSCRIPTION_CREATED",
         "SUBSCRIPTION_DELETED",
         "SUBSCRIPTION_TESTED",

@@ -6,10 +6,10 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
-from keyscale.db.models import Checkpoint
 from keyscale.db.repositories import checkpoints, events
+from keyscale.failpoints import failpoint
 from keyscale.state.doors.paths import split_location
-from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
+from keyscale.vocabulary import CheckpointStatus
 
 from ..control_plane.state_process import read_state
 from ..errors import CheckpointNotFoundError, JobStatusConflictError, SavepointIdTakenError
@@ -76,17 +76,41 @@ def change(
         job = require_job(session, reference, lock=True)
         number = _next_number(session, job, savepoint_id)
         source = _source(session, job, request.checkpoint_id)
+        events.record(
+            session,
+            job_id=job.id,
+            at_ms=now_ms(),
+            kind=events.STATE_CHANGE_REQUESTED,
+            actor=user.name,
+            message=f"savepoint {savepoint_id} {_summary(changes)}",
+            savepoint_id=savepoint_id,
+            checkpoint_id=number,
+            derived_from=source,
+        )
     asked |= {
         "checkpoint_id": number,
         "manifest_path": split_location(source)[1],
         "fetched_bytes_max": _FETCHED_BYTES_MAX,
     }
     changed = read_state(context, user, "change", asked)
+    failpoint("changed-savepoint-published")
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
+        listed = checkpoints.find(session, job.id, number)
+        if listed is not None and listed.savepoint_id == savepoint_id:  # the leader has found it in the store
+            return _answer(changed, savepoint_id, number, is_list=is_list)
         if _next_number(session, job, savepoint_id) != number:
             raise JobStatusConflictError("the job was started meanwhile; its state is no longer what was changed")
-        _store(session, job, changed, savepoint_id, number)
+        checkpoints.store_changed(
+            session,
+            job.id,
+            savepoint_id,
+            checkpoint_id=number,
+            location=changed["location"],
+            batch_id=changed["batch_id"],
+            state_size=changed["state_size_bytes"],
+            created_at_ms=changed["created_at_ms"],
+        )
         events.record(
             session,
             job_id=job.id,
@@ -150,28 +174,3 @@ def _source(session: Session, job: Job, checkpoint_id: int | None) -> str:
     if found is None or found.status is not CheckpointStatus.COMPLETED or found.external_path is None:
         raise CheckpointNotFoundError("the job has no such completed checkpoint or savepoint")
     return found.external_path
-
-
-def _store(session: Session, job: Job, changed: dict[str, Any], savepoint_id: str, number: int) -> None:
-    """Registers the savepoint, which no attempt has taken."""
-    session.add(
-        Checkpoint(
-            job_id=job.id,
-            checkpoint_id=number,
-            attempt=0,
-            status=CheckpointStatus.COMPLETED,
-            is_savepoint=True,
-            savepoint_id=savepoint_id,
-            owner=SnapshotOwner.USER,
-            trigger_timestamp=changed["created_at_ms"],
-            latest_ack_timestamp=changed["created_at_ms"],
-            end_to_end_duration=0,
-            checkpointed_size=changed["state_size_bytes"],
-            state_size=changed["state_size_bytes"],
-            processed_records=0,
-            num_subtasks=0,
-            num_acknowledged_subtasks=0,
-            external_path=changed["location"],
-            batch_id=changed["batch_id"],
-        )
-    )

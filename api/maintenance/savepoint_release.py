@@ -1,7 +1,7 @@
 """Releases the unused savepoints of changes and policies.
 
-Their objects are then deleted like those of savepoints that users delete. It first lists the savepoints that their
-drivers could not report.
+Their objects are then deleted like those of savepoints that users delete. It first lists the savepoints that drivers
+could not report, and the savepoints of state changes whose control plane ended.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from keyscale.vocabulary import CheckpointStatus, SnapshotOwner
 
 from ..errors import StoreUnavailableError
 from ..lifecycle.snapshot_uses import uses_of
+from ..lifecycle.transitions import Action, is_allowed
 from ..store_check import open_to_read
 from .leader_thread import LeaderThread
 from .savepoint_policy import outdated
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from ..lifecycle.leadership import Leadership
     from ..lifecycle.reconciler import ReconcilerPulse
-    from ..store_check import StoreCheck
+    from ..store_check import PublishedSavepoint, StoreCheck
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class SavepointRelease(LeaderThread):
         now_s = time.monotonic()
         self._later_s = {key: until_s for key, until_s in self._later_s.items() if now_s < until_s}
         self._list_unreported(leadership, now_s)
+        self._list_changed(leadership, now_s)
         with leadership.transaction() as session:
             found = [
                 *snapshot_needs.releasable_savepoints(session),
@@ -96,19 +98,56 @@ class SavepointRelease(LeaderThread):
         with leadership.transaction() as session:
             found = operations.without_savepoint(session, now_ms() - UNREPORTED_MS)
         for operation, store_url in found:
-            key = operation.job_id, operation.id
-            if self.is_closing or key in self._later_s:
-                continue
-            self._later_s[key] = now_s + RETRY_S
-            try:
-                published = self._store.find_savepoint(store_url, operation.job_id, operation.id)
-            except StoreUnavailableError as error:
-                logger.warning("savepoint %s of job %s is not known: %s", operation.id, operation.job_id, error.detail)
-                continue
+            published = self._find(store_url, operation.job_id, operation.id, now_s)
             if published is not None:
                 with leadership.transaction() as session:
                     if jobs.lock(session, operation.job_id) is not None:
                         checkpoints.store_published(session, operation, **asdict(published))
+
+    def _list_changed(self, leadership: Leadership, now_s: float) -> None:
+        """Lists the savepoints of state changes whose control plane ended.
+
+        Once the job has started, an attempt may give the number to a checkpoint, so the savepoint stays unlisted.
+        """
+        with leadership.transaction() as session:
+            found = events.changes_without_savepoint(session, now_ms() - UNREPORTED_MS)
+        for event, store_url in found:
+            job_id, savepoint_id = str(event.job_id), event.details["savepoint_id"]
+            published = self._find(store_url, job_id, savepoint_id, now_s)
+            if published is None:
+                continue
+            with leadership.transaction() as session:
+                job = jobs.lock(session, job_id)
+                if job is None or not is_allowed(Action.CHANGE_STATE, job.status):
+                    continue
+                if checkpoints.find_savepoint(session, job_id, savepoint_id) is not None:
+                    continue
+                if checkpoints.next_id(session, job_id) != published.checkpoint_id:
+                    continue
+                checkpoints.store_changed(session, job_id, savepoint_id, **asdict(published))
+                events.record(
+                    session,
+                    job_id=job_id,
+                    at_ms=now_ms(),
+                    kind="STATE_CHANGED",
+                    actor=event.actor,
+                    message=event.message,
+                    checkpoint_id=published.checkpoint_id,
+                    location=published.location,
+                    derived_from=event.details["derived_from"],
+                )
+
+    def _find(self, store_url: str, job_id: str, savepoint_id: str, now_s: float) -> PublishedSavepoint | None:
+        """Returns a published savepoint, at most once per RETRY_S."""
+        key = job_id, savepoint_id
+        if self.is_closing or key in self._later_s:
+            return None
+        self._later_s[key] = now_s + RETRY_S
+        try:
+            return self._store.find_savepoint(store_url, job_id, savepoint_id)
+        except StoreUnavailableError as error:
+            logger.warning("savepoint %s of job %s is not known: %s", savepoint_id, job_id, error.detail)
+            return None
 
 
 def _release(leadership: Leadership, candidate: Checkpoint) -> bool:

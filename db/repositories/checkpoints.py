@@ -361,6 +361,54 @@ def store_published(
     savepoint.failure_timestamp = savepoint.failure_message = None
 
 
+def store_changed(
+    session: Session,
+    job_id: str,
+    savepoint_id: str,
+    *,
+    checkpoint_id: int,
+    location: str,
+    batch_id: int,
+    state_size: int,
+    created_at_ms: int,
+) -> None:
+    """Stores a savepoint with changed state, which belongs to its user.
+
+    No attempt has taken it, so it is outside the job's history.
+
+    Args:
+        session: The transaction.
+        job_id: The job.
+        savepoint_id: The savepoint's id.
+        checkpoint_id: Its number.
+        location: Its manifest's location.
+        batch_id: The batch of the snapshot that it is derived from.
+        state_size: The size of its files, in bytes.
+        created_at_ms: When its manifest was written.
+    """
+    session.add(
+        Checkpoint(
+            job_id=job_id,
+            checkpoint_id=checkpoint_id,
+            attempt=0,
+            status=CheckpointStatus.COMPLETED,
+            is_savepoint=True,
+            savepoint_id=savepoint_id,
+            owner=SnapshotOwner.USER,
+            trigger_timestamp=created_at_ms,
+            latest_ack_timestamp=created_at_ms,
+            end_to_end_duration=0,
+            checkpointed_size=state_size,
+            state_size=state_size,
+            processed_records=0,
+            num_subtasks=0,
+            num_acknowledged_subtasks=0,
+            external_path=location,
+            batch_id=batch_id,
+        )
+    )
+
+
 def of_changes(session: Session, job_id: str) -> Sequence[Checkpoint]:
     """Returns a job's completed savepoints that changes took.
 

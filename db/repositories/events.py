@@ -7,11 +7,11 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Boolean, Text, func, literal_column, select, text, true
+from sqlalchemy import Boolean, Text, exists, func, literal_column, not_, select, text, true
 from sqlalchemy.dialects.postgresql import array
 
 from ..job_scope import EVERYTHING, JobScope
-from ..models import Event, Job
+from ..models import Checkpoint, Event, Job
 from ..models.event import NOT_REFUSED, SHOWN_TO_ALL
 from . import subscriptions
 from .pages import Page, PageRequest, read_keys
@@ -80,11 +80,35 @@ class EventFilter:
 
 DETAILS_CHARACTERS_MAX = 16 << 10
 """Larger details of an event are left out: with the number of events this bounds their size."""
+STATE_CHANGE_REQUESTED = "STATE_CHANGE_REQUESTED"
+"""The kind of event that precedes the writing of a savepoint with changed state."""
 ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", default=None)
 """The request that is being answered, for events.
 
 The system's own threads have none.
 """
+
+
+def changes_without_savepoint(session: Session, since_ms: int) -> Sequence[tuple[Event, str]]:
+    """Returns requests for a change of state whose savepoint is not listed.
+
+    The control plane may have ended after the savepoint was published. Each comes with the URL of its job's store.
+
+    Args:
+        session: The transaction.
+        since_ms: Earlier requests are left out.
+    """
+    listed = exists().where(
+        Checkpoint.job_id == Event.job_id, Checkpoint.savepoint_id == Event.details["savepoint_id"].astext
+    )
+    found = (
+        select(Event, Job.store_url)
+        .join(Job, Job.id == Event.job_id)
+        .where(Event.kind == STATE_CHANGE_REQUESTED, Event.at_ms >= since_ms, not_(listed))
+        .order_by(Event.id.desc())
+        .limit(100)
+    )
+    return [(event, store_url) for event, store_url in session.execute(found)]
 
 
 def uploaders(session: Session, times_ms: Collection[int]) -> dict[str, str]:

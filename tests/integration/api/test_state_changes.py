@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.key_state import changed_keys
+from keyscale.api.lifecycle.reconciler import ReconcilerPulse
+from keyscale.api.maintenance.savepoint_release import SavepointRelease
 from keyscale.db.models import Checkpoint, Event, Job
 from keyscale.db.repositories import checkpoints
 from keyscale.identifiers import JobId
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import httpx
 
     from keyscale.api.control_plane.context import Context
+    from keyscale.api.lifecycle.leadership import Leadership
     from keyscale.state.objects.object_store import ObjectStore
 
 pytestmark = pytest.mark.real
@@ -119,3 +123,48 @@ def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
     with StateReader.open(last.json()["location"]) as reader:
         rows = reader.table("count", "count").reader().read_all()
     assert sorted(rows["value"].to_pylist()) == [7, 9], "the changes of both parts"
+
+
+@pytest.fixture
+def killed_change(
+    client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """A request whose control plane is killed after its savepoint is published, before its row is written."""
+    with context.sessions() as session:
+        store = open_store(session.get_one(Job, job["id"]).store_url)
+    take_checkpoint(context, store, JobId(job["id"]), tmp_path)
+
+    def kill(name: str) -> None:
+        assert name == "changed-savepoint-published"
+        raise RuntimeError("killed")
+
+    change = {"operator": "count", "state": "count", "key": "1", "value": 40, "id": "repaired"}
+    with monkeypatch.context() as patched:
+        patched.setattr(changed_keys, "failpoint", kill)
+        assert client.post(CHANGES, json=change).status_code == 500
+    assert client.get("/v1/jobs/flights/savepoints/repaired").status_code == 404
+    return change
+
+
+def test_a_savepoint_is_listed_whose_control_plane_was_killed_before_its_row(
+    client: httpx.Client, context: Context, leadership: Leadership, killed_change: dict[str, Any]
+) -> None:
+    for _ in range(2):
+        SavepointRelease(context.sessions, ReconcilerPulse(), context.store).run(leadership)
+    shown = client.get("/v1/jobs/flights/savepoints/repaired").json()
+    assert (shown["owner"], shown["checkpoint_id"]) == ("USER", 2)
+    with context.sessions() as session:
+        asked, changed = session.query(Event).filter(Event.kind.startswith("STATE_CHANGE")).order_by(Event.id).all()
+    assert (asked.kind, changed.kind) == ("STATE_CHANGE_REQUESTED", "STATE_CHANGED")
+    assert (changed.actor, changed.message) == (asked.actor, asked.message)
+    again = client.post(CHANGES, json=killed_change)
+    assert (again.status_code, again.json()["after"]) == (201, [{"value": 40}]), "the request gets its answer"
+
+
+def test_a_savepoint_stays_unlisted_once_an_attempt_may_use_its_number(
+    client: httpx.Client, context: Context, leadership: Leadership, job: dict[str, Any], killed_change: dict[str, Any]
+) -> None:
+    with context.sessions.begin() as session:
+        session.get_one(Job, job["id"]).status = JobStatus.RUNNING
+    SavepointRelease(context.sessions, ReconcilerPulse(), context.store).run(leadership)
+    assert client.get(f"/v1/jobs/flights/savepoints/{killed_change['id']}").status_code == 404
