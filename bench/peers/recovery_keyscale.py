@@ -128,10 +128,10 @@ def _befall(api: Keyscale, job: str, home: Path, fault: str) -> None:
 
 
 def _is_worker(process: psutil.Process) -> bool:
-    """Decides if a process is a live Python worker or their daemon; a worker killed before may still be a zombie."""
+    """Decides whether a live process is of a Python worker."""
     try:
         return _WORKER in process.cmdline()
-    except psutil.Error:
+    except psutil.Error:  # a worker that was killed before may be a zombie
         return False
 
 

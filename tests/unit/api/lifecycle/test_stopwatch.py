@@ -1,6 +1,10 @@
 from __future__ import annotations
 
-from keyscale.api.lifecycle.stopwatch import Stopwatch
+import os
+
+import pytest
+
+from keyscale.api.lifecycle.stopwatch import Stopwatch, processes_per_processor
 
 
 def test_a_stopwatch_starts_again_with_each_change() -> None:
@@ -23,3 +27,12 @@ def test_time_without_a_processor_does_not_count_as_work() -> None:
     now[0], crowding[0] = now[0] + 10, 5.0
     assert watch.worked_ms("driver", 1) == 12_000, "five processes for each processor"
     assert watch.worked_ms("driver", 2) == 0, "it was launched again"
+
+
+@pytest.mark.parametrize(("processors", "crowding"), [(4, 1.5), (1, 6.0), (None, 6.0)])
+def test_the_load_of_the_last_minute_is_shared_by_the_processors(
+    monkeypatch: pytest.MonkeyPatch, processors: int | None, crowding: float
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 2.0, 1.0))
+    monkeypatch.setattr(os, "cpu_count", lambda: processors)
+    assert processes_per_processor() == crowding
