@@ -154,6 +154,10 @@ USUAL: list[tuple[str, Any]] = [
     (r"POST /v1/tokens", {"token": "new"}),
     (r"\w+ /v1/secrets(/\w+/labels)?", {"secrets": [], "labels": {"team": "a"}, "is_set": True}),
     (r"GET /v1/jobs", {"jobs": [JOB], "next": None}),
+    (
+        r"GET /v1/jobs/\w+/state(-history)?/\w+(/\w+)?",
+        {"batch_id": 7, "source_positions": {}, "key": {}, "key_group": 0, "states": [], "changes": []},
+    ),
     (r"GET /v1/settings", list_settings(cast("Any", None)).model_dump(mode="json")),
 ]
 """The answers of a control plane, by the request; any other is about a job."""
@@ -355,6 +359,18 @@ GET_JOB = ("GET", "/v1/jobs/flights")
         (
             "tokens create ci --role admin --never-expires",
             [("POST", "/v1/tokens", {"name": "ci", "role": "ADMIN", "lifetime_ms": None})],
+        ),
+        (
+            "state get flights --operator count --key ada --at batch-7 --after 9",
+            [("GET", "/v1/jobs/flights/state/count?key=ada&at=batch-7&after_batch=9")],
+        ),
+        (
+            "state get flights --operator count --state clicks --key ada",
+            [("GET", "/v1/jobs/flights/state/count/clicks?key=ada&at=latest")],
+        ),
+        (
+            "state history flights --operator count --state clicks --key ada",
+            [("GET", "/v1/jobs/flights/state-history/count?key=ada&state=clicks")],
         ),
         ("jobs settings", [("GET", "/v1/settings")]),
         ("secrets list", [("GET", "/v1/secrets")]),
