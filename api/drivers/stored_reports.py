@@ -33,6 +33,8 @@ def store_heartbeat(attempt: Attempt, message: Heartbeat, now: int, heard_at_ms:
         attempt.rescale = message.rescale.model_dump()
     if message.state is DriverState.RUNNING and attempt.running_at_ms is None:
         attempt.running_at_ms = now
+    if message.state is DriverState.SLEEPING and attempt.fell_asleep_at_ms is None:
+        attempt.fell_asleep_at_ms = now
     if message.first_commit is not None:
         is_news |= attempt.first_commit_at_ms is None
         attempt.first_commit_batch_id = message.first_commit.batch_id

@@ -89,7 +89,7 @@ def _running(facts: JobFacts) -> ConditionAnswer:
         due_ms = facts.timers_due_at_ms
         timer = "" if due_ms is None else f", for its timer in {duration_text(max(0, due_ms - facts.at_ms))}"
         message = f"the job sleeps; it wakes when its sources have records{timer}, and for an operation"
-        return _condition("RUNNING", "FALSE", "SLEEPING", message, active.sleep_requested_at_ms)
+        return _condition("RUNNING", "FALSE", "SLEEPING", message, active.fell_asleep_at_ms)
     if active is not None:
         state = active.driver_state or "STARTING"
         message = f"the driver of attempt {active.number} is {state}"

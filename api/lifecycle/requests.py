@@ -16,6 +16,7 @@ from keyscale.vocabulary import (
     ChangePhase,
     CommandStatus,
     DesiredState,
+    DriverState,
     JobStatus,
     OperationKind,
     OperationStatus,
@@ -210,7 +211,8 @@ def adjust(session: Session, job: Job, revision: Revision, user: Principal) -> N
     active = attempts.of_stage(session, job.id, AttemptStage.ACTIVE)
     if active is not None:
         active.revision = revision.number
-        active.sleep_requested_at_ms = None  # the new settings may not let the job sleep
+        if active.driver_state != DriverState.SLEEPING or not spec_of(revision).autoscaler.lets_sleep:
+            active.sleep_requested_at_ms = None  # a running job may have to wait longer now
     events.record(
         session,
         job_id=job.id,

@@ -61,6 +61,7 @@ class Attempt(Base):
 
     driver_state: Mapped[str | None]
     sleep_requested_at_ms: Mapped[int | None]  # since when its driver shall sleep
+    fell_asleep_at_ms: Mapped[int | None]  # it stays when the request is withdrawn
     running_at_ms: Mapped[int | None]
     restored_at_ms: Mapped[int | None]
     first_commit_batch_id: Mapped[int | None]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import and_, case, delete, func, or_, select, update
+from sqlalchemy import and_, delete, func, or_, select, update
 
 from keyscale.vocabulary import (
     AttemptStage,
     AutoscalerMode,
-    DriverState,
     JobStatus,
     OperationStatus,
     ScalingOutcome,
@@ -228,10 +227,8 @@ def core_ms(session: Session, job_ids: Sequence[str], since_ms: int, at_ms: int)
 
     A sleeping driver holds no cores.
     """
-    has_slept = Attempt.driver_state.in_((DriverState.SLEEPING, DriverState.WOKEN))
-    slept_at_ms = case((has_slept, Attempt.sleep_requested_at_ms))
     begin = func.greatest(Attempt.running_at_ms, since_ms)
-    end = func.least(func.coalesce(Attempt.ended_at_ms, at_ms), slept_at_ms, at_ms)
+    end = func.least(func.coalesce(Attempt.ended_at_ms, at_ms), Attempt.fell_asleep_at_ms, at_ms)
     rows = session.execute(
         select(Attempt.job_id, func.sum(Attempt.parallelism * func.greatest(end - begin, 0)))
         .where(

@@ -207,6 +207,11 @@ class AutoscalerSettings(Settings):
         ),
     )
 
+    @property
+    def lets_sleep(self) -> bool:
+        """Whether an idle job may sleep."""
+        return self.mode is AutoscalerMode.ACTIVE and self.sleep_after_ms is not None
+
     @model_validator(mode="after")
     def _check_limits(self) -> Self:
         if self.parallelism_max is not None and self.parallelism_max < self.parallelism_min:

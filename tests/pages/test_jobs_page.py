@@ -47,7 +47,7 @@ def test_a_sleeping_job_says_since_when_it_sleeps_and_what_wakes_it(page: Page, 
         assert job is not None
         job.status, job.desired = JobStatus.SLEEPING, DesiredState.RUNNING
         attempt = JobTransaction(session, job).create_attempt(job.revision, Cause.START)
-        attempt.driver_state, attempt.sleep_requested_at_ms = DriverState.SLEEPING, now_ms()
+        attempt.driver_state, attempt.fell_asleep_at_ms = DriverState.SLEEPING, now_ms()
         attempt.heartbeat_at_ms = now_ms() + 600_000
     page.goto(f"{platform.url}/ui/")
     row = page.get_by_role("table").get_by_role("row").filter(has_text="dozing")

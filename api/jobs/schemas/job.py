@@ -69,6 +69,7 @@ class AttemptSummaryAnswer(Answer):
     driver_state: str | None = Field(description="The state that the driver last reported.")
     pid: int | None = Field(description="Process id of the driver's Python process.")
     sleep_requested_at_ms: int | None = Field(default=None, description="Since when its driver shall sleep.")
+    fell_asleep_at_ms: int | None = Field(default=None, description="Since when its driver sleeps, or has slept.")
     host: str | None
     spark_ui_url: str | None
     created_at_ms: int

@@ -299,16 +299,12 @@ def test_only_an_active_autoscaler_lets_an_idle_job_sleep_until_it_has_input(
     assert requested_at_ms() is None
 
 
-@pytest.mark.parametrize("state", [DriverState.SLEEPING, DriverState.WOKEN])
-def test_a_sleeping_driver_uses_none_of_the_days_core_hours(
-    context: Context, scaled: ScaledJob, state: DriverState
-) -> None:
+def test_a_sleeping_driver_uses_none_of_the_days_core_hours(context: Context, scaled: ScaledJob) -> None:
     now_ms = scaled.at_ms
     with context.sessions.begin() as session:
         attempt = session.query(Attempt).filter_by(job_id=scaled.job_id).one()
-        attempt.sleep_requested_at_ms = now_ms - 3_000_000
         assert scaling.core_ms(session, [scaled.job_id], now_ms - 3_600_000, now_ms) == {scaled.job_id: 7_200_000}
-        attempt.driver_state = state
+        attempt.fell_asleep_at_ms = now_ms - 3_000_000
         assert scaling.core_ms(session, [scaled.job_id], now_ms - 3_600_000, now_ms) == {scaled.job_id: 1_200_000}
 
 

@@ -1022,6 +1022,39 @@ def test_a_driver_sleeps_as_requested_unless_a_command_waits(
     assert sleeps("SLEEPING")
     shown = client.get(f"/v1/jobs/{job['id']}").json()["status"]
     [running] = [each for each in shown["conditions"] if each["type"] == "RUNNING"]
-    assert (running["status"], running["reason"], running["since_ms"]) == ("FALSE", "SLEEPING", 1)
+    assert (running["status"], running["reason"]) == ("FALSE", "SLEEPING")
     client.post(f"/v1/jobs/{job['id']}/savepoint", json={})
     assert not sleeps("SLEEPING")
+
+
+def test_a_sleeping_job_takes_settings_over_and_wakes_only_if_they_do_not_let_it_sleep(
+    context: Context, client: httpx.Client, job: dict[str, Any], attempt: Callable[..., int], driver: Driver
+) -> None:
+    def change(**settings: Any) -> None:
+        answer = client.patch("/v1/jobs/flights", json={"spec": settings}, headers={"If-Match": "*"})
+        assert (answer.status_code, answer.json()["status"]) == (200, "COMPLETED"), answer.text
+
+    def told(revision: int) -> tuple[bool, bool]:
+        answer = driver(number, "heartbeat", state="SLEEPING", revision=revision).json()
+        return answer["sleeps"], answer["settings"] is not None
+
+    def since_ms() -> int:
+        conditions = client.get("/v1/jobs/flights").json()["status"]["conditions"]
+        [running] = [each for each in conditions if each["type"] == "RUNNING"]
+        assert running["reason"] == "SLEEPING"
+        return int(running["since_ms"])
+
+    change(autoscaler={"mode": "ACTIVE", "sleep_after_ms": 60_000})
+    number = attempt()
+    with context.sessions.begin() as session:
+        found = attempts.find(session, job["id"], number)
+        assert found is not None
+        found.sleep_requested_at_ms = 1
+        jobs.lock(session, job["id"]).status = JobStatus.SLEEPING  # type: ignore[union-attr] # the job exists
+    assert told(2) == (True, False)
+    asleep_ms = since_ms()
+    change(checkpoints={"interval_ms": 7000})
+    assert told(2) == (True, True)
+    change(autoscaler={"mode": "MONITORING"})
+    assert told(3) == (False, True)
+    assert since_ms() == asleep_ms

@@ -71,6 +71,14 @@ class TestHeartbeat:
             seen.append((attempt.running_at_ms, attempt.heartbeat_at_ms))
         assert seen == [(None, 10), (20, 20), (20, 30)]
 
+    def test_the_time_at_which_it_fell_asleep_stays(self) -> None:
+        attempt = Attempt(number=1)
+        seen = []
+        for state, now in ((DriverState.RUNNING, 10), (DriverState.SLEEPING, 20), (DriverState.SLEEPING, 30)):
+            store_heartbeat(attempt, beat(state), now, now)
+            seen.append(attempt.fell_asleep_at_ms)
+        assert seen == [None, 20, 20]
+
     def test_a_new_state_and_a_first_commit_wake_the_reconciler_and_nothing_else_does(self) -> None:
         attempt = Attempt(number=1)
         first, last = Commit(batch_id=0, at_ms=1), Commit(batch_id=1, at_ms=2)

@@ -33,7 +33,7 @@ def attempt(**columns: Any) -> Any:
     return SimpleNamespace(**{**given, **columns})
 
 
-ASLEEP = attempt(driver_state="SLEEPING", sleep_requested_at_ms=600)
+ASLEEP = attempt(driver_state="SLEEPING", fell_asleep_at_ms=600)
 FACTS = JobFacts(
     status=JobStatus.RUNNING,
     ended_at_ms=None,

@@ -26,6 +26,7 @@ from keyscale.vocabulary import (
     CommandKind,
     CommandStatus,
     DesiredState,
+    DriverState,
     JobStatus,
     OperationKind,
     OperationStatus,
@@ -181,6 +182,25 @@ def test_a_job_and_its_driver_follow_a_revision_that_needs_no_restart() -> None:
     requests.adjust(session(rows), running, Revision(job_id="job", number=5), USER)
     assert (running.revision, driver.revision) == (5, 5)
     assert "revision 5 instead of 3" in rows.one(Event).message
+
+
+@pytest.mark.parametrize(
+    ("state", "autoscaler", "stays"),
+    [
+        (DriverState.SLEEPING, {"mode": "ACTIVE", "sleep_after_ms": 90_000}, True),
+        (DriverState.SLEEPING, {"mode": "ACTIVE"}, False),
+        (DriverState.SLEEPING, {"mode": "MONITORING", "sleep_after_ms": 90_000}, False),
+        (DriverState.RUNNING, {"mode": "ACTIVE", "sleep_after_ms": 90_000}, False),
+    ],
+)
+def test_a_sleeping_job_stays_asleep_if_its_new_settings_let_it_sleep(
+    state: DriverState, autoscaler: dict[str, Any], stays: bool
+) -> None:
+    driver = active()
+    driver.driver_state, driver.sleep_requested_at_ms = state, 1
+    spec = {"artifact_id": "a", "parallelism": 1, "max_parallelism": 16, "autoscaler": autoscaler}
+    requests.adjust(session(Rows(driver)), job(JobStatus.SLEEPING), Revision(job_id="job", number=5, spec=spec), USER)
+    assert (driver.sleep_requested_at_ms is not None) == stays
 
 
 def test_a_settled_job_starts_with_the_selected_revision() -> None:
