@@ -218,9 +218,18 @@ def heartbeat(context: Context, driver: DriverIdentity, message: Heartbeat) -> H
         commands=without_result if attempt.driver_state == DriverState.RUNNING else [],
         diagnostics=[DiagnosticCommand.model_validate(each.request) for each in looks],
         settings=settings,
-        sleeps=attempt.sleep_requested_at_ms is not None and not waiting,
+        sleeps=attempt.sleep_requested_at_ms is not None and not any(_ends_sleep(attempt, each) for each in waiting),
         control_urls=context.announcer.urls,
     )
+
+
+def _ends_sleep(attempt: Attempt, operation: Operation) -> bool:
+    """Returns whether a driver must be awake for an operation.
+
+    A sleeping job stops without its driver, and a change continues from its last checkpoint.
+    """
+    is_asleep = attempt.driver_state == DriverState.SLEEPING
+    return not is_asleep or operation.kind.is_snapshot or operation.kind is OperationKind.DRAIN
 
 
 def _command(session: Session, operation: Operation) -> Command:

@@ -87,7 +87,8 @@ def cause_of(kind: OperationKind) -> Cause:
 
 
 def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step | None:
-    takes_savepoint = change.mode is not UpgradeMode.LAST_STATE and not _is_asleep(facts.active)
+    has_slept = facts.active is not None and facts.active.has_slept
+    takes_savepoint = change.mode is not UpgradeMode.LAST_STATE and not has_slept
     if takes_savepoint and (why := _why_no_savepoint(facts.active, timeouts)) is not None:
         return AbandonChange(why)
     if facts.standby is None:
@@ -102,14 +103,6 @@ def _requested(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
     if not is_ready and facts.standby.attached_age_ms <= warm_limit_ms(change.earlier_warm_ms, timeouts):
         return None
     return BeginSavepoint() if takes_savepoint else SwitchOver()
-
-
-def _is_asleep(active: AttemptFacts | None) -> bool:
-    """Returns whether the old driver has fallen asleep beside the request.
-
-    It takes no savepoint any more. Its last checkpoint has all state.
-    """
-    return active is not None and active.driver_state in {DriverState.SLEEPING, DriverState.WOKEN}
 
 
 def warm_limit_ms(earlier_ms: Sequence[int], timeouts: Timeouts) -> int:
@@ -140,7 +133,7 @@ def _savepoint(facts: JobFacts, change: ChangeFacts, timeouts: Timeouts) -> Step
         return AbandonChange(why or failure("SAVEPOINT_FAILED", "the savepoint failed"))
     if command.status is CommandStatus.COMPLETED:
         return AdvanceChange(ChangePhase.STOP)
-    if _is_asleep(facts.active):
+    if facts.active is not None and facts.active.has_slept:
         return SwitchOver()
     outcome = outcome_of(facts.active, timeouts) if facts.active is not None else Outcome.LOST
     if outcome is None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .steps import FailJob, Step
 
 DEFAULT_TIMEOUTS = Timeouts()
+_UP = frozenset({JobStatus.RUNNING, JobStatus.SLEEPING})
 STOP_TRIES_MAX = 3
 """How many drivers a stop begins, one after the other, to take its savepoint."""
 
@@ -59,7 +60,7 @@ def waits_for_news(facts: JobFacts) -> bool:
     News is the end or the silence of its driver, or what its driver or its user writes into the database. No time that
     the job's status has lasted matters.
     """
-    is_settled = facts.status in {JobStatus.RUNNING, JobStatus.SLEEPING} and facts.desired is DesiredState.RUNNING
+    is_settled = facts.status in _UP and facts.desired is DesiredState.RUNNING
     has_only_its_driver = facts.active is not None and facts.standby is None and not facts.ended
     return is_settled and facts.change is None and has_only_its_driver
 
@@ -86,7 +87,7 @@ def _show(facts: JobFacts) -> Step | None:
     status = status_of(facts)
     if status is not facts.status:
         return ShowStatus(status)
-    if facts.is_starting and status is JobStatus.RUNNING and facts.active is not None and facts.active.has_begun:
+    if facts.is_starting and status in _UP and facts.active is not None and facts.active.has_begun:
         return CompleteStart()
     has_committed = facts.active is not None and facts.active.first_commit_at_ms is not None
     return ForgetFailure() if facts.has_failure and has_committed else None

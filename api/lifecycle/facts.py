@@ -126,8 +126,16 @@ class AttemptFacts:
     @property
     def has_begun(self) -> bool:
         """Whether it runs the job, and has processed input or found none."""
-        is_running = self.driver_state is DriverState.RUNNING and self.restored_at_ms is not None
-        return is_running and (self.has_run_input or self.waits_for_input)
+        is_up = self.driver_state in {DriverState.RUNNING, DriverState.SLEEPING} and self.restored_at_ms is not None
+        return is_up and (self.has_run_input or self.waits_for_input)
+
+    @property
+    def has_slept(self) -> bool:
+        """Whether it sleeps, or has just woken.
+
+        Its last checkpoint has all state.
+        """
+        return self.driver_state in {DriverState.SLEEPING, DriverState.WOKEN}
 
     @property
     def waits_for_turn(self) -> bool:

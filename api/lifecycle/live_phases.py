@@ -79,6 +79,8 @@ def _why_given_up(
 ) -> Mapping[str, Any] | None:
     if active is None:
         return failure("DRIVER_LOST", "the running driver ended before the rescale")
+    if active.has_slept:
+        return failure(NOT_LIVE, "the driver has fallen asleep")
     if (outcome := outcome_of(active, timeouts)) is not None:
         return failure_of(active, outcome)
     if command is not None and command.status is CommandStatus.FAILED:

@@ -469,7 +469,7 @@ def _end_start(session: Session, job: Job) -> None:
     """Ends a start in progress, as another operation follows it."""
     running = operations.running(session, job.id)
     if running is not None and running.kind is OperationKind.START:
-        is_up = job.status is JobStatus.RUNNING
+        is_up = job.status in {JobStatus.RUNNING, JobStatus.SLEEPING}
         end(session, running, OperationStatus.COMPLETED if is_up else OperationStatus.CANCELLED)
         session.flush()  # first, as a job has one such operation in progress
 

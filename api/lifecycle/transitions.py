@@ -78,12 +78,14 @@ def what_helps(action: OperationKind | Action, status: JobStatus, job: str) -> s
         return f"{command.format('wait', ' --for STOPPED')} returns when it has stopped"
     if action in {OperationKind.UPGRADE, OperationKind.ROLLBACK} and status is JobStatus.RESTARTING:
         return f"{command.format('update', ' --upgrade-mode last-state')} needs no savepoint"
+    is_asleep = status is JobStatus.SLEEPING
     if action is OperationKind.START:
-        return f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
+        asleep = f"it wakes when its sources have records; {command.format('restart', ' --wait')} wakes it now"
+        started = f"it has been started; {command.format('wait', '')} returns when it is RUNNING"
+        return asleep if is_asleep else started
     if action in {Action.DELETE, Action.CHANGE_STATE}:
-        return (
-            f"{command.format('stop', '')} stops it with a savepoint, {command.format('cancel', ' --wait')} immediately"
-        )
+        how = "at once" if is_asleep else f"with a savepoint, {command.format('cancel', ' --wait')} immediately"
+        return f"{command.format('stop', '')} stops it {how}"
     return f"{command.format('wait', '')} returns when it is RUNNING; then send the request again"
 
 

@@ -141,6 +141,8 @@ class RehearsedDriver:
         number: The attempt that it has opened last.
         rescale: The progress of its live rescale.
         return_attempt: The attempt that it opens if its next batch fails.
+        sleeps: Whether the control plane wants it to sleep.
+        has_input: Whether its sources have records, which wake it.
     """
 
     world: World
@@ -154,6 +156,8 @@ class RehearsedDriver:
     committed: int = 0
     command: Command | None = None
     result: CommandResult | None = None
+    sleeps: bool = False
+    has_input: bool = False
 
     def turn(self) -> None:
         """Takes the next action."""
@@ -176,8 +180,16 @@ class RehearsedDriver:
             self._open()
         elif self.command is not None and self.command.kind is CommandKind.RESCALE:
             self._rescale(self.command)
+        elif self.command is not None and self.command.kind in {CommandKind.CHECKPOINT, CommandKind.SAVEPOINT}:
+            self._take_snapshot(self.command)
         elif self.command is not None:
             self._stop()
+        elif self.state is DriverState.SLEEPING:
+            self._doze()
+        elif self.sleeps and not self.has_input:
+            self._reach("falling asleep")
+            self.state = DriverState.SLEEPING
+            self._report(DriverState.SLEEPING)
         else:
             self._commit()
 
@@ -269,6 +281,23 @@ class RehearsedDriver:
         self._reach(moment)
         self._report(DriverState.RUNNING)
 
+    def _doze(self) -> None:
+        """Watches its sources, and asks the control plane; wakes for either."""
+        if not self.has_input:
+            self._report(DriverState.SLEEPING)
+        if self.has_input or not self.sleeps:
+            self._reach("waking")
+            self.state = DriverState.WOKEN
+            self._report(DriverState.WOKEN)
+            self._end(0)
+
+    def _take_snapshot(self, command: Command) -> None:
+        self._reach("publishing")
+        location = None if command.savepoint_id is None else self.world.location(command.savepoint_id)
+        taken = CommandResult(command_id=command.id, status="COMPLETED", location=location, checkpoint_id=1)
+        self.result, self.command = taken, None
+        self._report(DriverState.RUNNING)
+
     def _stop(self) -> None:
         """Takes the savepoint at one turn, and reports it at the next one."""
         command = self.command
@@ -305,6 +334,7 @@ class RehearsedDriver:
         )
         identity = DriverIdentity(self.world.job_id, self.number, over=False)
         answer = drivers.heartbeat(self.world.context, identity, message)
+        self.sleeps = answer.sleeps
         if answer.commands and self._is_new(answer.commands[0]):
             self.command = answer.commands[0]
 

@@ -285,6 +285,27 @@ class TestHeartbeat:
             ("sample", "job", DriverMetrics(input_records=3), None, True, NOW_MS),
         ], "it begins to count before the first metrics are stored"
 
+    @pytest.mark.parametrize(
+        ("state", "kind", "sleeps"),
+        [
+            (DriverState.SLEEPING, None, True),
+            (DriverState.SLEEPING, OperationKind.STOP, True),
+            (DriverState.SLEEPING, OperationKind.RESCALE, True),
+            (DriverState.SLEEPING, OperationKind.DRAIN, False),
+            (DriverState.SLEEPING, OperationKind.SAVEPOINT, False),
+            (DriverState.SLEEPING, OperationKind.CHECKPOINT, False),
+            (DriverState.RUNNING, OperationKind.STOP, False),
+            (DriverState.RUNNING, None, True),
+        ],
+    )
+    def test_a_sleeping_driver_wakes_only_for_an_operation_that_it_must_carry_out(
+        self, rows: Rows, state: DriverState, kind: OperationKind | None, sleeps: bool
+    ) -> None:
+        rows.attempt.sleep_requested_at_ms = 1
+        if kind is not None:
+            rows.command("own", kind=kind)
+        assert beat(rows, state).sleeps is sleeps
+
     @pytest.mark.parametrize(("state", "names"), [(DriverState.RUNNING, ["own"]), (DriverState.RESTORING, [])])
     def test_a_running_driver_gets_its_commands_that_have_no_result(
         self, rows: Rows, state: DriverState, names: list[str]

@@ -78,6 +78,15 @@ def test_a_driver_that_ends_before_the_switch_leaves_the_rescale_to_a_new_driver
     assert isinstance(step_of(preparing(change_command=command(), active=ended)), FallBack)
 
 
+@pytest.mark.parametrize("state", [DriverState.SLEEPING, DriverState.WOKEN])
+def test_a_driver_that_has_fallen_asleep_leaves_the_rescale_to_a_new_driver(state: DriverState) -> None:
+    why = {"code": "RESCALE_NOT_LIVE", "message": "the driver has fallen asleep"}
+    for commands in ({}, {"change_command": command()}):
+        step = step_of(preparing(active=attempt(driver_state=state), **commands))
+        assert isinstance(step, FallBack)
+        assert step.failure.items() >= why.items()
+
+
 def test_a_driver_that_gives_up_leaves_the_rescale_to_a_new_driver() -> None:
     why = {"code": "RESCALE_TIMEOUT", "message": "too slow"}
     failed = command(CommandStatus.FAILED, failure=why)

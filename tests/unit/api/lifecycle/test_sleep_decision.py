@@ -8,7 +8,7 @@ from typing import Any
 from keyscale.api.launching.processes import ProcessState
 from keyscale.api.lifecycle.decision import next_step, waits_for_news
 from keyscale.api.lifecycle.facts import AttemptFacts, CommandFacts, JobFacts
-from keyscale.api.lifecycle.steps import EndAttempt, ReplaceAttempt, ShowStatus, StopSleeping, WakeJob
+from keyscale.api.lifecycle.steps import CompleteStart, EndAttempt, ReplaceAttempt, ShowStatus, StopSleeping, WakeJob
 from keyscale.vocabulary import CommandStatus, DesiredState, DriverState, JobStatus
 
 
@@ -22,6 +22,13 @@ def test_a_job_whose_driver_sleeps_shows_it_and_waits() -> None:
     assert next_step(replace(asleep, status=JobStatus.RUNNING)) == ShowStatus(JobStatus.SLEEPING)
     assert next_step(asleep) is None
     assert waits_for_news(asleep)
+
+
+def test_a_start_is_complete_when_the_job_sleeps() -> None:
+    asleep = job(DriverState.SLEEPING, is_starting=True)
+    assert asleep.active is not None
+    begun = replace(asleep.active, restored_at_ms=1, waits_for_input=True)
+    assert next_step(replace(asleep, active=begun)) == CompleteStart()
 
 
 def test_a_driver_that_has_woken_is_followed_at_once_without_a_restart() -> None:

@@ -82,7 +82,9 @@ def test_a_refusal_names_a_command_that_brings_the_job_nearer_to_what_was_asked(
     assert commands[OperationKind.RESCALE, JobStatus.STOPPED] == ["jobs start visits --wait"]
     assert commands[OperationKind.START, JobStatus.STOPPING] == ["jobs wait visits --for STOPPED"]
     assert commands[OperationKind.START, JobStatus.RUNNING] == ["jobs wait visits"]
+    assert commands[OperationKind.START, JobStatus.SLEEPING] == ["jobs restart visits --wait"]
     assert commands[Action.DELETE, JobStatus.RUNNING] == ["jobs stop visits", "jobs cancel visits --wait"]
+    assert commands[Action.DELETE, JobStatus.SLEEPING] == ["jobs stop visits"]
 
 
 def test_every_command_that_a_refusal_names_exists() -> None:
