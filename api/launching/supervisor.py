@@ -36,7 +36,7 @@ import psutil
 sys.path.insert(0, str(Path(__file__).parents[3]))  # it is started by its path, apart from the package
 from keyscale.api.launching.disk_use import disk_use_bytes
 from keyscale.api.launching.driver_log import LogWriter
-from keyscale.jobs.protocol.exit_codes import EXIT_ASLEEP
+from keyscale.jobs.protocol.exit_codes import ENDS_ASLEEP
 from keyscale.jobs.protocol.redaction import Mask
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def ended(
     The last output is in the log by then. `places` are the directories of the job's files.
     """
     code = waited(driver, places, quota.get("disk_bytes"), output.log)
-    if code == EXIT_ASLEEP:
+    if code in ENDS_ASLEEP:
         code = orphans_ended(code)
     copying.join(_LAST_WORDS_S)
     return code if code >= 0 else 128 - code

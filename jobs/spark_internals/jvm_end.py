@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ..protocol.exit_codes import EXIT_ASLEEP
+from ..protocol.exit_codes import EXIT_ASLEEP, SIGNAL_ASLEEP
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,10 +40,18 @@ def end_jvm(spark: SparkSession) -> None:
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    with contextlib.suppress(Exception):  # the JVM ends before it answers
-        jvm.java.lang.System.exit(EXIT_ASLEEP)  # type: ignore[union-attr]
+    threading.Thread(target=_exit, args=(jvm,), name="jvm-exit", daemon=True).start()
     until = time.monotonic() + _WAIT_SECONDS
     while os.getppid() == parent and time.monotonic() < until:
         time.sleep(_LOOK_SECONDS)
     if os.getppid() == parent:
-        os.kill(parent, signal.SIGKILL)
+        os.kill(parent, SIGNAL_ASLEEP)
+
+
+def _exit(jvm: Any) -> None:
+    """Asks the JVM to exit.
+
+    It answers never, and runs its shutdown hooks first, which may take any time.
+    """
+    with contextlib.suppress(Exception):
+        jvm.java.lang.System.exit(EXIT_ASLEEP)
