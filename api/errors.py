@@ -553,7 +553,8 @@ class ParallelismInvalidError(ApiError):
     status = 422
     domain = "user"
     advice = (
-        "Parallelism is from 1 to the job's max parallelism, which is fixed when the job is created (at most 32768)."
+        "Parallelism is from 1 to the job's max parallelism, which is fixed when the job is created (at most 32768). "
+        "For more, clone the job from a savepoint with another max parallelism: docs/guide/repair-state.md says how."
     )
 
 
@@ -564,7 +565,11 @@ class SettingFixedError(ApiError):
     title = "A job keeps this setting"
     status = 422
     domain = "user"
-    advice = "Leave the setting out. A new job can have another value; it cannot take over the state of this job."
+    advice = (
+        "Leave the setting out. For another max parallelism or hash, write a changed copy of a savepoint (`./keyscale "
+        "state transform LOCATION TARGET --max-parallelism N`), and clone the job from it (`./keyscale jobs clone JOB "
+        "NAME --from TARGET`)."
+    )
 
 
 class SparkConfNotAllowedError(ApiError):
@@ -747,7 +752,8 @@ class RestoreSourceError(ApiError):
     status = 422
     domain = "user"
     advice = (
-        "`detail` says why. The snapshot must be COMPLETED, with the job's own max parallelism, hash and store. "
+        "`detail` says why. The snapshot must be COMPLETED, with the job's own max parallelism, hash and store; only a "
+        "clone takes another max parallelism or hash (`./keyscale jobs clone JOB NAME --from LOCATION`). "
         "`./keyscale checkpoints list JOB` and `./keyscale savepoints list JOB` list the job's snapshots. Over HTTP: "
         "GET /v1/jobs/{id}/checkpoints and GET /v1/jobs/{id}/savepoints."
     )

@@ -22,7 +22,8 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
 
     The other job is unchanged, and may run.
 
-    Without `restore_from` the clone begins with the latest completed checkpoint or savepoint.
+    Without `restore_from` the clone begins with the latest completed checkpoint or savepoint. The clone has the
+    snapshot's max parallelism and hash, which the other job may not have.
 
     Raises:
         JobNotFoundError: The job does not exist.
@@ -39,10 +40,11 @@ def clone(context: Context, user: Principal, reference: str, request: CloneReque
         source = source.model_copy(update={"job": original.id})
     context.store.require_usable(original.store_url)
     wanted = request.model_copy(update={"restore_from": source})
-    restorer = Restorer(None, original.store_url, original.max_parallelism, original.hash_id)
-    found = find_source(context, user, wanted, restorer)
-    job = new_job(request.name, present, labels, original.store_url)
-    spec = changed(present, request.spec)
+    found = find_source(context, user, wanted, Restorer(None, original.store_url, None, None))
+    assert found is not None  # noqa: S101 - a clone always has a source
+    of_snapshot = {"max_parallelism": found.max_parallelism, "hash_id": found.hash_id}
+    spec = changed(present, request.spec).model_copy(update=of_snapshot)
+    job = new_job(request.name, spec, labels, original.store_url)
     message = request.message or f"cloned from {original.name}"
     answer = store_new(context, user, job, spec, wanted, found, cloned=present, message=message, starts=request.start)
     if request.start:

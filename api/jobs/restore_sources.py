@@ -47,13 +47,13 @@ class Restorer:
         job: The job; None: the job is about to be created.
         store_url: Its store.
         max_parallelism: Its number of key groups; None: the job takes the snapshot's number.
-        hash_id: Its hash.
+        hash_id: Its hash; None: the job takes the snapshot's hash.
     """
 
     job: Job | None
     store_url: str
     max_parallelism: int | None
-    hash_id: str
+    hash_id: str | None
 
     @classmethod
     def of(cls, job: Job) -> Restorer:
@@ -67,6 +67,7 @@ class FoundSource:
 
     restore: Restore
     max_parallelism: int
+    hash_id: str
 
 
 def find_source(context: Context, user: Principal, request: RestoreRequest, restorer: Restorer) -> FoundSource | None:
@@ -113,7 +114,7 @@ def find_source(context: Context, user: Principal, request: RestoreRequest, rest
         request.claim_mode,
         request.allow_non_restored_state,
     )
-    return FoundSource(restore, manifest.max_parallelism)
+    return FoundSource(restore, manifest.max_parallelism, manifest.hash_id)
 
 
 def named_to(session: Session, user: Principal, job_id: str) -> str:
@@ -155,7 +156,7 @@ def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | No
         return f"its max parallelism is {manifest.max_parallelism}, the job's {restorer.max_parallelism}"
     if not 1 <= manifest.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
         return f"its max parallelism is {manifest.max_parallelism}, which no job has"
-    if manifest.hash_id != restorer.hash_id:
+    if restorer.hash_id not in {None, manifest.hash_id}:
         return f"its hash is {manifest.hash_id}, the job's {restorer.hash_id}"
     is_own = restorer.job is not None and manifest.job_id == restorer.job.id
     if claims and not is_own and manifest.kind is not SnapshotKind.SAVEPOINT:

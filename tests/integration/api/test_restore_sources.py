@@ -10,8 +10,9 @@ from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Checkpoint
 from keyscale.identifiers import JobId
 from keyscale.state.documents.claim import take_claim
-from keyscale.state.layout import location_of
+from keyscale.state.layout import location_of, split_location
 from keyscale.state.objects.opening import open_store
+from keyscale.state_io import transform
 from keyscale.vocabulary import CheckpointStatus, Role
 from tests.integration.api.conftest import add_token
 from tests.support.control_plane.bodies import with_spec
@@ -254,6 +255,26 @@ def test_a_clone_has_the_specification_and_the_latest_state_of_a_job_that_is_not
     assert (older["status"]["state"], older["status"]["restore"]["location"]) == ("CREATED", snapshots.location(2))
     refused = client.post("/v1/jobs/flights/clone", json={"name": "copy"}).json()
     assert refused["code"] == "JOB_NAME_TAKEN"
+
+
+def test_a_clone_has_the_max_parallelism_of_a_changed_savepoint_and_all_state_of_the_job(
+    client: httpx.Client, context: Context, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    refused = client.patch("/v1/jobs/flights", json={"spec": {"max_parallelism": 64}}, headers={"If-Match": "*"}).json()
+    assert (refused["code"], "state transform" in refused["advice"]) == ("SETTING_FIXED", True)
+    target = snapshots.location(3).replace("/s/", "/wider/")
+    wider = transform(snapshots.location(3), target.removesuffix("/manifest.json"), max_parallelism=64)
+    refused = start(client, restore_from={"location": wider})
+    assert (refused["code"], "is 64, the job's 16" in refused["detail"]) == ("RESTORE_SOURCE_INVALID", True)
+    assert "jobs clone" in refused["advice"]
+    body = {"name": "wide", "restore_from": {"location": wider}, "spec": {"parallelism": 17}}
+    clone = client.post("/v1/jobs/flights/clone", json=body).json()
+    assert (clone["spec"]["max_parallelism"], clone["spec"]["parallelism"]) == (64, 17)
+    assert clone["status"]["restore"]["location"] == wider
+    assert client.get("/v1/jobs/flights").json()["spec"]["max_parallelism"] == 16
+    state = StateJob(open_store(context.settings.store_url), tmp_path / "wide", JobId(clone["id"]), max_parallelism=64)
+    state.start(17, split_location(wider)[1], rewinds=True)
+    assert state.dump() == snapshots.state.dump() == {1: 1, 2: 1, 3: 1}
 
 
 @pytest.mark.usefixtures("job")

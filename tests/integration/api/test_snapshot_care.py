@@ -227,7 +227,7 @@ def test_a_restore_and_a_deletion_at_the_same_moment_exclude_each_other(
 ) -> None:
     """A clone has found its source, and stores that it needs it only after the deletion was stored."""
     location = client.get("/v1/jobs/flights/checkpoints/3").json()["external_path"]
-    source = FoundSource(Restore("x", location=location), 16)
+    source = FoundSource(Restore("x", location=location), 16, "spark")
     with context.sessions.begin() as session:
         require_kept(session, source)
         deleting = ThreadPoolExecutor(1).submit(client.delete, "/v1/jobs/flights/savepoints/kept")

@@ -79,6 +79,7 @@ class StateJob:
         consolidation: The consolidation that the newest checkpoint has begun, for `consolidate`; None: none. A host has
             one at a time.
         sinks: The output token of each sink, in every batch.
+        max_parallelism: Its number of key groups.
     """
 
     store: ObjectStore
@@ -98,6 +99,7 @@ class StateJob:
     policy: ConsolidationPolicy = DEFAULT_POLICY
     consolidation: Path | None = None
     sinks: dict[str, str] = field(default_factory=dict)
+    max_parallelism: int = MAX_PARALLELISM
 
     @property
     def layout(self) -> Layout:
@@ -136,7 +138,7 @@ class StateJob:
         entry = AttemptOpened(
             attempt,
             parallelism,
-            MAX_PARALLELISM,
+            self.max_parallelism,
             HashId.SPARK,
             manifest.path if manifest else None,
             0,
@@ -149,7 +151,7 @@ class StateJob:
         assert self.position == resume.next_position
         self.attempt, self.parallelism, self.batch_id = attempt, parallelism, resume.batch_id
         self.history = resume.operators[UID]
-        self.plans = plan_operator(self.history, KeyGroupRanges.of_count(MAX_PARALLELISM, parallelism))
+        self.plans = plan_operator(self.history, KeyGroupRanges.of_count(self.max_parallelism, parallelism))
 
     def ahead(self, parallelism: int) -> StateJob:
         """Returns the job as its next attempt will see it, at the present version; nothing is opened in the log."""
@@ -158,7 +160,7 @@ class StateJob:
         ahead = copy(self)
         ahead.history = replace(history, schema=schema)
         ahead.attempt, ahead.parallelism = Attempt(self.attempt + 1), parallelism
-        ahead.plans = plan_operator(history, KeyGroupRanges.of_count(MAX_PARALLELISM, parallelism))
+        ahead.plans = plan_operator(history, KeyGroupRanges.of_count(self.max_parallelism, parallelism))
         return ahead
 
     def rescale_live(self, parallelism: int) -> None:
@@ -167,7 +169,7 @@ class StateJob:
         entry = AttemptOpened(
             ahead.attempt,
             parallelism,
-            MAX_PARALLELISM,
+            self.max_parallelism,
             HashId.SPARK,
             self.manifest.path if self.manifest else None,
             0,
@@ -183,7 +185,7 @@ class StateJob:
             operator_uid=UID,
             index=SubtaskIndex(index),
             parallelism=self.parallelism,
-            max_parallelism=MAX_PARALLELISM,
+            max_parallelism=self.max_parallelism,
             hash_id=HashId.SPARK,
             key_schema=KEY_SCHEMA,
             attempt=self.attempt,
@@ -218,7 +220,8 @@ class StateJob:
         return {
             key: increment
             for key, increment in increments.items()
-            if subtask_for_key_group(group_of(key), MAX_PARALLELISM, self.parallelism) == index
+            if subtask_for_key_group(group_of(key, self.max_parallelism), self.max_parallelism, self.parallelism)
+            == index
         }
 
     def commit(self, batch_id: BatchId, handles: list[ChangelogHandle | None]) -> None:
@@ -249,7 +252,7 @@ class StateJob:
             attempt=self.attempt,
             batch_id=self.batch_id,
             log_position=self.position - 1,
-            max_parallelism=MAX_PARALLELISM,
+            max_parallelism=self.max_parallelism,
             hash_id=HashId.SPARK,
             created_at_ms=0,
             operators=(
@@ -290,7 +293,9 @@ class StateJob:
             with self.open(index) as store:
                 for key, count in entries(store, self.descriptor).items():
                     assert key not in found
-                    assert group_of(key) in key_group_range(MAX_PARALLELISM, self.parallelism, index)
+                    assert group_of(key, self.max_parallelism) in key_group_range(
+                        self.max_parallelism, self.parallelism, index
+                    )
                     found[key] = count
         return found
 
@@ -302,8 +307,8 @@ def random_batch(seed: int, keys: int = 200, size: int = 50) -> dict[int, int]:
 
 
 @cache
-def group_of(key: int) -> int:
-    return assign_to_key_group(key, MAX_PARALLELISM, hash_id=HashId.SPARK)
+def group_of(key: int, max_parallelism: int = MAX_PARALLELISM) -> int:
+    return assign_to_key_group(key, max_parallelism, hash_id=HashId.SPARK)
 
 
 def add(store: SubtaskStore, increments: Mapping[int, int], descriptor: ValueStateDescriptor = COUNT) -> None:

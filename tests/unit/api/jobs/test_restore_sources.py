@@ -262,7 +262,7 @@ def test_a_snapshot_that_was_deleted_since_it_was_found_is_refused(
 
     monkeypatch.setattr(service.operations, "reserve_id", lambda _, name: reserved.append(name))
     monkeypatch.setattr(service.checkpoints, "is_discarded", discarded)
-    source, session = service.FoundSource(Restore("w", RestoreMode.REWIND, "file:///s"), 8), cast("Any", None)
+    source, session = service.FoundSource(Restore("w", RestoreMode.REWIND, "file:///s"), 8, "spark"), cast("Any", None)
     if is_discarded:
         with pytest.raises(RestoreSourceError):
             service.require_kept(session, source)
