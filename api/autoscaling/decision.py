@@ -264,7 +264,7 @@ class _Judge:
 
     def _up(self, last: MoveFacts | None) -> Decision:
         limits, needed = self._facts.limits, self._said()
-        target = self._wanted(limits.parallelism_max)
+        target = self._wanted(limits.parallelism_max) or self._nearest(limits.parallelism_max)
         if target is None:
             return self._unhelpful(needed)
         if self._facts.processor_wait >= OVERLOADED:
@@ -292,12 +292,9 @@ class _Judge:
 
         Where none suffices, it is the largest that doublings reach, each of which helps.
         """
-        present = self._present.capacity
         for target in candidates(self._at + 1, parallelism_max):
-            effect = self._effect(target)
-            if effect.utilization <= UTILIZATION_AIM:
-                is_worth = effect.capacity / present - 1 >= EFFICIENCY_MIN * (target / self._at - 1)
-                return target if is_worth else None
+            if self._effect(target).utilization <= UTILIZATION_AIM:
+                return target if self._is_worth(target) else None
         reached = self._at
         while reached < parallelism_max:
             target = min(2 * reached, parallelism_max)
@@ -307,10 +304,28 @@ class _Judge:
             reached = target
         return reached if reached > self._at else None
 
+    def _nearest(self, parallelism_max: int) -> int | None:
+        """Returns the largest parallelism worth its cost.
+
+        None if no parallelism beyond the maximum would help.
+        """
+        if not self._helps_beyond(parallelism_max):
+            return None
+        worth = (each for each in candidates(self._at + 1, parallelism_max) if self._is_worth(each))
+        return max(worth, default=None)
+
+    def _helps_beyond(self, parallelism_max: int) -> bool:
+        """Returns whether a parallelism beyond the maximum would help."""
+        return self._wanted(min(2 * parallelism_max, self._facts.key_groups)) is not None
+
+    def _is_worth(self, target: int) -> bool:
+        gain = self._effect(target).capacity / self._present.capacity - 1
+        return gain >= EFFICIENCY_MIN * (target / self._at - 1)
+
     def _unhelpful(self, needed: str) -> Decision:
         """Returns why a larger parallelism does not help."""
         model, most, key_groups = self._model, self._facts.limits.parallelism_max, self._facts.key_groups
-        if self._wanted(min(2 * most, key_groups)) is not None:
+        if self._helps_beyond(most):
             return self._decision(
                 _V.NO_SLOTS,
                 f"{needed}; more subtasks would help, but the limit is {most}",

@@ -62,6 +62,25 @@ def test_an_overloaded_job_moves_to_the_smallest_parallelism_with_room_to_spare(
     assert decided.expected.work_ms == pytest.approx(decided.present.work_ms / 2, rel=0.01)
 
 
+@pytest.mark.parametrize("most", [2, 3, 4, 6])
+@pytest.mark.parametrize("work_us", [10, 25, 50, 100])
+@pytest.mark.parametrize("sink_ms", [0, 300])
+def test_a_job_lacks_slots_only_where_it_has_all_that_there_are(most: int, work_us: float, sink_ms: float) -> None:
+    for rate in (5_000, 10_000, 20_000, 40_000, 80_000):
+        for spark_ms in (100, 300, 600, 900):
+            for parallelism in range(1, most):
+                known = {"work_us": work_us, "sink_ms": sink_ms, "spark_ms": spark_ms}
+                decided = decide(facts(parallelism, rate, limits=Limits(1, most), **known))
+                assert decided.verdict is not V.NO_SLOTS, (rate, spark_ms, parallelism)
+
+
+def test_a_job_that_needs_more_than_the_limit_moves_to_the_limit_and_then_lacks_slots() -> None:
+    known = {"work_us": 50, "sink_ms": 300, "spark_ms": 600}
+    decided = decide(facts(1, 10_000, limits=Limits(1, 2), **known))
+    assert (decided.verdict, decided.target) == (V.SCALE_UP, 2)
+    assert decide(facts(2, 14_000, limits=Limits(1, 2), **known)).verdict is V.NO_SLOTS
+
+
 def test_a_job_with_too_many_subtasks_moves_down_by_its_highest_recent_input() -> None:
     assert decide(facts(8, 20_000)).target == 2
     assert decide(facts(8, 20_000, rate_peak=60_000.0)).target == 7
