@@ -55,7 +55,8 @@ def facts_of(
     """
     settings, report = settings_of(job.spec), job.metrics or {}
     parallelism = job.parallelism or job.spec["parallelism"]
-    most = settings.parallelism_max or job.slots or job.spec.get("parallelism_limit") or parallelism
+    slots = job.slots or job.spec.get("parallelism_limit") or 0
+    most = settings.parallelism_max or max(slots, parallelism)  # an executor may have been away when slots were counted
     most = min(most, parallelism_max, job.max_parallelism)
     disturbed_until_ms = max((each.confirmed_at_ms for each in past if each.verdict.is_disturbance), default=0)
     batches = batches_of(report, disturbed_until_ms)

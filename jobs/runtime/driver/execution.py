@@ -61,6 +61,7 @@ from .progress_watch import ProgressWatch
 from .retention_runner import RetentionRunner
 from .run_outcome import ASLEEP, RunOutcome
 from .sleep import Sleep
+from .slot_watch import SlotWatch
 from .source_watch import SourceWatch
 from .store_watch import StoreWatch
 from .timer_loop import TimerLoop
@@ -388,7 +389,8 @@ class Execution:
         ) as idle:  # before the query, which may find no input at its first poll
             split_sources_for(context.spark, self._info.parallelism)
             query = JobQuery(loop.start)
-            context.status.has_slots(parallelism_of_slots(context.spark))
+            slots = SlotWatch(partial(parallelism_of_slots, context.spark), context.status)
+            slots.look()  # before the driver runs the job
             if self._held_since is not None:
                 held_ms = round(1000 * (time.monotonic() - self._held_since))
                 context.status.rescale_reaches(RescalePhase.VERIFY, held_ms=held_ms)
@@ -408,7 +410,7 @@ class Execution:
             progress = ProgressWatch(query, idle, source_uids, context.status)
             garbage = GarbageWatch(partial(executor_times, context.spark), context.status)
             try:
-                self._wait_for_end(query, progress, garbage, loop)
+                self._wait_for_end(query, progress, (garbage.look, slots.look), loop)
             finally:
                 timer_loop.end()
                 watch.end()
@@ -712,12 +714,15 @@ class Execution:
         is_settled = watch.is_settled(time.monotonic(), self._quiet_ms())
         return is_settled and context.sleep.reason_to_wake(now_ms()) is None
 
-    def _wait_for_end(self, query: JobQuery, progress: ProgressWatch, garbage: GarbageWatch, loop: BatchLoop) -> None:
+    def _wait_for_end(
+        self, query: JobQuery, progress: ProgressWatch, looks: Sequence[Callable[[], None]], loop: BatchLoop
+    ) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
         # Polling takes a busy driver some milliseconds; only the first commit must be noticed at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
             progress.look()
-            garbage.look()
+            for look in looks:
+                look()
             self._note_idleness(loop)
             self._verify()
             if query.ended_by_itself:

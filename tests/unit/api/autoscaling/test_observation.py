@@ -106,6 +106,7 @@ def test_what_arrives_is_read_or_waits() -> None:
         ({}, {}, 8, Limits(1, 8)),
         ({}, {"parallelism_limit": 6}, None, Limits(1, 6)),
         ({}, {}, None, Limits(1, 2)),
+        ({}, {}, 1, Limits(1, 2)),
         ({"parallelism_min": 3, "parallelism_max": 20}, {}, 8, Limits(3, 20)),
         ({"parallelism_max": 4000}, {}, 8, Limits(1, 128)),
         ({"parallelism_min": 9}, {}, 8, Limits(8, 8)),

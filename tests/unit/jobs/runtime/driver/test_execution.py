@@ -587,7 +587,7 @@ def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_
     wait = driver.box.wait
     box = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or wait(0), give=driver.box.give, outcome=None)
     driver.execution._context = replace(driver.context, outcome_box=cast("Any", box))
-    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), garbage, cast("Any", "loop"))
+    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), [garbage.look], cast("Any", "loop"))
     assert notes == ["look", "look", "look a last time"]
     assert garbage.looks == 2
     assert looked == ["loop", "verify"] * 2
