@@ -132,7 +132,7 @@ def _mask_of(context: Context, job_id: str) -> Mask:
         attempt = attempts.latest(session, job.id)
         used = revisions.in_use(session, job, 0 if attempt is None else attempt.number)
         secrets = context.launcher.secrets_of(job.id, 0 if attempt is None else attempt.run_number, used)
-    return Mask({**context.settings.store_environment, **secrets})
+    return Mask(secrets)
 
 
 def _zipped(directory: str, texts: dict[str, str]) -> bytes:

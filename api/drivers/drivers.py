@@ -350,7 +350,7 @@ def report_diagnostic(context: Context, driver: DriverIdentity, report: Diagnost
             return
         if sum(len(part.name) + len(part.text) for part in report.parts) > DIAGNOSTIC_CHARACTERS_MAX:
             raise ReportInvalidError(f"a diagnostic has at most {DIAGNOSTIC_CHARACTERS_MAX} characters")
-        mask = Mask({**context.settings.store_environment, **_secrets(context, session, job, attempt)})
+        mask = Mask(_secrets(context, session, job, attempt))
         diagnostics.settle(
             session,
             report.diagnostic_id,

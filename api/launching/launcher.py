@@ -411,13 +411,13 @@ class Launcher:
             make_directory(directory, owner=user or JobUser(os.geteuid(), os.getegid()), is_shared=is_shared)
 
     def secrets_of(self, job_id: str, attempt: int, revisions: Iterable[Revision]) -> dict[str, str]:
-        """Returns the variables with an attempt's secrets.
+        """Returns the variables with the secrets that an attempt's texts may have.
 
-        They are the secrets of some revisions and, while the attempt runs here, its token.
+        They are the store's credentials, the secrets of some revisions and, while the attempt runs here, its token.
 
         All revisions of a job that run at the same time count, because their processes run as the same user.
         """
-        secrets: dict[str, str] = {}
+        secrets = dict(self._settings.store_environment)
         for revision in revisions:
             secrets |= self._settings.job_secrets.variables_of(spec_of(revision).secrets)
         if token := read_text(self._run_directory(job_id, attempt) / "token"):

@@ -246,8 +246,7 @@ def show(context: Context, user: Principal, reference: str, part: LogPart) -> Lo
         if other is None:
             raise LogNotHereError(f"the driver was started on {attempt.launched_on}, where no control plane answers")
         return other.ask(context, user, job.id, replace(part, attempt=attempt.number))
-    secrets = context.launcher.secrets_of(job.id, attempt.run_number, used)
-    mask = Mask({**context.settings.store_environment, **secrets})
+    mask = Mask(context.launcher.secrets_of(job.id, attempt.run_number, used))
     place = nullcontext() if part.search is None else context.searches.place(user.id)
     with place, context.launcher.log(job.id, attempt.run_number) as log:
         if log.end == 0 and attempt.stage is AttemptStage.ENDED:

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching import supervisor
 from keyscale.api.launching.driver_log import LOG_FILE, LogWriter
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.processes import ProcessState, kill_all, strays_of
 from keyscale.api.launching.supervisor import Output
 from keyscale.api.settings import Settings
-from keyscale.db.models import Attempt
+from keyscale.db.models import Attempt, Revision
 from keyscale.jobs.protocol.redaction import Mask
+from keyscale.jobs.protocol.specification import JobSpec
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -339,3 +341,20 @@ def test_a_line_that_pauses_is_written_without_what_may_be_the_beginning_of_a_se
     os.close(writer)
     copying.join()
     os.close(source)
+
+
+def test_the_texts_of_an_attempt_may_have_the_stores_and_its_jobs_secrets_and_its_token(
+    tmp_path: Path,
+) -> None:
+    of_store = {"AWS_SECRET_ACCESS_KEY": "of-the-store"}
+    secrets = {f"KEYSCALE_JOB_SECRET_{name}": f"of-the-{name.lower()}" for name in ("ORDERS", "BILLS", "OTHER")}
+    settings = Settings(
+        home=tmp_path, store_url="file:///store", store_environment=of_store, job_secrets=JobSecrets(secrets)
+    )
+    launcher = Launcher(settings)
+    revisions = [Revision(spec=JobSpec(artifact_id="a", secrets=[name]).given()) for name in ("ORDERS", "BILLS")]
+    named = {name: value for name, value in secrets.items() if "OTHER" not in name}
+    assert launcher.secrets_of("job", 1, revisions) == {**of_store, **named}
+    launcher.prepare("job", 1)
+    token = launcher.secrets_of("job", 1, []).pop("KEYSCALE_ATTEMPT_TOKEN")
+    assert token == (tmp_path / "runs" / "job" / "1" / "token").read_text().strip()

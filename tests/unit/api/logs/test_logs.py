@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyscale.api.access.principal import Principal
 from keyscale.api.logs import logs
-from keyscale.api.logs.logs import MATCH_CHARACTERS_MAX, LogText, search
+from keyscale.api.logs.logs import MATCH_CHARACTERS_MAX, LogPart, LogText, search
+from keyscale.db.models import Attempt, Job
 from keyscale.jobs.protocol.redaction import MASK, SECRET_CHARACTERS_MIN, Mask, redact
+from keyscale.vocabulary import AttemptStage, Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -219,3 +224,26 @@ def test_what_is_no_longer_kept_is_left_out_of_every_part() -> None:
     assert log.end(10_000).text == written[kept:].decode()
     assert search(log, 0, "line 0049") == (len(written), [])
     assert [match.offset for match in search(log, 0, "line 0050")[1]] == [500]
+
+
+@pytest.mark.parametrize("search", [None, "line"])
+def test_a_log_is_shown_without_the_secrets_of_its_run(monkeypatch: pytest.MonkeyPatch, search: str | None) -> None:
+    attempt = Attempt(number=4, run=2, stage=AttemptStage.ENDED, launched_on="here")
+    monkeypatch.setattr(logs, "require_job", lambda *_: Job(id="job"))
+    monkeypatch.setattr(logs.attempts, "latest", lambda _, job_id: {"job": attempt}[job_id])
+    monkeypatch.setattr(logs.revisions, "in_use", lambda _, job, number: [job.id, number])
+    content = b"a line of-the-orders\n"
+    log = SimpleNamespace(read=reader(content), begin=0, end=len(content))
+    launcher = SimpleNamespace(
+        place="here",
+        secrets_of=lambda *asked: {("job", 2, ("job", 4)): SECRET}[*asked[:2], tuple(asked[2])],
+        log=lambda *run: nullcontext({("job", 2): log}[run]),
+    )
+    context: Any = SimpleNamespace(
+        reads=nullcontext, launcher=launcher, searches=SimpleNamespace(place=lambda _: nullcontext())
+    )
+    answer = logs.show(context, Principal("id", "ann", Role.VIEWER), "flights", LogPart(search=search))
+    assert (answer.attempt, answer.text + "".join(f"{each.text}\n" for each in answer.matches or ())) == (
+        4,
+        f"a line {MASK}\n",
+    )
