@@ -343,6 +343,27 @@ class TestHeartbeat:
         with pytest.raises(ReportInvalidError):
             beat(rows, results=[CommandResult(command_id="c", status="COMPLETED", location="file:///elsewhere")])
 
+    @pytest.mark.parametrize(
+        ("asked_at_ms", "waits", "sleeps"), [(None, False, False), (1, False, True), (1, True, False)]
+    )
+    def test_a_driver_sleeps_when_it_is_asked_to_and_no_command_waits(
+        self, rows: Rows, asked_at_ms: int | None, *, waits: bool, sleeps: bool
+    ) -> None:
+        rows.attempt.sleep_requested_at_ms = asked_at_ms
+        if waits:
+            rows.command("c", kind=OperationKind.SAVEPOINT)
+        assert beat(rows).sleeps is sleeps
+
+    @pytest.mark.parametrize(("last_ms", "is_sampled"), [(SHARED_MS, False), (SHARED_MS - 10_000, True)])
+    def test_a_repeated_heartbeat_is_sampled_with_the_counters_before_its_attempt(
+        self, rows: Rows, monkeypatch: pytest.MonkeyPatch, last_ms: int, *, is_sampled: bool
+    ) -> None:
+        before, metrics = {"input_records": 6}, DriverMetrics(waits_for_input=True)
+        repeated = SimpleNamespace(heartbeat_at_ms=last_ms, totals_before=before)
+        monkeypatch.setattr(service.attempts, "repeat_heartbeat", lambda *_, **__: repeated)
+        assert beat(rows, metrics=metrics).control_urls == ["https://here"]
+        assert rows.noted == ([("sample", "job", metrics, before, True, NOW_MS)] if is_sampled else [])
+
     def test_a_new_state_wakes_the_reconciler_and_the_same_one_does_not(self, rows: Rows) -> None:
         beat(rows)
         assert rows.rung == 0

@@ -8,13 +8,14 @@ import pytest
 
 from keyscale.api.launching.launcher import Seen
 from keyscale.api.launching.processes import ProcessState
+from keyscale.api.lifecycle import fact_reader
 from keyscale.api.lifecycle.fact_reader import FactReader, failures_of, restart_of, start_in_ms
 from keyscale.api.lifecycle.facts import Timeouts
 from keyscale.api.lifecycle.stopwatch import Stopwatch
-from keyscale.db.models import Attempt, Job, Revision
+from keyscale.db.models import Attempt, Job, Operation, Revision
 from keyscale.jobs.protocol.messages import FailureHistory
-from keyscale.jobs.protocol.specification import FixedDelayRestart, NoRestart
-from keyscale.vocabulary import AttemptStage, DriverState
+from keyscale.jobs.protocol.specification import CheckpointSettings, FixedDelayRestart, JobSpec, NoRestart
+from keyscale.vocabulary import AttemptStage, ChangePhase, DriverState, OperationKind
 
 TIMEOUTS = Timeouts(healthy_ms=60_000)
 
@@ -153,3 +154,30 @@ def test_a_start_takes_longer_on_a_host_with_too_many_processes() -> None:
     seconds[0] = 100.0
     seen = facts.of_attempt(attempt(launched_at_ms=1))
     assert (seen.state_age_ms, seen.starting_ms) == (100_000, 25_000)
+
+
+def test_a_change_waits_for_the_old_driver_by_the_settings_and_batches_of_the_old_driver(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def revision(timeout_ms: int) -> Revision:
+        return Revision(spec=JobSpec(artifact_id="a", checkpoints=CheckpointSettings(timeout_ms=timeout_ms)).given())
+
+    known = {("job", 1): attempt(metrics={"batch_duration_ms": 70.0}), ("job", 2): attempt(metrics={})}
+    revisions = {("job", 5): revision(5000), ("job", 6): revision(6000)}
+    monkeypatch.setattr(fact_reader.attempts, "find", lambda _, *key: known[key])
+    monkeypatch.setattr(fact_reader.revisions, "find", lambda _, *key: revisions[key])
+    monkeypatch.setattr(fact_reader.attempts, "count_after", lambda _, *key: {("job", 1): 3}[key[:2]])
+    monkeypatch.setattr(fact_reader.operations, "last_warm_ups", lambda _, *key: {("job",): [40]}[key[:1]])
+    change = Operation(
+        id="c",
+        job_id="job",
+        kind=OperationKind.UPGRADE,
+        phase=ChangePhase.REQUESTED,
+        from_revision=5,
+        to_revision=6,
+        old_attempt=1,
+        new_attempt=2,
+    )
+    facts = reader.facts._change(cast("Any", None), change, waits_for_turn=False)
+    assert (facts.checkpoint_timeout_ms, facts.batch_duration_ms) == (5000, 70.0)
+    assert (facts.to_revision, facts.new_attempt, facts.tries, facts.earlier_warm_ms) == (6, 2, 3, (40,))
