@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 LIMIT_SECONDS = 1800.0
-_LOOK_SECONDS = 0.02
+_POLL_SECONDS = 0.02
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 
@@ -229,7 +229,7 @@ def _attend(process: subprocess.Popen[bytes], when_stopped: Callable[[], None], 
             process.send_signal(signal.SIGCONT)
         if time.monotonic() > deadline:
             raise subprocess.TimeoutExpired(process.args, limit_seconds)
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _slug(name: str) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 class EmbeddedPostgresKeeper:
@@ -37,7 +37,7 @@ class EmbeddedPostgresKeeper:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._closing.wait(LOOK_S):
+        while not self._closing.wait(POLL_S):
             if self._postgres.is_alive():
                 continue
             logger.warning("the embedded PostgreSQL has died; starting it again")

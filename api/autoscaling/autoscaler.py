@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 15.0
+POLL_S = 15.0
 _AUTOSCALER = Principal(AUTOSCALER, AUTOSCALER, Role.ADMIN)
 _QUIET = frozenset(
     {
@@ -61,9 +61,9 @@ class Autoscaler(LeaderThread):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        super().__init__("autoscaler", LOOK_S, sessions=context.sessions, pulse=context.pulse)
+        super().__init__("autoscaler", POLL_S, sessions=context.sessions, pulse=context.pulse)
 
-    def look(self, leadership: Leadership) -> None:
+    def poll(self, leadership: Leadership) -> None:
         """Decides once about each job.
 
         Raises:
@@ -101,7 +101,7 @@ class Autoscaler(LeaderThread):
                 logger.exception("a defect; job %s stays as it is", job.id)
 
     def work(self, leadership: Leadership) -> bool:
-        self.look(leadership)
+        self.poll(leadership)
         return False
 
     def _follow(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.5
+POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,7 +99,7 @@ class Calls:
                 if self._waiters.get(attempt) is waiter:
                     del self._waiters[attempt]
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Polls the database once, and calls the drivers that are wanted."""
         with self._lock:
             waiters = tuple(self._waiters.values())
@@ -117,7 +117,7 @@ class Calls:
         while not self._closing.is_set():
             self._came.wait()
             try:
-                self.look()
+                self.poll()
             except SQLAlchemyError as error:
                 logger.warning("waiting drivers are not called: %s", type(error).__name__)
-            self._closing.wait(LOOK_S)
+            self._closing.wait(POLL_S)

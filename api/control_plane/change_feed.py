@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 CHECK_S = 5.0
 STREAMS_MAX = 1000
 STREAMS_OF_USER_MAX = 50
@@ -145,7 +145,7 @@ class ChangeFeed:
         """How many streams are open."""
         return len(self._subscribers)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Polls the database once and tells all subscribers the changes.
 
         The number of statements is fixed.
@@ -156,11 +156,9 @@ class ChangeFeed:
         try:
             with self._sessions() as session:
                 self._check(session, subscribers)
-                self._look_at_all(session, [each for each in subscribers if each.subject == Subject()])
-                self._look_at_jobs(session, [each for each in subscribers if each.subject.job_id is not None])
-                self._look_at_operations(
-                    session, [each for each in subscribers if each.subject.operation_id is not None]
-                )
+                self._poll_all(session, [each for each in subscribers if each.subject == Subject()])
+                self._poll_jobs(session, [each for each in subscribers if each.subject.job_id is not None])
+                self._poll_operations(session, [each for each in subscribers if each.subject.operation_id is not None])
         except SQLAlchemyError as error:
             if not self._is_away:
                 logger.warning("the streams cannot read changes: %s", type(error).__name__)
@@ -181,10 +179,10 @@ class ChangeFeed:
                 self._came.clear()
                 continue
             try:
-                self.look()
+                self.poll()
             except Exception:  # the thread survives every error: a stream without changes still has its heartbeats
                 logger.exception("a poll for changes failed")
-            self._closing.wait(LOOK_S)
+            self._closing.wait(POLL_S)
 
     def _check(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
         """Ends the streams with invalid tokens or sessions."""
@@ -197,7 +195,7 @@ class ChangeFeed:
             if subscriber.credential in over:
                 subscriber.end("over")
 
-    def _look_at_all(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
+    def _poll_all(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
         if not subscribers:
             self._all = None
             return
@@ -226,7 +224,7 @@ class ChangeFeed:
             if found := seen[subscriber.user.scope.key]:
                 subscriber.tell({topic for _, topics in found for topic in topics}, [job_id for job_id, _ in found])
 
-    def _look_at_jobs(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
+    def _poll_jobs(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
         wanted = {each.subject.job_id for each in subscribers if each.subject.job_id is not None}
         now = marks.of_jobs(session, wanted) if wanted else {}
         before, self._watched = self._watched, now
@@ -239,7 +237,7 @@ class ChangeFeed:
             elif topics := [topic for topic in Topic if old[topic] != now[job_id][topic]]:
                 subscriber.tell(topics, [job_id])
 
-    def _look_at_operations(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
+    def _poll_operations(self, session: Session, subscribers: Sequence[Subscriber]) -> None:
         wanted = {each.subject.operation_id for each in subscribers if each.subject.operation_id is not None}
         found = self._read_operations(session, wanted) if wanted else {}
         now: dict[str, Mapping[str, Any]] = {each: answer.model_dump(mode="json") for each, answer in found.items()}

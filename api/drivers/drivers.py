@@ -62,7 +62,7 @@ from ..lifecycle.operation_results import settle_command
 from ..lifecycle.store_grant import grant_of
 from ..metrics import series
 from .masked_reports import masked_checkpoint, masked_failure, masked_heartbeat
-from .report_validity import Reporter, why_not_checkpoint, why_not_heartbeat, why_not_result
+from .report_validity import ReportedAttempt, why_not_checkpoint, why_not_heartbeat, why_not_result
 from .stored_reports import store_checkpoint, store_heartbeat, subtask_columns
 
 if TYPE_CHECKING:
@@ -467,8 +467,8 @@ def _is_confirmed(context: Context, driver: DriverIdentity, report: CheckpointRe
     )
 
 
-def _reporter(session: Session, job: Job, attempt: Attempt) -> Reporter:
-    return Reporter(
+def _reporter(session: Session, job: Job, attempt: Attempt) -> ReportedAttempt:
+    return ReportedAttempt(
         job_id=job.id,
         store_url=job.store_url,
         number=attempt.number,
@@ -483,7 +483,7 @@ def _refuse(reason: str | None) -> None:
         raise ReportInvalidError(reason)
 
 
-def _store_result(session: Session, reporter: Reporter, result: CommandResult) -> bool:
+def _store_result(session: Session, reporter: ReportedAttempt, result: CommandResult) -> bool:
     operation = operations.find_commanded(session, result.command_id)
     if operation is None or operation.command_status is not CommandStatus.IN_PROGRESS:
         return False

@@ -30,7 +30,7 @@ _AS_STANDBY = frozenset({DriverState.STANDBY, DriverState.FAILED, DriverState.FE
 
 
 @dataclass(frozen=True, slots=True)
-class Reporter:
+class ReportedAttempt:
     """The facts about the attempt that reports.
 
     Attributes:
@@ -55,7 +55,7 @@ class Reporter:
         return location_of(canonical_url(self.store_url), path)
 
 
-def why_not_checkpoint(report: CheckpointReport, by: Reporter) -> str | None:
+def why_not_checkpoint(report: CheckpointReport, by: ReportedAttempt) -> str | None:
     """Returns why a report of a checkpoint cannot be true, if so."""
     id_max = by.newest_checkpoint_id + CHECKPOINT_ID_STEP_MAX
     is_completed = report.status is CheckpointStatus.COMPLETED
@@ -128,7 +128,7 @@ def _why_not_metrics(metrics: DriverMetrics) -> str | None:
     return next((reason for holds, reason in rules if not holds), None)
 
 
-def why_not_result(result: CommandResult, savepoint_id: str | None, by: Reporter) -> str | None:
+def why_not_result(result: CommandResult, savepoint_id: str | None, by: ReportedAttempt) -> str | None:
     """Returns why a command's result cannot be true; None if it can.
 
     Args:

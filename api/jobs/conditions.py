@@ -27,7 +27,7 @@ _UNDER_WAY = {JobStatus.RESTARTING: "RECOVERY"}
 
 
 @dataclass(frozen=True, slots=True)
-class JobFacts:
+class ConditionFacts:
     """The facts that decide a job's conditions.
 
     Attributes:
@@ -71,12 +71,12 @@ class JobFacts:
         return heard_at_ms is not None and self.at_ms - heard_at_ms >= SILENT_MS
 
 
-def conditions_of(facts: JobFacts) -> list[ConditionAnswer]:
+def conditions_of(facts: ConditionFacts) -> list[ConditionAnswer]:
     """Returns one condition of each type."""
     return [_running(facts), _healthy(facts), _restorable(facts), _catching_up(facts), _progressing(facts)]
 
 
-def _running(facts: JobFacts) -> ConditionAnswer:
+def _running(facts: ConditionFacts) -> ConditionAnswer:
     active = facts.active
     is_up = active is not None and active.driver_state in {*_RUNS, DriverState.SLEEPING}
     if active is not None and is_up and facts.is_silent:
@@ -98,7 +98,7 @@ def _running(facts: JobFacts) -> ConditionAnswer:
     return _condition("RUNNING", "FALSE", facts.status, message, facts.ended_at_ms)
 
 
-def _healthy(facts: JobFacts) -> ConditionAnswer:
+def _healthy(facts: ConditionFacts) -> ConditionAnswer:
     reasons = facts.health.reasons
     if not reasons:
         return _condition("HEALTHY", "TRUE", "NO_FAULT", "no fault is known", None)
@@ -106,7 +106,7 @@ def _healthy(facts: JobFacts) -> ConditionAnswer:
     return _condition("HEALTHY", "FALSE", reasons[0].code, message, reasons[0].since_ms)
 
 
-def _restorable(facts: JobFacts) -> ConditionAnswer:
+def _restorable(facts: ConditionFacts) -> ConditionAnswer:
     if facts.snapshot is None:
         return _condition(
             "RESTORABLE", "FALSE", "NO_SNAPSHOT", "the job has no completed checkpoint or savepoint", None
@@ -119,7 +119,7 @@ def _restorable(facts: JobFacts) -> ConditionAnswer:
     return _condition("RESTORABLE", "TRUE", "SNAPSHOT", message, facts.snapshot.completed_at_ms)
 
 
-def _catching_up(facts: JobFacts) -> ConditionAnswer:
+def _catching_up(facts: ConditionFacts) -> ConditionAnswer:
     active = facts.active
     if active is None or active.driver_state not in {DriverState.RUNNING, DriverState.SLEEPING} or facts.is_silent:
         return _condition("CATCHING_UP", "UNKNOWN", "NOT_RUNNING", "no driver reports how many records are left", None)
@@ -133,7 +133,7 @@ def _catching_up(facts: JobFacts) -> ConditionAnswer:
     return _condition("CATCHING_UP", "TRUE", "RECORDS_LEFT", message, active.restored_at_ms)
 
 
-def _progressing(facts: JobFacts) -> ConditionAnswer:
+def _progressing(facts: ConditionFacts) -> ConditionAnswer:
     operation = facts.operation or _UNDER_WAY.get(facts.status)
     if operation is None:
         return _condition("PROGRESSING", "FALSE", "NO_OPERATION", "no operation changes the job", None)

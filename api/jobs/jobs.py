@@ -55,7 +55,7 @@ from ..lifecycle.current_report import reports_now
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..secret_labels.secret_labels import require_covered
-from .conditions import JobFacts, conditions_of
+from .conditions import ConditionFacts, conditions_of
 from .job_metrics import job_metrics_of
 from .restore_sources import Restorer, find_source, require_kept
 from .schemas.job import (
@@ -438,7 +438,7 @@ def _fields(
         at_ms=at_ms,
     )
     health = health_of(known)
-    facts = JobFacts(
+    facts = ConditionFacts(
         status=job["status"],
         ended_at_ms=job["ended_at_ms"],
         attempt=attempt,

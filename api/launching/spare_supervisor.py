@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 READY_FILE = "ready"
 TAKEN_WITHIN_S = 10.0
 """How long a warm driver may take to answer; then it hangs. The control plane limits the time of any other start."""
-_LOOK_S = 0.5
+_POLL_S = 0.5
 _STANDARD_INPUT = 0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
@@ -101,7 +101,7 @@ class Driver:
             while self.connection is None:
                 if self.process.poll() is not None:
                     return False
-                if select.select([self.listener], [], [], _LOOK_S)[0]:
+                if select.select([self.listener], [], [], _POLL_S)[0]:
                     self.accept()
             self.connection.settimeout(TAKEN_WITHIN_S if self.is_ready else None)
             self.connection.sendall(json.dumps(dict(variables)).encode() + b"\n")
@@ -160,7 +160,7 @@ def _assignment(driver: Driver, directory: Path) -> dict[str, Any] | None:
     selector.register(driver.listener, selectors.EVENT_READ)
     lives = True
     while lives and driver.process.poll() is None:
-        for key, _ in selector.select(_LOOK_S):
+        for key, _ in selector.select(_POLL_S):
             if key.fileobj == _STANDARD_INPUT:
                 return _read_message()
             if key.fileobj is driver.listener:

@@ -47,7 +47,7 @@ EXIT_CANNOT_RUN = 127
 EXIT_DISK_FULL = 122
 """The files of the job take more than its quota: the supervisor has ended the driver."""
 EXIT_CODE_FILE = "exit_code"
-DISK_LOOK_S = 10.0
+DISK_POLL_S = 10.0
 DRIVER_USER_VARIABLE = "KEYSCALE_DRIVER_USER"
 """The driver's user, if it is not the supervisor's: uid, gid and further groups, separated by colons."""
 DRIVER_QUOTA_VARIABLE = "KEYSCALE_DRIVER_QUOTA"
@@ -199,7 +199,7 @@ def waited(driver: subprocess.Popen[bytes], places: Sequence[Path], disk_bytes: 
     """
     while True:
         try:
-            return driver.wait(None if disk_bytes is None else DISK_LOOK_S)
+            return driver.wait(None if disk_bytes is None else DISK_POLL_S)
         except subprocess.TimeoutExpired:
             used = sum(map(disk_use_bytes, places))
         if disk_bytes is not None and used > disk_bytes:

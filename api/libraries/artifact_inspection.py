@@ -17,12 +17,12 @@ from keyscale.vocabulary import ArtifactKind
 
 from ..errors import ArtifactInvalidError
 from . import artifact_inspector
-from .contents import Contents
+from .contents import ArtifactContents
 
 _WALL_S_MAX = 3 * artifact_inspector.CPU_S_MAX  # on a busy host a second of processor time takes longer
 
 
-def inspect_artifact(content: IO[bytes], filename: str) -> tuple[ArtifactKind, Contents]:
+def inspect_artifact(content: IO[bytes], filename: str) -> tuple[ArtifactKind, ArtifactContents]:
     """Returns the kind of an uploaded file, and its content.
 
     Args:
@@ -56,4 +56,4 @@ def inspect_artifact(content: IO[bytes], filename: str) -> tuple[ArtifactKind, C
     found = json.loads(finished.stdout)
     if "refused" in found:
         raise ArtifactInvalidError(found["refused"])
-    return ArtifactKind(found["kind"]), Contents.model_validate(found["contents"])
+    return ArtifactKind(found["kind"]), ArtifactContents.model_validate(found["contents"])

@@ -48,7 +48,7 @@ _MODULE = re.compile(r"(?P<name>[^\W\d]\w*)\.(?:py|pyc|so|(?:cpython|abi3|pypy)[
 _INSTALLED_DATA = re.compile(r"[^/]+\.data/(?:purelib|platlib)/(?P<path>.+)")
 
 
-class RefusedError(Exception):
+class ArtifactRefusedError(Exception):
     """The file is not accepted; the message says why."""
 
 
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         found = inspected(sys.stdin.buffer, arguments[0])
-    except RefusedError as refusal:
+    except ArtifactRefusedError as refusal:
         found = {"refused": str(refusal)}
     except MemoryError:
         found = {"refused": TOO_EXPENSIVE}
@@ -75,14 +75,14 @@ def inspected(content: IO[bytes], ending: str) -> dict[str, Any]:
         ending: The ending of the client's name for it, which must match its bytes.
 
     Raises:
-        RefusedError: The file is not a valid Python file, zip, wheel or jar.
+        ArtifactRefusedError: The file is not a valid Python file, zip, wheel or jar.
     """
     if ending not in ENDINGS.values():
-        raise RefusedError("the file's name does not end in .py, .zip, .whl or .jar")
+        raise ArtifactRefusedError("the file's name does not end in .py, .zip, .whl or .jar")
     content.seek(0)
     kind = _zip_kind(content, ending) if content.read(2) == _ZIP_MAGIC else _python_kind(content)
     if ending != ENDINGS[kind]:
-        raise RefusedError(f"the file is named {ending} but is a {ENDINGS[kind]}")
+        raise ArtifactRefusedError(f"the file is named {ending} but is a {ENDINGS[kind]}")
     match kind:
         case "ZIP":
             contents = _zip_contents(content)
@@ -125,16 +125,16 @@ def _python_kind(content: IO[bytes]) -> str:
     content.seek(0)
     source = content.read(SCRIPT_BYTES_MAX + 1)
     if len(source) > SCRIPT_BYTES_MAX:
-        raise RefusedError("the file is not a zip or jar, and too large for a Python file")
+        raise ArtifactRefusedError("the file is not a zip or jar, and too large for a Python file")
     if not source.strip():
-        raise RefusedError("the file is empty")
+        raise ArtifactRefusedError("the file is empty")
     try:
         # Parsed, never run; syntax warnings in user code do not matter.
         compile(source, "<artifact>", "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
     except SyntaxError as error:
-        raise RefusedError(f"Python cannot parse line {error.lineno}: {error.msg}") from None
+        raise ArtifactRefusedError(f"Python cannot parse line {error.lineno}: {error.msg}") from None
     except (ValueError, RecursionError, UnicodeError):
-        raise RefusedError("the file is not a zip or jar, and Python cannot parse it") from None
+        raise ArtifactRefusedError("the file is not a zip or jar, and Python cannot parse it") from None
     return "PYTHON"
 
 
@@ -146,9 +146,9 @@ def _zip_kind(content: IO[bytes], ending: str) -> str:
             _check_entries(entries, packed_bytes)
             damaged = archive.testzip()
     except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError, OSError, EOFError, ValueError):
-        raise RefusedError("the zip cannot be read") from None
+        raise ArtifactRefusedError("the zip cannot be read") from None
     if damaged is not None:
-        raise RefusedError("an entry of the zip is damaged")
+        raise ArtifactRefusedError("an entry of the zip is damaged")
     names = [entry.filename for entry in entries]
     if any(name.upper() == "META-INF/MANIFEST.MF" for name in names):
         return "JAR"
@@ -157,19 +157,19 @@ def _zip_kind(content: IO[bytes], ending: str) -> str:
 
 def _check_entries(entries: list[zipfile.ZipInfo], packed_bytes: int) -> None:
     if len(entries) > ZIP_ENTRIES_MAX:
-        raise RefusedError(f"the zip has more than {ZIP_ENTRIES_MAX} entries")
+        raise ArtifactRefusedError(f"the zip has more than {ZIP_ENTRIES_MAX} entries")
     unpacked_bytes = sum(entry.file_size for entry in entries)
     if unpacked_bytes > ZIP_UNPACKED_BYTES_MAX:
-        raise RefusedError(f"the zip unpacks to more than {ZIP_UNPACKED_BYTES_MAX} bytes")
+        raise ArtifactRefusedError(f"the zip unpacks to more than {ZIP_UNPACKED_BYTES_MAX} bytes")
     if unpacked_bytes > max(ZIP_RATIO_FREE_BYTES, ZIP_RATIO_MAX * packed_bytes):
-        raise RefusedError(f"the zip unpacks to more than {ZIP_RATIO_MAX} times its size")
+        raise ArtifactRefusedError(f"the zip unpacks to more than {ZIP_RATIO_MAX} times its size")
     for entry in entries:
         name = entry.filename.replace("\\", "/")
         is_link = (entry.external_attr >> 28) == 0xA  # the high bits are the Unix mode; 0xA is a symbolic link
         if name.startswith("/") or ".." in name.split("/") or ":" in name.split("/")[0] or is_link:
-            raise RefusedError("an entry of the zip points outside of it")
+            raise ArtifactRefusedError("an entry of the zip points outside of it")
         if name.count("/") > ZIP_DEPTH_MAX or len(name) > ZIP_NAME_MAX:
-            raise RefusedError("an entry of the zip is in too many directories, or has too long a name")
+            raise ArtifactRefusedError("an entry of the zip is in too many directories, or has too long a name")
 
 
 def _zip_contents(content: IO[bytes]) -> dict[str, Any]:
@@ -183,9 +183,9 @@ def _zip_contents(content: IO[bytes]) -> dict[str, Any]:
                 try:
                     compile(script.read(SCRIPT_BYTES_MAX), entry, "exec", flags=ast.PyCF_ONLY_AST, dont_inherit=True)
                 except (SyntaxError, ValueError, RecursionError):
-                    raise RefusedError(f"Python cannot parse the zip's {entry}") from None
+                    raise ArtifactRefusedError(f"Python cannot parse the zip's {entry}") from None
         elif not modules:
-            raise RefusedError(f"the zip has neither {' nor '.join(ENTRY_POINTS)} at its root, nor a module")
+            raise ArtifactRefusedError(f"the zip has neither {' nor '.join(ENTRY_POINTS)} at its root, nor a module")
     programs = {PurePosixPath(name).stem for name in ENTRY_POINTS}
     return {"runnable": entry is not None, "modules": [name for name in modules if name not in programs]}
 
@@ -197,11 +197,11 @@ def _wheel_contents(content: IO[bytes]) -> dict[str, Any]:
         directory = _metadata_directory(names)
         file = f"{directory}/METADATA"
         if file not in names or archive.getinfo(file).file_size > METADATA_BYTES_MAX:
-            raise RefusedError("the wheel has no METADATA of usual size")
+            raise ArtifactRefusedError("the wheel has no METADATA of usual size")
         metadata = BytesHeaderParser().parsebytes(archive.read(file))
     requirements = [str(line) for line in metadata.get_all("Requires-Dist", [])]
     if not metadata["Name"] or not metadata["Version"] or len(requirements) > REQUIREMENTS_MAX:
-        raise RefusedError("the wheel's METADATA lacks its name or version, or has too many requirements")
+        raise ArtifactRefusedError("the wheel's METADATA lacks its name or version, or has too many requirements")
     installed = [name for name in names if ".data/" not in name.partition("/")[0] + "/"]
     installed += [found["path"] for name in names if (found := _INSTALLED_DATA.fullmatch(name)) is not None]
     return {
@@ -226,9 +226,9 @@ def _checked_modules(kind: str, paths: Iterable[str]) -> list[str]:
     modules = import_names(paths)
     if clash := next((name for name in modules if name.partition(".")[0] in RESERVED_NAMES), None):
         reserved = clash.partition(".")[0]
-        raise RefusedError(f"the {kind} has a module `{reserved}`, which would replace the original module")
+        raise ArtifactRefusedError(f"the {kind} has a module `{reserved}`, which would replace the original module")
     if len(modules) > MODULES_MAX:
-        raise RefusedError(f"the {kind} has more than {MODULES_MAX} modules outside of packages")
+        raise ArtifactRefusedError(f"the {kind} has more than {MODULES_MAX} modules outside of packages")
     return modules
 
 

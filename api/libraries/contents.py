@@ -8,7 +8,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict
 
 
-class Contents(BaseModel):
+class ArtifactContents(BaseModel):
     """The contents of a zip or a wheel; empty for other files.
 
     Attributes:

@@ -13,7 +13,7 @@ from keyscale.jobs.protocol.messages import LibraryFile
 from keyscale.vocabulary import ArtifactKind
 
 from ..errors import ArtifactNotFoundError, ArtifactNotRunnableError, LibraryInvalidError
-from .contents import Contents
+from .contents import ArtifactContents
 from .jar_rules import PACKAGE_PREFIX
 from .library_set import Library, check_libraries
 from .platform_packages import installed_platform
@@ -111,5 +111,5 @@ def _library(artifact: Artifact) -> Library:
     return Library(artifact.filename, artifact.kind, artifact.sha256, _contents(artifact))
 
 
-def _contents(artifact: Artifact) -> Contents:
-    return Contents() if artifact.contents is None else Contents.model_validate(artifact.contents)
+def _contents(artifact: Artifact) -> ArtifactContents:
+    return ArtifactContents() if artifact.contents is None else ArtifactContents.model_validate(artifact.contents)

@@ -22,7 +22,7 @@ from ..errors import (
     LibraryInvalidError,
     LibraryRequirementError,
 )
-from .contents import Contents
+from .contents import ArtifactContents
 from .platform_packages import applicable, is_reserved
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Library:
     filename: str
     kind: ArtifactKind
     sha256: str = ""
-    contents: Contents = field(default_factory=Contents)
+    contents: ArtifactContents = field(default_factory=ArtifactContents)
 
     @property
     def modules(self) -> tuple[str, ...]:

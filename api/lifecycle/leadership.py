@@ -68,7 +68,7 @@ class Candidacy:
         with Session(self._connection) as session, session.begin():
             if not session.scalar(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LEADER_LOCK}):
                 return None
-            before = leaders.look(session)
+            before = leaders.read(session)
             epoch = leaders.begin_epoch(session, self._url)
             if database_away_ms is not None and database_away_ms >= ABSENCE_MS_MIN:
                 _record(session, "DATABASE_AWAY", f"the database did not answer for {duration_text(database_away_ms)}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+POLL_S = 2.0
 SETTLED_MS = 60 * 60 * 1000
 """A process that still wrote for a job when it was deleted has ended after this long."""
 RETRY_MS = 60_000
@@ -49,7 +49,7 @@ class ObjectRemoval(LeaderThread):
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        super().__init__("object-removal", LOOK_S, sessions=sessions, pulse=pulse)
+        super().__init__("object-removal", POLL_S, sessions=sessions, pulse=pulse)
 
     def work(self, leadership: Leadership) -> bool:
         """Runs the pass that is longest overdue; returns whether there was one.

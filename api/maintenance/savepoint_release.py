@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 10.0
+POLL_S = 10.0
 RETRY_S = 60.0
 UNREPORTED_MS = 3_600_000
 """How long after an operation a savepoint may appear, from a driver that lived on unheard."""
@@ -58,7 +58,7 @@ class SavepointRelease(LeaderThread):
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse, store: StoreCheck) -> None:
         self._store = store
         self._later_s: dict[tuple[str, int | str], float] = {}
-        super().__init__("savepoint-release", LOOK_S, sessions=sessions, pulse=pulse)
+        super().__init__("savepoint-release", POLL_S, sessions=sessions, pulse=pulse)
 
     def run(self, leadership: Leadership) -> int:
         """Makes one pass; returns how many savepoints it has released.

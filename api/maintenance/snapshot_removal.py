@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+POLL_S = 2.0
 RETRY_S = 60.0
 
 
@@ -48,7 +48,7 @@ class SnapshotRemoval(LeaderThread):
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
         self._later_s: dict[tuple[str, int], float] = {}
-        super().__init__("snapshot-removal", LOOK_S, sessions=sessions, pulse=pulse)
+        super().__init__("snapshot-removal", POLL_S, sessions=sessions, pulse=pulse)
 
     def work(self, leadership: Leadership) -> bool:
         """Deletes the objects of the longest pending deletion, if any.

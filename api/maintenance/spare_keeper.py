@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+POLL_S = 2.0
 _STARTING = (DriverState.STANDBY, DriverState.RESTORING)
 _FIRST_COMMIT_MS = 30_000
 """How long a spare waits for the first commit of a job that runs; a job may have no input."""
@@ -56,7 +56,7 @@ class SpareKeeper(LeaderThread):
         self._launcher = launcher
         self._patterns: dict[tuple[str, int], StartPattern | None] = {}
         self._count = settings.spare_drivers if settings.spark_master.startswith("local") else 0
-        super().__init__("spare-keeper", LOOK_S, sessions=sessions, pulse=pulse)
+        super().__init__("spare-keeper", POLL_S, sessions=sessions, pulse=pulse)
 
     def start(self) -> None:
         self._launcher.sweep_spares()

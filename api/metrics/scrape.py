@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from keyscale.db.job_scope import JobScope
-    from keyscale.db.repositories.scrapes import JobFacts
+    from keyscale.db.repositories.scrapes import ObservedJob
     from keyscale.metrics import Metric, Scope
 
     from ..control_plane.context import Context
@@ -124,7 +124,7 @@ def text_of(context: Context, scope: JobScope) -> str:
     """
     began_s = time.monotonic()
     at_ms = shared_now_ms()
-    jobs: Sequence[JobFacts] = ()
+    jobs: Sequence[ObservedJob] = ()
     gauges: dict[str, float | None] = {"database_up": 1}
     try:
         with context.reads() as session:
@@ -152,8 +152,8 @@ def text_of(context: Context, scope: JobScope) -> str:
     return text + families.text() + context.metrics.text()
 
 
-def _gauges_of_database(session: Session, jobs: Iterable[JobFacts], at_ms: int) -> dict[str, float | None]:
-    leader = leaders.look(session)
+def _gauges_of_database(session: Session, jobs: Iterable[ObservedJob], at_ms: int) -> dict[str, float | None]:
+    leader = leaders.read(session)
     return {
         "leader_age": None if leader is None else max(0, at_ms - leader.elected_at_ms) / 1000,
         "leader_silence": None if leader is None else max(0, leader.silent_ms) / 1000,
@@ -162,7 +162,7 @@ def _gauges_of_database(session: Session, jobs: Iterable[JobFacts], at_ms: int) 
     }
 
 
-def of_jobs(jobs: Iterable[JobFacts], at_ms: int) -> str:
+def of_jobs(jobs: Iterable[ObservedJob], at_ms: int) -> str:
     """Returns the metrics of jobs in Prometheus's text format. Pure."""
     families, of_users = Families(_OF_JOBS), UserFamilies()
     for job in jobs:
@@ -174,7 +174,7 @@ def of_jobs(jobs: Iterable[JobFacts], at_ms: int) -> str:
     return families.text() + of_users.text()
 
 
-def _add_job(families: Families, job: JobFacts, inner: str, at_ms: int) -> None:
+def _add_job(families: Families, job: ObservedJob, inner: str, at_ms: int) -> None:
     add, labels = families.add, f"{{{inner}}}"
     reported = job.metrics or {}
     is_current = is_reported(job, at_ms)
@@ -231,7 +231,7 @@ def _add_operator(families: Families, operator: Mapping[str, Any], inner: str) -
         add(metric, most, max(values))
 
 
-def checkpoint_age_ms(job: JobFacts, at_ms: int) -> int | None:
+def checkpoint_age_ms(job: ObservedJob, at_ms: int) -> int | None:
     """Returns the age of a job's last checkpoint.
 
     Without a checkpoint it is the time that the job runs. None if the job is not to run, has not begun, or sleeps.
@@ -244,7 +244,7 @@ def checkpoint_age_ms(job: JobFacts, at_ms: int) -> int | None:
     return max(0, at_ms - saved_ms) if is_wanted(job) and not is_asleep and saved_ms is not None else None
 
 
-def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
+def _observed(job: ObservedJob, *, is_current: bool, at_ms: int) -> dict[str, Any]:
     """Returns what the control plane knows of a job, by metric."""
     completed = job.completed
     facts = health_facts(job, is_current=is_current, at_ms=at_ms)
@@ -269,7 +269,7 @@ def _observed(job: JobFacts, *, is_current: bool, at_ms: int) -> dict[str, Any]:
     }
 
 
-def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
+def health_facts(job: ObservedJob, *, is_current: bool, at_ms: int) -> HealthFacts:
     """Returns the facts that decide a job's health."""
     report, is_active = job.metrics or {}, job.stage is AttemptStage.ACTIVE
     unsettled = unsettled_failure(report, job.last_commit_at_ms) if is_active else None
@@ -287,7 +287,7 @@ def health_facts(job: JobFacts, *, is_current: bool, at_ms: int) -> HealthFacts:
     )
 
 
-def _waiting_at_ms(job: JobFacts) -> int | None:
+def _waiting_at_ms(job: ObservedJob) -> int | None:
     """Returns when the records that wait were counted."""
     report = job.metrics or {}
     if _plausible(report.get("pending_records")) is not None:
@@ -296,7 +296,7 @@ def _waiting_at_ms(job: JobFacts) -> int | None:
     return counted_at_ms
 
 
-def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:
+def _totals(job: ObservedJob, reported: Mapping[str, Any]) -> Iterator[int]:
     """Yields the job's counters, as `job_totals.added_totals` adds them.
 
     Reading the report as a message would take longer than the rest of a scrape.
@@ -314,17 +314,17 @@ def _totals(job: JobFacts, reported: Mapping[str, Any]) -> Iterator[int]:
         yield max(0, min(total, NUMBER_MAX))
 
 
-def is_wanted(job: JobFacts) -> bool:
+def is_wanted(job: ObservedJob) -> bool:
     """Returns whether the platform is to run a job."""
     return job.desired is DesiredState.RUNNING and job.status not in _NOT_WANTED
 
 
-def _is_silent(job: JobFacts, at_ms: int) -> bool:
+def _is_silent(job: ObservedJob, at_ms: int) -> bool:
     """Returns whether the driver has reported before, and not for a while."""
     return job.heartbeat_at_ms is not None and at_ms - job.heartbeat_at_ms >= SILENT_MS
 
 
-def is_reported(job: JobFacts, at_ms: int) -> bool:
+def is_reported(job: ObservedJob, at_ms: int) -> bool:
     """Returns whether a job's driver runs the job and has reported lately."""
     is_running = job.stage is AttemptStage.ACTIVE and job.driver_state in {DriverState.RUNNING, DriverState.SLEEPING}
     return is_running and at_ms - (job.heartbeat_at_ms or 0) < SILENT_MS

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..lifecycle.leadership import Leadership
     from ..lifecycle.reconciler import ReconcilerPulse
 
-LOOK_S = 15.0
+POLL_S = 15.0
 
 
 class AlarmWatch(LeaderThread):
@@ -36,9 +36,9 @@ class AlarmWatch(LeaderThread):
     """
 
     def __init__(self, sessions: sessionmaker[Session], pulse: ReconcilerPulse) -> None:
-        super().__init__("alarm-watch", LOOK_S, sessions=sessions, pulse=pulse)
+        super().__init__("alarm-watch", POLL_S, sessions=sessions, pulse=pulse)
 
-    def look(self, leadership: Leadership) -> None:
+    def poll(self, leadership: Leadership) -> None:
         """Looks at all jobs once.
 
         Raises:
@@ -59,7 +59,7 @@ class AlarmWatch(LeaderThread):
                         _end(leadership, job.id, kind, at_ms)
 
     def work(self, leadership: Leadership) -> bool:
-        self.look(leadership)
+        self.poll(leadership)
         return False
 
 

@@ -15,7 +15,7 @@ from ..health.faults import faults_of
 from ..metrics.scrape import checkpoint_age_ms, health_facts, is_reported, is_wanted
 
 if TYPE_CHECKING:
-    from keyscale.db.repositories.scrapes import JobFacts
+    from keyscale.db.repositories.scrapes import ObservedJob
 
 CHECKPOINT_INTERVALS_MAX = 5
 CHECKPOINT_AGE_MS_MIN = 600_000
@@ -28,7 +28,7 @@ _OF_FAULTS = {
 }
 
 
-def alarms_of(job: JobFacts, at_ms: int) -> dict[NotificationKind, str]:
+def alarms_of(job: ObservedJob, at_ms: int) -> dict[NotificationKind, str]:
     """Returns the alarms of a job, each with a sentence about it."""
     if not is_wanted(job):
         return {}
@@ -42,7 +42,7 @@ def alarms_of(job: JobFacts, at_ms: int) -> dict[NotificationKind, str]:
     return found
 
 
-def can_have_ended(job: JobFacts, at_ms: int) -> bool:
+def can_have_ended(job: ObservedJob, at_ms: int) -> bool:
     """Returns whether an alarm that the facts lack is over.
 
     A job reports no facts while its driver is replaced: its known alarms last until the new driver reports.
@@ -50,7 +50,7 @@ def can_have_ended(job: JobFacts, at_ms: int) -> bool:
     return not is_wanted(job) or is_reported(job, at_ms)
 
 
-def _late_checkpoint_ms(job: JobFacts, at_ms: int) -> int | None:
+def _late_checkpoint_ms(job: ObservedJob, at_ms: int) -> int | None:
     """Returns the age of the last checkpoint, if it is late."""
     age_ms, interval_ms = checkpoint_age_ms(job, at_ms), (job.checkpoints or {}).get("interval_ms")
     if age_ms is None or interval_ms is None or job.running_at_ms is None:

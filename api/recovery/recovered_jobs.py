@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
     from ..access.principal import Principal
     from ..control_plane.context import Context
-    from ..libraries.contents import Contents
+    from ..libraries.contents import ArtifactContents
     from .schemas import RecoverRequest
 
 JOBS_AT_ONCE = 5
@@ -78,7 +78,7 @@ class _Inspected:
 
     recorded: RecordedArtifact
     kind: ArtifactKind
-    contents: Contents
+    contents: ArtifactContents
     path: Path
 
 

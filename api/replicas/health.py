@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _BEAT_AGE_MAX_S = 10.0
 
 
-def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
+def check(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
     """Checks every part.
 
     Returns:
@@ -28,7 +28,7 @@ def look(context: Context) -> tuple[dict[str, Any], list[ApiError]]:
     leader = None
     try:
         with context.reads() as session:
-            seen = leaders.look(session)
+            seen = leaders.read(session)
     except SQLAlchemyError:
         found.append(DatabaseUnavailableError())
     else:

@@ -16,7 +16,7 @@ def show_health(control: Control) -> JSONResponse:
 
     The parts are the database, the object store and the reconciler. No token is needed.
     """
-    parts, errors = health.look(control)
+    parts, errors = health.check(control)
     if errors:
         return problem(errors[0], **parts)
     return JSONResponse({"status": "ok", **parts, "role": control.pulse.role})

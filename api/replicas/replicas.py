@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def list_all(context: Context) -> ReplicaList:
     """Lists the replicas, by their addresses."""
     with context.reads() as session:
-        leader = leaders.look(session)
+        leader = leaders.read(session)
         found = replicas.list_all(session)
     leads_since_ms = {leader.url: leader.elected_at_ms} if leader is not None and leader.is_there else {}
     return ReplicaList(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 15.0
+POLL_S = 15.0
 _POLICY = Principal(SAVEPOINT_POLICY, SAVEPOINT_POLICY, Role.ADMIN)
 
 
@@ -39,9 +39,9 @@ class SavepointSchedule(LeaderThread):
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        super().__init__("savepoint-schedule", LOOK_S, sessions=context.sessions, pulse=context.pulse)
+        super().__init__("savepoint-schedule", POLL_S, sessions=context.sessions, pulse=context.pulse)
 
-    def look(self, leadership: Leadership) -> None:
+    def poll(self, leadership: Leadership) -> None:
         """Looks once at the policies of all jobs.
 
         Raises:
@@ -58,7 +58,7 @@ class SavepointSchedule(LeaderThread):
             self._verify(unverified.job_id, unverified.checkpoint_id)
 
     def work(self, leadership: Leadership) -> bool:
-        self.look(leadership)
+        self.poll(leadership)
         return False
 
     def _take(self, leadership: Leadership, job_id: str) -> None:

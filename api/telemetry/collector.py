@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 5.0
+_POLL_S = 5.0
 _TIMEOUT_S = 10.0
 _COMMIT_MS = 10_000
 """Traces wait this long after an operation's end, as the transaction that notes the end may commit later."""
@@ -76,7 +76,7 @@ class Collector:
         self._thread.join()
         self._client.close()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Pushes the traces of ended operations, and metrics when due."""
         instance = self._context.settings.control_url
         at_ms = now_ms()
@@ -115,8 +115,8 @@ class Collector:
             self._is_away = False
 
     def _run(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        while not self._closing.wait(_POLL_S):
             try:
-                self.look()
+                self.poll()
             except Exception:  # telemetry must not end, nor end anything else
                 logger.exception("metrics or traces were not pushed")

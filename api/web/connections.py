@@ -31,8 +31,8 @@ HEAD_S_MAX = 30.0
 BODY_S_MAX = 60.0
 """How long it may take for a body, besides the time for `BODY_BYTES_PER_S_MIN`."""
 BODY_BYTES_PER_S_MIN = 8 << 10
-LOOK_S = 5.0
-_LOOKED_AT = 100
+POLL_S = 5.0
+_COMPARED_MAX = 100
 
 
 def raise_open_files() -> None:
@@ -91,7 +91,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     _since_s = 0.0
     _received_bytes = 0
     _unread_since_s: float | None = None
-    _looking: asyncio.TimerHandle | None = None
+    _next_poll: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         if len(self.connections) >= connections_max():
@@ -103,11 +103,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
             waiting.cut()
         super().connection_made(transport)
         self._since_s = self.loop.time()
-        self._look_later()
+        self._poll_later()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._next_poll is not None:
+            self._next_poll.cancel()
         if self.flow is not None:  # otherwise it was cut immediately
             super().connection_lost(exc)
 
@@ -175,16 +175,16 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None until the first request
         return cycle is None or cycle.response_complete
 
-    def _look_later(self) -> None:
-        self._looking = self.loop.call_later(LOOK_S, self._look)
+    def _poll_later(self) -> None:
+        self._next_poll = self.loop.call_later(POLL_S, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         since_s = self.waits_since_s()
         allowed_s = HEAD_S_MAX if self._waits_for_head() else BODY_S_MAX + self._received_bytes / BODY_BYTES_PER_S_MIN
         if since_s is not None and self.loop.time() - since_s > allowed_s:
             self.cut()
         else:
-            self._look_later()
+            self._poll_later()
 
 
 def _longest_waiting(connections: Iterable[Any]) -> LimitedHttpProtocol | None:
@@ -192,7 +192,7 @@ def _longest_waiting(connections: Iterable[Any]) -> LimitedHttpProtocol | None:
 
     Some are enough: with too many connections, most of them wait. Checking all would take long.
     """
-    waiting = [(each.stands_since_s(), each) for each in islice(connections, _LOOKED_AT)]
+    waiting = [(each.stands_since_s(), each) for each in islice(connections, _COMPARED_MAX)]
     return min(((since_s, each) for since_s, each in waiting if since_s is not None), default=(0, None), key=_first)[1]
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 
-from keyscale.db.repositories.events import ORIGIN, Origin
+from keyscale.db.repositories.events import ORIGIN, EventOrigin
 
 from ..errors import RateLimitedError
 from ..problem import problem
@@ -54,7 +54,7 @@ class RequestOrigin:
             return
         chosen = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
         client = scope.get("client")
-        origin = Origin(
+        origin = EventOrigin(
             request_id=chosen if _CLIENTS_ID.fullmatch(chosen) else uuid.uuid4().hex,
             address=client[0] if client else "unknown",
         )
@@ -116,7 +116,7 @@ def _parts(message: Message) -> Iterator[Message]:
     yield {**message, "body": body[rest:]} if rest else message
 
 
-def _log(scope: Scope, status: int, origin: Origin, duration_s: float) -> None:
+def _log(scope: Scope, status: int, origin: EventOrigin, duration_s: float) -> None:
     # Pages and drivers read and report every second: successful requests without changes are not logged.
     path = scope.get("path_params", {})
     is_routine = scope["method"] in {"GET", "HEAD"} or scope["path"].startswith("/driver/")

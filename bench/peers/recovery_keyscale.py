@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from keyscale.client.keyscale import Keyscale
 
 SPARE_SECONDS = 300.0
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _WORKER = "pyspark.worker"
 
 
@@ -146,7 +146,7 @@ def _wait_for_spares(home: Path, count: int) -> None:
     while _waiting_spares(home) < count:
         if time.monotonic() > give_up:
             raise ChangeFailedError("no spare driver became warm: is there enough memory?")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _waiting_spares(home: Path) -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LIMIT_SECONDS = 600.0
 CHUNK_KEYS = 500_000
 _COMMITS_BEFORE = 10
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 
 def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping[str, Any]:
@@ -107,7 +107,7 @@ def _wait_for_commits(work: Path, batch: int) -> None:
     while _commits(work) < batch:
         if time.monotonic() > give_up:
             raise ChangeFailedError(f"no commit within {LIMIT_SECONDS:.0f} s")
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 if __name__ == "__main__":

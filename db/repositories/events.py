@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Origin:
+class EventOrigin:
     """The origin of a request.
 
     Attributes:
@@ -82,7 +82,7 @@ DETAILS_CHARACTERS_MAX = 16 << 10
 """Larger details of an event are left out: with the number of events this bounds their size."""
 STATE_CHANGE_REQUESTED = "STATE_CHANGE_REQUESTED"
 """The kind of event that precedes the writing of a savepoint with changed state."""
-ORIGIN: ContextVar[Origin | None] = ContextVar("keyscale_request_origin", default=None)
+ORIGIN: ContextVar[EventOrigin | None] = ContextVar("keyscale_request_origin", default=None)
 """The request that is being answered, for events.
 
 The system's own threads have none.

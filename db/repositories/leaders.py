@@ -68,7 +68,7 @@ def beat(session: Session, epoch: int) -> bool:
     return session.scalar(statement) is not None
 
 
-def look(session: Session) -> LeaderSeen | None:
+def read(session: Session) -> LeaderSeen | None:
     """Returns the leader; None before the first."""
     row = session.execute(select(Leader.epoch, Leader.url, Leader.elected_at_ms, _NOW_MS - Leader.beat_at_ms)).one()
     return LeaderSeen(*row) if row[0] else None

@@ -37,7 +37,7 @@ class Snapshot(NamedTuple):
     state_size: int
 
 
-class JobFacts(NamedTuple):
+class ObservedJob(NamedTuple):
     """The facts of a job at one moment.
 
     Attributes:
@@ -89,7 +89,7 @@ class JobFacts(NamedTuple):
 
 def of_scope(
     session: Session, scope: JobScope, *, limit: int, report: tuple[str, ...] | None = None
-) -> Sequence[JobFacts]:
+) -> Sequence[ObservedJob]:
     """Returns the facts of the newest jobs of a scope.
 
     It takes one statement.
@@ -102,7 +102,7 @@ def of_scope(
     """
     facts = _facts(report).where(scope.criterion()).order_by(_JOB.created_at_ms.desc()).limit(limit)
     rows = session.execute(facts)
-    return [JobFacts._make((*row[:_BEFORE], *_snapshots(row[_BEFORE:-_AFTER]), *row[-_AFTER:])) for row in rows]
+    return [ObservedJob._make((*row[:_BEFORE], *_snapshots(row[_BEFORE:-_AFTER]), *row[-_AFTER:])) for row in rows]
 
 
 def _snapshots(columns: Sequence[Any]) -> tuple[Snapshot | None, Snapshot | None]:
@@ -163,8 +163,8 @@ _SNAPSHOTS = tuple(
     for status in (CheckpointStatus.COMPLETED, CheckpointStatus.FAILED)
     for is_savepoint in (False, True)
 )
-_BEFORE = JobFacts._fields.index("completed")
-_AFTER = len(JobFacts._fields) - JobFacts._fields.index("downtime_ms")
+_BEFORE = ObservedJob._fields.index("completed")
+_AFTER = len(ObservedJob._fields) - ObservedJob._fields.index("downtime_ms")
 _OF_OPERATION = Operation.__table__.c
 _DOWNTIME = (
     select((_OF_OPERATION.resumed_at_ms - _OF_OPERATION.stopped_at_ms).label("downtime_ms"))

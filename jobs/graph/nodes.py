@@ -231,7 +231,7 @@ Node: TypeAlias = SourceNode | TransformNode | TimestampsNode | UnionNode | Oper
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecordOrigin:
     """The source or operator of the records that arrive at a node.
 
     Attributes:
@@ -250,13 +250,13 @@ class Origin:
         """
         return self.node.uid if isinstance(self.node, SourceNode) else f"operator:{self.node.uid}"
 
-    def joined(self, other: Origin) -> Origin:
+    def joined(self, other: RecordOrigin) -> RecordOrigin:
         """Returns the origin of the records of two origins.
 
         It has the larger bounds of both, so that no record is late by the smaller ones.
         """
         if self.timestamps is None or other.timestamps is None:
-            return Origin(self.node, self.timestamps or other.timestamps)
+            return RecordOrigin(self.node, self.timestamps or other.timestamps)
         one, two = self.timestamps, other.timestamps
         idle_ms = (
             None
@@ -266,7 +266,7 @@ class Origin:
         bound_ms = max(one.out_of_orderness_ms, two.out_of_orderness_ms)
         splits = one.split_columns if one.split_columns == two.split_columns else ()
         ahead_ms = _largest_limit((one.max_ahead_ms, two.max_ahead_ms))
-        return Origin(self.node, Timestamps(one.column, bound_ms, idle_ms, splits, ahead_ms))
+        return RecordOrigin(self.node, Timestamps(one.column, bound_ms, idle_ms, splits, ahead_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Arrival:
         carries_split: Whether the records have their split in the hidden column instead of these columns.
     """
 
-    origin: Origin
+    origin: RecordOrigin
     port: int = 0
     timestamp_column: str | None = None
     out_of_orderness_ms: int = 0

@@ -29,7 +29,7 @@ from .nodes import (
     Node,
     NodeId,
     OperatorNode,
-    Origin,
+    RecordOrigin,
     SecondInput,
     SideOutputNode,
     SinkNode,
@@ -91,20 +91,20 @@ class Topology:
         """Returns the nodes that read the output of `node`."""
         return tuple(reader for reader in self.nodes if node in reader.inputs)
 
-    def origins(self, node: NodeId) -> tuple[Origin, ...]:
+    def origins(self, node: NodeId) -> tuple[RecordOrigin, ...]:
         """Returns the sources and operators that `node` gets its records from.
 
         A source or operator is its own origin. Stateless steps on the way do not count.
         """
         at = self.nodes[node]
         if isinstance(at, SourceNode | OperatorNode):
-            return (Origin(at),)
-        found: dict[NodeId, Origin] = {}
+            return (RecordOrigin(at),)
+        found: dict[NodeId, RecordOrigin] = {}
         for origin in (origin for each in at.inputs for origin in self.origins(each)):
             known = found.get(origin.node.id)
             found[origin.node.id] = origin if known is None else known.joined(origin)
         if isinstance(at, TimestampsNode):
-            return tuple(Origin(origin.node, at.timestamps) for origin in found.values())
+            return tuple(RecordOrigin(origin.node, at.timestamps) for origin in found.values())
         return tuple(found.values())
 
     def arrivals(self, operator: OperatorNode) -> tuple[Arrival, ...]:
@@ -132,7 +132,7 @@ class Topology:
             return at.carries_split
         return isinstance(at, TimestampsNode | UnionNode) and any(map(self.carries_split, at.inputs))
 
-    def _split_columns(self, origin: Origin, node: NodeId, schema: pa.Schema) -> tuple[tuple[str, ...], bool]:
+    def _split_columns(self, origin: RecordOrigin, node: NodeId, schema: pa.Schema) -> tuple[tuple[str, ...], bool]:
         """Returns the columns that identify the splits of an origin.
 
         Returns none if a transform has lost one of the columns on the way. Also returns whether the records have their

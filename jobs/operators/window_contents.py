@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _STATE = "window_contents"
 
 
-class Contents(Protocol):
+class WindowContents(Protocol):
     """The contents of the current key's windows, as state."""
 
     def add(self, window: Window, row: Row) -> None: ...
@@ -50,7 +50,7 @@ class ContentsLogic(Protocol):
         """The user's function that returns the results of windows."""
         ...
 
-    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> WindowContents:
         """Returns the contents in the state of a subtask.
 
         `names` are the columns of results.
@@ -74,7 +74,7 @@ class Aggregated:
         state: KeyedStateBackend,
         info: SubtaskInfo,  # noqa: ARG002 - as the protocol declares
         names: tuple[str, ...],
-    ) -> Contents:
+    ) -> WindowContents:
         return AggregatedContents(self.function, self.accumulator, state, names)
 
 
@@ -89,7 +89,7 @@ class Reduced:
     def result_function(self) -> Callable[..., Any]:
         return self.function
 
-    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> WindowContents:
         stored = pa.struct([pa.field(field.name, field.type) for field in self.schema])
         return AggregatedContents(_Reduction(self.function, info.input_columns, names), stored, state, names)
 
@@ -105,7 +105,7 @@ class Collected:
     def result_function(self) -> Callable[..., Any]:
         return self.function.process
 
-    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> Contents:
+    def start(self, state: KeyedStateBackend, info: SubtaskInfo, names: tuple[str, ...]) -> WindowContents:
         return CollectedContents(self, state, info, names)
 
 

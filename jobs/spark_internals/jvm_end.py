@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WAIT_SECONDS = 20.0
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 
 def end_jvm(spark: SparkSession) -> None:
@@ -43,7 +43,7 @@ def end_jvm(spark: SparkSession) -> None:
     threading.Thread(target=_exit, args=(jvm,), name="jvm-exit", daemon=True).start()
     until = time.monotonic() + _WAIT_SECONDS
     while os.getppid() == parent and time.monotonic() < until:
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     if os.getppid() == parent:
         os.kill(parent, SIGNAL_ASLEEP)
 

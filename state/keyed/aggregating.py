@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .entries import ABSENT, Entries
-from .keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
+from .keyed_state import CurrentKey, KeyColumns, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -58,7 +58,7 @@ class _Folding(KeyedState):
     def __init__(
         self,
         entries: Entries,
-        context: KeyContext,
+        context: CurrentKey,
         namespace: KeyCodec | None,
         *,
         start: Callable[[Any], Any],
@@ -140,7 +140,7 @@ class ReducingState(_Folding):
     __slots__ = ()
 
     def __init__(
-        self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, reduce: ReduceFunction
+        self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None, reduce: ReduceFunction
     ) -> None:
         super().__init__(entries, context, namespace, start=lambda value: value, fold=reduce, merge=reduce)
 
@@ -159,7 +159,7 @@ class AggregatingState(_Folding):
     __slots__ = ("_function",)
 
     def __init__(
-        self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, function: AggregateFunction
+        self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None, function: AggregateFunction
     ) -> None:
         def start(value: Any) -> Any:
             return function.add(value, function.create_accumulator())

@@ -19,7 +19,7 @@ from .batch_clock import BatchClock, Clock
 from .batch_memory import BatchMemory
 from .entries import Entries
 from .formats import formats_of
-from .keyed_state import KeyContext, walk_keys
+from .keyed_state import CurrentKey, walk_keys
 from .migrating_map import MigratingMapState, check_migration
 from .pending import Pending
 from .schema import KeyedSchema, TimersSchema, check_same_key, evolved, schema_of_key
@@ -96,7 +96,7 @@ class KeyedStateBackend:
         self._schema = schema_of_key(key_schema) if schema is None else schema
         self._serializer = KeySerializer(key_schema)
         self.key_group_range = key_group_range or KeyGroupRange(0, MAX_PARALLELISM_UPPER_BOUND - 1)
-        self._context = KeyContext(self._serializer, self.key_group_range)
+        self._context = CurrentKey(self._serializer, self.key_group_range)
         self._states: dict[str, tuple[StateDescriptor[Any], Entries, KeyedState]] = {}
         self._timers: dict[str, TimerQueue] = {}
         self._removals: dict[str, Pending] = {}

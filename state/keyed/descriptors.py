@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..serializers.key_codecs import KeyCodec
     from .entries import Entries
-    from .keyed_state import KeyContext
+    from .keyed_state import CurrentKey
 
 State = TypeVar("State", bound=KeyedState)
 
@@ -78,7 +78,7 @@ class StateDescriptor(Generic[State]):
             namespace=None if namespace is None else type_to_json(namespace),
         )
 
-    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> State:
+    def create(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> State:
         """Returns the state over its entries, for the context's current key."""
         raise NotImplementedError
 
@@ -100,7 +100,7 @@ class ValueStateDescriptor(StateDescriptor[ValueState]):
     def entry_type(self) -> pa.DataType:
         return self.type
 
-    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ValueState:
+    def create(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> ValueState:
         return ValueState(entries, context, namespace)
 
 
@@ -126,7 +126,7 @@ class MapStateDescriptor(StateDescriptor[MapState]):
     def map_key_type(self) -> pa.DataType:
         return self.key_type
 
-    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> MapState:
+    def create(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> MapState:
         return MapState(entries, context, namespace, key_codec_for(self.key_type))
 
 
@@ -147,7 +147,7 @@ class ListStateDescriptor(StateDescriptor[ListState]):
     def entry_type(self) -> pa.DataType:
         return self.element_type
 
-    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ListState:
+    def create(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> ListState:
         return ListState(entries, context, namespace)
 
 
@@ -172,7 +172,7 @@ class ReducingStateDescriptor(StateDescriptor[ReducingState]):
     def without_function(self) -> Self:
         return replace(self, reduce=max)
 
-    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> ReducingState:
+    def create(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> ReducingState:
         return ReducingState(entries, context, namespace, self.reduce)
 
 
@@ -200,7 +200,7 @@ class AggregatingStateDescriptor(StateDescriptor[AggregatingState]):
     def without_function(self) -> Self:
         return replace(self, aggregate=cast("AggregateFunction", None))
 
-    def create(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> AggregatingState:
+    def create(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> AggregatingState:
         return AggregatingState(entries, context, namespace, self.aggregate)
 
 

@@ -39,7 +39,7 @@ _ROWS_AHEAD_MIN = 64  # reading fewer rows at once gains nothing over reading th
 _PRESENT = PRESENT[0]
 
 
-class KeyContext:
+class CurrentKey:
     """A backend's current key and batch of keys, shared by its states."""
 
     __slots__ = ("_batch", "_batch_of", "_bias", "_first", "_last", "_pack", "key", "prefix", "serializer")
@@ -134,7 +134,7 @@ class KeyedState:
 
     one_entry: ClassVar[bool] = False
 
-    def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None) -> None:
+    def __init__(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None) -> None:
         self._entries = entries
         self._context = context
         self._namespace_codec = namespace
@@ -195,7 +195,7 @@ class KeyedState:
 
 
 def walk_keys(
-    context: KeyContext,
+    context: CurrentKey,
     batch: KeyBatch,
     keys: Iterable[tuple[Any, ...]],
     fields: Sequence[pa.Array],

@@ -14,7 +14,7 @@ from ..serializers.conversions import column_of
 from ..serializers.key_columns import encode_column
 from .batch_memory import LARGE_BYTES
 from .entries import ABSENT, Entries
-from .keyed_state import KeyColumns, KeyContext, KeyedState, KeyGroups
+from .keyed_state import CurrentKey, KeyColumns, KeyedState, KeyGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class MapState(KeyedState):
 
     __slots__ = ("_encoded", "_encoded_type", "_last", "_map_keys")
 
-    def __init__(self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, map_keys: KeyCodec) -> None:
+    def __init__(self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None, map_keys: KeyCodec) -> None:
         super().__init__(entries, context, namespace)
         self._map_keys = map_keys
         # The key that `get` read last, since `put` mostly follows with the same object. Objects are compared by

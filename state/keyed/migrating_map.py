@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..serializers.key_codecs import KeyCodec
     from .descriptors import MapStateDescriptor, ValueStateDescriptor
     from .entries import Entries
-    from .keyed_state import KeyColumns, KeyContext, KeyGroups
+    from .keyed_state import CurrentKey, KeyColumns, KeyGroups
 
 
 class MigratingMapState(MapState):
@@ -33,7 +33,7 @@ class MigratingMapState(MapState):
     __slots__ = ("_old",)
 
     def __init__(
-        self, entries: Entries, context: KeyContext, namespace: KeyCodec | None, map_keys: KeyCodec, old: Entries
+        self, entries: Entries, context: CurrentKey, namespace: KeyCodec | None, map_keys: KeyCodec, old: Entries
     ) -> None:
         super().__init__(entries, context, namespace, map_keys)
         self._old = old

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ..serializers.key_codecs import KeyCodec
     from ..serializers.key_serializer import KeySerializer
     from .batch_memory import BatchMemory
-    from .keyed_state import KeyContext
+    from .keyed_state import CurrentKey
 
 _TIME_BYTES = 8
 _KEY_AT = KEY_GROUP_BYTES + _TIME_BYTES
@@ -58,7 +58,7 @@ class TimerQueue:
         self,
         name: str,
         engine: Engine,
-        context: KeyContext,
+        context: CurrentKey,
         namespace: KeyCodec | None,
         memory: BatchMemory | None = None,
     ) -> None:

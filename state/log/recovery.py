@@ -53,7 +53,7 @@ class SkippedManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class RestoreBase:
     """The checkpoint to start from, if one exists.
 
     Attributes:
@@ -66,7 +66,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class HistoryStart:
     """The beginning of a job's history in its log.
 
     It is the last rewind, or the first attempt.
@@ -84,7 +84,7 @@ class Origin:
 class Recovery:
     """The base of a restore, and the point to resume from."""
 
-    base: Base
+    base: RestoreBase
     resume: ResumePoint
 
 
@@ -101,17 +101,17 @@ def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: It
     """
     log = CommitLog(store, Layout(job_id))
     passed_over = set(excluded)
-    origin: Origin | None = None
+    start: HistoryStart | None = None
     while True:
-        base = choose_base(store, job_id, hint, excluded=passed_over, origin=origin)
+        base = choose_base(store, job_id, hint, excluded=passed_over, start=start)
         entries: list[tuple[int, LogEntry]] = []
         try:
             entries = log.history(base.manifest)
             return Recovery(base, resolve(base.manifest, entries, job_id))
         except BaseDisownedError as error:
-            if origin is not None and base.manifest is None:
+            if start is not None and base.manifest is None:
                 raise
-            origin = _origin(entries)
+            start = _start(entries)
             _pass_over(base, passed_over, error)
         except LogGapError as error:
             if base.manifest is None:
@@ -119,15 +119,15 @@ def recover(store: ObjectStore, job_id: JobId, hint: str | None, *, excluded: It
             _pass_over(base, passed_over, error)
 
 
-def _pass_over(base: Base, passed_over: set[str], error: Exception) -> None:
+def _pass_over(base: RestoreBase, passed_over: set[str], error: Exception) -> None:
     if base.manifest is not None:
         logger.warning("passing over %s: %s", base.manifest.path, error)
         passed_over.add(base.manifest.path)
 
 
-def _origin(entries: Sequence[tuple[int, LogEntry]]) -> Origin | None:
+def _start(entries: Sequence[tuple[int, LogEntry]]) -> HistoryStart | None:
     position, entry = entries[last_rewind(entries) or 0]
-    return Origin(position, entry.restored_from) if isinstance(entry, AttemptOpened) else None
+    return HistoryStart(position, entry.restored_from) if isinstance(entry, AttemptOpened) else None
 
 
 def choose_base(
@@ -136,8 +136,8 @@ def choose_base(
     hint: str | None,
     *,
     excluded: Iterable[str] = (),
-    origin: Origin | None = None,
-) -> Base:
+    start: HistoryStart | None = None,
+) -> RestoreBase:
     """Finds the base of an attempt that is open in the log.
 
     Only after the opening is it certain that an older attempt's clean-up does not delete the result; see
@@ -149,15 +149,15 @@ def choose_base(
         hint: Path of the manifest that the control plane knows, which may be outdated or of another job; None if it
             knows none.
         excluded: Paths of manifests that have already failed, for example with a damaged file.
-        origin: The origin of the job's history, if known: only its manifest and the job's later manifests then count.
+        start: The start of the job's history, if known: only its manifest and the job's later manifests then count.
 
     Raises:
         NothingUsableError: Manifests exist, but none can be used.
         FormatTooNewError: A newer version wrote a manifest; an older manifest must not silently replace it.
     """
     checkpoints, savepoints = _published(store, job_id)
-    search = _Search(store, job_id, hint, excluded, origin)
-    named = {hint, origin.restored_from if origin is not None else None} - {None}
+    search = _Search(store, job_id, hint, excluded, start)
+    named = {hint, start.restored_from if start is not None else None} - {None}
     search.read([*checkpoints, *(path for path in named if path is not None and path not in checkpoints)])
     newest = search.newest_usable()
     # A savepoint older than a usable checkpoint is never the newest, so it is not read.
@@ -168,23 +168,23 @@ def choose_base(
         for skip in search.skipped.values():
             if skip.path not in search.excluded:
                 logger.error("skipping %s: %s", skip.path, skip.reason)
-    elif search.skipped and (origin is None or origin.restored_from is not None):
+    elif search.skipped and (start is None or start.restored_from is not None):
         raise NothingUsableError("; ".join(f"{skip.path}: {skip.reason}" for skip in [*search.skipped.values()][:3]))
-    return Base(newest, tuple(search.skipped.values()))
+    return RestoreBase(newest, tuple(search.skipped.values()))
 
 
 class _Search:
     """The search for the newest usable manifest, with the skipped ones."""
 
     def __init__(
-        self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str], origin: Origin | None
+        self, store: ObjectStore, job_id: JobId, hint: str | None, excluded: Iterable[str], start: HistoryStart | None
     ) -> None:
         self.excluded = frozenset(excluded)
         self.skipped = {path: SkippedManifest(path, "the job cannot continue from it") for path in sorted(excluded)}
         self._store = store
         self._job_id = job_id
         self._hint = hint
-        self._origin = origin
+        self._start = start
         self._manifests: dict[str, Manifest] = {}
 
     def read(self, paths: Iterable[str]) -> None:
@@ -201,9 +201,9 @@ class _Search:
                 self.skipped[path] = SkippedManifest(path, str(error))
 
     def _is_of_this_history(self, manifest: Manifest) -> bool:
-        if self._origin is None or manifest.path == self._origin.restored_from:
+        if self._start is None or manifest.path == self._start.restored_from:
             return True
-        return manifest.job_id == self._job_id and manifest.log_position >= self._origin.position
+        return manifest.job_id == self._job_id and manifest.log_position >= self._start.position
 
     def newest_usable(self) -> Manifest | None:
         ranked = sorted(

@@ -139,7 +139,7 @@ def test_the_stacks_of_a_job_and_the_reason_of_a_refusal_are_shown(page: Page, p
     page.route(path, lambda route: route.fulfill(json={**shown, "diagnostics": []}))
     open_page(page, platform, f"/ui/jobs/{journey.RUNNING}/logs")
     page.get_by_role("button", name="Look").click()
-    expect(page.locator("#look-parts pre")).to_have_text(["stacks of <b>driver</b>", "stacks of <b>JVM</b>"])
+    expect(page.locator("#diagnostic-parts pre")).to_have_text(["stacks of <b>driver</b>", "stacks of <b>JVM</b>"])
     page.unroute(path)
     page.route(path, lambda route: route.fulfill(status=409, json=refusal))
     page.get_by_role("button", name="Look").click()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, event, text
 
-from keyscale.api.libraries.contents import Contents
+from keyscale.api.libraries.contents import ArtifactContents
 from keyscale.db.base import Base
 from keyscale.db.connections import open_engine, session_factory
 from keyscale.db.models import Artifact
@@ -116,7 +116,7 @@ class Database:
                         size_bytes=1,
                         created_at_ms=0,
                         uploaded_by="simulation",
-                        contents=Contents().model_dump(mode="json"),
+                        contents=ArtifactContents().model_dump(mode="json"),
                     )
                 )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 RECORDS_PER_BATCH = 4
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0}\n{"end":%d}'
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
@@ -65,10 +65,10 @@ class PlayedIdleQueries:
     def close(self) -> None:
         return
 
-    def look(self) -> None:
+    def poll(self) -> None:
         return
 
-    look_a_last_time = look
+    poll_once_more = poll
 
 
 class PlayedQuery:
@@ -147,7 +147,7 @@ class PlayedQuery:
                     self._waits(True)
                     if self._last is not None:
                         return
-                    world.sleep(LOOK_SECONDS)
+                    world.sleep(POLL_SECONDS)
                     continue
                 end = min(available, start + 1 + world.chance.randrange(RECORDS_PER_BATCH))
                 self._write("offsets", number, _OFFSETS % end)

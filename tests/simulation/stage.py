@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # Times of the product that are shorter or longer here, so that little of a history is waiting.
 HEARTBEAT_SECONDS = 4.0
-TIMER_LOOK_SECONDS = 1.0
+TIMER_POLL_SECONDS = 1.0
 AGE_FLOOR_MS = 150_000
 RETENTION_FIRST_SECONDS = 15.0
 RETENTION_INTERVAL_SECONDS = 40.0
@@ -112,8 +112,8 @@ def played(world: World, store: StoreModel, patches: list[tuple[Any, str, object
         (execution, "ProgressWatch", spark.PlayedIdleQueries),
         (job_run, "start_workers", lambda *_: None),
         (reporter, "HEARTBEAT_INTERVAL_SECONDS", HEARTBEAT_SECONDS),
-        (store_watch, "_LOOK_SECONDS", 10.0),
-        (timer_loop, "_LOOK_SECONDS", TIMER_LOOK_SECONDS),
+        (store_watch, "_POLL_SECONDS", 10.0),
+        (timer_loop, "_POLL_SECONDS", TIMER_POLL_SECONDS),
         (retention_runner, "FIRST_SECONDS", RETENTION_FIRST_SECONDS),
         (retention_runner, "INTERVAL_SECONDS", RETENTION_INTERVAL_SECONDS),
         (deletion_plan, "AGE_FLOOR_MS", AGE_FLOOR_MS),

@@ -18,7 +18,7 @@ from ...operators.operator_contract import SPLIT_COLUMN
 from ...sources.source_reader import source_of
 from ...spark_internals.arrow_schemas import spark_schema_of
 from ...spark_internals.source_inputs import inputs_up_to, kinds_of, names_of, options_of, streams_of
-from .source_order import DeclaredSource, positions_for
+from .source_order import SourceInputs, positions_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -71,11 +71,11 @@ class JobSources:
         kinds = {node.uid: kinds for node in self.nodes if (kinds := kinds_of(node.frame))}
         return positions_for(recorded, [node.uid for node in self.nodes], self.inputs(), kinds)
 
-    def declared(self) -> list[DeclaredSource]:
+    def declared(self) -> list[SourceInputs]:
         """Returns the program's declaration of its sources."""
         counts = self.inputs()
         return [
-            DeclaredSource(node.uid, count - before, kinds_of(node.frame))
+            SourceInputs(node.uid, count - before, kinds_of(node.frame))
             for node, count, before in zip(self.nodes, counts, [0, *counts], strict=False)
         ]
 

@@ -53,7 +53,7 @@ from .operator_info import operator_info
 from .processing_clock import ProcessingClock
 from .record_sampling import RecordSampling
 from .shipped_logic import ShippedLogic
-from .watermarks import Activity, batch_times, due_subtasks
+from .watermarks import InputActivity, batch_times, due_subtasks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -198,7 +198,7 @@ class BatchRunner:
         self._clock = clock or ProcessingClock(now_ms())
         self._sampling = sampling or RecordSampling()
         self._sampling.serve([node.uid for node in topology.operators])
-        self._activity = Activity()
+        self._activity = InputActivity()
         self._specs = specs or {node.uid: subtask_specs(node, info) for node in topology.operators}
         self._shipped = shipped or ShippedLogic(spark.sparkContext, topology)
         self._records = KeyedRecords(topology, placement, ranges=info.ranges, hash_id=info.hash_id)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class DeclaredSource:
+class SourceInputs:
     """A source of the program.
 
     Attributes:
@@ -114,7 +114,7 @@ def _gets_a_uid(declared: Sequence[OperatorUid], recorded: Sequence[OperatorUid]
     return tuple(recorded) == (ONLY_SOURCE_UID,) and len(declared) == 1
 
 
-def check_kinds(positions: Mapping[str, str], declared: Sequence[DeclaredSource]) -> None:
+def check_kinds(positions: Mapping[str, str], declared: Sequence[SourceInputs]) -> None:
     """Refuses a source that reads another kind under its old uid.
 
     Raises:
@@ -143,7 +143,7 @@ def _recorded_kinds(positions: Mapping[str, str]) -> dict[OperatorUid, tuple[str
 
 
 def without_sources(
-    positions: Mapping[str, str], gone: Sequence[OperatorUid], declared: Sequence[DeclaredSource]
+    positions: Mapping[str, str], gone: Sequence[OperatorUid], declared: Sequence[SourceInputs]
 ) -> dict[str, str]:
     """Returns positions without the positions of some sources.
 

@@ -38,7 +38,7 @@ _Input: TypeAlias = "tuple[OperatorUid, str, str | None]"
 """An operator, an arrival at it or the splits of an arrival by name, and the split; None for the whole arrival."""
 
 
-class Activity:
+class InputActivity:
     """Records when this attempt last saw records of each origin and split.
 
     Entries are by operator, in milliseconds of a monotonic clock. An origin or split is idle if it had no records for
@@ -97,7 +97,7 @@ class Activity:
 
 
 def batch_times(
-    topology: Topology, time: JobTime, now_ms: int, activity: Activity | None = None, *, is_at_end: bool = False
+    topology: Topology, time: JobTime, now_ms: int, activity: InputActivity | None = None, *, is_at_end: bool = False
 ) -> dict[OperatorUid, BatchTime]:
     """Returns the times of the next batch, by operator.
 

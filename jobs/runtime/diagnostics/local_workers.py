@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _PROCESSES = Path("/proc")
 _ANSWER_SECONDS = 2.0
 _QUIET_SECONDS = 0.05  # a process writes its stacks in one go
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 _STACKS_BYTES_MAX = 16 << 20
 
 
@@ -96,7 +96,7 @@ class LocalWorker(NamedTuple):
         """Waits until the worker has written all stacks."""
         found, until, quiet_from = "", time.monotonic() + _ANSWER_SECONDS, time.monotonic()
         while (now := time.monotonic()) < until and not (found and now - quiet_from > _QUIET_SECONDS):
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             if (text := self.read(ALL_THREADS)) != found:
                 found, quiet_from = text, time.monotonic()
         return found

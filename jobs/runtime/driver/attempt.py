@@ -33,7 +33,7 @@ from keyscale.state.doors.values import HashId, KeyGroupRanges
 from keyscale.vocabulary import KeyGroupDivision
 
 from ...graph.nodes import ONLY_SOURCE_UID
-from ..batch.source_order import DeclaredSource
+from ..batch.source_order import SourceInputs
 from ..errors import RestoreRefusedError
 from .journal import Journal
 from .resume_plan import newest_plan, path_of, plan_resume
@@ -83,7 +83,7 @@ def open_attempt(
     store: ObjectStore,
     assignment: Assignment,
     operators: Mapping[OperatorUid, OperatorDeclaration],
-    sources: Sequence[DeclaredSource] = (DeclaredSource(ONLY_SOURCE_UID),),
+    sources: Sequence[SourceInputs] = (SourceInputs(ONLY_SOURCE_UID),),
     sinks: Collection[OperatorUid] | None = None,
 ) -> OpenAttempt:
     """Checks that the job fits its commits, and fences older attempts.

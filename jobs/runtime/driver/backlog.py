@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASK_SECONDS = 3.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class Reached(NamedTuple):
@@ -121,7 +121,7 @@ class Backlog:
         """
         self._ended.set()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Counts once; asks the sources if the last answer is old."""
         now = self._clock()
         if self._asked_at is None or now - self._asked_at >= ASK_SECONDS:
@@ -161,10 +161,10 @@ class Backlog:
     def _run(self) -> None:
         while not self._ended.is_set():
             try:
-                self.look()
+                self.poll()
             except Exception:  # a source that cannot count its records must not end the job
                 logger.exception("the records that wait cannot be counted")
                 break
-            self._ended.wait(_LOOK_SECONDS)
+            self._ended.wait(_POLL_SECONDS)
         for each in self._waiting:
             each.close()

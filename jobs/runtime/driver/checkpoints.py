@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_UPLOAD_LOOK_SECONDS = 0.25
-_UPLOAD_LOOK_SECONDS_MAX = 2.0
+_UPLOAD_POLL_SECONDS = 0.25
+_UPLOAD_POLL_SECONDS_MAX = 2.0
 KEY_GROUPS_REPORTED_MAX = 4096  # with more key groups, the sizes of single key groups are not stored and reported
 
 
@@ -294,12 +294,12 @@ class _Taking:
         uploads = BroadcastPayload.of(self.context.spark.sparkContext, Uploads(linked, known, copies))
         task = UploadSnapshots(self.context.places, uploads, self.savepoint_id, clocks)
         try:
-            pause = _UPLOAD_LOOK_SECONDS
+            pause = _UPLOAD_POLL_SECONDS
             results = self._run("upload", task)
             while None in results.values():
                 if self._timed_out.wait(pause):
                     raise self._timeout()
-                pause = min(2 * pause, _UPLOAD_LOOK_SECONDS_MAX)
+                pause = min(2 * pause, _UPLOAD_POLL_SECONDS_MAX)
                 results = self._run("upload", task)
         finally:
             uploads.release()

@@ -44,7 +44,7 @@ from ..batch.processing_clock import ProcessingClock, beginning_ms
 from ..batch.record_sampling import RecordSampling
 from ..batch.runner import BatchRunner, RunInfo, subtask_specs
 from ..batch.shipped_logic import ShippedLogic
-from ..batch.source_order import DeclaredSource, order_of, recorded_order
+from ..batch.source_order import SourceInputs, order_of, recorded_order
 from ..control.reporter import Following
 from ..errors import SparkLostError
 from ..executor.subtask_jobs import RestoreSubtasks, SubtaskPlaces, check_restored, run_per_subtask
@@ -390,7 +390,7 @@ class Execution:
             split_sources_for(context.spark, self._info.parallelism)
             query = JobQuery(loop.start)
             slots = SlotWatch(partial(parallelism_of_slots, context.spark), context.status)
-            slots.look()  # before the driver runs the job
+            slots.poll()  # before the driver runs the job
             if self._held_since is not None:
                 held_ms = round(1000 * (time.monotonic() - self._held_since))
                 context.status.rescale_reaches(RescalePhase.VERIFY, held_ms=held_ms)
@@ -410,7 +410,7 @@ class Execution:
             progress = ProgressWatch(query, idle, source_uids, context.status)
             garbage = GarbageWatch(partial(executor_times, context.spark), context.status)
             try:
-                self._wait_for_end(query, progress, (garbage.look, slots.look), loop)
+                self._wait_for_end(query, progress, (garbage.poll, slots.poll), loop)
             finally:
                 timer_loop.end()
                 watch.end()
@@ -547,7 +547,7 @@ class Execution:
         return None if taken_by == self._info.job_id else taken_by
 
     @property
-    def _declared_sources(self) -> list[DeclaredSource]:
+    def _declared_sources(self) -> list[SourceInputs]:
         return JobSources(self._topology.sources).declared()
 
     @property
@@ -687,7 +687,7 @@ class Execution:
         context, watch = self._context, self._context.sleep.watch
         if watch is None or context.sleep.leave_spark is None or not context.status.is_idle:
             return
-        watch.look(time.monotonic(), context.status.commits)
+        watch.poll(time.monotonic(), context.status.commits)
         self._note_timers(loop)
         context.status.timers_due(context.sleep.timers_due_at_ms)
         context.status.may_sleep(watch.unwatched if context.sleep.are_timers_known else None)
@@ -715,14 +715,14 @@ class Execution:
         return is_settled and context.sleep.reason_to_wake(now_ms()) is None
 
     def _wait_for_end(
-        self, query: JobQuery, progress: ProgressWatch, looks: Sequence[Callable[[], None]], loop: BatchLoop
+        self, query: JobQuery, progress: ProgressWatch, polls: Sequence[Callable[[], None]], loop: BatchLoop
     ) -> None:
         outcome_box, status = self._context.outcome_box, self._context.status
         # Polling takes a busy driver some milliseconds; only the first commit must be noticed at once.
         while outcome_box.wait(_QUERY_POLL_SECONDS if status.commits else _FIRST_COMMIT_POLL_SECONDS) is None:
-            progress.look()
-            for look in looks:
-                look()
+            progress.poll()
+            for poll in polls:
+                poll()
             self._note_idleness(loop)
             self._verify()
             if query.ended_by_itself:
@@ -730,7 +730,7 @@ class Execution:
                 # A failed batch has set its own, better reason before the query ends.
                 outcome_box.give(RunOutcome.by(failure or SparkLostError("the streaming query ended by itself")))
         with contextlib.suppress(Exception):  # Spark may be gone
-            progress.look_a_last_time()
+            progress.poll_once_more()
 
     def _verify(self) -> None:
         """Answers a live rescale once the attempt works.

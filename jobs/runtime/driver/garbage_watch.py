@@ -35,7 +35,7 @@ class GarbageWatch:
         self._before: ExecutorTimes | None = None
         self._read_at = float("-inf")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Reads the times if the last reading is ten seconds old."""
         now = self._clock()
         if now - self._read_at < _SECONDS:

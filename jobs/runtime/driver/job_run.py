@@ -24,7 +24,7 @@ from ..control.reporter import Reporter
 from ..diagnostics.diagnostic_runner import DiagnosticRunner
 from ..diagnostics.means import means
 from ..errors import AttemptOverError, JobNotDeclaredError, RunEndedError
-from ..preparation.artifact import Artifact, require_libraries
+from ..preparation.artifact import LocalArtifact, require_libraries
 from ..preparation.warm_up import start_workers
 from ..retries import Retries
 from .execution import Execution, RunContext
@@ -155,7 +155,9 @@ class JobRun:
         directory.mkdir(parents=True, exist_ok=True)
         assignment = self._assignment
         require_libraries(assignment.libraries, self._libraries)
-        artifact = Artifact.fetch(self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory)
+        artifact = LocalArtifact.fetch(
+            self._channel, assignment.artifact_filename, assignment.artifact_sha256, directory
+        )
         environment = StreamEnvironment(
             self._spark,
             {name: _value_of(given) for name, given in assignment.spec.parameters.items()},

@@ -102,7 +102,7 @@ EXIT_MISCONFIGURED = 2
 EXIT_FENCED = 10
 
 _WARM_UP_PARALLELISM = 2
-_PARENT_LOOK_SECONDS = 0.2
+_PARENT_POLL_SECONDS = 0.2
 _leaves_parent = threading.Event()
 
 
@@ -289,7 +289,7 @@ def end_with_parent() -> None:
 def _watch_parent(parent: int) -> None:
     never = threading.Event()
     while os.getppid() == parent:
-        never.wait(_PARENT_LOOK_SECONDS)
+        never.wait(_PARENT_POLL_SECONDS)
     if _leaves_parent.is_set():
         return
     logger.error("spark-submit has ended, so the driver ends too")

@@ -39,7 +39,7 @@ from keyscale.jobs.protocol.program import (
 from keyscale.jobs.runtime.driver.main import end_with_parent
 from keyscale.jobs.runtime.driver.run_outcome import failure_of
 from keyscale.jobs.runtime.executor.task import subtask_info
-from keyscale.jobs.runtime.preparation.artifact import Artifact
+from keyscale.jobs.runtime.preparation.artifact import LocalArtifact
 from keyscale.jobs.runtime.preparation.declaration import declare
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 from keyscale.jobs.spark_internals.source_inputs import kinds_of
@@ -84,7 +84,7 @@ def load(spark: SparkSession, question: ProgramQuestion, directory: Path) -> Pro
     Raises:
         KeyscaleError: The script cannot run, raised, or declares no job that can run.
     """
-    topology, restart = declare(spark, Artifact(directory / question.artifact_file), question.parameters)
+    topology, restart = declare(spark, LocalArtifact(directory / question.artifact_file), question.parameters)
     return ProgramDeclaration(
         operators=tuple(declared_operators(topology, question)),
         sources=tuple(DeclaredSource(node.uid, kinds_of(node.frame)) for node in topology.sources),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..control.driver_status import DriverStatus
     from .job_query import JobQuery
 
-_LOOKS_AFTER_COMMIT = 2  # Spark reports a batch's progress a moment after its commit
+_POLLS_AFTER_COMMIT = 2  # Spark reports a batch's progress a moment after its commit
 _SOURCES_SECONDS = 10.0
 
 
@@ -55,10 +55,10 @@ class ProgressWatch:
         self._clock = clock
         self._running = query.current
         self._commits = status.commits
-        self._looks = 0
+        self._polls_left = 0
         self._sources_seen_at: float | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Polls for changes; cheap if nothing was committed."""
         current = self._query.current
         self._status.waits_for_input(self._idle.has(current))
@@ -66,9 +66,9 @@ class ProgressWatch:
             self._pass_on(self._running)  # the last report of the previous query
             self._running = current
         if self._status.commits != self._commits:
-            self._commits, self._looks, self._sources_seen_at = self._status.commits, _LOOKS_AFTER_COMMIT, None
-        if self._looks:
-            self._looks -= 1
+            self._commits, self._polls_left, self._sources_seen_at = self._status.commits, _POLLS_AFTER_COMMIT, None
+        if self._polls_left:
+            self._polls_left -= 1
             self._pass_on(current)
         now = self._clock()
         if self._sources_seen_at is None or now - self._sources_seen_at > _SOURCES_SECONDS:
@@ -77,7 +77,7 @@ class ProgressWatch:
             self._status.sources_still_have(source_metrics(progress, self._source_uids, now_ms()))
             self._status.sources_keep_records(source_retention_ms(progress))
 
-    def look_a_last_time(self) -> None:
+    def poll_once_more(self) -> None:
         """Polls once more after the run ends, to include the last batch."""
         for query in dict.fromkeys((self._running, self._query.current)):
             self._pass_on(query)

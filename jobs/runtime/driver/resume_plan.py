@@ -28,7 +28,7 @@ from keyscale.units import counted
 
 from ...spark_internals.checkpoint_directory import merged, with_commit
 from ..batch.source_order import (
-    DeclaredSource,
+    SourceInputs,
     check_kinds,
     gone_sources,
     order_of,
@@ -78,7 +78,7 @@ def plan_resume(
     store: ObjectStore,
     assignment: Assignment,
     operators: Mapping[OperatorUid, OperatorDeclaration],
-    sources: Sequence[DeclaredSource],
+    sources: Sequence[SourceInputs],
     sinks: Collection[OperatorUid] | None,
 ) -> ResumePlan:
     """Chooses the state to resume, and checks that the job fits.
@@ -213,7 +213,7 @@ def _exactly(store: ObjectStore, location: str | None) -> Manifest:
 
 
 def _kept_positions(
-    assignment: Assignment, positions: dict[str, str], sources: Sequence[DeclaredSource]
+    assignment: Assignment, positions: dict[str, str], sources: Sequence[SourceInputs]
 ) -> tuple[dict[str, str], tuple[OperatorUid, ...]]:
     """Returns the positions of the job's sources, and the dropped sources.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 TIMER_AHEAD_MS = 10_000
 """A driver wakes this long before a timer is due, as a start takes some seconds."""
 
@@ -74,7 +74,7 @@ class Sleep:
             self.leave_spark()
         logger.info("the driver sleeps")
         on_asleep()
-        while (outcome := outcome_box.wait(LOOK_SECONDS)) is None:
+        while (outcome := outcome_box.wait(POLL_SECONDS)) is None:
             if (why := self.reason_to_wake(now_ms())) is not None:
                 logger.info("the driver wakes: %s", why)
                 outcome_box.give(WOKEN)

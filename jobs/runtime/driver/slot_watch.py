@@ -32,7 +32,7 @@ class SlotWatch:
         self._clock = clock
         self._counted_at = float("-inf")
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Counts the slots if the last count is ten seconds old."""
         now = self._clock()
         if now - self._counted_at < _SECONDS:

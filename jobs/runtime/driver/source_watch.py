@@ -58,7 +58,7 @@ class SourceWatch:
             return ["a source that does not count"]
         return ["a source that the job has not read"] if self._counts and not self._has_begun() else self._unwatched
 
-    def look(self, now: float, commits: int) -> None:
+    def poll(self, now: float, commits: int) -> None:
         """Notes the present files after each commit."""
         if commits != self._commits:
             for directory in self._directories:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 
 class StoreWatch:
@@ -48,7 +48,7 @@ class StoreWatch:
         """Ends the thread."""
         self._ended.set()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Asks once, and updates the status."""
         began_ms = now_ms()
         try:
@@ -64,5 +64,5 @@ class StoreWatch:
         self._status.store_seen(self._away_since_ms)
 
     def _run(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            self.look()
+        while not self._ended.wait(_POLL_SECONDS):
+            self.poll()

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.05  # polling takes microseconds: the driver knows when the next timer is due
+_POLL_SECONDS = 0.05  # polling takes microseconds: the driver knows when the next timer is due
 _REHEARSALS = 3  # the JVM compiles code that has run a few times: the third run takes a third of the first run's time
-_FIRST_LOOK_SECONDS = 30.0  # a slow or unavailable source delays timers for at most this time
+_FIRST_POLL_SECONDS = 30.0  # a slow or unavailable source delays timers for at most this time
 IDLE_SECONDS = 0.3
 """A loop that has committed no input for this long is idle. Otherwise, due timers fire with the next batch."""
 
@@ -57,8 +57,8 @@ class TimerLoop:
         rehearsals = _REHEARSALS
         began = time.monotonic()
         may_fire = False
-        while not self._ended.wait(_LOOK_SECONDS):
-            may_fire = may_fire or self._has_looked_for_input() or time.monotonic() - began > _FIRST_LOOK_SECONDS
+        while not self._ended.wait(_POLL_SECONDS):
+            may_fire = may_fire or self._has_looked_for_input() or time.monotonic() - began > _FIRST_POLL_SECONDS
             try:
                 fired = may_fire and self._loop.fire_timers(IDLE_SECONDS)
             except Exception:

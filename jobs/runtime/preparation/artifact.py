@@ -44,13 +44,13 @@ _ENTRY_POINTS = ("main.py", "__main__.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class LocalArtifact:
     """A verified local copy of the file that the user uploaded."""
 
     path: Path
 
     @classmethod
-    def fetch(cls, channel: ControlChannel, filename: str, sha256: str, directory: Path) -> Artifact:
+    def fetch(cls, channel: ControlChannel, filename: str, sha256: str, directory: Path) -> LocalArtifact:
         """Fetches the artifact into a directory.
 
         The wait for a control plane has no time limit.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ...graph.topology import Topology
     from ...protocol.specification import RestartStrategy
-    from .artifact import Artifact
+    from .artifact import LocalArtifact
 
 
 class _DeclaredError(BaseException):
@@ -31,7 +31,7 @@ class _DeclaredError(BaseException):
 
 
 def declare(
-    spark: SparkSession, artifact: Artifact, parameters: Mapping[str, Any]
+    spark: SparkSession, artifact: LocalArtifact, parameters: Mapping[str, Any]
 ) -> tuple[Topology, RestartStrategy | None]:
     """Runs a script up to `env.execute()`.
 

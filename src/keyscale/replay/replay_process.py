@@ -28,7 +28,7 @@ from keyscale.jobs.protocol.class_archive import ClassArchive
 from keyscale.jobs.protocol.jvm_output import without_greeting
 from keyscale.jobs.protocol.spark_settings import DEFAULT_SETTINGS, LOCAL_SETTINGS, REQUIRED_SETTINGS
 from keyscale.jobs.protocol.spark_switches import without_switched_off
-from keyscale.jobs.runtime.preparation.artifact import Artifact
+from keyscale.jobs.runtime.preparation.artifact import LocalArtifact
 from keyscale.jobs.runtime.preparation.declaration import declare
 from keyscale.printable import printable
 from keyscale.state.doors.objects import ObjectNotFoundError, open_store
@@ -126,7 +126,7 @@ def replay(request: ReplayRequest, directory: Path) -> Report:
     _say(request, f"program {program.script}{of_revision}")
     spark = _session(program, definition.spark_conf, batch.parallelism, directory)
     try:
-        topology, _ = declare(spark, Artifact(program.script), {**definition.parameters, **request.parameters})
+        topology, _ = declare(spark, LocalArtifact(program.script), {**definition.parameters, **request.parameters})
         only = None if request.key is None else ReplayedKey.of_text(topology, batch, request.key, request.operator)
         operators = ReplayedOperators(topology, job_id, batch, directory, only)
         debugger = Debugger()

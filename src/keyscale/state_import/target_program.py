@@ -14,7 +14,7 @@ from keyscale.jobs.operators.deduplicate import Deduplicate
 from keyscale.jobs.operators.window_operator import Windowing
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.runtime.driver.program_loader import declared_operators
-from keyscale.jobs.runtime.preparation.artifact import Artifact
+from keyscale.jobs.runtime.preparation.artifact import LocalArtifact
 from keyscale.jobs.runtime.preparation.declaration import declare
 from keyscale.jobs.sources.kafka import KafkaSource
 from keyscale.jobs.sources.source_reader import source_of
@@ -102,7 +102,7 @@ class TargetProgram:
         """
         main = sys.modules["__main__"]
         try:
-            topology, _ = declare(spark, Artifact(program), parameters)
+            topology, _ = declare(spark, LocalArtifact(program), parameters)
             operators = target_operators(topology)
         finally:
             sys.modules["__main__"] = main

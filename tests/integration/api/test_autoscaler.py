@@ -96,7 +96,7 @@ class ScaledJob:
         """Lets some time pass; the driver reports, and the autoscaler looks."""
         self.at_ms += 1000 * seconds
         self.reports(metrics)
-        self.autoscaler.look(self.leadership)
+        self.autoscaler.poll(self.leadership)
 
     def rescaled(self, status: OperationStatus = OperationStatus.COMPLETED) -> Operation:
         """Ends the rescale in progress, as the reconciler would."""
@@ -129,7 +129,7 @@ def listed(client: httpx.Client, scaled: ScaledJob, what: str, **query: Any) -> 
 
 
 def test_an_active_autoscaler_rescales_a_job_and_measures_the_effect(client: httpx.Client, scaled: ScaledJob) -> None:
-    scaled.autoscaler.look(scaled.leadership)
+    scaled.autoscaler.poll(scaled.leadership)
     assert shown(client, scaled) == {"mode": "DISABLED", "decision": None, "last_move": None}
     scaled.set(autoscaler={"mode": "ACTIVE"})
     scaled.passes(15, report(2))

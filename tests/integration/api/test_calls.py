@@ -73,7 +73,7 @@ def driver(client: httpx.Client, context: Context, job: dict[str, Any]) -> Itera
 
 
 def test_a_driver_without_anything_to_do_waits_until_the_time_is_over(driver: Driver) -> None:
-    assert driver.wait(2.5 * calls.LOOK_S)() is False
+    assert driver.wait(2.5 * calls.POLL_S)() is False
 
 
 @pytest.mark.parametrize("path", ["savepoint", "stop"])
@@ -126,10 +126,10 @@ def test_a_control_plane_that_ends_calls_all_drivers(driver: Driver) -> None:
 
 def test_a_look_is_one_statement_for_all_drivers_and_none_without_drivers(driver: Driver) -> None:
     with statements(driver.context) as sent:
-        driver.wait(2.5 * calls.LOOK_S)()
+        driver.wait(2.5 * calls.POLL_S)()
         wait_until(lambda: not driver.context.calls._came.is_set(), what="the last look")
     looks = [statement for statement in sent if "unnest" in statement]
     assert 1 <= len(looks) <= 4
     with statements(driver.context) as sent:
-        driver.context.calls.look()
+        driver.context.calls.poll()
     assert not list(sent)

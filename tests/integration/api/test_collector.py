@@ -89,7 +89,7 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
         collector = Collector(context, endpoint=address, headers={"X-Token": "t"}, every_ms=60_000)
         end_an_operation(context, job, "while another replica leads", clock.ms)
         clock.ms += 10_000
-        collector.look()
+        collector.poll()
         [(path, token, document)] = received
         assert (path, token) == ("/v1/metrics", "t")
         metrics = document["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
@@ -99,13 +99,13 @@ def test_a_collector_gets_metrics_and_the_traces_of_the_leader(
         context.pulse.role = "leader"
         ended_at_ms = clock.ms + 1
         clock.ms += 5000
-        collector.look()
+        collector.poll()
         end_an_operation(context, job, "o1", ended_at_ms)  # noted late, as its transaction took four seconds
-        collector.look()
+        collector.poll()
         assert received[1:] == []
         clock.ms += 10_000
-        collector.look()
-        collector.look()
+        collector.poll()
+        collector.poll()
         [(path, _, document)] = received[1:]
         assert path == "/v1/traces"
         spans = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -121,7 +121,7 @@ def test_all_operations_of_a_busy_moment_are_traced_in_requests_of_bounded_size(
         for number in range(101):
             end_an_operation(context, job, f"o{number}", clock.ms)
         clock.ms += 10_000
-        collector.look()
+        collector.poll()
         traces = [
             document["resourceSpans"][0]["scopeSpans"][0]["spans"]
             for path, _, document in received
@@ -134,8 +134,8 @@ def test_a_collector_that_is_away_is_logged_once(context: Context, caplog: pytes
     with receiver() as (address, _):
         pass
     collector = Collector(context, endpoint=address, headers={}, every_ms=0)
-    collector.look()
-    collector.look()
+    collector.poll()
+    collector.poll()
     assert [record.message.split(":")[0] for record in caplog.records if record.name.endswith("collector")] == [
         "the collector does not take /v1/metrics"
     ]

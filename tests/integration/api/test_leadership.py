@@ -110,7 +110,7 @@ def test_a_query_that_fails_does_not_lock_a_replica_out_of_leadership(
 
 def current_epoch(context: Context) -> int:
     with context.sessions() as session:
-        seen = leaders.look(session)
+        seen = leaders.read(session)
     return seen.epoch if seen else 0
 
 

@@ -298,7 +298,7 @@ def test_an_alarm_is_reported_once_when_it_begins_and_once_when_it_ends(
     def look(alarms: dict[NotificationKind, str], *, can_have_ended: bool = True) -> list[str]:
         monkeypatch.setattr(alarm_watch, "alarms_of", lambda *_: alarms)
         monkeypatch.setattr(alarm_watch, "can_have_ended", lambda *_: can_have_ended)
-        AlarmWatch(outbox.context.sessions, outbox.context.pulse).look(outbox.leadership)  # another leader each time
+        AlarmWatch(outbox.context.sessions, outbox.context.pulse).poll(outbox.leadership)  # another leader each time
         return sorted(each["kind"] for each in delivered(client, subscription))
 
     begun = ["RECORDS_LOST", "STORE_AWAY"]

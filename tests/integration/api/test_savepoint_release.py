@@ -179,8 +179,8 @@ def test_a_policy_takes_a_savepoint_has_it_verified_and_keeps_the_newest(
         "begin",
         lambda *of, **_: verified.append(of[3]),  # by a thread of its own
     )
-    schedule.look(changes.leadership)
-    schedule.look(changes.leadership)
+    schedule.poll(changes.leadership)
+    schedule.poll(changes.leadership)
     [taken] = client.get(f"/v1/jobs/{changes.job_id}/operations").json()["operations"]
     assert (taken["kind"], taken["status"], taken["requested_by"]) == ("SAVEPOINT", "IN_PROGRESS", "savepoint policy")
     changes.end(taken["id"], OperationStatus.COMPLETED)
@@ -189,7 +189,7 @@ def test_a_policy_takes_a_savepoint_has_it_verified_and_keeps_the_newest(
         files = {f"{changes.made.layout.savepoint(savepoint_id)}files/a": b"a"}
         changes.made.take(changes.number, files, savepoint_id, change=OperationKind.SAVEPOINT)
     changes.made.take(changes.number + 1, {f"{changes.made.layout.savepoint('own')}files/a": b"a"}, "own")
-    schedule.look(changes.leadership)
+    schedule.poll(changes.leadership)
     assert verified == [changes.number, changes.number - 1, changes.number - 2]
     assert changes.left() == ["own", "second", "third"]
 

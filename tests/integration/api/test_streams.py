@@ -101,7 +101,7 @@ def reading(client: httpx.Client, path: str, **options: Any) -> Iterator[Reader]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_feed, "LOOK_S", 0.05)
+    monkeypatch.setattr(change_feed, "POLL_S", 0.05)
     monkeypatch.setattr(change_feed, "CHECK_S", 0.1)
 
 
@@ -249,12 +249,12 @@ def test_listeners_hold_no_connection_and_share_the_looks(
         settled(another)
         wait_until(lambda: context.engine.pool.checkedout() == 0, what="no connection in use")  # type: ignore[attr-defined]
         with statements(context) as sent:
-            context.change_feed.look()
+            context.change_feed.poll()
         with reading(client, f"/v1/jobs/{job['id']}/stream") as third:
             settled(third, 1)
             assert context.change_feed.streams == 3
             with statements(context) as sent_for_three:
-                context.change_feed.look()
+                context.change_feed.poll()
         # The thread looks, too, meanwhile.
         assert 1 <= len([statement for statement in sent if "FROM jobs j LEFT JOIN" in statement]) <= 3
         assert len(set(sent_for_three)) <= 4

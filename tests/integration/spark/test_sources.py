@@ -155,7 +155,7 @@ def test_the_progress_of_a_limited_query_reports_how_many_records_its_batches_le
     files = {f"offsets/{batch}": (reading.checkpoint / f"offsets/{batch}").read_text() for batch in range(3)}
     status = DriverStatus()
     for committed, left in ((0, 5), (1, 2), (2, 1)):
-        Backlog([each for each in sources if each is not None], Reached(files, committed), status).look()
+        Backlog([each for each in sources if each is not None], Reached(files, committed), status).poll()
         assert status.heartbeat().metrics.pending_records == left
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
     assert [source_of(stream) for stream in streams_of([rate])] == [None]

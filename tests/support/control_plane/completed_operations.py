@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.orm import Session, sessionmaker
 
-LOOK_S = 0.02
+POLL_S = 0.02
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def operations_that_complete(sessions: sessionmaker[Session]) -> Iterator[None]:
     is_over = threading.Event()
 
     def complete() -> None:
-        while not is_over.wait(LOOK_S):
+        while not is_over.wait(POLL_S):
             with sessions.begin() as session:
                 for operation in session.scalars(select(Operation).where(Operation.ended_at_ms.is_(None))):
                     operation.status, operation.ended_at_ms = OperationStatus.COMPLETED, now_ms()

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from keyscale.jobs.runtime.batch.source_order import DeclaredSource
+from keyscale.jobs.runtime.batch.source_order import SourceInputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,8 +81,8 @@ class RehearsedSources:
     def names(self) -> list[str]:
         return ["RehearsedSource[]"]
 
-    def declared(self) -> list[DeclaredSource]:
-        return [DeclaredSource(node.uid) for node in self.nodes]
+    def declared(self) -> list[SourceInputs]:
+        return [SourceInputs(node.uid) for node in self.nodes]
 
     def stream(self) -> Any:
         return self.nodes[0].frame

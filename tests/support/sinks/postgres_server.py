@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 Row = dict[str, Any]
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 MARKERS = "_keyscale_published"
 
 
@@ -254,7 +254,7 @@ class Session:
             if self._lock_timeout is not None and waited >= self._lock_timeout:
                 self.waits_for = None
                 raise LockNotAvailable
-            host.wait(LOOK_SECONDS)
+            host.wait(POLL_SECONDS)
             self._check_open()
         self.waits_for = None
         holders[self] = alone or holders.get(self, False)

@@ -5,7 +5,7 @@ import { ApiError, get } from "../api.js";
 import { byId, element, setChildren, setRefused, setText, tell, words } from "../dom.js";
 import { bytes, number, plural } from "../format.js";
 import { jobPage, path } from "../job_page.js";
-import { LookCard } from "../look_card.js";
+import { DiagnosticCard } from "../diagnostic_card.js";
 
 const CHUNK_BYTES = 256 << 10, HELD_CHARACTERS = 4 << 20, DOWNLOAD_BYTES_MAX = 256 << 20;
 const LINES_FOUND_MAX = 500;
@@ -20,13 +20,13 @@ let matches = null;
 byId("search").value = query.get("search") ?? "";
 follow.checked = !query.has("at") && query.get("follow") !== "no";
 
-const look = new LookCard(path);
+const diagnosticCard = new DiagnosticCard(path);
 const page = jobPage(async () => {
   const { attempts } = await get(`${path}/attempts?limit=100`);
   const refusal = await readMore().catch(explain);
   return [attempts, refusal];
 }, (job, [attempts, refusal], mayOperate) => {
-  look.show(job, mayOperate);
+  diagnosticCard.show(job, mayOperate);
   setChildren(byId("attempt"), ...attempts.map((one) =>
     element("option", { value: one.number },
       `${number(one.number)}: ${words(one.cause).toLowerCase()}${one.stage === "ACTIVE" ? ", runs the job" : ""}`)));

@@ -32,7 +32,7 @@ from keyscale.api.errors import (
 from keyscale.db.job_scope import JobScope
 from keyscale.db.models import Attempt
 from keyscale.db.repositories import events
-from keyscale.db.repositories.events import Origin
+from keyscale.db.repositories.events import EventOrigin
 from keyscale.vocabulary import AttemptStage, Role
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def test_a_cookie_reads_and_changes_something_only_for_an_own_page(door: Door, m
 
 
 def test_events_name_the_user_or_the_attempt_of_a_request(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
-    origin = Origin("request", "127.0.0.1")
+    origin = EventOrigin("request", "127.0.0.1")
     before = events.ORIGIN.set(origin)
     try:
         door.enter()

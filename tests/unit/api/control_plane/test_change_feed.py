@@ -116,17 +116,17 @@ def test_a_reader_of_all_jobs_is_told_the_jobs_of_the_scope_that_have_changed(da
     everyone, of_team = database.listen(Subject()), database.listen(Subject(), OF_TEAM)
     for job_id, team in (("1", "a"), ("2", "b"), ("3", "a")):
         database.put(job_id, "old", team=team)
-    database.feed.look()
+    database.feed.poll()
     assert everyone.take() == of_team.take() == [(BOTH, None)], "what came before is not known"
-    database.feed.look()
+    database.feed.poll()
     assert everyone.take() == of_team.take() == []
     database.put("1", "old", "metrics", team="a")
     database.put("2", "new", team="b")
-    database.feed.look()
+    database.feed.poll()
     assert (everyone.take(), of_team.take()) == ([(BOTH, ["1", "2"])], [({Topic.METRICS}, ["1"])])
     del database.jobs["2"]
     database.put("4", "new", team="a")
-    database.feed.look()
+    database.feed.poll()
     assert (everyone.take(), of_team.take()) == ([(BOTH, ["2", "4"])], [(BOTH, ["4"])])
 
 
@@ -134,25 +134,25 @@ def test_a_reader_of_one_job_is_told_each_topic_and_that_the_job_is_gone(databas
     told, other = database.listen(Subject("1")), database.listen(Subject("2"))
     database.watch("1", events="5")
     database.watch("2")
-    database.feed.look()
+    database.feed.poll()
     assert (told.take(), other.take()) == ([(set(EVERY_TOPIC), ["1"])], [(set(EVERY_TOPIC), ["2"])])
     database.watch("1", events="6", operations="c")
-    database.feed.look()
+    database.feed.poll()
     assert (told.take(), other.take()) == ([({Topic.EVENTS, Topic.OPERATIONS}, ["1"])], [])
     del database.watched["1"]
-    database.feed.look()
+    database.feed.poll()
     assert (told.take(), other.take()) == (["end: gone"], [])
 
 
 def test_a_reader_of_an_operation_is_told_its_state_until_it_has_ended(database: Database) -> None:
     told, gone = database.listen(Subject(operation_id="o")), database.listen(Subject(operation_id="x"))
     database.operations["o"] = OperationStatus.IN_PROGRESS
-    database.feed.look()
+    database.feed.poll()
     assert (told.take(), gone.take()) == (["IN_PROGRESS"], ["end: gone"])
-    database.feed.look()
+    database.feed.poll()
     assert told.take() == []
     database.operations["o"] = OperationStatus.FAILED
-    database.feed.look()
+    database.feed.poll()
     assert told.take() == ["FAILED", "end: None"]
 
 
@@ -162,14 +162,14 @@ def test_credentials_are_checked_every_few_seconds_and_lapsed_credentials_end_th
     kept, ended = database.listen(Subject("1"), expires=1), database.listen(Subject("1"), expires=2)
     database.watch("1")
     database.over = {Credential(2)}
-    database.feed.look()
+    database.feed.poll()
     assert "end: over" not in kept.take()
     assert ended.take()[0] == "end: over"
     database.now_s += CHECK_S - 0.1
-    database.feed.look()
+    database.feed.poll()
     assert database.checked == [{Credential(1), Credential(2)}]
     database.now_s += 0.1
-    database.feed.look()
+    database.feed.poll()
     assert len(database.checked) == 2
 
 
@@ -178,15 +178,15 @@ def test_readers_are_told_once_that_the_database_is_away_and_read_everything_aga
 ) -> None:
     of_all, of_one = database.listen(Subject()), database.listen(Subject("1"))
     database.watch("1")
-    database.feed.look()
+    database.feed.poll()
     of_all.take(), of_one.take()
     database.is_away = True
     for _ in range(2):
-        database.feed.look()
+        database.feed.poll()
     assert of_all.take() == of_one.take() == ["away"]
     database.is_away = False
     for _ in range(2):
-        database.feed.look()
+        database.feed.poll()
     assert (of_all.take(), of_one.take()) == ([(set(EVERY_TOPIC), None)], [(set(EVERY_TOPIC), ["1"])])
 
 

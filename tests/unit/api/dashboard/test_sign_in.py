@@ -17,7 +17,7 @@ from keyscale.api.access.principal import Principal
 from keyscale.api.dashboard import router
 from keyscale.api.errors import OriginNotAllowedError, RoleMissingError, TokenExpiredError, TokenMissingError
 from keyscale.db.repositories import events
-from keyscale.db.repositories.events import Origin
+from keyscale.db.repositories.events import EventOrigin
 from keyscale.vocabulary import Role
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     monkeypatch.setattr(router.browser_sessions, "begin", platform.begin)
     monkeypatch.setattr(router.browser_sessions, "end", lambda _, cookie: platform.ended.append(cookie))
     monkeypatch.setattr(router, "note_refusal", lambda _, error: error)
-    before = events.ORIGIN.set(Origin("request", "1.2.3.4"))
+    before = events.ORIGIN.set(EventOrigin("request", "1.2.3.4"))
     yield platform
     events.ORIGIN.reset(before)
 

@@ -10,7 +10,7 @@ import pytest
 from keyscale.api.access.identities import DriverIdentity
 from keyscale.api.drivers import drivers as service
 from keyscale.api.drivers.drivers import attach, heartbeat, report_checkpoint
-from keyscale.api.drivers.report_validity import Reporter
+from keyscale.api.drivers.report_validity import ReportedAttempt
 from keyscale.api.errors import AttemptOverError, ReportInvalidError
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.jobs.protocol.messages import (
@@ -168,7 +168,7 @@ def rows(monkeypatch: pytest.MonkeyPatch) -> Rows:
 
 
 def report(status: CheckpointStatus = COMPLETED, number: int = 7, **fields: Any) -> CheckpointReport:
-    path = Reporter("job", "file:///store", 4, AttemptStage.ACTIVE, 2, 8).location(number, None)
+    path = ReportedAttempt("job", "file:///store", 4, AttemptStage.ACTIVE, 2, 8).location(number, None)
     given = {"external_path": path if status is COMPLETED else None, "trigger_timestamp": 100, **fields}
     return CheckpointReport.model_validate({"checkpoint_id": number, "status": str(status), **given})
 

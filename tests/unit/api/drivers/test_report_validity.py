@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.api.drivers.report_validity import (
     CHECKPOINT_ID_STEP_MAX,
-    Reporter,
+    ReportedAttempt,
     why_not_checkpoint,
     why_not_heartbeat,
     why_not_result,
@@ -16,7 +16,7 @@ from keyscale.api.drivers.report_validity import (
 from keyscale.jobs.protocol.messages import CheckpointReport, CommandResult, Commit, Heartbeat, SubtaskCheckpointReport
 from keyscale.vocabulary import AttemptStage, CheckpointStatus, DriverState
 
-BY = Reporter("job", "file:///store", 3, parallelism=2, max_parallelism=8, newest_checkpoint_id=5)
+BY = ReportedAttempt("job", "file:///store", 3, parallelism=2, max_parallelism=8, newest_checkpoint_id=5)
 ID_MAX = 5 + CHECKPOINT_ID_STEP_MAX
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from keyscale.api.health.schemas import HealthAnswer, HealthReasonAnswer
-from keyscale.api.jobs.conditions import JobFacts, conditions_of
+from keyscale.api.jobs.conditions import ConditionFacts, conditions_of
 from keyscale.api.lifecycle.current_report import SILENT_MS
 from keyscale.db.repositories.overviews import LatestSnapshot
 from keyscale.vocabulary import AttemptStage, ConditionType, HealthLevel, JobStatus, OperationKind
@@ -34,7 +34,7 @@ def attempt(**columns: Any) -> Any:
 
 
 ASLEEP = attempt(driver_state="SLEEPING", fell_asleep_at_ms=600)
-FACTS = JobFacts(
+FACTS = ConditionFacts(
     status=JobStatus.RUNNING,
     ended_at_ms=None,
     attempt=attempt(),

@@ -214,16 +214,18 @@ def test_a_driver_starts_in_its_cgroup_and_cannot_write_larger_files(tmp_path: P
 
 
 def test_a_driver_whose_job_takes_too_much_space_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "DISK_LOOK_S", 0.02)
-    log, script = LogWriter(tmp_path), f"head -c 5000000 /dev/zero > {tmp_path}/state; exec sleep 60"
+    monkeypatch.setattr(supervisor, "DISK_POLL_S", 0.02)
+    (tmp_path / "job").mkdir()
+    written, log = tmp_path / "state", LogWriter(tmp_path)
+    script = f"head -c 5000000 /dev/zero > {written}; mv {written} {tmp_path}/job; exec sleep 60"  # at once
 
     def started() -> subprocess.Popen[bytes]:
         return subprocess.Popen(["sh", "-c", script])
 
-    assert supervisor.waited(started(), [tmp_path], 2 << 20, log) == supervisor.EXIT_DISK_FULL
+    assert supervisor.waited(started(), [tmp_path / "job"], 2 << 20, log) == supervisor.EXIT_DISK_FULL
     assert "the files of the job take 4 MiB, more than 2 MiB" in (tmp_path / "driver.log").read_text()
     script = "exit 3"
-    assert supervisor.waited(started(), [tmp_path], 9 << 20, log) == 3
+    assert supervisor.waited(started(), [tmp_path / "job"], 9 << 20, log) == 3
 
 
 def test_a_driver_does_not_start_without_its_cgroup(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from keyscale.api.libraries.artifact_inspection import inspect_artifact
 from keyscale.api.libraries.artifact_inspector import (
     SCRIPT_BYTES_MAX,
     ZIP_UNPACKED_BYTES_MAX,
-    RefusedError,
+    ArtifactRefusedError,
     import_names,
     inspected,
 )
@@ -80,7 +80,7 @@ MAIN = zip_of(**{"main.py": SCRIPT})
     ],
 )
 def test_a_file_that_is_not_a_valid_python_file_zip_or_wheel_is_refused(content: bytes, ending: str) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(ArtifactRefusedError):
         inspected(io.BytesIO(content), ending)
 
 

@@ -14,7 +14,7 @@ from keyscale.api.errors import (
     LibraryInvalidError,
     LibraryRequirementError,
 )
-from keyscale.api.libraries.contents import Contents
+from keyscale.api.libraries.contents import ArtifactContents
 from keyscale.api.libraries.library_set import Library, check_libraries, check_wheel
 from keyscale.api.libraries.platform_packages import PlatformPackage, PlatformPackages
 from keyscale.jobs.protocol.specification import LIBRARIES_MAX
@@ -33,12 +33,12 @@ PROGRAM = Library("main.py", ArtifactKind.PYTHON)
 
 
 def wheel(name: str, version: str = "1.0", *, modules: tuple[str, ...] = (), requires: tuple[str, ...] = ()) -> Library:
-    contents = Contents(modules=modules or (name,), distribution=name, version=version, requires=requires)
+    contents = ArtifactContents(modules=modules or (name,), distribution=name, version=version, requires=requires)
     return Library(f"{name}-{version}-py3-none-any.whl", ArtifactKind.WHEEL, contents=contents)
 
 
 def zipped(*modules: str) -> Library:
-    return Library("job.zip", ArtifactKind.ZIP, contents=Contents(modules=modules))
+    return Library("job.zip", ArtifactKind.ZIP, contents=ArtifactContents(modules=modules))
 
 
 def refusal(kind: type[ApiError], *libraries: Library, program: Library = PROGRAM) -> str:
@@ -129,7 +129,7 @@ def test_there_is_a_most_number_of_libraries() -> None:
 def test_a_wheel_for_another_platform_or_with_false_metadata_is_refused(
     filename: str, contents: dict[str, object], said: str
 ) -> None:
-    inside = Contents.model_validate({"distribution": "a", "version": "1.0", **contents})
+    inside = ArtifactContents.model_validate({"distribution": "a", "version": "1.0", **contents})
     with pytest.raises(ArtifactInvalidError, match=re.escape(said)):
         check_wheel(Library(filename, ArtifactKind.WHEEL, contents=inside), PLATFORM)
 

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from keyscale.api.control_plane.own_metrics import NO_ROUTE, OwnMetrics
 from keyscale.api.lifecycle.job_totals import added_totals
 from keyscale.api.metrics import scrape
-from keyscale.db.repositories.scrapes import JobFacts, Snapshot
+from keyscale.db.repositories.scrapes import ObservedJob, Snapshot
 from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.metrics import (
     CONTROL_PLANE,
@@ -75,8 +75,8 @@ REPORT: dict[str, Any] = DriverMetrics.model_validate(
 ).model_dump()
 
 
-def job(**facts: Any) -> JobFacts:
-    known = JobFacts(
+def job(**facts: Any) -> ObservedJob:
+    known = ObservedJob(
         id="1f",
         name="orders",
         status=JobStatus.RUNNING,
@@ -100,7 +100,7 @@ def job(**facts: Any) -> JobFacts:
     return known._replace(**facts)
 
 
-def samples(*jobs: JobFacts) -> dict[str, float]:
+def samples(*jobs: ObservedJob) -> dict[str, float]:
     """The samples of jobs, by name and the labels beside the job's own."""
     found = {}
     for family in text_string_to_metric_families(scrape.of_jobs(jobs, NOW_MS)):
@@ -318,7 +318,7 @@ def test_the_leader_and_the_drivers_that_are_silent_are_told(
     monkeypatch: pytest.MonkeyPatch, elected_at_ms: int, age_s: int
 ) -> None:
     leader = SimpleNamespace(elected_at_ms=elected_at_ms, silent_ms=1500)
-    monkeypatch.setattr(scrape.leaders, "look", lambda _: leader)
+    monkeypatch.setattr(scrape.leaders, "read", lambda _: leader)
     monkeypatch.setattr(scrape.attempts, "list_unlaunched", lambda _: ["a", "b"])
     silent = NOW_MS - scrape.SILENT_MS
     jobs = [

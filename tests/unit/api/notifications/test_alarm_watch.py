@@ -41,7 +41,7 @@ class Watched:
             setattr(self, name, value)
         self.events = []
         unused: Any = None
-        AlarmWatch(unused, unused).look(self._leadership)
+        AlarmWatch(unused, unused).poll(self._leadership)
         return self.events
 
 

@@ -8,16 +8,16 @@ import pytest
 
 from keyscale.api.health.faults import FAULT_REPORT
 from keyscale.api.notifications.job_alarms import alarms_of, can_have_ended
-from keyscale.db.repositories.scrapes import JobFacts, Snapshot
+from keyscale.db.repositories.scrapes import ObservedJob, Snapshot
 from keyscale.vocabulary import AttemptStage, DesiredState, JobStatus, NotificationKind
 
 NOW_MS = 10_000_000
 MINUTE_MS = 60_000
 
 
-def job(report: dict[str, Any] | None = None, **facts: Any) -> JobFacts:
+def job(report: dict[str, Any] | None = None, **facts: Any) -> ObservedJob:
     """A job that runs well, but for what is given."""
-    known = JobFacts(
+    known = ObservedJob(
         id="j1",
         name="orders",
         status=JobStatus.RUNNING,
@@ -89,7 +89,7 @@ def failed(*minutes_ago: int) -> dict[str, Any]:
         (job(completed=saved(900), status=JobStatus.STOPPED, desired=DesiredState.STOPPED), set()),
     ],
 )
-def test_an_alarm_follows_from_the_facts_of_its_job(found: JobFacts, kinds: set[str]) -> None:
+def test_an_alarm_follows_from_the_facts_of_its_job(found: ObservedJob, kinds: set[str]) -> None:
     assert alarms_of(found, NOW_MS).keys() == {NotificationKind(kind) for kind in kinds}
 
 

@@ -38,9 +38,9 @@ class Policies:
         monkeypatch.setattr(savepoint_schedule.requests, "snapshot", self._snapshot)
         monkeypatch.setattr(savepoint_schedule.verifications, "begin", self._verify)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         leadership: Any = SimpleNamespace(transaction=lambda: nullcontext(None))
-        SavepointSchedule(self.context).look(leadership)
+        SavepointSchedule(self.context).poll(leadership)
 
     def _ring(self) -> None:
         self.rung += 1
@@ -73,7 +73,7 @@ def kept(job_id: str, checkpoint_id: int, verification: dict[str, Any] | None) -
 def test_due_savepoints_are_taken_though_one_job_refuses_and_another_job_is_gone(policies: Policies) -> None:
     policies.taking = [taking("changing", 1), taking("gone", 1), taking("young", 0), taking("due", 1)]
     policies.refused = {"changing"}
-    policies.look()
+    policies.poll()
     assert policies.taken == [("due", SAVEPOINT_POLICY, OperationKind.SAVEPOINT)]
     assert policies.rung > 0, "the reconciler hears of the savepoint at once"
 
@@ -81,5 +81,5 @@ def test_due_savepoints_are_taken_though_one_job_refuses_and_another_job_is_gone
 def test_each_savepoint_is_verified_once_though_one_has_to_wait(policies: Policies) -> None:
     policies.kept = [kept("busy", 1, None), kept("done", 2, {"restorable": False}), kept("new", 3, None)]
     policies.refused = {"busy"}
-    policies.look()
+    policies.poll()
     assert policies.verified == [("new", 3, False)]

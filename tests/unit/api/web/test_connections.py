@@ -160,7 +160,7 @@ def test_a_client_that_takes_too_long_to_send_a_request_loses_its_connection_and
 ) -> None:
     for name in ("HEAD_S_MAX", "BODY_S_MAX"):
         monkeypatch.setattr(connections, name, 0.5)
-    monkeypatch.setattr(connections, "LOOK_S", 0.1)
+    monkeypatch.setattr(connections, "POLL_S", 0.1)
     with server(tmp_path) as address, socket.create_connection(address, timeout=20) as client:
         client.sendall(sent)
         if is_slow:
@@ -184,7 +184,7 @@ def test_bytes_that_are_not_http_are_refused_with_a_problem(tmp_path: Path, sent
 
 def test_a_large_body_that_comes_fast_enough_may_take_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "BODY_S_MAX", 0.2)
-    monkeypatch.setattr(connections, "LOOK_S", 0.05)
+    monkeypatch.setattr(connections, "POLL_S", 0.05)
     monkeypatch.setattr(connections, "BODY_BYTES_PER_S_MIN", 10)
     with server(tmp_path) as address, socket.create_connection(address, timeout=20) as client:
         client.sendall(b"POST /body HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1001\r\n\r\n" + b"x" * 1000)

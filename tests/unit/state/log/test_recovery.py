@@ -14,7 +14,7 @@ from keyscale.state.documents.manifest import FileHandle, Manifest, SnapshotKind
 from keyscale.state.keys.hashing import HashId
 from keyscale.state.layout import Layout
 from keyscale.state.log.commit_log import CommitLog, LogGapError
-from keyscale.state.log.recovery import NothingUsableError, Origin, choose_base, missing_files, recover
+from keyscale.state.log.recovery import HistoryStart, NothingUsableError, choose_base, missing_files, recover
 from keyscale.state.objects.local_store import LocalObjectStore
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_of_the_manifests_since_a_rewind_only_the_files_of_those_that_count_are_
     store: LocalObjectStore,
 ) -> None:
     old, disowned = manifest(store, 1, log_position=2), manifest(store, 2, log_position=3)
-    base = choose_base(store, JOB, None, origin=Origin(4, old.path))
+    base = choose_base(store, JOB, None, start=HistoryStart(4, old.path))
     assert base.manifest == old
     assert [(skip.path, skip.reason) for skip in base.skipped] == [(disowned.path, "the job was rewound since")]
 

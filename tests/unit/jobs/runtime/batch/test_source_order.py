@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keyscale.identifiers import OperatorUid
 from keyscale.jobs.runtime.batch.source_order import (
-    DeclaredSource,
+    SourceInputs,
     check_kinds,
     order_of,
     positions_for,
@@ -128,7 +128,7 @@ def test_a_dropped_source_takes_its_own_inputs_with_it_and_no_others(
     inputs = [f"{uid}{number}" for uid, count in zip(before, counts, strict=True) for number in range(count)]
     written = recorded(*inputs, order=" ".join(before))
     written |= {f"sources/{place}/0": name for place, name in enumerate(inputs)}
-    declared = [DeclaredSource(OperatorUid(u), n) for u, n in zip(before, counts, strict=True) if u != gone]
+    declared = [SourceInputs(OperatorUid(u), n) for u, n in zip(before, counts, strict=True) if u != gone]
     files = without_sources(written, uids(gone), declared)
     left = [name for name in inputs if not name.startswith(gone)]
     assert files["offsets/3"] == offsets(*left)
@@ -140,16 +140,16 @@ def test_a_dropped_source_takes_its_own_inputs_with_it_and_no_others(
 
 def test_of_several_dropped_sources_it_must_be_known_which_inputs_were_theirs() -> None:
     written = recorded("1", "2", "3", order="a b c")
-    kept = [DeclaredSource(OperatorUid("b"))]
+    kept = [SourceInputs(OperatorUid("b"))]
     assert without_sources(written, uids("a c"), kept)["offsets/3"] == offsets("2")
     with pytest.raises(RestoreRefusedError, match="'a', 'c'"):
         without_sources(recorded("1", "2", "3", "4", "5", order="a b c"), uids("a c"), kept)
     with pytest.raises(RestoreRefusedError, match="'a'"):
-        without_sources(recorded("1", "2", order="a b"), uids("a"), [DeclaredSource(OperatorUid("b"), 3)])
+        without_sources(recorded("1", "2", order="a b"), uids("a"), [SourceInputs(OperatorUid("b"), 3)])
 
 
 def test_all_sources_may_be_replaced() -> None:
-    files = without_sources(recorded("1", "2", order="a b"), uids("a b"), [DeclaredSource(OperatorUid("c"))])
+    files = without_sources(recorded("1", "2", order="a b"), uids("a b"), [SourceInputs(OperatorUid("c"))])
     assert files["offsets/3"] == offsets()
     assert positions_for(files, order_of(uids("c"), recorded_order(files)), [1])["offsets/3"] == offsets("-")
 
@@ -158,13 +158,13 @@ def test_kinds_are_recorded_once_and_compared_where_both_are_known() -> None:
     a = OperatorUid("a")
     written = positions_for(recorded("1", order="a"), [a], [1], {a: ["kafka"]})
     assert positions_for(written, [a], [1], {a: ["kafka"]}) == written
-    check_kinds(written, [DeclaredSource(a, 1, ("kafka",)), DeclaredSource(OperatorUid("b"), 1, ("rate",))])
-    check_kinds(written, [DeclaredSource(a)])
-    check_kinds(recorded("1", order="a"), [DeclaredSource(a, 1, ("rate",))])
+    check_kinds(written, [SourceInputs(a, 1, ("kafka",)), SourceInputs(OperatorUid("b"), 1, ("rate",))])
+    check_kinds(written, [SourceInputs(a)])
+    check_kinds(recorded("1", order="a"), [SourceInputs(a, 1, ("rate",))])
     with pytest.raises(RestoreRefusedError, match="was of kind kafka and is now rate"):
-        check_kinds(written, [DeclaredSource(a, 1, ("rate",))])
+        check_kinds(written, [SourceInputs(a, 1, ("rate",))])
     unnamed = positions_for(recorded("1"), uids("source"), [1], {OperatorUid("source"): ["kafka"]})
     with pytest.raises(RestoreRefusedError, match="source 'a' was of kind kafka and is now rate"):
-        check_kinds(unnamed, [DeclaredSource(a, 1, ("rate",))])
+        check_kinds(unnamed, [SourceInputs(a, 1, ("rate",))])
     with pytest.raises(PositionsCorruptError):
-        check_kinds({**written, KINDS_NAME: "["}, [DeclaredSource(a, 1, ("rate",))])
+        check_kinds({**written, KINDS_NAME: "["}, [SourceInputs(a, 1, ("rate",))])

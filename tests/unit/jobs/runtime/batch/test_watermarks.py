@@ -15,7 +15,7 @@ from keyscale.identifiers import OperatorUid
 from keyscale.jobs.errors import TooManySplitsError
 from keyscale.jobs.graph.nodes import Timestamps
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
-from keyscale.jobs.runtime.batch.watermarks import Activity, batch_times, due_subtasks, time_after
+from keyscale.jobs.runtime.batch.watermarks import InputActivity, batch_times, due_subtasks, time_after
 from keyscale.jobs.runtime.executor.task import BatchTime
 from keyscale.state.documents.job_time import EventTime, JobTime
 from keyscale.state.keyed.timer_service import NextTimers
@@ -86,7 +86,7 @@ class Batches:
 
     graph: Topology
     time: JobTime = field(default_factory=JobTime)
-    activity: Activity = field(default_factory=Activity)
+    activity: InputActivity = field(default_factory=InputActivity)
     now_ms: int = 0
 
     def run(self, **latest: int) -> int | None:
@@ -236,7 +236,7 @@ def test_a_long_batch_makes_no_source_idle() -> None:
 def test_a_job_that_was_down_for_long_has_no_idle_sources() -> None:
     batches = Batches(two_sources(idle_after_ms=5000))
     batches.run(left=100, right=50)
-    batches.now_ms, batches.activity = 3_600_000, Activity()
+    batches.now_ms, batches.activity = 3_600_000, InputActivity()
     assert batches.run(left=500) == 44
     assert batches.run(left=600) == 44
 

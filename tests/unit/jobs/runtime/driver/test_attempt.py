@@ -8,7 +8,7 @@ import pytest
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId, OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.batch.source_order import (
-    DeclaredSource,
+    SourceInputs,
     recorded_order,
     stored_positions,
 )
@@ -670,8 +670,8 @@ def test_dropped_state_does_not_come_back_when_its_operator_does(store: ObjectSt
 def test_positions_of_a_source_that_is_gone_are_dropped_only_if_that_is_allowed_and_for_good(
     store: ObjectStore,
 ) -> None:
-    two = [DeclaredSource(OperatorUid("a")), DeclaredSource(OperatorUid("b"))]
-    one = [DeclaredSource(OperatorUid("b"))]
+    two = [SourceInputs(OperatorUid("a")), SourceInputs(OperatorUid("b"))]
+    one = [SourceInputs(OperatorUid("b"))]
     first = open_attempt(store, assignment(store, 1), OPERATORS, two)
     ends = {"offsets/0": 'v1\n{"batchWatermarkMs":0}\nend of a\nend of b', ORDER_NAME: '["a","b"]'}
     first.journal.append(BatchPlanned(Attempt(1), BatchId(0), {**ends, "sources/0/0": "of a", "sources/1/0": "of b"}))
@@ -684,15 +684,15 @@ def test_positions_of_a_source_that_is_gone_are_dropped_only_if_that_is_allowed_
         assert {name: end for name, end in opened.positions.items() if name.startswith("sources")} == {
             "sources/0/0": "of b"
         }
-    again = open_attempt(store, assignment(store, 4), OPERATORS, [*one, DeclaredSource(OperatorUid("a"))])
+    again = open_attempt(store, assignment(store, 4), OPERATORS, [*one, SourceInputs(OperatorUid("a"))])
     assert recorded_order(again.positions) == ("b",), "the source that came back begins from its start"
 
 
 def test_restarts_before_the_next_checkpoint_keep_dropped_sources_out_of_the_positions_of_the_last_one(
     store: ObjectStore,
 ) -> None:
-    two = [DeclaredSource(OperatorUid("a")), DeclaredSource(OperatorUid("b"))]
-    one = [DeclaredSource(OperatorUid("b"))]
+    two = [SourceInputs(OperatorUid("a")), SourceInputs(OperatorUid("b"))]
+    one = [SourceInputs(OperatorUid("b"))]
     first = open_attempt(store, assignment(store, 1), OPERATORS, two)
     ends = {
         "metadata": "m",
@@ -724,7 +724,7 @@ def test_restarts_before_the_next_checkpoint_keep_dropped_sources_out_of_the_pos
 
 
 def test_a_source_of_another_kind_under_its_old_uid_is_refused(store: ObjectStore) -> None:
-    files, topic = (DeclaredSource(OperatorUid("a"), 1, (kind,)) for kind in ("FileSource", "kafka"))
+    files, topic = (SourceInputs(OperatorUid("a"), 1, (kind,)) for kind in ("FileSource", "kafka"))
     first = open_attempt(store, assignment(store, 1), OPERATORS, [files])
     recorded = {**plan(0), ORDER_NAME: '["a"]', KINDS_NAME: '{"a":["FileSource"]}'}
     first.journal.append(BatchPlanned(Attempt(1), BatchId(0), recorded))

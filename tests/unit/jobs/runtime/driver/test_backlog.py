@@ -79,13 +79,13 @@ def test_the_records_of_the_running_batch_wait_until_its_commit(status: DriverSt
     reached = Reached({"offsets/3": committed}, 3)
     backlog = Backlog([source], Reached({}, -1), status, clock)
     backlog.follow(lambda: reached)
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 80
     reached = Reached({"offsets/3": committed, "offsets/4": planned}, 3)
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 80, "the batch is planned, and not committed"
     reached = Reached(reached.files, 4)
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 5
     assert source.asked == 1, "a commit is counted without asking the source"
 
@@ -93,14 +93,14 @@ def test_the_records_of_the_running_batch_wait_until_its_commit(status: DriverSt
 def test_records_that_arrive_while_a_batch_runs_are_counted(status: DriverStatus) -> None:
     clock, source = Clock(), Log(a=100)
     backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 100)})}, 0), status, clock)
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 0
     source.ends["a"] = 5193
     clock.now += ASK_SECONDS / 2
-    backlog.look()
+    backlog.poll()
     assert (waiting(status), source.asked) == (0, 1), "the source is asked every few seconds"
     clock.now += ASK_SECONDS / 2
-    backlog.look()
+    backlog.poll()
     assert (waiting(status), source.asked) == (5093, 2)
 
 
@@ -109,7 +109,7 @@ def test_before_a_driver_has_restored_the_state_the_records_count_from_the_resto
 ) -> None:
     first, second = Log(a=415_961), Log(b=30)
     replanned = {"offsets/7": offsets({"a": (0, 20)}, None), "offsets/8": offsets({"a": (20, 90)}, {"b": (12, 25)})}
-    Backlog([first, second], Reached(replanned, 7), status, Clock()).look()
+    Backlog([first, second], Reached(replanned, 7), status, Clock()).poll()
     assert waiting(status) == 415_941 + 18, "a split that only the planned batch knows counts from its start"
 
 
@@ -117,7 +117,7 @@ def test_the_records_that_wait_are_known_by_source_and_split(status: DriverStatu
     first, second, third = Log(a=415_961), Log(b=30), Log(b=5, c=50)
     record = offsets({"a": (0, 20)}, {"b": (12, 25)}, {"b": (0, 5), "c": (0, 10)})
     sources = [first, second, third]
-    Backlog(sources, Reached({"offsets/7": record}, 7), status, Clock(), uids=["left", "right", "right"]).look()
+    Backlog(sources, Reached({"offsets/7": record}, 7), status, Clock(), uids=["left", "right", "right"]).poll()
     left, right = status.heartbeat().metrics.source_lags
     assert (left.uid, left.lag_records, left.splits) == ("left", 415_941, {"a": 415_941})
     assert (right.uid, right.lag_records, right.splits) == ("right", 45, {"c": 40, "b": 5})
@@ -126,7 +126,7 @@ def test_the_records_that_wait_are_known_by_source_and_split(status: DriverStatu
 def test_before_the_first_batch_the_records_count_from_where_the_job_will_begin(status: DriverStatus) -> None:
     source = Log(a=100)
     backlog = Backlog([source], Reached({}, -1), status, Clock())
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 90
 
 
@@ -136,19 +136,19 @@ def test_while_the_sources_are_away_commits_still_count(status: DriverStatus, ca
     reached = Reached(files, 0)
     backlog = Backlog([source], reached, status, clock)
     source.is_away = True
-    backlog.look()
+    backlog.poll()
     assert waiting(status) is None, "the sources have never answered"
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert len(caplog.records) == 1, "the log names an outage once"
     source.is_away = False
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 60
     source.is_away = True
     backlog.follow(lambda: Reached(files, 1))
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 30
     assert len(caplog.records) == 2
 
@@ -157,35 +157,35 @@ def test_the_number_of_a_source_that_does_not_answer_has_the_age_of_the_last_ans
     clock, source = Clock(), Log(a=100)
     status = DriverStatus(clock)
     backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 40)})}, 0), status, clock)
-    backlog.look()
+    backlog.poll()
     age_ms = lambda: status.heartbeat().metrics.lag_age_ms  # noqa: E731
     assert age_ms() == 0
     clock.now += ASK_SECONDS
     source.is_away = True
-    backlog.look()
+    backlog.poll()
     assert age_ms() == 0, "the sources are asked every few seconds"
     clock.now += LAG_AGE_S_MIN
-    backlog.look()
+    backlog.poll()
     assert age_ms() == 1000 * (ASK_SECONDS + LAG_AGE_S_MIN)
     clock.now += 1.5
     assert age_ms() == 1000 * (ASK_SECONDS + LAG_AGE_S_MIN + 1), "the source is still being asked"
     source.is_away = False
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert age_ms() == 0
 
 
 def test_a_source_that_leaves_out_its_splits_has_nothing_that_waits(status: DriverStatus) -> None:
     source = Log(a=100)
     source.latest = lambda positions, limit: {}  # type: ignore[method-assign]  # noqa: ARG005
-    Backlog([source], Reached({"offsets/0": offsets({"a": (0, 100)})}, 0), status, Clock()).look()
+    Backlog([source], Reached({"offsets/0": offsets({"a": (0, 100)})}, 0), status, Clock()).poll()
     assert waiting(status) == 0
 
 
 def test_the_count_of_the_records_that_wait_is_above_what_spark_says_of_its_last_batch() -> None:
     clock = Clock()
     status = DriverStatus(clock)
-    Backlog([Log(a=100)], Reached({"offsets/0": offsets({"a": (0, 60)})}, 0), status, clock).look()
+    Backlog([Log(a=100)], Reached({"offsets/0": offsets({"a": (0, 60)})}, 0), status, clock).poll()
     status.sources_are_behind(3)
     status.waits_for_input(True)
     clock.now += IDLE_MS / 1000 + 1
@@ -203,7 +203,7 @@ def test_after_its_end_the_count_reports_no_number(status: DriverStatus) -> None
     source = Log(a=100)
     backlog = Backlog([source], Reached({}, -1), status, Clock())
     backlog.end()
-    backlog.look()
+    backlog.poll()
     assert waiting(status) is None
     backlog.start()
     backlog._thread.join(60)
@@ -215,11 +215,11 @@ def test_the_count_waits_until_all_sources_have_answered(status: DriverStatus) -
     clock, first, second = Clock(), Log(a=100), Log(b=100)
     backlog = Backlog([first, second], Reached({}, -1), status, clock)
     second.is_away = True
-    backlog.look()
+    backlog.poll()
     assert waiting(status) is None
     second.is_away = False
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 180
 
 
@@ -227,10 +227,10 @@ def test_a_split_that_the_source_gets_while_nothing_is_read_counts_from_its_begi
     clock, source = Clock(), Log(a=20)
     source.discovery_interval_ms = 3000
     backlog = Backlog([source], Reached({"offsets/0": offsets({"a": (0, 20)})}, 0), status, clock)
-    backlog.look()
+    backlog.poll()
     source.ends["b"] = 14
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert waiting(status) == 4
 
 
@@ -243,10 +243,10 @@ def test_a_loss_is_known_until_the_source_answers_again(status: DriverStatus) ->
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source, "latest", latest)
-        backlog.look()
+        backlog.poll()
         assert backlog.loss == "created again"
     clock.now += ASK_SECONDS
-    backlog.look()
+    backlog.poll()
     assert backlog.loss is None
 
 

@@ -565,21 +565,21 @@ def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_
     query = SimpleNamespace(ended_by_itself=False, current=SimpleNamespace(exception=lambda: failure))
 
     class Progress:
-        def look(self) -> None:
-            notes.append("look")
-            if notes.count("look") == 2:
+        def poll(self) -> None:
+            notes.append("poll")
+            if notes.count("poll") == 2:
                 query.ended_by_itself = True
                 if given is not None:
                     driver.box.give(RunOutcome.by(given))
 
-        def look_a_last_time(self) -> None:
-            notes.append("look a last time")
+        def poll_once_more(self) -> None:
+            notes.append("poll once more")
 
     driver.status.committed(
         Commit(batch_id=0, at_ms=1), counters=JobCounters(), input_records=1, output_records=0, duration_ms=1
     )
-    garbage: Any = SimpleNamespace(looks=0)
-    garbage.look = lambda: setattr(garbage, "looks", garbage.looks + 1)
+    garbage: Any = SimpleNamespace(polls=0)
+    garbage.poll = lambda: setattr(garbage, "polls", garbage.polls + 1)
     looked: list[Any] = []
     monkeypatch.setattr(driver.execution, "_note_idleness", looked.append)
     monkeypatch.setattr(driver.execution, "_verify", lambda: looked.append("verify"))
@@ -587,9 +587,9 @@ def test_a_query_that_ends_by_itself_fails_the_run_unless_its_batch_has_given_a_
     wait = driver.box.wait
     box = SimpleNamespace(wait=lambda seconds: waits.append(seconds) or wait(0), give=driver.box.give, outcome=None)
     driver.execution._context = replace(driver.context, outcome_box=cast("Any", box))
-    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), [garbage.look], cast("Any", "loop"))
-    assert notes == ["look", "look", "look a last time"]
-    assert garbage.looks == 2
+    driver.execution._wait_for_end(cast("Any", query), cast("Any", Progress()), [garbage.poll], cast("Any", "loop"))
+    assert notes == ["poll", "poll", "poll once more"]
+    assert garbage.polls == 2
     assert looked == ["loop", "verify"] * 2
     assert waits == [1.0] * 3
     outcome = driver.box.outcome

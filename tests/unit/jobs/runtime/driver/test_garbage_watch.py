@@ -12,7 +12,7 @@ def test_the_share_is_of_the_tasks_since_the_last_reading_and_holds_while_none_r
     now, status, shares = [0.0], DriverStatus(), []
     watch = GarbageWatch(lambda: readings.pop(0), status, clock=lambda: now[0])
     for now[0] in (0.0, 5.0, 10.0, 19.0, 20.0, 30.0):
-        watch.look()
+        watch.poll()
         shares.append(status.heartbeat().metrics.garbage_collection_ratio)
     assert shares == [None, None, 0.25, 0.25, 0.25, 0.25]
     assert readings == []

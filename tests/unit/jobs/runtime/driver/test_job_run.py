@@ -372,7 +372,7 @@ def run_script(
     monkeypatch.setenv("KEYSCALE_JOB_SECRET_PASSWORD", "hidden")
     monkeypatch.setattr(run, "_reporter", reports)
     monkeypatch.setattr(job_run, "start_workers", lambda _, parallelism: started.append(parallelism))
-    monkeypatch.setattr(job_run, "Artifact", SimpleNamespace(fetch=fetch))
+    monkeypatch.setattr(job_run, "LocalArtifact", SimpleNamespace(fetch=fetch))
     monkeypatch.setattr(job_run, "StreamEnvironment", environment)
     state = run.run()
     assert started == [2]

@@ -73,12 +73,12 @@ def test_lost_records_are_seen_that_spark_tells_of_after_the_commit_was_seen(sta
     queries = Queries(Query("first"))
     watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
     commit(status)
-    watch.look()
+    watch.poll()
     queries.current.tell(120)
-    watch.look()
+    watch.poll()
     assert lost(status) == 120
     looked = queries.current.looked
-    watch.look()
+    watch.poll()
     assert queries.current.looked == looked, "nothing was committed since"
 
 
@@ -89,16 +89,16 @@ def test_what_a_query_has_told_last_counts_when_another_one_has_taken_over_or_th
     queries = Queries(first)
     watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: 0.0)  # type: ignore[arg-type]  # as far as it looks
     commit(status)
-    watch.look()
-    watch.look()
+    watch.poll()
+    watch.poll()
     first.tell(120)
     queries.current = second
-    watch.look()
+    watch.poll()
     assert lost(status) == 120
-    watch.look_a_last_time()
+    watch.poll_once_more()
     assert status.heartbeat().metrics.pending_records == 7, "the second query has told nothing yet"
     second.tell(3)
-    watch.look_a_last_time()
+    watch.poll_once_more()
     assert lost(status) == 123
 
 
@@ -109,7 +109,7 @@ def test_without_commits_the_sources_are_looked_at_again_after_some_seconds(stat
     watch = ProgressWatch(queries, NoneIdle(), [], status, lambda: next(passing))  # type: ignore[arg-type]  # as far as it looks
     looked = []
     for _ in seconds:
-        watch.look()
+        watch.poll()
         looked.append(queries.current.looked)
     assert looked == [1, 1, 1, 2, 2, 3]
 
@@ -119,5 +119,5 @@ def test_the_job_waits_for_input_while_its_present_query_does(status: DriverStat
     queries = Queries(first)
     watch = ProgressWatch(queries, OneIdle(second), [], status)  # type: ignore[arg-type]  # as far as it looks
     for queries.current, waits in ((first, False), (second, True), (first, False)):
-        watch.look()
+        watch.poll()
         assert status.heartbeat().metrics.waits_for_input is waits

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sleep_module, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(sleep_module, "POLL_SECONDS", 0.001)
 
 
 def asleep() -> RunOutcomeBox:
@@ -64,7 +64,7 @@ def test_a_file_after_the_last_poll_is_news(tmp_path: Path) -> None:
     (tmp_path / "read.json").write_text("{}")
     watch = SourceWatch([f"FileSource[{tmp_path.as_uri()}]"], lambda: None)
     assert not watch.is_settled(1000.0, 0), "no look yet"
-    watch.look(0.0, commits=1)
+    watch.poll(0.0, commits=1)
     assert watch.news() is None
     assert not watch.is_settled(SETTLED_SECONDS + 1, 2000)
     assert watch.is_settled(SETTLED_SECONDS + 2, 2000)
@@ -72,9 +72,9 @@ def test_a_file_after_the_last_poll_is_news(tmp_path: Path) -> None:
     (tmp_path / ".hidden").write_text("{}")
     assert watch.news() is None
     (tmp_path / "new.json").write_text("{}")
-    watch.look(1.0, commits=1)
+    watch.poll(1.0, commits=1)
     assert watch.news() == "a file has arrived", "a further look without a commit notes no files"
-    watch.look(1.0, commits=2)
+    watch.poll(1.0, commits=2)
     assert watch.news() is None
 
 

@@ -11,6 +11,6 @@ def test_the_number_of_slots_rises_and_never_falls() -> None:
     watch = SlotWatch(lambda: next(counts), status, lambda: next(seconds))
     seen = []
     for _ in range(5):
-        watch.look()
+        watch.poll()
         seen.append(status.slots)
     assert seen == [2, 2, 2, 4, 4]

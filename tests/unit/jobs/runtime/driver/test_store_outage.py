@@ -118,20 +118,20 @@ class Silent(LocalObjectStore):
 def test_the_status_says_since_when_the_store_does_not_answer_until_it_does(tmp_path: Path) -> None:
     status, store = DriverStatus(), Silent(tmp_path / "store")
     watch = StoreWatch(store, "log", status)
-    watch.look()
+    watch.poll()
     since = status.heartbeat().metrics.store_away_since_ms
     assert since is not None
-    watch.look()
+    watch.poll()
     assert status.heartbeat().metrics.store_away_since_ms == since, "it has been away all the while"
     store.away = False
-    watch.look()
+    watch.poll()
     assert status.heartbeat().metrics.store_away_since_ms is None
 
 
 def test_the_store_is_asked_again_and_again_until_the_watch_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_watch, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(store_watch, "_POLL_SECONDS", 0.0)
     status, store = DriverStatus(), Silent(tmp_path / "store")
     watch = StoreWatch(store, "log", status)
     watch.start()

@@ -20,7 +20,7 @@ from keyscale.jobs.runtime.errors import (
     LibrariesMissingError,
 )
 from keyscale.jobs.runtime.preparation import artifact as artifact_module
-from keyscale.jobs.runtime.preparation.artifact import Artifact, require_libraries
+from keyscale.jobs.runtime.preparation.artifact import LocalArtifact, require_libraries
 from keyscale.jobs.spark_internals.function_copies import worker_copy
 
 if TYPE_CHECKING:
@@ -37,18 +37,18 @@ def session() -> SparkSession:
     return SimpleNamespace(sparkContext=SimpleNamespace(addPyFile=lambda _path: None))  # type: ignore[return-value]  # see above
 
 
-def script(tmp_path: Path, text: str) -> Artifact:
+def script(tmp_path: Path, text: str) -> LocalArtifact:
     path = tmp_path / "artifact.py"
     path.write_text(text)
-    return Artifact(path)
+    return LocalArtifact(path)
 
 
-def archive(tmp_path: Path, files: dict[str, str]) -> Artifact:
+def archive(tmp_path: Path, files: dict[str, str]) -> LocalArtifact:
     path = tmp_path / "artifact.zip"
     with zipfile.ZipFile(path, "w") as target:
         for name, text in files.items():
             target.writestr(name, text)
-    return Artifact(path)
+    return LocalArtifact(path)
 
 
 def test_an_artifact_is_fetched_although_the_control_plane_is_away_for_a_while(
@@ -64,7 +64,7 @@ def test_an_artifact_is_fetched_although_the_control_plane_is_away_for_a_while(
         target.write_bytes(answer)
 
     channel = cast("ControlChannel", SimpleNamespace(fetch_artifact=fetch))
-    fetched = Artifact.fetch(channel, "job.py", hashlib.sha256(b"pass").hexdigest(), tmp_path)
+    fetched = LocalArtifact.fetch(channel, "job.py", hashlib.sha256(b"pass").hexdigest(), tmp_path)
     assert (fetched.path.read_bytes(), answers) == (b"pass", [])
 
 
@@ -73,7 +73,7 @@ def test_an_attempt_that_is_over_fetches_no_artifact(tmp_path: Path) -> None:
         raise AttemptOverError("the attempt is over")
 
     with pytest.raises(AttemptOverError):
-        Artifact.fetch(cast("ControlChannel", SimpleNamespace(fetch_artifact=fetch)), "job.py", "", tmp_path)
+        LocalArtifact.fetch(cast("ControlChannel", SimpleNamespace(fetch_artifact=fetch)), "job.py", "", tmp_path)
 
 
 def test_a_script_runs_as_main_and_its_functions_travel_by_value(tmp_path: Path, session: SparkSession) -> None:
@@ -133,20 +133,20 @@ def test_a_zip_without_main_is_refused(tmp_path: Path, session: SparkSession) ->
 def test_a_file_that_is_no_zip_is_refused(tmp_path: Path, session: SparkSession) -> None:
     (tmp_path / "artifact.zip").write_bytes(b"not a zip")
     with pytest.raises(ArtifactUnsupportedError):
-        Artifact(tmp_path / "artifact.zip").run(session)
+        LocalArtifact(tmp_path / "artifact.zip").run(session)
 
 
 def test_a_fetched_artifact_is_verified(tmp_path: Path) -> None:
     (tmp_path / "uploaded.py").write_text("pass")
     control = FileControl(tmp_path / "job.json", tmp_path / "uploaded.py")
     right = hashlib.sha256(b"pass").hexdigest()
-    fetched = Artifact.fetch(control, "uploaded.py", right, tmp_path).path
+    fetched = LocalArtifact.fetch(control, "uploaded.py", right, tmp_path).path
     assert (fetched.name, fetched.read_text()) == ("uploaded.py", "pass")
-    assert Artifact.fetch(control, "../../uploaded.py", right, tmp_path).path == fetched
+    assert LocalArtifact.fetch(control, "../../uploaded.py", right, tmp_path).path == fetched
     with pytest.raises(ArtifactCorruptError):
-        Artifact.fetch(control, "uploaded.py", "0" * 64, tmp_path)
+        LocalArtifact.fetch(control, "uploaded.py", "0" * 64, tmp_path)
     with pytest.raises(ArtifactUnsupportedError):
-        Artifact.fetch(control, "uploaded.exe", right, tmp_path)
+        LocalArtifact.fetch(control, "uploaded.exe", right, tmp_path)
 
 
 def test_a_driver_that_was_started_without_a_library_of_its_job_refuses_to_run_it() -> None:

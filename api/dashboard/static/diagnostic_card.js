@@ -14,7 +14,7 @@ const KINDS = {
 };
 
 /** The card, which is hidden from users who may not look into jobs. */
-export class LookCard {
+export class DiagnosticCard {
   #path;
   /** The names of the operators that can be chosen. */
   #operators = "";
@@ -23,48 +23,48 @@ export class LookCard {
   /** @param {string} path the path of the job in the API */
   constructor(path) {
     this.#path = `${path}/diagnostics`;
-    setChildren(byId("look-kind"), ...Object.entries(KINDS).map(([kind, label]) => element("option", { value: kind }, label)));
-    byId("look-kind").addEventListener("change", () => this.#showFields());
-    byId("look-form").addEventListener("submit", (event) => {
+    setChildren(byId("diagnostic-kind"), ...Object.entries(KINDS).map(([kind, label]) => element("option", { value: kind }, label)));
+    byId("diagnostic-kind").addEventListener("change", () => this.#showFields());
+    byId("diagnostic-form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.#carryOut(() => this.#look());
+      this.#carryOut(() => this.#request());
     });
-    byId("look-earlier").addEventListener("change", () => this.#carryOut(() => this.#read(byId("look-earlier").value)));
+    byId("diagnostic-earlier").addEventListener("change", () => this.#carryOut(() => this.#read(byId("diagnostic-earlier").value)));
     this.#showFields();
   }
 
   /** Shows the card of a job. */
   show(job, mayOperate) {
-    const isFirst = byId("look").hidden;
-    byId("look").hidden = !mayOperate;
+    const isFirst = byId("diagnostic").hidden;
+    byId("diagnostic").hidden = !mayOperate;
     if (!mayOperate) return;
     const { attempt } = job.status;
     const uids = (attempt?.metrics?.operators ?? []).map(({ uid }) => uid);
     if (uids.join() !== this.#operators) {
       this.#operators = uids.join();
-      setChildren(byId("look-operator"), ...uids.map((uid) => element("option", { value: uid }, uid)));
+      setChildren(byId("diagnostic-operator"), ...uids.map((uid) => element("option", { value: uid }, uid)));
     }
-    if (!this.#isBusy) setRefused(byId("look-now"), attempt?.stage === "ACTIVE" ? "" : "No driver runs the job.");
+    if (!this.#isBusy) setRefused(byId("diagnostic-now"), attempt?.stage === "ACTIVE" ? "" : "No driver runs the job.");
     if (isFirst) this.#carryOut(() => this.#list());
   }
 
   #showFields() {
-    const kind = byId("look-kind").value;
-    byId("look-operator-field").hidden = byId("look-values-field").hidden = kind !== "SAMPLE";
-    byId("look-seconds-field").hidden = !["PROFILE", "SAMPLE"].includes(kind);
+    const kind = byId("diagnostic-kind").value;
+    byId("diagnostic-operator-field").hidden = byId("diagnostic-values-field").hidden = kind !== "SAMPLE";
+    byId("diagnostic-seconds-field").hidden = !["PROFILE", "SAMPLE"].includes(kind);
   }
 
-  async #look() {
-    const kind = byId("look-kind").value;
-    const duration_ms = 1000 * Number(byId("look-seconds").value);
+  async #request() {
+    const kind = byId("diagnostic-kind").value;
+    const duration_ms = 1000 * Number(byId("diagnostic-seconds").value);
     const requested = await post(this.#path, {
       kind,
       ...(kind === "PROFILE" && { duration_ms }),
       ...(kind === "SAMPLE" && {
-        duration_ms, operator_uid: byId("look-operator").value, with_values: byId("look-values").checked,
+        duration_ms, operator_uid: byId("diagnostic-operator").value, with_values: byId("diagnostic-values").checked,
       }),
     });
-    setText(byId("look-said"), "Looking…");
+    setText(byId("diagnostic-said"), "Looking…");
     await this.#read(requested.id);
     await this.#list(requested.id);
   }
@@ -82,35 +82,35 @@ export class LookCard {
 
   async #list(chosen = "") {
     const { diagnostics } = await get(this.#path);
-    byId("look-earlier-field").hidden = diagnostics.length === 0;
-    setChildren(byId("look-earlier"), element("option", { value: "" }, "Choose a result"), ...diagnostics.map((each) =>
+    byId("diagnostic-earlier-field").hidden = diagnostics.length === 0;
+    setChildren(byId("diagnostic-earlier"), element("option", { value: "" }, "Choose a result"), ...diagnostics.map((each) =>
       element("option", { value: each.id }, `${time(each.requested_at_ms)} ${KINDS[each.kind]}, by ${each.requested_by}`)));
-    byId("look-earlier").value = chosen;
+    byId("diagnostic-earlier").value = chosen;
   }
 
   async #carryOut(act) {
     this.#isBusy = true;
-    setRefused(byId("look-now"), "The driver is being asked.");
+    setRefused(byId("diagnostic-now"), "The driver is being asked.");
     try {
       await act();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
-      setText(byId("look-said"), "");
+      setText(byId("diagnostic-said"), "");
       tell(error.text, "bad");
     } finally {
       this.#isBusy = false;
-      setRefused(byId("look-now"));
+      setRefused(byId("diagnostic-now"));
     }
   }
 }
 
 function draw({ kind, failure, parts }) {
-  setText(byId("look-said"), failure ? `${failure.message} ${failure.advice ?? ""}` : parts.length ? "" : "No process has answered.");
+  setText(byId("diagnostic-said"), failure ? `${failure.message} ${failure.advice ?? ""}` : parts.length ? "" : "No process has answered.");
   const hasStacks = ({ text }) => / \d+$/m.test(text);
   const isProfile = kind === "PROFILE" && parts.some(hasStacks);
   byId("flame").hidden = !isProfile;
   if (isProfile) drawFlameGraph(byId("flame"), callTree(parts));
-  setChildren(byId("look-parts"), ...(isProfile ? parts.filter((part) => !hasStacks(part)) : parts).map(({ name, text }) =>
+  setChildren(byId("diagnostic-parts"), ...(isProfile ? parts.filter((part) => !hasStacks(part)) : parts).map(({ name, text }) =>
     element("details", { open: parts.length <= 2, "data-key": name },
-      element("summary", {}, name), element("pre", { class: "look-text", tabindex: 0 }, text || "No samples."))));
+      element("summary", {}, name), element("pre", { class: "diagnostic-text", tabindex: 0 }, text || "No samples."))));
 }
