@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from keyscale.identifiers import Attempt, BatchId, CheckpointId, JobId
 from keyscale.state.documents.checked_document import DocumentCorruptError
+from keyscale.state.documents.job_counters import NOTHING_COUNTED, JobCounters
 from keyscale.state.documents.log_entries import AttemptOpened, BatchCommitted, BatchPlanned, LogEntry
 from keyscale.state.documents.manifest import Manifest, SnapshotKind
 from keyscale.state.keys.hashing import HashId
@@ -434,3 +436,20 @@ def test_of_several_rewinds_only_the_last_one_counts() -> None:
     assert resolve(one, entries, JOB).sinks == {"sink": "the last"}
     with pytest.raises(BaseDisownedError):
         resolve(two, entries[1:], JOB)
+
+
+def test_the_newest_counters_are_those_of_the_newest_entry_that_has_them_and_can_be_read(
+    tmp_path: Path,
+) -> None:
+    store = LocalObjectStore(tmp_path)
+    log = CommitLog(store, LAYOUT)
+    assert log.newest_counters() == NOTHING_COUNTED
+    counted = [JobCounters(input_records=number) for number in range(4)]
+    log.append(1, structs.replace(opened(1), counters=counted[1]))
+    log.append(2, structs.replace(committed(1, 0), counters=counted[2]))
+    assert log.newest_counters() == counted[2]
+    log.append(3, structs.replace(committed(1, 1), counters=counted[3]))
+    log.append(4, planned(1, 2))
+    assert log.newest_counters() == counted[3], "a plan has none"
+    store.put(LAYOUT.log_entry(3), b"damaged")
+    assert log.newest_counters() == counted[2]
