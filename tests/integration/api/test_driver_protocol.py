@@ -26,6 +26,7 @@ from keyscale.state.keys.hashing import HashId
 from keyscale.state.objects.opening import open_store
 from keyscale.vocabulary import AttemptStage, ChangePhase, ClaimMode, JobStatus, RestoreMode
 from tests.integration.api.test_reads import statements
+from tests.support.repository import GOLDEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -308,6 +309,26 @@ def test_a_standby_asks_more_often_once_the_savepoint_has_begun_at_which_the_job
             session.get_one(Operation, "r").phase = phase
         pauses.append(driver(standby, "attach", **ATTACH).json()["retry_after_ms"])
     assert pauses == [200, 50]
+
+
+def test_a_running_driver_of_the_version_before_is_carried_on(
+    client: httpx.Client, job: dict[str, Any], attempt: Callable[..., int], anonymous: httpx.Client, driver: Driver
+) -> None:
+    number, heartbeat = attempt(), (GOLDEN / "heartbeat-v1.json").read_bytes()
+    headers = {"Authorization": f"Bearer driver-{number}", "Content-Type": "application/json"}
+    assignment = driver(number, "attach", **ATTACH).json()["assignment"]
+    flat = ("parallelism", "max_parallelism", "hash_id", "parameters", "checkpoints", "restart", "batch_interval_ms")
+    assert [assignment[name] for name in flat] == [assignment["spec"][name] for name in flat]
+
+    told = anonymous.post("/driver/heartbeat", content=heartbeat, headers=headers)  # of a later revision
+    assert told.status_code == 200
+    assert told.json()["settings"].items() >= {"revision": 1, **{name: assignment[name] for name in flat[4:]}}.items()
+    stop = client.post(f"/v1/jobs/{job['id']}/stop").json()["id"]
+    [command] = anonymous.post("/driver/heartbeat", content=heartbeat, headers=headers).json()["commands"]
+    assert command.items() >= {"id": stop, "kind": "STOP_WITH_SAVEPOINT", "savepoint_id": stop, "drain": False}.items()
+
+    shown = client.get(f"/v1/jobs/{job['id']}").json()
+    assert (shown["status"]["attempt"]["number"], shown["metrics"]["input_records"]) == (number, 100)
 
 
 def test_commands_are_given_until_their_result_has_arrived(
