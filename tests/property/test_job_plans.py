@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyscale.client.declarations.job_file import Content, Declaration
-from keyscale.client.declarations.job_plan import NEW_FILE, Facts, JobPlan, Step, plan_jobs
+from keyscale.client.declarations.job_plan import NEW_FILE, Facts, JobPlan, Step, _artifact_id, plan_jobs
 from keyscale.jobs.protocol.specification import JobSpec, changed
 
 NAMES = ("arrivals", "departures", "delays")
@@ -215,3 +215,11 @@ def test_a_fixed_setting_is_refused_and_never_changed(world: tuple[list[Declarat
         wanted = plan.declaration.given.get("max_parallelism", job.spec.max_parallelism)
         differs = wanted != job.spec.max_parallelism or dict(plan.declaration.labels) != job.labels
         assert (plan.refusal is not None) == differs
+
+
+def test_a_job_keeps_its_artifact_although_another_one_has_the_same_bytes() -> None:
+    content: Any = SimpleNamespace(sha256="same", path=Path("job.py"))
+    hashes = {"newest": "same", "its own": "same", "other": "else"}
+    assert _artifact_id(content, hashes, ["other", "its own"]) == "its own"
+    assert _artifact_id(content, hashes, ["other"]) == "newest"
+    assert _artifact_id(content, {}, []) == f"{NEW_FILE}job.py"

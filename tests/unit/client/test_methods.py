@@ -222,6 +222,14 @@ def test_a_stream_is_opened_again_until_its_operation_has_ended(perform: Perform
     assert [each.status for each in found] == ["IN_PROGRESS", "IN_PROGRESS", "COMPLETED"]
 
 
+def test_a_stream_that_brings_messages_is_opened_again_however_often(perform: Perform) -> None:
+    count = sender_module.STREAM_OPENINGS_MAX + 2
+    answers = [streamed(("operation", operation("IN_PROGRESS"))) for _ in range(count)]
+    answers.append(streamed(("operation", operation("COMPLETED"))))
+    found = perform(lambda _: answers.pop(0), "operations", "stream", "nightly")
+    assert [each.status for each in found] == ["IN_PROGRESS"] * count + ["COMPLETED"]
+
+
 def test_a_stream_outlives_a_lost_connection(perform: Perform, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyscale.client.event_stream.RECONNECT_S", 0.0)
     gone = ("gone", {})

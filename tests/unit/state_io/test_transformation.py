@@ -92,6 +92,17 @@ def test_operators_and_states_are_renamed_and_dropped(target: str, source: str) 
     assert found == {"totals.views": before["counts.clicks"], "totals.alarms": before[f"counts.{EVENT_TIMERS}"]}
 
 
+def test_a_changed_operator_is_declared_as_it_is_written(target: str, source: str) -> None:
+    changed = ChangedOperator(states={"clicks": "views", "visits": None})
+    with StateReader.open(transform(source, target, {"counts": changed})) as reader:
+        manifest = reader.point.manifest
+    assert manifest is not None
+    [counts] = [each for each in manifest.operators if each.uid == "counts"]
+    assert counts.declaration.schema is not None
+    assert [each.name for each in counts.declaration.schema.states] == ["views"]
+    assert {subtask.schema for subtask in counts.subtasks} == {counts.declaration.schema}
+
+
 def test_operators_that_only_get_another_uid_are_copied_unread(
     target: str, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,7 +13,7 @@ import keyscale.state.log.recovery
 from keyscale.identifiers import BatchId, CheckpointId, JobId
 from keyscale.state.documents.manifest import read_manifest
 from keyscale.state.log.recovery import NothingUsableError, choose_base
-from keyscale.state.objects.errors import ObjectCorruptError
+from keyscale.state.objects.errors import ObjectCorruptError, StoreUnavailableError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.restore.plan import RestorePlan
 from keyscale.state.snapshot.snapshot import LocalSnapshotLostError, upload_snapshot
@@ -80,6 +80,29 @@ def test_an_upload_fails_if_the_local_snapshot_is_gone(job: StateJob) -> None:
     shutil.rmtree(local.directory)
     with pytest.raises(LocalSnapshotLostError):
         upload_snapshot(local, job.store, job.layout, {})
+
+
+def test_the_files_of_earlier_attempts_stay_until_an_upload_is_complete(
+    job: StateJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise StoreUnavailableError("away")
+
+    job.start(1)
+    job.run_batch(random_batch(1))
+    manifest, _ = job.checkpoint()
+    earlier = job.spec(0).local_directory(job.local_root)
+    job.start(1, manifest.path)
+    job.run_batch(random_batch(2))
+    with job.open(0) as store:
+        local = store.snapshot(CheckpointId(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(job.store), "upload", refuse)
+        with pytest.raises(StoreUnavailableError):
+            upload_snapshot(local, job.store, job.layout, {})
+    assert earlier.exists(), "another attempt can link these files"
+    upload_snapshot(local, job.store, job.layout, {})
+    assert not earlier.exists()
 
 
 def test_local_snapshots_do_not_pile_up(job: StateJob) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import socket
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -253,3 +253,12 @@ def test_later_messages_carry_the_token_of_the_next_attempt(server: StandInServe
     assert [authorization for _, _, authorization, _ in beats] == ["Bearer salt.secret", "Bearer salt.next"]
     proofs = [path for _, path, _, _ in server.requests if path.startswith("/driver/proof")]
     assert len(proofs) == 2, "the control plane proves that it knows the next attempt, too"
+
+
+def test_another_control_plane_is_looked_for_in_the_name_of_the_next_attempt() -> None:
+    spoken: list[Any] = []
+    search: Any = SimpleNamespace(speak_as=lambda *attempt: spoken.append(attempt))
+    control = HttpControl("http://127.0.0.1:9", ATTEMPT, TOKEN, search)
+    control.speak_as("job", 2, "salt.next")
+    control.close()
+    assert spoken == [("job:2", "salt.next")]

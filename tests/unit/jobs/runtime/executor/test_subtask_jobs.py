@@ -5,15 +5,23 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from functools import partialmethod
-from typing import TYPE_CHECKING
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
 
-from keyscale.identifiers import CheckpointId, SubtaskIndex
+from keyscale.identifiers import CheckpointId, OperatorUid, SubtaskIndex
 from keyscale.jobs.runtime.driver.checkpoints import snapshot_clocks
 from keyscale.jobs.runtime.executor import subtask_jobs
-from keyscale.jobs.runtime.executor.subtask_jobs import SnapshotSubtasks, SubtaskPlaces, Uploads, UploadSnapshots
+from keyscale.jobs.runtime.executor.subtask_jobs import (
+    LinkedSubtask,
+    SnapshotSubtasks,
+    SubtaskPlaces,
+    Uploads,
+    UploadSnapshots,
+)
 from keyscale.jobs.runtime.executor.subtask_starts import SubtaskStart
 from keyscale.state.consolidation.policy import ConsolidationPolicy
 from keyscale.state.documents.job_time import EventTime, JobTime
@@ -28,8 +36,6 @@ from tests.support.state.state_job import UID, StateJob, entries
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from keyscale.jobs.runtime.executor.subtask_jobs import StoredSubtask
 
 
@@ -139,3 +145,20 @@ def test_after_the_upload_a_process_merges_shards_and_the_next_task_uses_the_res
     with places.held(UID, SubtaskIndex(0), shipped(UID, [SubtaskStart(job.version(0), job.plans[0])])) as store:
         assert store.shard_count == 1
         assert entries(store) == job.reference
+
+
+@pytest.mark.parametrize("savepoint_id", [None, "s"])
+def test_a_merge_begins_with_the_operators_own_times_unless_a_savepoint_may_end_the_job(
+    monkeypatch: pytest.MonkeyPatch, savepoint_id: str | None
+) -> None:
+    begun: list[Any] = []
+    stored = SimpleNamespace(handle="handle", uploaded_bytes=0)
+    monkeypatch.setattr(subtask_jobs, "start_consolidator", lambda *given: begun.append(given))
+    monkeypatch.setattr(subtask_jobs, "upload_snapshot", lambda *_, **__: stored)
+    monkeypatch.setattr(subtask_jobs, "object_store", lambda _: None)
+    snapshot: Any = SimpleNamespace(job_id="job", consolidation="/merge")
+    uploads = Uploads({SubtaskIndex(0): [LinkedSubtask(UID, snapshot, 1, 2, cast("Any", None))]}, {}, {})
+    clocks = {UID: BatchClock(7, 8), OperatorUid("other"): BatchClock(5, 6)}
+    task = UploadSnapshots(SubtaskPlaces({}, "file:///store", "/local"), payload(uploads), savepoint_id, clocks)
+    task._upload(SubtaskIndex(0), uploads, 99)
+    assert begun == ([(Path("/merge"), 99, clocks[UID])] if savepoint_id is None else [])
