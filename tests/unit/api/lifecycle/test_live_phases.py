@@ -117,6 +117,14 @@ def test_a_switch_is_verified_as_a_restore_is() -> None:
     assert step_of(verifying(active=restored(waits_for_input=True))) == CompleteChange(False, 900)
 
 
+def test_a_rescale_that_is_cancelled_after_the_switch_goes_back_unless_its_first_batch_is_committed() -> None:
+    step = step_of(verifying(active=restored(), change_is_cancelled=True))
+    assert isinstance(step, RollBack)
+    assert (step.attempt, step.failure["code"]) == (2, "CHANGE_CANCELLED")
+    committed = restored(first_commit_at_ms=1000)
+    assert step_of(verifying(active=committed, change_is_cancelled=True)) == CompleteChange(False, 1000)
+
+
 def test_a_driver_that_went_back_is_followed() -> None:
     assert step_of(verifying(active=restored(), reserved=(opened(RETURN),))) == FollowReturn()
 
