@@ -126,19 +126,3 @@ def test_an_operation_on_a_sleeping_job_ends_well_and_wakes_it_only_if_needed(
     assert (len(asleep.world.drivers), sleeper.state is DriverState.WOKEN) == (case.drivers, case.wakes)
     shown = client.get(JOB).json()["status"]
     assert (shown["failure"], shown["restarts"]) == (None, 0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("turns", [0, 1, 2, 4])
-@pytest.mark.parametrize("name", CASES)
-def test_an_operation_on_a_sleeping_job_ends_well_when_the_job_wakes_meanwhile(
-    client: httpx.Client, asleep: Rehearsal, name: str, turns: int
-) -> None:
-    case, sleeper = CASES[name], asleep.world.drivers[asleep.old]
-    operation_id = request(client, case)
-    for _ in range(turns):
-        asleep.turn()
-    sleeper.has_input = True
-    done = end(asleep, client, case if case.status != "SLEEPING" else CASES["savepoint"], operation_id)
-    assert (done["status"], done["failure"]) == ("COMPLETED", None)
-    assert client.get(JOB).json()["status"]["failure"] is None
