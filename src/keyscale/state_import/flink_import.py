@@ -255,7 +255,8 @@ def _notes(
         if operator.keyed and operator.id not in matched:
             yield f"Flink's operator {name} is left out, as asked"
         if operator.elements and name not in sources:
-            yield f"the operator state of Flink's operator {name} is left out"
+            states = ", ".join(map(repr, sorted({state for file in operator.elements for state in file.offsets})))
+            yield f"the operator state {states} of Flink's operator {name} is left out"
         if operator.problem:
             yield f"Flink's operator {name}: {operator.problem}"
     uids = {target.uid for target in matched.values()}

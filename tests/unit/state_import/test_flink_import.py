@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -21,9 +22,9 @@ from keyscale.jobs.sources.kafka import positions_at
 from keyscale.jobs.streams.streams import DataStream
 from keyscale.state.doors.catalogue import SourcePositions, read_manifest, read_positions
 from keyscale.state.doors.objects import open_store
-from keyscale.state_import import import_flink_savepoint
+from keyscale.state_import import flink_import, import_flink_savepoint
 from keyscale.state_import.errors import ImportUnmappedError
-from keyscale.state_import.flink_metadata import operator_id
+from keyscale.state_import.flink_metadata import ElementsFile, StateFile, operator_id, read_metadata
 from keyscale.state_import.input_positions import FILES, KAFKA, KAFKA_SOURCE, TargetSource
 from keyscale.state_import.target_program import TargetProgram, target_operators
 from keyscale.state_io import StateReader
@@ -173,6 +174,17 @@ def test_a_dry_run_writes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {state.rows for state in report.states} == {None}
     assert "totals: Flink's state 'labels' is left out, as asked" in report.notes
     assert "totals: state 'labels' starts empty" in report.notes
+
+
+def test_operator_state_that_is_left_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    elements = ElementsFile(StateFile(None), {"limits": (0,), "files": (0, 8)})
+    found = read_metadata(str(SAVEPOINTS / "heap-1"))
+    beside = tuple(replace(each, elements=(elements,)) if each.keyed else each for each in found)
+    monkeypatch.setattr(flink_import, "read_metadata", lambda _: beside)
+    report = imported(monkeypatch, "heap-1", None, Totals())
+    assert [each for each in report.notes if "operator state" in each] == [
+        "the operator state 'files', 'limits' of Flink's operator totals is left out"
+    ]
 
 
 def test_what_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
