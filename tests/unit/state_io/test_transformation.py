@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -158,6 +159,21 @@ def test_a_value_state_of_maps_becomes_a_map_state(target: str, source: str) -> 
         (row,) = reader.table("counts", "pages").reader().read_all().filter(pc.field("value") == 7).to_pylist()
     assert (row["map_key"], row["value"]) == ("/", 7)
     assert row["ttl_started_at"] == before["ttl_started_at"][0].as_py()
+
+
+def test_two_operators_are_merged_into_one(target: str, source: str) -> None:
+    with StateReader.open(source) as reader:
+        here, there = (reader.table(uid, "clicks").reader().read_all() for uid in ("counts", "others"))
+        assert (here.num_rows, there.num_rows) == (40, 40)
+        rows = duckdb.sql(
+            "select coalesce(here.key, there.key) as key, coalesce(here.value, 0) + coalesce(there.value, 0) as value"
+            " from here full join there on here.key = there.key"
+        )
+        clicks = NewState(ValueStateDescriptor("clicks", pa.int64()), rows.to_arrow_table())
+        location = transform(source, target, {"counts": ChangedOperator(new=[clicks]), "others": None})
+    before, found = tables(source), tables(location)
+    assert found["counts.clicks"] == {user: 2 * value for user, value in before["counts.clicks"].items()}
+    assert {*found} == {*before} - {"others.clicks"}
 
 
 def test_an_operator_is_split_into_two(target: str, source: str) -> None:
