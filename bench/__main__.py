@@ -266,17 +266,19 @@ def upgrade(report: Report, /, *, keys: Sequence[int], **sizes: int) -> None:
 @cores_option
 @click.pass_obj
 def recovery(report: Report, /, *, keys: Sequence[int], only: Sequence[str], **sizes: int) -> None:
-    """Measure the longest wait for a commit after a fault, beside Spark's."""
+    """Measure the longest wait for a commit after a fault, beside peers."""
     report.show(run_recovery(report.root, RecoverySizes(keys, **sizes), only, _say), sizes["cores"])
 
 
 @main.command()
+@click.option("--keys", default=0, type=click.IntRange(min=0), show_default=True, help="Keys in state at first.")
+@only_option
 @rounds_option
 @cores_option
 @click.pass_obj
-def rescale(report: Report, /, **sizes: int) -> None:
-    """Measure the pause of live rescales beside new drivers."""
-    report.show(run_rescale(report.root, RescaleSizes(**sizes), _say), sizes["cores"])
+def rescale(report: Report, /, *, only: Sequence[str], **sizes: int) -> None:
+    """Measure the pause of live rescales beside new drivers and peers."""
+    report.show(run_rescale(report.root, RescaleSizes(**sizes), only, _say), sizes["cores"])
 
 
 @main.command()

@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
 DUPLICATE_SHARE = 0.1
@@ -111,6 +111,16 @@ def check_output(expected: DedupInput, files: Iterable[Path]) -> None:
     distinct, fingerprint = _fingerprint(ids)
     if (len(ids), distinct, fingerprint) != (expected.distinct, expected.distinct, expected.fingerprint):
         raise WrongOutputError(f"{len(ids)} rows with {distinct} distinct ids came out; {expected.distinct} are right")
+
+
+def check_rows(answer: Mapping[str, Any], _folder: Path) -> None:
+    """Checks the number of rows that a contender counted in its output.
+
+    Raises:
+        WrongOutputError: Rows are missing or doubled.
+    """
+    if answer["output_rows"] != answer["expected_rows"]:
+        raise WrongOutputError(f"{answer['output_rows']} rows came out; {answer['expected_rows']} are right")
 
 
 def _ids(events: int) -> list[str]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import Any
 
 import pyspark
 
@@ -57,6 +58,11 @@ def flink_jars(root: Path) -> list[str]:
         raise ParquetJarError(f"{PARQUET_MODULE} is not the file it was")
     hadoop = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar")
     return [str(jar), *sorted(str(path) for path in hadoop)]
+
+
+def flink_options(root: Path) -> dict[str, Any]:
+    """Returns the options of a contender that starts a Flink session."""
+    return {"python": str(flink_python(root)), "jars": flink_jars(root)}
 
 
 def kafka_connector_jars(root: Path) -> str:

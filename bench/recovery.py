@@ -5,18 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.dedup_input import WrongOutputError
+from bench.dedup_input import check_rows
+from bench.environments import flink_options
 from bench.measure import Contender, measure
+from bench.peers.flink_session import CHECKPOINT_INTERVAL_MS
 from bench.scale import TTL_HOURS, filled_savepoint
 from bench.table import Table, count, percent, times
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 NEW, SPARE, SAME, SPARK = "new driver", "spare driver", "running driver", "spark by itself"
-FAULTS = {"driver": (NEW, SPARE, SPARK), "disk": (NEW, SPARE), "worker": (SAME,), "executor": (SAME, SPARK)}
+FLINK, FLINK_SPARE = "flink by itself", "flink with a spare taskmanager"
+FAULTS = {
+    "driver": (NEW, SPARE, SPARK, FLINK, FLINK_SPARE),
+    "disk": (NEW, SPARE),
+    "worker": (SAME,),
+    "executor": (SAME, SPARK),
+}
 """What recovers from each fault."""
 DRIVER_MS_MAX = 5000
 START_MS_MAX = 5000
@@ -44,7 +52,7 @@ def run_recovery(root: Path, sizes: RecoverySizes, only: Sequence[str], say: Cal
     words = [word.lower() for word in only]
     sides = [side for side in _sides(sizes) if not words or any(word in side.name for word in words)]
     savepoints = {keys: filled_savepoint(root, keys, sizes.cores, say) for keys in {side.keys for side in sides}}
-    contenders = [_contender(side, savepoints[side.keys]["location"], sizes) for side in sides]
+    contenders = [_contender(root, side, savepoints[side.keys]["location"], sizes) for side in sides]
     try:
         rounds = measure(contenders, sizes.rounds, root / "work", sizes.cores, say)
     finally:
@@ -74,6 +82,10 @@ def run_recovery(root: Path, sizes: RecoverySizes, only: Sequence[str], say: Cal
         "Spark's query is started again at once; its start also fills the state; without Python it has no worker, and"
         " each start reads the state from the checkpoint, so that the loss of the disk is the loss of the driver"
     )
+    table.notes.append(
+        "Flink's fault is the kill of the taskmanager with the tasks, which is started again at once and finds its"
+        f" local state; it commits at checkpoints, each {CHECKPOINT_INTERVAL_MS} ms, the first without the whole state"
+    )
     return [table]
 
 
@@ -94,13 +106,12 @@ def _sides(sizes: RecoverySizes) -> list[Side]:
     return [Side(keys, fault, by) for keys in sizes.keys for fault, means in FAULTS.items() for by in means]
 
 
-def _contender(side: Side, location: str, sizes: RecoverySizes) -> Contender:
-    options: dict[str, Any] = {
-        "keys": side.keys,
-        "cores": sizes.cores,
-        "fault": side.fault,
-        "faults": sizes.faults,
-    }
+def _contender(root: Path, side: Side, location: str, sizes: RecoverySizes) -> Contender:
+    options: dict[str, Any] = {"keys": side.keys, "cores": sizes.cores, "faults": sizes.faults}
+    if side.by in {FLINK, FLINK_SPARE}:
+        options |= flink_options(root) | {"spares": int(side.by == FLINK_SPARE)}
+        return Contender(side.name, "bench.peers.recovery_flink", options, check=check_rows)
+    options["fault"] = side.fault
     if side.by == SPARK:
         return Contender(side.name, "bench.peers.recovery_spark", options)
     options |= {
@@ -108,10 +119,4 @@ def _contender(side: Side, location: str, sizes: RecoverySizes) -> Contender:
         "ttl_hours": TTL_HOURS,
         "spares": int(side.by == SPARE),
     }
-
-    def check(answer: Mapping[str, Any], _folder: Path) -> None:
-        if answer["output_rows"] != answer["expected_rows"]:
-            message = f"{answer['output_rows']} rows came out; {answer['expected_rows']} are right"
-            raise WrongOutputError(message)
-
-    return Contender(side.name, "bench.peers.recovery_keyscale", options, check=check)
+    return Contender(side.name, "bench.peers.recovery_keyscale", options, check=check_rows)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bench.dedup_input import WrongOutputError
+from bench.dedup_input import check_rows
 from bench.measure import Contender, measure
 from bench.scale import TTL_HOURS, filled_savepoint
 from bench.table import Table, count, mebibytes, percent, times
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 PHASES = ("SAVEPOINT", "STOP", "RESTORE", "VERIFY")
@@ -72,10 +72,4 @@ def _contender(keys: int, location: str, sizes: UpgradeSizes) -> Contender:
         "cores": sizes.cores,
         "changes": sizes.changes,
     }
-
-    def check(answer: Mapping[str, Any], _folder: Path) -> None:
-        if answer["output_rows"] != answer["expected_rows"]:
-            message = f"{answer['output_rows']} rows came out; {answer['expected_rows']} are right"
-            raise WrongOutputError(message)
-
-    return Contender(f"{keys:,}", "bench.peers.upgrade_keyscale", options, check=check)
+    return Contender(f"{keys:,}", "bench.peers.upgrade_keyscale", options, check=check_rows)

@@ -59,11 +59,29 @@ def table_environment(
     for name, value in settings.items():
         configuration.set_string(name, value)
     streams = StreamExecutionEnvironment.get_execution_environment(configuration)
+    return file_tables(streams, task.input, task.output), f"http://127.0.0.1:{port}"
+
+
+def file_tables(
+    streams: StreamExecutionEnvironment, source: str, output: Path, *, monitor_interval: str = ""
+) -> StreamTableEnvironment:
+    """Returns an environment with the tables `events` and `kept`.
+
+    Args:
+        streams: The streaming environment.
+        source: The folder of the files of `events`.
+        output: The folder of the files of `kept`.
+        monitor_interval: How often new files of `events` are looked for; never, if empty.
+    """
     tables = StreamTableEnvironment.create(streams, EnvironmentSettings.in_streaming_mode())
-    for name, folder, more in (("events", task.input, ", seen_at AS PROCTIME()"), ("kept", str(task.output), "")):
-        connector = f"'connector' = 'filesystem', 'path' = '{Path(folder).as_uri()}', 'format' = 'parquet'"
-        tables.execute_sql(f"CREATE TABLE {name} ({COLUMNS}{more}) WITH ({connector})")
-    return tables, f"http://127.0.0.1:{port}"
+    endless = f", 'source.monitor-interval' = '{monitor_interval}'" if monitor_interval else ""
+    for name, folder, column, option in (
+        ("events", Path(source), ", seen_at AS PROCTIME()", endless),
+        ("kept", output, "", ""),
+    ):
+        connector = f"'connector' = 'filesystem', 'path' = '{folder.as_uri()}', 'format' = 'parquet'{option}"
+        tables.execute_sql(f"CREATE TABLE {name} ({COLUMNS}{column}) WITH ({connector})")
+    return tables
 
 
 def run(task: DedupTask, rest: str, submit: Callable[[], TableResult]) -> Mapping[str, Any]:

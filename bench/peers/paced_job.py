@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from keyscale.client.request_paths import job_path
 from keyscale.deploy.demo.home_processes import end_processes, processes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 PROGRAM = Path(__file__).with_name("dedup_job.py")
 NEW_PER_FILE = 500
@@ -30,6 +31,10 @@ FILES_PER_BATCH = 100
 CHECKPOINT_INTERVAL_MS = 10_000
 START_SECONDS = 300.0
 POLL_SECONDS = 0.2
+FILL_SECONDS = 1500.0
+FILL_FILE_KEYS = 500_000
+COMMITS_BEFORE = 10
+"""A job's commits before it is disturbed (again)."""
 COMMIT_SECONDS = 600.0
 COMMIT_POLL_SECONDS = 0.01
 COMMITS_AFTER = 3
@@ -75,6 +80,14 @@ class PacedInput:
             pq.write_table(pa.table({"id": ids, "ts_ms": now_ms, "payload": ids}), staged)
             staged.rename(self._folder / name)
             self._files += 1
+
+
+def fill(folder: Path, keys: int) -> None:
+    """Writes input files with the UUIDs number 0 to `keys`."""
+    for number, first in enumerate(range(0, keys, FILL_FILE_KEYS)):
+        ids = key_column(np.arange(first, min(first + FILL_FILE_KEYS, keys), dtype=np.uint64), uuids=True).keys
+        now_ms = pa.array(np.full(len(ids), time.time() * 1000, dtype=np.int64))
+        pq.write_table(pa.table({"id": ids, "ts_ms": now_ms, "payload": ids}), folder / f"state-{number:06d}.parquet")
 
 
 @contextmanager
@@ -162,12 +175,27 @@ def longest_pause_ms(act: Callable[[], object], commits: Callable[[], int], foll
 
 def rows(output: Path) -> int:
     """Returns the number of rows in a job's output."""
-    return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in output.glob("batch=*/part-*.parquet"))
+    return rows_in(output.glob("batch=*/part-*.parquet"))
 
 
-def _wait_for(what: str, is_there: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + START_SECONDS
+def names_in(folder: Path) -> list[str]:
+    """Returns the names in a folder, if it exists; cheaper than a glob."""
+    return os.listdir(folder) if folder.exists() else []  # noqa: PTH208 - it makes no paths
+
+
+def rows_in(files: Iterable[Path]) -> int:
+    """Returns the number of rows in files."""
+    return sum(int(pq.ParquetFile(file).metadata.num_rows) for file in files)
+
+
+def wait_for_rows(files: Callable[[], Iterable[Path]], count: int) -> None:
+    """Waits until a job's files have so many rows."""
+    _wait_for(f"{count} rows", lambda: rows_in(files()) >= count, FILL_SECONDS)
+
+
+def _wait_for(what: str, is_there: Callable[[], bool], limit_seconds: float = START_SECONDS) -> None:
+    give_up = time.monotonic() + limit_seconds
     while not is_there():
         if time.monotonic() > give_up:
-            raise ChangeFailedError(f"waited {START_SECONDS:.0f} s for {what}")
+            raise ChangeFailedError(f"waited {limit_seconds:.0f} s for {what}")
         time.sleep(POLL_SECONDS)

@@ -15,22 +15,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from bench.peers import spark
-from bench.peers.paced_job import FILES_PER_BATCH, ChangeFailedError, PacedInput, longest_pause_ms
+from bench.peers.paced_job import COMMITS_BEFORE, FILES_PER_BATCH, ChangeFailedError, PacedInput, fill, longest_pause_ms
 from bench.peers.recovery_cluster import cluster_for, kill_executor
 from bench.peers.spark_drop_duplicates import first_within_watermark
-from bench.store.keys import key_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LIMIT_SECONDS = 600.0
-CHUNK_KEYS = 500_000
-_COMMITS_BEFORE = 10
 _POLL_SECONDS = 0.01
 
 
@@ -53,10 +46,7 @@ def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping
     """
     source = Path(work, "input")
     source.mkdir()
-    for number, first in enumerate(range(0, keys, CHUNK_KEYS)):
-        ids = key_column(np.arange(first, min(first + CHUNK_KEYS, keys), dtype=np.uint64), uuids=True).keys
-        now_ms = pa.array(np.full(len(ids), time.time() * 1000, dtype=np.int64))
-        pq.write_table(pa.table({"id": ids, "ts_ms": now_ms, "payload": ids}), source / f"state-{number:06d}.parquet")
+    fill(source, keys)
     queries: list[subprocess.Popen[bytes]] = []
 
     def begin() -> None:
@@ -74,7 +64,7 @@ def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping
             commits = partial(_commits, Path(work))
             start_ms = longest_pause_ms(begin, commits, following=1)
             for _ in range(faults):
-                _wait_for_commits(Path(work), _commits(Path(work)) + _COMMITS_BEFORE)
+                _wait_for_commits(Path(work), _commits(Path(work)) + COMMITS_BEFORE)
                 recovery_ms.append(longest_pause_ms(befall, commits))
         finally:
             for query in queries:
