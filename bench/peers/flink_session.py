@@ -246,7 +246,10 @@ class FlinkSession:
 
 
 def _wait_for(what: str, look: Callable[[], Any]) -> Any:
-    """Returns the first answer that is true; a session that is starting refuses calls."""
+    """Returns the first answer that is true.
+
+    A session that is starting refuses calls.
+    """
     give_up = time.monotonic() + LIMIT_SECONDS
     while time.monotonic() < give_up:
         with suppress(OSError):

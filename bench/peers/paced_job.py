@@ -179,7 +179,7 @@ def rows(output: Path) -> int:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Returns the names in a folder, if it exists; cheaper than a glob."""
+    """Returns the names in a folder, if it exists."""
     return os.listdir(folder) if folder.exists() else []  # noqa: PTH208 - it makes no paths
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 TRIGGER = "500 milliseconds"
 """An interval between batches, in which a query can be stopped."""
 _POLL_SECONDS = 0.01
+_NEVER = 1_000_000
+"""A repartition takes a batch number without an entry in the sink's log, and the log's compaction fails without it."""
 
 
 def run(*, work: str, keys: int, parallelisms: Sequence[int]) -> Mapping[str, Any]:
@@ -40,6 +42,7 @@ class _Peer:
         self._log = self._output / "_spark_metadata"
         self._checkpoint = work / "checkpoint"
         self._session = spark.session(str(work), cores)
+        self._session.conf.set("spark.sql.streaming.fileSink.log.compactInterval", _NEVER)
 
     def start(self, parallelism: int) -> None:
         self._session.conf.set("spark.sql.shuffle.partitions", parallelism)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class RescaledPeer(Protocol):
-    """A job of a peer, from the folder `input` to the folder `output`."""
+    """Runs a job of a peer and rescales it.
+
+    It reads the folder `input` and writes the folder `output`.
+    """
 
     def start(self, parallelism: int) -> None:
         """Starts the job."""
