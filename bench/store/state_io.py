@@ -13,6 +13,7 @@ from pyarrow import parquet
 from bench.store.keys import BATCH_KEYS, MAX_PARALLELISM, key_column
 from keyscale.state.engine.rocksdb import SortedFiles
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
+from keyscale.state.keys.key_groups import KeyGroupRange
 from keyscale.state.writing.entry_sorter import EntrySorter
 from keyscale.state.writing.row_encoder import KeyHashing, encoder_of
 from keyscale.state_io import NewOperator, NewState, StateReader, write
@@ -60,7 +61,7 @@ def _sorted_files(work: Path, keys: int, stopwatch: _Stopwatch) -> None:
     """Writes the same sorted files, and measures neither encoding nor sorting."""
     schema = NewOperator("counts", KEY, [NewState(COUNT, None)]).schema
     encoder = encoder_of(schema, COUNT.name, KeyHashing(MAX_PARALLELISM), now_ms=0)
-    sorter = EntrySorter(COUNT.name, work)
+    sorter = EntrySorter(COUNT.name, work, KeyGroupRange(0, MAX_PARALLELISM - 1))
     for batch in _rows(keys):
         sorter.add(encoder.encode(batch))
     files = SortedFiles(work)

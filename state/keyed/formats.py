@@ -173,7 +173,7 @@ class ValueFormats:
             payloads = EncodedColumn.over(values)
         else:
             payloads = self.serializer.encode_column(values)
-        _check_size(int((payloads.offsets[1:] - payloads.offsets[:-1]).max(initial=0)))
+        _check_size(payloads.longest)
         valid = np.ones(len(values), np.bool_) if values.null_count == 0 else fixed_values(values.is_valid())
         headers = np.where(valid, self._write_format, self._write_format | NULL_FLAG).astype(np.uint8)
         heads = [EncodedColumn.fixed(headers.reshape(-1, 1))]

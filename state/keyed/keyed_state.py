@@ -103,8 +103,7 @@ class CurrentKey:
 
     def sizes(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
         """Returns the bytes of each row's key, with its key group."""
-        offsets = self.serializer.encode_columns(columns).offsets
-        return offsets[1:] - offsets[:-1] + KEY_GROUP_BYTES
+        return self.serializer.encode_columns(columns).lengths + KEY_GROUP_BYTES
 
     def release_batch(self) -> None:
         """Releases the last batch's arrays."""

@@ -54,7 +54,7 @@ def xxh64_rows(column: EncodedColumn, seed: int) -> Hashes:
     """
     if column.width is not None:
         return xxh64_matrix(column.matrix(), seed)
-    lengths = column.offsets[1:] - column.offsets[:-1]
+    lengths = column.lengths
     order = np.argsort(lengths, kind="stable")
     hashes = np.empty(len(column), np.uint64)
     for rows in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..serializers.key_serializer import KeySerializer
 
 KEY_BYTES_MAX = 65_535
+_WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class KeyBatch:
 
     def __init__(self, column: EncodedColumn) -> None:
         if len(column):
-            longest = int((column.offsets[1:] - column.offsets[:-1]).max())
+            longest = column.longest
             if longest > KEY_BYTES_MAX:
                 raise KeyTooLargeError(
                     f"a key with its namespace and map key takes {longest} bytes; {KEY_BYTES_MAX} are allowed"
@@ -155,9 +156,7 @@ class KeyBatch:
 
     def part(self, first: int, end: int) -> KeyBatch:
         """Returns the stored keys of the rows from `first` to before `end`."""
-        offsets = self._column.offsets[first : end + 1]
-        data = self._column.data[offsets[0] : offsets[-1]]
-        return KeyBatch(EncodedColumn(data, offsets - offsets[0] if first else offsets, self._column.width))
+        return KeyBatch(self._column.part(first, end))
 
     def rows(self) -> list[bytes]:
         """Returns the stored key of each row, in row order.
@@ -233,7 +232,7 @@ def sort_rows(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], npt.
     first = np.ones(len(matrix), np.bool_)
     if not len(matrix):
         return np.empty(0, np.intp), first
-    words = _words(matrix[:, (matrix != matrix[0]).any(axis=0)])
+    words = _words(matrix)
     order = np.argsort(words[0])
     leading = words[0][order]
     tied = leading[1:] == leading[:-1]
@@ -250,16 +249,37 @@ def sort_rows(matrix: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.intp], npt.
 
 
 def _words(matrix: npt.NDArray[np.uint8]) -> list[npt.NDArray[np.uint64]]:
-    """Returns the rows' bytes as columns of equally ordered numbers.
+    """Returns the bytes in which rows differ, as equally ordered numbers.
 
     Each number has eight bytes; there is at least one column.
     """
     rows, width = matrix.shape
-    count = max(1, -(-width // 8))
-    padded = np.zeros((rows, count * 8), np.uint8)
-    padded[:, :width] = matrix
-    numbers = padded.view(">u8")
-    return [numbers[:, word].astype(np.uint64) for word in range(count)]
+    varying = _varying(matrix)
+    if width >= _WORD_BYTES and len(varying) and varying[-1] - varying[0] < _WORD_BYTES:
+        return [_word_at(matrix, min(varying[0], width - _WORD_BYTES))]
+    count = max(1, -(-len(varying) // _WORD_BYTES))
+    padded = np.zeros((rows, count * _WORD_BYTES), np.uint8)
+    padded[:, : len(varying)] = matrix[:, varying]
+    return [_word_at(padded, start) for start in range(0, count * _WORD_BYTES, _WORD_BYTES)]
+
+
+def _varying(matrix: npt.NDArray[np.uint8]) -> list[int]:
+    """Returns the places of the bytes in which any two rows differ."""
+    width = matrix.shape[1]
+    if width < _WORD_BYTES:
+        return [int(place) for place in np.flatnonzero((matrix != matrix[0]).any(axis=0))]
+    found: set[int] = set()
+    for start in [*range(0, width - _WORD_BYTES, _WORD_BYTES), width - _WORD_BYTES]:
+        word = _word_at(matrix, start)
+        different = int(np.bitwise_or.reduce(word ^ word[0])).to_bytes(_WORD_BYTES, "big")
+        found.update(start + place for place, bits in enumerate(different) if bits)
+    return sorted(found)
+
+
+def _word_at(matrix: npt.NDArray[np.uint8], start: int) -> npt.NDArray[np.uint64]:
+    """Returns eight bytes of each row of a contiguous matrix."""
+    rows, width = matrix.shape
+    return np.ndarray((rows,), ">u8", matrix, start, (width,)).astype(np.uint64)
 
 
 class StoredKeys(list[bytes]):

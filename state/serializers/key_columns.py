@@ -35,29 +35,46 @@ def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))
 
 
-def _even_offsets(rows: int, width: int) -> npt.NDArray[np.int64]:
-    return np.arange(rows + 1, dtype=np.int64) * width
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedColumn:
     """One byte string per row: `data[offsets[i] : offsets[i + 1]]`.
 
-    `width` is their common length, or None.
+    Attributes:
+        data: The bytes of all rows.
+        bounds: The offsets; None: they follow from the width, and computing them would take as long as encoding.
+        width: The common length of all rows, or None.
     """
 
     data: npt.NDArray[np.uint8]
-    offsets: npt.NDArray[np.int64]
+    bounds: npt.NDArray[np.int64] | None
     width: int | None
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return len(self.data) // (self.width or 1) if self.bounds is None else len(self.bounds) - 1
+
+    @property
+    def offsets(self) -> npt.NDArray[np.int64]:
+        """The start of each row, and the end of the last row."""
+        if self.bounds is None:
+            return np.arange(len(self) + 1, dtype=np.int64) * (self.width or 1)
+        return self.bounds
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """The length of each row."""
+        offsets = self.offsets
+        return offsets[1:] - offsets[:-1]
+
+    @property
+    def longest(self) -> int:
+        """The length of the longest row; 0 without rows."""
+        return self.width or int(self.lengths.max(initial=0))
 
     @classmethod
     def fixed(cls, matrix: npt.NDArray[np.uint8]) -> EncodedColumn:
         """Returns a column of the rows of a matrix as byte strings."""
         rows, width = matrix.shape
-        return cls(np.ascontiguousarray(matrix).reshape(-1), _even_offsets(rows, width), width)
+        return cls(np.ascontiguousarray(matrix).reshape(-1), None if width else np.zeros(rows + 1, np.int64), width)
 
     @classmethod
     def of(cls, items: Sequence[bytes]) -> EncodedColumn:
@@ -70,6 +87,10 @@ class EncodedColumn:
 
         Null rows are empty.
         """
+        if pa.types.is_fixed_size_binary(array.type) and array.type.byte_width and not array.null_count:
+            width, buffer = array.type.byte_width, array.buffers()[1]
+            data = np.empty(0, np.uint8) if buffer is None else np.frombuffer(buffer, np.uint8)
+            return cls(data[array.offset * width : (array.offset + len(array)) * width], None, width)
         offsets, data = variable_bytes(array)
         return cls(data[offsets[0] : offsets[-1]], offsets - offsets[0], None)
 
@@ -80,21 +101,30 @@ class EncodedColumn:
         widths = {each.width for each in columns}
         width = widths.pop() if len(widths) == 1 else None
         if width:
-            return cls(data, _even_offsets(sum(map(len, columns)), width), width)
-        lengths = [each.offsets[1:] - each.offsets[:-1] for each in columns]
+            return cls(data, None, width)
+        lengths = [each.lengths for each in columns]
         return cls(data, _offsets(np.concatenate([np.empty(0, np.int64), *lengths])), None)
 
     def with_width(self) -> EncodedColumn:
         """Returns the column with its `width`, if all rows have one length."""
-        lengths = self.offsets[1:] - self.offsets[:-1]
+        lengths = self.lengths
         same = len(lengths) > 0 and bool((lengths == lengths[0]).all())
-        return EncodedColumn(self.data, self.offsets, int(lengths[0])) if same else self
+        return EncodedColumn(self.data, self.bounds, int(lengths[0])) if same else self
+
+    def part(self, first: int, end: int) -> EncodedColumn:
+        """Returns the rows from `first` to before `end`, over the same memory."""
+        if self.bounds is None:
+            width = self.width or 1
+            return EncodedColumn(self.data[first * width : end * width], None, self.width)
+        bounds = self.bounds[first : end + 1]
+        data = self.data[bounds[0] : bounds[-1]]
+        return EncodedColumn(data, bounds - bounds[0] if first else bounds, self.width)
 
     def take(self, rows: npt.NDArray[np.intp]) -> EncodedColumn:
         """Returns some rows, in the given order."""
         if self.width:  # whole rows are taken several times as fast as rows of a matrix
             data = self.data.view(f"V{self.width}")[rows].view(np.uint8)
-            return EncodedColumn(data, _even_offsets(len(rows), self.width), self.width)
+            return EncodedColumn(data, None, self.width)
         return EncodedColumn.over(self.arrow().take(column_over(rows)))
 
     def matrix(self) -> npt.NDArray[np.uint8]:
@@ -105,6 +135,12 @@ class EncodedColumn:
         """Returns the rows as an Arrow array over the same memory."""
         offsets, data = (pa.py_buffer(np.ascontiguousarray(each)) for each in (self.offsets, self.data))
         return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(self), [None, offsets, data])
+
+    def fixed_arrow(self, width: int) -> pa.FixedSizeBinaryArray:
+        """Returns rows of one width as an Arrow array, without copying."""
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(width), len(self), [None, pa.py_buffer(np.ascontiguousarray(self.data))]
+        )
 
     def to_list(self) -> list[bytes]:
         if self.width:
@@ -216,10 +252,10 @@ def _ordered_bits(array: pa.Array) -> npt.NDArray[np.unsignedinteger] | None:
 
 def _with_nulls(column: EncodedColumn, valid: npt.NDArray[np.bool_]) -> EncodedColumn:
     """Returns the column with a zero byte in place of null rows."""
-    lengths = np.where(valid, column.offsets[1:] - column.offsets[:-1], 1)
+    lengths = np.where(valid, column.lengths, 1)
     offsets = _offsets(lengths)
     data = np.zeros(int(offsets[-1]), np.uint8)
-    kept = np.repeat(valid, column.offsets[1:] - column.offsets[:-1])
+    kept = np.repeat(valid, column.lengths)
     data[np.repeat(valid, lengths)] = column.data[kept]
     return EncodedColumn(data, offsets, None)
 

@@ -86,7 +86,8 @@ class StoredEntries:
     @classmethod
     def of_columns(cls, keys: pa.Array, values: pa.Array) -> Self:
         """Returns the entries in two Arrow columns of bytes."""
-        return cls(EncodedColumn.over(keys).with_width(), EncodedColumn.over(values).with_width())
+        columns = (EncodedColumn.over(each) for each in (keys, values))
+        return cls(*[each if each.width else each.with_width() for each in columns])
 
     @property
     def size_bytes(self) -> int:
@@ -95,8 +96,13 @@ class StoredEntries:
     @property
     def key_groups(self) -> npt.NDArray[np.int64]:
         """The key group of each entry."""
-        starts = self.keys.offsets[:-1]
-        return self.keys.data[starts].astype(np.int64) << 8 | self.keys.data[starts + 1]
+        data = self.keys.data
+        if self.keys.width:
+            high, low = (data[place :: self.keys.width] for place in (0, 1))
+        else:
+            starts = self.keys.offsets[:-1]
+            high, low = data[starts], data[starts + 1]
+        return high.astype(np.int64) << 8 | low
 
     def subtasks(self, max_parallelism: int, parallelism: int) -> npt.NDArray[np.int64]:
         """Returns the subtask that owns each entry."""
@@ -105,6 +111,10 @@ class StoredEntries:
     def take(self, rows: npt.NDArray[np.intp]) -> StoredEntries:
         """Returns some rows, in the given order."""
         return StoredEntries(self.keys.take(rows), self.values.take(rows))
+
+    def part(self, first: int, end: int) -> StoredEntries:
+        """Returns the rows from `first` to before `end`, over the same memory."""
+        return StoredEntries(self.keys.part(first, end), self.values.part(first, end))
 
 
 class RowEncoder(ABC):
@@ -369,7 +379,7 @@ def rehashed(entries: StoredEntries, keys: KeyedSchema, name: str, hashing: KeyH
     groups = np.ascontiguousarray(hashing.key_groups(columns), ">u2").view(np.uint8).reshape(-1, KEY_GROUP_BYTES)
     data, starts = entries.keys.data.copy(), entries.keys.offsets[:-1]
     data[starts], data[starts + 1] = groups[:, 0], groups[:, 1]
-    return StoredEntries(EncodedColumn(data, entries.keys.offsets, entries.keys.width), entries.values)
+    return StoredEntries(EncodedColumn(data, entries.keys.bounds, entries.keys.width), entries.values)
 
 
 def _uuids(column: pa.Array) -> pa.Array:

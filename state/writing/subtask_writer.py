@@ -85,7 +85,7 @@ class SubtaskWriter:
             DiskFullError, DiskReadOnlyError: The scratch directory cannot be written.
         """
         if family not in self._sorters:
-            self._sorters[family] = EntrySorter(family, self._root, self._memory_bytes)
+            self._sorters[family] = EntrySorter(family, self._root, self._subtask.key_groups, self._memory_bytes)
         self._sorters[family].add(entries)
 
     def finish(self, operator_state: OperatorStateSnapshot | None = None) -> SnapshotHandle:
