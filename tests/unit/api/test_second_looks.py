@@ -56,7 +56,7 @@ class World:
                 ("jobs", "lock", lambda _, job_id: self.find(_, job_id, lock=True)),
                 ("checkpoints", "find", lambda *_: self.snapshot),
                 ("operations", "reserve_id", lambda *_: None),
-                ("events", "record", lambda *_, **event: self.stored.append(event["kind"])),
+                ("events", "record", lambda *_, **event: self._record(event["kind"])),
             ):
                 if hasattr(module, repository):
                     monkeypatch.setattr(getattr(module, repository), name, function)
@@ -65,6 +65,10 @@ class World:
         assert reference in {"job", "flights"}
         self.is_changed |= lock and self.changes
         return self.job
+
+    def _record(self, kind: str) -> None:
+        if not kind.endswith("_REQUESTED"):  # before the store is asked
+            self.stored.append(kind)
 
     @contextmanager
     def begin(self) -> Iterator[Any]:
