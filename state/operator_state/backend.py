@@ -9,6 +9,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from ..errors import DescriptorError, SerializationError, StateSchemaMismatchError
 from ..serializers.evolution import can_read
@@ -257,7 +258,16 @@ class OperatorStateBackend:
         return self._list(descriptor, Distribution.UNION)
 
     def broadcast_state(self, descriptor: MapStateDescriptor) -> BroadcastState:
-        """Returns a map that is copied to every subtask; see `list_state`."""
+        """Returns a map that is copied to every subtask; see `list_state`.
+
+        Keys of a list type are tuples.
+
+        Raises:
+            DescriptorError: As `list_state`, or its keys have structs, which a dictionary cannot hold.
+            StateSchemaMismatchError: As `list_state`.
+        """
+        if _has_struct(descriptor.key_type):
+            raise DescriptorError(f"the keys of broadcast map {descriptor.name!r} cannot be or contain structs")
         known = self._maps.get(descriptor.name)
         if known is not None:
             if known[0] != descriptor:
@@ -268,7 +278,9 @@ class OperatorStateBackend:
         if stored is not None:
             decode_key = key_codec_for(descriptor.key_type).decode
             decode = _reader(stored, descriptor.value_type)
-            entries = {decode_key(key, 0)[0]: None if raw is None else decode(raw) for key, raw in stored.items}
+            entries = {
+                _hashable(decode_key(key, 0)[0]): None if raw is None else decode(raw) for key, raw in stored.items
+            }
         state = BroadcastState(entries, self._changes)
         self._maps[descriptor.name] = (descriptor, state)
         return state
@@ -377,6 +389,17 @@ def text_of(state: StoredOperatorState) -> str:
     value = type_text(state.value_type)
     keyed = value if state.key_type is None else f"{type_text(state.key_type)} to {value}"
     return f"{state.distribution} of {keyed}"
+
+
+def _has_struct(of_type: pa.DataType) -> bool:
+    if pa.types.is_list(of_type) or pa.types.is_large_list(of_type):
+        return _has_struct(of_type.value_type)
+    return bool(pa.types.is_struct(of_type))
+
+
+def _hashable(key: Any) -> Any:
+    """Returns a decoded key with tuples in place of lists."""
+    return tuple(map(_hashable, key)) if isinstance(key, list) else key
 
 
 def _checked(values: Iterable[Any]) -> list[Any]:

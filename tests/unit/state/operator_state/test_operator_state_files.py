@@ -11,11 +11,13 @@ import pytest
 
 from keyscale.identifiers import Attempt, JobId, SubtaskIndex
 from keyscale.state.documents.manifest import FileHandle, SnapshotHandle, read_manifest
+from keyscale.state.errors import DescriptorError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
 from keyscale.state.log.commit_log import CommitLog
 from keyscale.state.log.resolution import HistoryError, files_after, resolve
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
+from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.operator_state.operator_files import OperatorStatePlan, open_operator_state
 from keyscale.state.retention.deletion import delete_planned, gather_facts
 from keyscale.state.retention.deletion_plan import RetentionPolicy, plan_deletion
@@ -36,6 +38,20 @@ A_DAY_MS = 86_400_000
 @pytest.mark.parametrize("plan", [OperatorStatePlan(), OperatorStatePlan((None, None), inherited=True)])
 def test_a_subtask_without_files_starts_without_operator_state(tmp_path: Path, plan: OperatorStatePlan) -> None:
     assert open_operator_state(LocalObjectStore(tmp_path), plan, SubtaskIndex(0), 2).is_empty
+
+
+def test_a_broadcast_map_restores_keys_that_are_lists() -> None:
+    declared, key = MapStateDescriptor("m", pa.list_(pa.list_(pa.int64())), pa.string()), ((1, 2), ())
+    before = OperatorStateBackend()
+    before.broadcast_state(declared).put(key, "value")
+    restored = OperatorStateBackend(before.snapshot()).broadcast_state(declared)
+    assert (restored.get(key), list(restored.keys())) == ("value", [key])
+
+
+@pytest.mark.parametrize("key_type", [pa.struct([("a", pa.int64())]), pa.list_(pa.struct([("a", pa.int64())]))])
+def test_a_broadcast_map_refuses_keys_with_structs(key_type: pa.DataType) -> None:
+    with pytest.raises(DescriptorError, match="cannot be or contain structs"):
+        OperatorStateBackend().broadcast_state(MapStateDescriptor("m", key_type, pa.string()))
 
 
 @pytest.fixture
