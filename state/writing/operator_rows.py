@@ -66,7 +66,7 @@ def _map_items(state: str, declared: StoredOperatorState, rows: pa.RecordBatch |
         return []
     _check_columns(state, rows, ("map_key", "value"))
     assert declared.key_type is not None  # noqa: S101 - of a map
-    keys = typed_column(named_column(rows, "map_key", state), type_from_json(declared.key_type), "map_key", state)
+    keys = _held_column(rows, type_from_json(declared.key_type), "map_key", state)
     stored = encode_column(keys).to_list()
     _check_unique(state, stored)
     return list(zip(stored, _values(state, declared, rows), strict=True))
@@ -95,20 +95,32 @@ def _list_items(
 def _values(state: str, declared: StoredOperatorState, rows: pa.RecordBatch) -> list[bytes | None]:
     """Returns the stored value of each row; None for a null."""
     of_type = type_from_json(declared.value_type)
-    column = named_column(rows, "value", state)
     if isinstance(of_type, Pickled):
-        pickles: list[bytes | None] = typed_column(column, pa.binary(), "value", state).to_pylist()
+        pickles: list[bytes | None] = _held_column(rows, pa.binary(), "value", state).to_pylist()
         return pickles
-    column = typed_column(column, of_type, "value", state)
+    column = _held_column(rows, of_type, "value", state)
     encoded = serializer_for(of_type).encode_array(column)
     return [raw if there else None for raw, there in zip(encoded, column.is_valid().to_pylist(), strict=True)]
+
+
+def _held_column(rows: pa.RecordBatch, of_type: pa.DataType, name: str, state: str) -> pa.Array:
+    """Returns a column with values that a job can hold.
+
+    A job has operator state as Python values. Arrow has values that Python lacks, such as times after the year 9999.
+    """
+    column = typed_column(named_column(rows, name, state), of_type, name, state)
+    try:
+        column.to_pylist()
+    except (ValueError, OverflowError) as error:
+        raise RowsInvalidError(f"{state!r}: the column {name!r} does not fit: a job cannot hold a value") from error
+    return column
 
 
 def _numbers(state: str, rows: pa.RecordBatch, name: str, otherwise: Sequence[int]) -> Sequence[int]:
     """Returns a column of numbers from 0, or `otherwise` without it."""
     if name not in rows.schema.names:
         return otherwise
-    numbers: list[int | None] = typed_column(rows.column(name), pa.int64(), name, state).to_pylist()
+    numbers: list[int | None] = typed_column(named_column(rows, name, state), pa.int64(), name, state).to_pylist()
     if any(number is None or number < 0 for number in numbers):
         raise RowsInvalidError(f"{state!r}: {name} is a number from 0")
     return numbers  # type: ignore[return-value]  # none is null

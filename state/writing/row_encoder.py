@@ -177,10 +177,13 @@ def named_column(rows: pa.RecordBatch, name: str, state: str) -> pa.Array:
     """Returns a column of the rows of a state.
 
     Raises:
-        RowsInvalidError: The rows lack the column.
+        RowsInvalidError: The rows lack the column, or have it twice.
     """
-    if name not in rows.schema.names:
+    found = rows.schema.get_all_field_indices(name)
+    if not found:
         raise RowsInvalidError(f"{state!r}: the rows lack the column {name!r}")
+    if len(found) > 1:
+        raise RowsInvalidError(f"{state!r}: the rows have the column {name!r} twice")
     return rows.column(name)
 
 

@@ -33,6 +33,9 @@ KEY = {"user": pa.string()}
 NUMBERS = ListStateDescriptor("numbers", pa.int64())
 NAMES = ListStateDescriptor("names", pa.string())
 RULES = MapStateDescriptor("rules", pa.string(), pa.int64())
+TIMES = ListStateDescriptor("times", pa.timestamp("ms", "UTC"))
+BY_TIME = MapStateDescriptor("by_time", pa.timestamp("ms", "UTC"), pa.int64())
+NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
 OPERATOR_STATES = [
     NewOperatorState(NUMBERS, pa.table({"subtask": [1, 1, 0], "list_index": [7, 3, 0], "value": [1, 2, 3]})),
     NewOperatorState(NAMES, pa.table({"value": ["a", "b", "c"]}), is_union=True),
@@ -138,6 +141,9 @@ def test_no_rows_declare_an_empty_state(place: str) -> None:
         (NUMBERS, {"list_index": pa.array([None], pa.int64()), "value": [1]}, "list_index is a number from 0"),
         (NUMBERS, {"subtask": [0, 0], "list_index": [1, 1], "value": [1, 2]}, "1 rows have the place"),
         (RULES, {"subtask": [0], "map_key": ["a"], "value": [1]}, "unknown columns subtask"),
+        (TIMES, {"value": pa.array([2**62], pa.timestamp("ms", "UTC"))}, "'value' does not fit"),
+        (BY_TIME, {"map_key": pa.array([2**62], pa.timestamp("ms", "UTC")), "value": [1]}, "'map_key' does not fit"),
+        (NAMES, {"value": NOT_UTF8}, "'value' does not fit"),
         (RULES, {"value": [1]}, "lack the column 'map_key'"),
         (RULES, {"map_key": ["a", "a"], "value": [1, 2]}, "1 rows have the place or map key"),
     ],
@@ -145,6 +151,19 @@ def test_no_rows_declare_an_empty_state(place: str) -> None:
 def test_rows_that_do_not_fit_are_refused(place: str, descriptor: Any, rows: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RowsInvalidError, match=complaint):
         write(place, [NewOperator("o", KEY, operator_states=[NewOperatorState(descriptor, pa.table(rows))])])
+
+
+@pytest.mark.parametrize("state", [CLICKS.descriptor, NUMBERS])
+def test_rows_with_two_columns_of_one_name_are_refused(place: str, state: Any) -> None:
+    rows = pa.record_batch([pa.array(["ada"]), pa.array([1]), pa.array([2])], ["user", "value", "value"])
+    is_keyed = state is not NUMBERS
+    operator = (
+        NewOperator("o", KEY, [NewState(state, rows)])
+        if is_keyed
+        else NewOperator("o", KEY, operator_states=[NewOperatorState(state, rows.drop_columns(["user"]))])
+    )
+    with pytest.raises(RowsInvalidError, match="'value' twice"):
+        write(place, [operator])
 
 
 def test_batches_with_different_columns_are_refused(place: str) -> None:
