@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 
+CROWDING_MAX = 10.0
+"""The most by which a crowded host slows the time that things had a processor.
+
+The load also counts processes that wait for a disk, and a thing that hangs must not wait for them without end.
+"""
+
+
 def processes_per_processor() -> float:
     """Returns this host's load per processor, over the last minute."""
     return os.getloadavg()[0] / (os.cpu_count() or 1)
@@ -45,10 +52,11 @@ class Stopwatch:
     def worked_ms(self, thing: Hashable, value: object) -> int:
         """Returns the milliseconds that `thing` had a processor with `value`.
 
-        Where five processes share a processor, a second counts as a fifth of a second.
+        Where five processes share a processor, a second counts as a fifth of a second; at least as a tenth.
         """
         now = self._monotonic()
         before, seen_at, worked = self._worked.get(thing, (None, now, 0.0))
-        worked = worked + (now - seen_at) / max(1.0, self._crowding()) if before == value else 0.0
+        crowding = min(max(1.0, self._crowding()), CROWDING_MAX)
+        worked = worked + (now - seen_at) / crowding if before == value else 0.0
         self._worked[thing] = (value, now, worked)
         return int(worked * 1000)

@@ -26,6 +26,8 @@ def test_time_without_a_processor_does_not_count_as_work() -> None:
     assert watch.worked_ms("driver", 1) == 10_000, "an idle host"
     now[0], crowding[0] = now[0] + 10, 5.0
     assert watch.worked_ms("driver", 1) == 12_000, "five processes for each processor"
+    now[0], crowding[0] = now[0] + 10, 500.0
+    assert watch.worked_ms("driver", 1) == 13_000, "at least a tenth counts, or a hung start would not end"
     assert watch.worked_ms("driver", 2) == 0, "it was launched again"
 
 
