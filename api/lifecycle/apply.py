@@ -85,6 +85,7 @@ def _(step: steps.WakeJob, transaction: JobTransaction) -> None:
 
 @apply.register
 def _(step: steps.StopSleeping, transaction: JobTransaction) -> None:  # noqa: ARG001 - the job's attempts end with it
+    transaction.running().command_status = None  # the sleeping driver gets no command, so no command fails
     transaction.end(OperationStatus.COMPLETED)
     transaction.settle(JobStatus.STOPPED, None)
 

@@ -364,6 +364,14 @@ def test_a_stop_without_a_savepoint_fails_its_operation_and_stops_the_job(stored
     assert stored.attempts[1].stage == ENDED
 
 
+def test_the_stop_of_a_sleeping_job_tells_of_no_failure(stored: Stored) -> None:
+    stored.attempt(1)
+    stop = stored.operation("end", OperationKind.STOP)
+    take(stored, steps.StopSleeping(1))
+    assert (stop.status, stop.command_status, stop.failure) == (OperationStatus.COMPLETED, None, None)
+    assert stored.kinds() == ["STOP_COMPLETED", "JOB_STOPPED"]
+
+
 def test_a_job_that_runs_is_shown_with_the_attempt_that_runs_it(stored: Stored) -> None:
     stored.attempt(3)
     stored.job.status = JobStatus.RESTARTING
