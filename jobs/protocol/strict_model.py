@@ -50,13 +50,16 @@ def _unfit(value: Any, field: FieldInfo) -> LiteralString | None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yields the text of a value, including its keys and nested values."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, part in value.items():
-            yield from _texts(key)
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
-            yield from _texts(part)
+    """Yields the text of a value, including its keys and nested values.
+
+    A value may be nested as deeply as JSON can be parsed, so the function does not call itself.
+    """
+    parts = [value]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict):
+            parts += [*part, *part.values()]
+        elif isinstance(part, list):
+            parts += part

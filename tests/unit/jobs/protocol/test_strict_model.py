@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -24,3 +25,14 @@ def test_a_field_of_any_type_takes_true_and_false(value: Any) -> None:
 def test_true_is_no_number_and_a_nul_is_no_text(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Change.model_validate(fields)
+
+
+def test_a_value_may_be_nested_more_deeply_than_functions_may_call_themselves() -> None:
+    innermost: list[Any] = ["\0"]
+    value: list[Any] = innermost
+    for _ in range(2 * sys.getrecursionlimit()):
+        value = [value]
+    with pytest.raises(ValidationError, match="cannot be stored"):
+        Change.model_validate({"value": value})
+    innermost.clear()
+    assert Change.model_validate({"value": value}).value is value
