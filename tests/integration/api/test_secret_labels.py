@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -59,7 +60,8 @@ def outcome(answer: httpx.Response) -> tuple[int, str | None]:
 def test_no_request_gives_a_job_the_secret_of_another_team(
     client: httpx.Client, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clones, "find_source", lambda *_: None)  # the job has no snapshot
+    snapshot = SimpleNamespace(max_parallelism=128, hash_id="spark")
+    monkeypatch.setattr(clones, "find_source", lambda *_: snapshot)  # the job has none
     create = with_spec(**body, secrets=["OF_A"])
     for secrets in (["OF_B"], ["OF_ALL"], ["OF_A", "OF_B"], ["MISSING"]):
         wanted = with_spec(**body, secrets=secrets)

@@ -347,7 +347,7 @@ def test_a_change_is_looked_at_once_for_all_readers_of_one_scope(monkeypatch: py
         for mark in (1, 2):
             monkeypatch.setattr(marks, "of_all_jobs", lambda _, mark=mark: look(mark))
             watcher._all = look(1)
-            watcher._look_at_all(cast("Any", None), open_streams)
+            watcher._poll_all(cast("Any", None), open_streams)
         return [json.loads((await anext(stream)).partition("data: ")[2])["job_ids"] for stream in streams]
 
     monkeypatch.setattr(JobScope, "covers", counted)

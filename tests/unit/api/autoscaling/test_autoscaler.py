@@ -71,7 +71,7 @@ class World:
 
     def look(self) -> list[Any]:
         leadership: Any = self
-        self.scaler.look(leadership)
+        self.scaler.poll(leadership)
         return [
             (each.verdict, each.target, each.operation_id, each.advice) if hasattr(each, "verdict") else each
             for each in self.steps
