@@ -40,6 +40,8 @@ def why_not_live(mode: RescaleMode, state: str | None, slots: int | None, parall
     """
     if mode is RescaleMode.STANDBY:
         return failure(NOT_LIVE, "the job's rescale_mode is STANDBY")
+    if state == DriverState.SLEEPING:
+        return failure(NOT_LIVE, "the job sleeps, and its driver has ended Spark")
     if state != DriverState.RUNNING:
         return failure(NOT_LIVE, "the driver does not run the job yet")
     if slots is None:

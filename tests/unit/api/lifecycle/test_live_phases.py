@@ -146,6 +146,7 @@ def test_an_attempt_that_the_driver_has_not_opened_is_never_killed() -> None:
         (RescaleMode.LIVE, DriverState.RUNNING, None, "does not support live rescales"),
         (RescaleMode.LIVE, DriverState.RESTORING, 4, "does not run the job yet"),
         (RescaleMode.LIVE, None, None, "does not run the job yet"),
+        (RescaleMode.LIVE, DriverState.SLEEPING, 4, "the job sleeps"),
         (RescaleMode.STANDBY, DriverState.RUNNING, 4, "rescale_mode is STANDBY"),
     ],
 )
