@@ -177,7 +177,7 @@ def _changed_schema(
     unknown = sorted({*change.states} - {*states, *timers})
     if unknown:
         known = ", ".join([*states, *timers]) or "none"
-        raise UnknownStateError(f"operator {operator.uid!r} has no state {unknown[0]!r}; it has: {known}")
+        raise UnknownStateError(f"operator {operator.uid!r} has no keyed state {unknown[0]!r}; it has: {known}")
     replaced = {each.name for each in change.new}
     kept = {
         name: new

@@ -232,7 +232,12 @@ def test_event_times_follow_a_renamed_operator(store: str, target: str) -> None:
     ("operators", "new", "refusal", "complaint"),
     [
         ({"nothing": None}, [], UnknownStateError, "counts, others"),
-        ({"counts": ChangedOperator(states={"gone": None})}, [], UnknownStateError, "'gone'; it has: clicks"),
+        (
+            {"counts": ChangedOperator(states={"gone": None})},
+            [],
+            UnknownStateError,
+            "no keyed state 'gone'; it has: clicks",
+        ),
         ({"counts": ChangedOperator(states={"clicks": "visits"})}, [], StateSchemaMismatchError, "two states 'visits'"),
         ({"counts": ChangedOperator(states={"clicks": "a b"})}, [], DescriptorError, "'a b'"),
         ({"counts": ChangedOperator(uid="others")}, [], StateSchemaMismatchError, "uid 'others'"),
