@@ -30,6 +30,14 @@ def notification_of(event_kind: str) -> NotificationKind | None:
     return _NOTIFICATIONS.get(event_kind)
 
 
+def command_event(command: CommandKind, status: str) -> str:
+    """Returns the kind of the event of a command's result.
+
+    A rescale goes on with a new driver after its command has failed, so the command has a name of its own.
+    """
+    return f"{'LIVE_RESCALE' if command is CommandKind.RESCALE else command}_{status}"
+
+
 EVENT_KINDS = frozenset(
     {
         "ACCESS_DENIED",
@@ -78,7 +86,7 @@ EVENT_KINDS = frozenset(
         "VERIFICATION_REQUESTED",
         *(f"{noun}_{what}" for noun in ("CHECKPOINT", "SAVEPOINT") for what in ("DISCARDED", "DELETED")),
         *_NOTIFICATIONS,
-        *(f"{kind}_{status}" for kind in CommandKind for status in ("COMPLETED", "FAILED")),
+        *(command_event(kind, status) for kind in CommandKind for status in ("COMPLETED", "FAILED")),
         *(kind.request_event for kind in OperationKind),
         *(f"{kind}_{what}" for kind in CHANGES for what in ("PHASE", "CANCEL_REQUESTED")),
         *(f"{kind}_{how}" for kind in OperationKind for how in OperationStatus if how.has_ended),

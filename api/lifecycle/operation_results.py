@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
+from keyscale.db.event_kinds import command_event
 from keyscale.db.repositories import events
 from keyscale.vocabulary import STOPS, CommandStatus, OperationKind, OperationStatus
 
@@ -46,7 +47,7 @@ def settle_command(
         session,
         job_id=operation.job_id,
         at_ms=now,
-        kind=f"{command}_{status}",
+        kind=command_event(command, status),
         actor=f"attempt {operation.old_attempt}",
         message=f"{command.replace('_', ' ').lower()} {result}",
         operation_id=operation.id,

@@ -13,6 +13,7 @@ from keyscale.api.lifecycle.change_phases import CANCELLED
 from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.restoring import Restore
 from keyscale.api.lifecycle.steps import Cause
+from keyscale.db.event_kinds import EVENT_KINDS, notification_of
 from keyscale.db.models import Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.db.repositories import attempts, checkpoints, events, exceptions, operations, replicas, series
 from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
@@ -370,6 +371,14 @@ def test_the_stop_of_a_sleeping_job_tells_of_no_failure(stored: Stored) -> None:
     take(stored, steps.StopSleeping(1))
     assert (stop.status, stop.command_status, stop.failure) == (OperationStatus.COMPLETED, None, None)
     assert stored.kinds() == ["STOP_COMPLETED", "JOB_STOPPED"]
+
+
+def test_a_live_rescale_that_a_driver_gives_up_is_not_told_as_a_failed_operation(stored: Stored) -> None:
+    rescale = stored.begin(OperationKind.RESCALE, rescale_mode=RescaleMode.LIVE)
+    rescale.command_status = CommandStatus.IN_PROGRESS
+    operation_results.settle_command(cast("Any", stored), rescale, status=CommandStatus.FAILED, failed=FAILURE)
+    assert [(kind, notification_of(kind)) for kind in stored.kinds()] == [("LIVE_RESCALE_FAILED", None)]
+    assert {*stored.kinds()} <= EVENT_KINDS
 
 
 def test_a_job_that_runs_is_shown_with_the_attempt_that_runs_it(stored: Stored) -> None:
