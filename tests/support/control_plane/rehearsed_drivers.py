@@ -303,7 +303,7 @@ class RehearsedDriver:
         command = self.command
         assert command is not None
         assert command.savepoint_id is not None
-        if self.result is None:
+        if self.result is None or self.result.command_id != command.id:  # of an earlier snapshot
             self._reach("publishing")
             self.world.savepoints[command.savepoint_id] = len(self.world.log)
             self.result = CommandResult(
