@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Strict
 
 from keyscale.vocabulary import Role
 
@@ -52,7 +52,7 @@ class TokenRequest(Request):
     )
 
     name: str = Field(pattern=NAME_PATTERN, description="Appears in events. The name is unique among valid tokens.")
-    role: Role
+    role: Annotated[Role, Strict(False)]
     scope: ScopeModel | None = Field(
         default=None, description="Default: every job. An administrator's token reaches every job."
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, Strict, model_validator
 
 from keyscale.vocabulary import DiagnosticKind, DiagnosticStatus
 
@@ -24,7 +24,7 @@ class DiagnosticRequest(Request):
         }
     )
 
-    kind: DiagnosticKind
+    kind: Annotated[DiagnosticKind, Strict(False)]
     id: OperationId | None = None
     duration_ms: int = Field(
         default=10_000,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, Strict
 
 from keyscale.vocabulary import Channel, DeliveryStatus, NotificationKind
 
@@ -31,7 +31,7 @@ class SubscriptionRequest(Request):
         )
     )
 
-    channel: Channel = Field(default=Channel.WEBHOOK, description="How messages are sent.")
+    channel: Annotated[Channel, Strict(False)] = Field(default=Channel.WEBHOOK, description="How messages are sent.")
     target: str = Field(
         min_length=1,
         max_length=TARGET_CHARACTERS_MAX,
@@ -40,7 +40,7 @@ class SubscriptionRequest(Request):
             " or a mail address. It is never shown again in full."
         ),
     )
-    kinds: list[NotificationKind] | None = Field(
+    kinds: list[Annotated[NotificationKind, Strict(False)]] | None = Field(
         default=None,
         min_length=1,
         max_length=len(NotificationKind),

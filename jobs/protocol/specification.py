@@ -71,12 +71,7 @@ class OfProgram:
 
 
 class Settings(StrictModel):
-    """The base of the models of settings.
-
-    Values have exactly the declared type: `"2"` is no number.
-    """
-
-    model_config = ConfigDict(strict=True)
+    """The base of the models of settings."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:

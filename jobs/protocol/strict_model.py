@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, LiteralString, get_args
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -14,39 +14,41 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
+_UNFIT = "It holds a NUL or a lone surrogate, which cannot be stored"
+
 
 class StrictModel(BaseModel):
     """The base of values that users choose.
 
-    An unknown field is an error, so that a misspelt option is not silently ignored. So are `true` in place of a number,
-    and text that cannot be stored.
+    An unknown field is an error, so that a misspelt option is not silently ignored. So is a value of another type, such
+    as `"2"` or `true` in place of a number and `0` in place of `false`, and text that cannot be stored.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_unfit(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        found = ((name, _unfit(values[name], field)) for name, field in cls.model_fields.items() if name in values)
         errors: list[InitErrorDetails] = [
-            {"type": PydanticCustomError("unfit", reason), "loc": (name,), "input": None}
-            for name, reason in found
-            if reason is not None
+            {"type": PydanticCustomError("unfit", _UNFIT), "loc": (name,), "input": None}
+            for name in cls.model_fields.keys() & values.keys()
+            if not all(is_storable(text) for text in _texts(values[name]))
         ]
         if errors:
             raise ValidationError.from_exception_data(cls.__name__, errors)
-        return values
+        return {name: _number(value, cls.model_fields.get(name)) for name, value in values.items()}
 
 
-def _unfit(value: Any, field: FieldInfo) -> LiteralString | None:
-    """Returns why a field rejects a value; None if it accepts it."""
-    if isinstance(value, bool) and not {bool, Any} & {field.annotation, *get_args(field.annotation)}:
-        return "It is true or false, where another type is expected"
-    if not all(is_storable(text) for text in _texts(value)):
-        return "It holds a NUL or a lone surrogate, which cannot be stored"
-    return None
+def _number(value: Any, field: FieldInfo | None) -> Any:
+    """Returns a whole number as an integer.
+
+    JSON has one kind of number, so that 4.0 is 4. A field of any value keeps the number.
+    """
+    if field is None or field.annotation is Any or not isinstance(value, float) or not value.is_integer():
+        return value
+    return int(value)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, Strict, model_validator
 
 from keyscale.vocabulary import ClaimMode
 
@@ -95,7 +95,7 @@ class RestoreRequest(Request):
             " with `latest` of the job itself: from all commits of the job."
         ),
     )
-    claim_mode: ClaimMode = Field(
+    claim_mode: Annotated[ClaimMode, Strict(False)] = Field(
         default=ClaimMode.NO_CLAIM,
         description="CLAIM: the savepoint of restore_from becomes the job's own, and is deleted when it is subsumed.",
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, Strict
 
 from keyscale.jobs.protocol.specification import DURATION_MS_MAX
 from keyscale.vocabulary import UpgradeMode
@@ -29,7 +29,7 @@ class UpdateRequest(SpecificationChange, PlannedRequest):
     """
 
     plan_first: bool = PLAN_FIRST
-    upgrade_mode: UpgradeMode = Field(
+    upgrade_mode: Annotated[UpgradeMode, Strict(False)] = Field(
         default=UpgradeMode.SAVEPOINT,
         description=(
             "How state is taken along. LAST_STATE: from the latest checkpoint and the log, without a savepoint, also "
