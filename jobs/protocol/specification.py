@@ -448,21 +448,34 @@ def changed(present: JobSpec, change: Mapping[str, Any]) -> JobSpec:
     Raises:
         ValidationError: A value is not allowed, or a setting does not exist.
     """
-    return JobSpec.model_validate(_merged(present.given(), change))
+    return JobSpec.model_validate(patched(present.given(), change))
 
 
-def _merged(present: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+def patched(
+    present: Mapping[str, Any], change: Mapping[str, Any], model: type[BaseModel] | None = JobSpec
+) -> dict[str, Any]:
+    """Returns settings after a merge patch, without their defaults.
+
+    A null of a setting that does not exist stays, so that it is refused like any other misspelt setting.
+
+    Args:
+        present: The settings before.
+        change: The patch.
+        model: The model of the settings; None: any entries.
+    """
     merged = dict(present)
     for name, value in change.items():
         before = merged.pop(name, None)
         if isinstance(value, dict):
             is_merged = isinstance(before, dict) and not _is_another_type(name, before, value)
-            merged[name] = _merged(before if is_merged else {}, value)
-        elif value is not None:
+            inner = field.annotation if field is not None and _is_model(field.annotation) else None
+            merged[name] = patched(before if is_merged else {}, value, inner)
+        elif value is not None or (field is None and model is not None):
             merged[name] = value
     return merged
 
 
+        field = None if model is None else model.model_fields.get(name)
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One setting that differs, by its path; None: the value is missing."""

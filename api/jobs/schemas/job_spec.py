@@ -7,16 +7,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from keyscale.jobs.protocol.redaction import redact_named
-from keyscale.jobs.protocol.specification import JobSpec, ReceivedSpec
+from keyscale.jobs.protocol.specification import JobSpec, ReceivedSpec, patched
 
 from ...shapes import Request
 
 
 def _without_nulls(value: Any) -> Any:
     """Returns settings without nulls, which stand for defaults."""
-    if not isinstance(value, dict):
-        return value
-    return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+    return patched({}, value) if isinstance(value, dict) else value
 
 
 def _masked(spec: JobSpec) -> JobSpec:

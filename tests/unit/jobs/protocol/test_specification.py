@@ -110,6 +110,16 @@ def test_null_resets_a_setting_to_its_default() -> None:
         changed(PRESENT, {"artifact_id": None})
 
 
+@pytest.mark.parametrize("change", [{"paralelism": None}, {"checkpoints": {"intervall_ms": None}}])
+def test_null_does_not_reset_a_setting_that_does_not_exist(change: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        changed(PRESENT, change)
+
+
+def test_null_removes_an_entry_that_may_be_gone() -> None:
+    assert changed(PRESENT, {"parameters": {"gone": None}, "restart": {"type": "none", "attempts": None}}) == PRESENT
+
+
 def test_a_restart_strategy_is_merged_with_one_of_its_type_and_replaces_one_of_another() -> None:
     first = changed(PRESENT, {"restart": {"type": "fixed-delay", "attempts": 4, "delay_ms": 7}})
     assert changed(first, {"restart": {"attempts": 5}}).restart == FixedDelayRestart(attempts=5, delay_ms=7)
