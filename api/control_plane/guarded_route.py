@@ -61,6 +61,7 @@ class GuardedRoute(APIRoute):
         handle = super().get_route_handler()
         guards = tuple(self._guards.values())
         known = _query_names(self.dependant) if self.include_in_schema else None
+        may_lack_body = self.body_field is not None and not self.body_field.field_info.is_required()
 
         async def guarded(request: Request) -> Response:
             if _announced_bytes(request) > self.unguarded_bytes_max:
@@ -70,6 +71,8 @@ class GuardedRoute(APIRoute):
                 try:
                     if known is not None:
                         _refuse_unknown_query(request, known)
+                    if may_lack_body:
+                        await _refuse_null(request)
                     return await handle(request)
                 except RequestValidationError:
                     for guard in guards:  # only an authorized sender learns what is wrong with the request
@@ -215,6 +218,18 @@ def _refuse_unknown_query(request: Request, known: frozenset[str]) -> None:
     if unknown := [name for name in request.query_params if name not in known]:
         message = f"The query parameters are: {', '.join(sorted(known)) or 'none'}"
         raise RequestValidationError([{"loc": ("query", name), "msg": message} for name in unknown])
+
+
+async def _refuse_null(request: Request) -> None:
+    """Refuses a null in place of an optional body.
+
+    FastAPI takes it for no body. A client that sends a null has forgotten its arguments, and would stop a job.
+
+    Raises:
+        RequestValidationError: The body is null.
+    """
+    if (await request.body()).strip() == b"null":
+        raise RequestValidationError([{"loc": ("body",), "msg": "Input should be a JSON object, or no body"}])
 
 
 def _announced_bytes(request: Request) -> float:

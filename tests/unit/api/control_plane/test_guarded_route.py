@@ -52,6 +52,15 @@ def make(_: Guard, response: Response, again: bool = False) -> Answer:
     return Answer(steps=[])
 
 
+class Wish(BaseModel):
+    wish: str = ""
+
+
+@router.post("/stopped")
+def stop(_: Guard, wish: Wish | None = None) -> Answer:
+    return Answer(steps=[repr(wish)])
+
+
 @router.delete("/made", status_code=204)
 def remove(_: Guard) -> None:
     pass
@@ -61,12 +70,13 @@ app = FastAPI()
 app.include_router(router)
 
 
-def ask(method: str, path: str, *, as_user: bool = True, encodings: str = "identity") -> httpx.Response:
+def ask(method: str, path: str, *, as_user: bool = True, encodings: str = "identity", body: str = "") -> httpx.Response:
     headers = {"Accept-Encoding": encodings} | ({"Authorization": "Bearer t"} if as_user else {})
+    headers |= {"Content-Type": "application/json"} if body else {}
 
     async def send() -> httpx.Response:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
-            return await client.request(method, path, headers=headers)
+            return await client.request(method, path, headers=headers, content=body)
 
     return run_coroutine(send())
 
@@ -92,6 +102,15 @@ def test_an_answer_has_the_status_the_headers_and_the_names_that_the_route_gives
     assert (made.status_code, made.headers["etag"], made.content) == (201, '"1"', b'{"of":["guarded","written"]}')
     assert made.headers["content-type"] == "application/json"
     assert (again.status_code, again.headers["etag"]) == (200, '"1"')
+
+
+def test_a_null_is_no_optional_body() -> None:
+    assert ask("POST", "/stopped").json()["of"][0] == "None"
+    assert ask("POST", "/stopped", body="{}").json()["of"][0] == "Wish(wish='')"
+    for null in ("null", " null\n"):
+        refused = ask("POST", "/stopped", body=null)
+        assert (refused.status_code, refused.json()["detail"][0]["loc"]) == (422, ["body"])
+    assert ask("POST", "/stopped", body="null", as_user=False).status_code == 401
 
 
 def test_a_route_without_an_answer_has_no_body() -> None:
