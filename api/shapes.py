@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from keyscale.jobs.protocol.strict_model import StrictModel
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+JOB_ID_PATTERN = r"^[0-9a-f]{32}$"
 OPERATION_ID_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 TEXT_PATTERN = r"^[^\x00]+$"
 NUMBER_MAX = (1 << 63) - 1
@@ -23,6 +24,15 @@ OperationId = Annotated[
     ),
 ]
 
+
+JobName = Annotated[
+    str,
+    Field(
+        pattern=NAME_PATTERN,
+        description="Unique; can be used wherever the API takes a job's id.",
+        json_schema_extra={"not": {"pattern": JOB_ID_PATTERN}},
+    ),
+]
 
 LABEL_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?$"
 LABELS_MAX = 50

@@ -21,7 +21,14 @@ async def _context(request: Request) -> Context:
 
 Control = Annotated[Context, Depends(_context)]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The longest list to return.")]
-After = Annotated[str | None, Query(max_length=1000, description="The `next` of the answer before.")]
+After = Annotated[
+    str | None,
+    Query(
+        max_length=1000,
+        description="The `next` of the answer before.",
+        json_schema_extra={"pattern": "^[A-Za-z0-9_-]+$"},
+    ),
+]
 
 
 async def _listing(limit: Limit = 100, after: After = None) -> Listing:

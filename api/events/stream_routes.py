@@ -1,5 +1,6 @@
 """The event streams, which report changes so that clients need not poll."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -10,7 +11,7 @@ from ..access.credentials import credential_of
 from ..access.identities import User
 from ..control_plane.context import Context
 from ..control_plane.dependencies import Control
-from ..control_plane.subscriber import Subject, Subscriber
+from ..control_plane.subscriber import Subject, Subscriber, Topic
 from ..jobs import jobs
 from ..operations import operations
 from ..operations.schemas.operation import OperationAnswer
@@ -56,14 +57,39 @@ _ENDS = {
 }
 
 
-def _events(**examples: dict[str, str]) -> dict[int | str, dict[str, Any]]:
-    """Returns an example of each of the events of a stream."""
-    content = {"text/event-stream": {"schema": {"type": "string"}, "examples": {**examples, **_ENDS}}}
-    return {200: {"description": "Server-sent events.", "content": content}}
+def _event(names: Iterable[str], data: dict[str, Any]) -> dict[str, Any]:
+    """Returns the JSON schema of an event with a name."""
+    text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {
+        "type": "object",
+        "properties": {"event": {"enum": list(names)}, "data": text},
+        "required": ["event", "data"],
+    }
 
 
-_OF_CHANGES = _events(change={"summary": "Parts of jobs have changed.", "value": _CHANGE})
-_OF_OPERATION = _events(operation={"summary": "The operation, as GET shows it.", "value": _OPERATION})
+def _events(name: str, summary: str, example: str, data: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    """Describes a stream of events, with an example of each."""
+    events = {
+        "itemSchema": {"anyOf": [_event([name], data), _event(_ENDS, {"type": "object", "maxProperties": 0})]},
+        "examples": {name: {"summary": summary, "value": example}, **_ENDS},
+    }
+    return {200: {"description": "Server-sent events.", "content": {"text/event-stream": events}}}
+
+
+_JOB_IDS = {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+_CHANGES = {
+    "type": "object",
+    "properties": {
+        "at_ms": {"type": "integer"},
+        "topics": {"type": "array", "items": {"enum": list(Topic)}},
+        "job_ids": _JOB_IDS,
+    },
+    "required": ["at_ms", "topics", "job_ids"],
+}
+_OF_CHANGES = _events("change", "Parts of jobs have changed.", _CHANGE, _CHANGES)
+_OF_OPERATION = _events(
+    "operation", "The operation, as GET shows it.", _OPERATION, {"$ref": "#/components/schemas/OperationAnswer"}
+)
 
 
 def _job(control: Control, _: User, job_id: str) -> str:

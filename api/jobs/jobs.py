@@ -55,6 +55,7 @@ from ..lifecycle.current_report import reports_now
 from ..lifecycle.job_transaction import JobTransaction
 from ..lifecycle.restoring import Restore
 from ..secret_labels.secret_labels import require_covered
+from ..shapes import JOB_ID_PATTERN
 from .conditions import ConditionFacts, conditions_of
 from .job_metrics import job_metrics_of
 from .restore_sources import Restorer, find_source, require_kept
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ID_LOOKALIKE = re.compile(r"[0-9a-f]{32}")
 _STATUS_FIELDS = tuple(name for name in JobStatusAnswer.model_fields if name in Job.__table__.c and name != "failure")
 
 
@@ -149,7 +149,7 @@ def require_name(user: Principal, name: str, labels: Mapping[str, str]) -> None:
         RequestInvalidError: The name looks like an id.
         OutOfScopeError: The user may not make this job.
     """
-    if _ID_LOOKALIKE.fullmatch(name):
+    if re.match(JOB_ID_PATTERN, name):
         raise RequestInvalidError("name: it looks like the id of a job")
     if not user.scope.covers(job_id="", name=name, labels=labels):
         raise OutOfScopeError("neither the name nor the labels of the job are in your scope")

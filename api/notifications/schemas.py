@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, Strict
 
+from keyscale.db.event_kinds import PLATFORM_NOTIFICATIONS
 from keyscale.vocabulary import Channel, DeliveryStatus, NotificationKind
 
 from ..access_tokens.schemas import ScopeModel
@@ -20,6 +21,18 @@ def _target(pattern: str) -> dict[str, Any]:
     return {"properties": {"target": {"pattern": f"^{pattern}$"}}}
 
 
+_WITHOUT_PLATFORM = {
+    "not": {
+        "properties": {
+            "selector": {"type": "object"},
+            "kinds": {"type": "array", "contains": {"enum": sorted(PLATFORM_NOTIFICATIONS)}},
+        },
+        "required": ["selector", "kinds"],
+    }
+}
+"""What is notified about the platform is about no job that a selector can name."""
+
+
 class SubscriptionRequest(Request):
     """A new subscription."""
 
@@ -29,6 +42,7 @@ class SubscriptionRequest(Request):
             _target(ROUTING_KEY_PATTERN),
             only_if("channel", "MAIL", _target(MAIL_ADDRESS_PATTERN), _target("https?://[!-~]+")),
         )
+        | _WITHOUT_PLATFORM
     )
 
     channel: Annotated[Channel, Strict(False)] = Field(default=Channel.WEBHOOK, description="How messages are sent.")

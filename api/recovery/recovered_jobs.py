@@ -92,7 +92,7 @@ def recover(context: Context, user: Principal, request: RecoverRequest) -> Recov
     """
     store_url = context.settings.store_url
     try:
-        store = open_to_read(request.store_url or store_url)
+        store = open_to_read(store_url if request.store_url is None else request.store_url)
         if store.url != canonical_url(store_url):
             store_url = store.url
     except (StoreUrlError, InvalidObjectPathError) as error:

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ..shapes import Answer, FailureAnswer, Request, example
+from ..shapes import JOB_ID_PATTERN, Answer, FailureAnswer, Request, example
 
-JobIdText = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+JobIdText = Annotated[str, Field(pattern=JOB_ID_PATTERN)]
 
 
 class RecoverRequest(Request):
@@ -16,7 +16,7 @@ class RecoverRequest(Request):
 
     model_config = example(dry_run=True) | {"extra": "forbid"}
 
-    store_url: Annotated[str, Field(max_length=2000)] | None = Field(
+    store_url: Annotated[str, Field(max_length=2000, json_schema_extra={"pattern": "^(file|s3)://"})] | None = Field(
         default=None, description="The store with the jobs' records. Default: the store of new jobs."
     )
     jobs: list[JobIdText] = Field(

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from .. import errors
 from ..problem import ProblemAnswer
+from ..shapes import NUMBER_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fastapi import FastAPI
 
+_BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
+_ROUNDED = {2.0**63: NUMBER_MAX, -(2.0**63): -NUMBER_MAX}
+"""Bounds that a float does not hold."""
+_STORABLE = r"^[^\x00]*$"
+_NARROWED = {"pattern", "enum", "const", "contentMediaType"}
+_SCHEMAS = "#/components/schemas/"
 _PROBLEM = "#/components/schemas/ProblemAnswer"
 _OF_ALL = (
     errors.HttpInvalidError,
@@ -129,13 +136,48 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             _leave_out_null_body(operation)
+            operation["responses"].get("200", {}).get("content", {}).get("text/event-stream", {}).pop("schema", None)
             refused = defaultdict(list)
             for error in _refusals(path, method, operation):
                 refused[error.status].append(error)
             responses = operation["responses"]
             responses.pop("422", None)
             responses.update({str(status): _response(refused[status]) for status in sorted(refused)})
+    _write_whole_bounds(document)
+    _exclude_nul(document)
     return document
+
+
+def _write_whole_bounds(part: Any) -> None:
+    """Writes the bounds of integers as integers, which FastAPI makes floats."""
+    for each in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _write_whole_bounds(each)
+    if isinstance(part, dict):
+        for name in _BOUNDS & part.keys():
+            if isinstance(part[name], float) and part[name].is_integer():
+                part[name] = _ROUNDED.get(part[name], int(part[name]))
+
+
+def _exclude_nul(document: dict[str, Any]) -> None:
+    """Describes that texts in bodies hold no NUL, which cannot be stored."""
+    schemas = document["components"]["schemas"]
+    operations = (operation for methods in document["paths"].values() for operation in methods.values())
+    waiting: list[Any] = [operation.get("requestBody") for operation in operations]
+    seen = set()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            waiting += part.values()
+            name = str(part.get("$ref", "")).removeprefix(_SCHEMAS)
+            if name and name not in seen:
+                seen.add(name)
+                waiting.append(schemas[name])
+            if part.get("type") == "string" and not _NARROWED & part.keys():
+                part["pattern"] = _STORABLE
+            if isinstance(part.get("additionalProperties"), dict):
+                part["propertyNames"] = {"pattern": _STORABLE}
 
 
 def _leave_out_null_body(operation: dict[str, Any]) -> None:

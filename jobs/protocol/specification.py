@@ -150,7 +150,9 @@ def _check_hours(text: str) -> str:
     return text
 
 
-HoursOfDay = Annotated[str, AfterValidator(_check_hours), Field(json_schema_extra={"pattern": f"^{_HOURS.pattern}$"})]
+HoursOfDay = Annotated[
+    str, AfterValidator(_check_hours), Field(json_schema_extra={"pattern": rf"^(?!(.+)-\1$){_HOURS.pattern}$"})
+]
 """A span of each day in UTC, such as 22:00-06:00."""
 
 
@@ -214,13 +216,19 @@ class AutoscalerSettings(Settings):
         return self
 
 
-class NoRestart(Settings):
+class RestartSettings(Settings):
+    """The base of restart strategies, which `type` tells apart."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["type"]})
+
+
+class NoRestart(RestartSettings):
     """A failed job is not restarted."""
 
     type: Literal["none"] = "none"
 
 
-class FixedDelayRestart(Settings):
+class FixedDelayRestart(RestartSettings):
     """A limited number of restarts, each after the same delay."""
 
     type: Literal["fixed-delay"] = "fixed-delay"
@@ -235,7 +243,7 @@ class FixedDelayRestart(Settings):
     )
 
 
-class ExponentialDelayRestart(Settings):
+class ExponentialDelayRestart(RestartSettings):
     """Restarts after growing delays.
 
     The delay is reset when the job has run well for a while.
@@ -270,7 +278,7 @@ class ExponentialDelayRestart(Settings):
         return self
 
 
-class FailureRateRestart(Settings):
+class FailureRateRestart(RestartSettings):
     """Restarts as long as failures are not too frequent."""
 
     type: Literal["failure-rate"] = "failure-rate"
@@ -466,6 +474,7 @@ def patched(
     merged = dict(present)
     for name, value in change.items():
         before = merged.pop(name, None)
+        field = None if model is None else model.model_fields.get(name)
         if isinstance(value, dict):
             is_merged = isinstance(before, dict) and not _is_another_type(name, before, value)
             inner = field.annotation if field is not None and _is_model(field.annotation) else None
@@ -475,7 +484,6 @@ def patched(
     return merged
 
 
-        field = None if model is None else model.model_fields.get(name)
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One setting that differs, by its path; None: the value is missing."""

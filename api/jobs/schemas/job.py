@@ -9,11 +9,11 @@ from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, OperationKind, RestoreMode
 
 from ...health.schemas import HealthAnswer
-from ...shapes import NAME_PATTERN, Answer, FailureAnswer, Labels, ListAnswer, example
+from ...shapes import Answer, FailureAnswer, JobName, Labels, ListAnswer, example
 from .condition import ConditionAnswer
 from .job_metrics import JobMetricsAnswer
 from .job_spec import MaskedSpec, NewSpec, SpecificationChange
-from .restore import CLAIM_NEEDS_SOURCE, RestoreRequest
+from .restore import CLAIM_NEEDS_SOURCE, SOURCE_NAMES_ITS_JOB, RestoreRequest
 
 
 class JobRequest(RestoreRequest):
@@ -34,10 +34,11 @@ class JobRequest(RestoreRequest):
                 }
             ],
             **CLAIM_NEEDS_SOURCE,
+            **SOURCE_NAMES_ITS_JOB,
         },
     )
 
-    name: str = Field(pattern=NAME_PATTERN, description="Unique; can be used wherever the API takes a job's id.")
+    name: JobName
     labels: Labels = Field(
         default_factory=dict, description="Fixed; tokens can be limited to jobs with certain labels."
     )
@@ -52,7 +53,7 @@ class CloneRequest(SpecificationChange, RestoreRequest):
 
     model_config = ConfigDict(json_schema_extra={})  # without a source, a clone takes the latest snapshot
 
-    name: str = Field(pattern=NAME_PATTERN, description="Unique, as in POST /v1/jobs.")
+    name: JobName
     labels: Labels | None = Field(default=None, description="Default: the labels of the cloned job.")
     start: bool = Field(default=False, description="Start the job immediately.")
 

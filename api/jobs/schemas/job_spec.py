@@ -10,6 +10,7 @@ from keyscale.jobs.protocol.redaction import redact_named
 from keyscale.jobs.protocol.specification import JobSpec, ReceivedSpec, patched
 
 from ...shapes import Request
+from .nullable_settings import DescribedBy, nullable
 
 
 def _without_nulls(value: Any) -> Any:
@@ -23,11 +24,14 @@ def _masked(spec: JobSpec) -> JobSpec:
     return spec.model_copy(update={"parameters": {**spec.parameters, **masked}})
 
 
-NewSpec = Annotated[JobSpec, BeforeValidator(_without_nulls)]
+NewSpec = Annotated[
+    JobSpec, BeforeValidator(_without_nulls), DescribedBy(nullable(JobSpec, "New", frozenset({"artifact_id", "type"})))
+]
 """The specification of a new job."""
 
 SpecPatch = Annotated[
     dict[str, Any],
+    DescribedBy(nullable(JobSpec)),
     Field(
         default_factory=dict,
         description=(

@@ -79,6 +79,20 @@ CLAIM_NEEDS_SOURCE = only_if(
 )
 """A rule of the schemas of requests to restore."""
 
+SOURCE_NAMES_ITS_JOB: dict[str, Any] = {
+    "not": {
+        "properties": {
+            "restore_from": {
+                "type": "object",
+                "properties": {"job": {"type": "null"}},
+                "not": {"required": ["location"]},
+            }
+        },
+        "required": ["restore_from"],
+    }
+}
+"""A rule of the schema of a request for a new job, which has no snapshots itself."""
+
 
 class RestoreRequest(Request):
     """How a start restores.

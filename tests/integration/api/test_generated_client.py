@@ -1,9 +1,10 @@
-"""A client that a user generates from the OpenAPI document starts, rescales and stops a job."""
+"""A client that a user generates from the OpenAPI document creates, starts, plans, rescales and stops a job."""
 
 from __future__ import annotations
 
 import compileall
 import importlib
+import io
 import json
 import subprocess
 import sys
@@ -37,9 +38,10 @@ def generated(client: httpx.Client, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     return package.name
 
 
-def test_a_generated_client_starts_rescales_and_stops_a_job(
-    client: httpx.Client, context: Context, job: dict[str, Any], generated: str
+def test_a_generated_client_creates_starts_rescales_and_stops_a_job(
+    client: httpx.Client, context: Context, generated: str
 ) -> None:
+    types = importlib.import_module(f"{generated}.types")
     models = importlib.import_module(f"{generated}.models")
     plain = importlib.import_module(f"{generated}.client").Client(base_url="http://127.0.0.1").set_httpx_client(client)
 
@@ -53,14 +55,23 @@ def test_a_generated_client_starts_rescales_and_stops_a_job(
 
         return wait_until(shown)
 
+    file = types.File(payload=io.BytesIO(b"print(1)\n"), file_name="visits.py", mime_type="text/x-python")
+    program = call("artifacts", "upload_artifact", body=models.BodyUploadArtifact(file=file))
+    checkpoints = models.PatchedCheckpointSettings(interval_ms=5000)
+    spec = models.NewJobSpec(artifact_id=program.id, parallelism=2, checkpoints=checkpoints)
+    job = call("jobs", "create_job", body=models.JobRequest(name="visits", spec=spec))
+    assert (job.spec.parallelism, job.spec.checkpoints.interval_ms) == (2, 5000)
     with operations_that_complete(context.sessions):
         start = models.StartRequest(parallelism=3)
-        assert completed(call("operations", "start_job", job["id"], body=start)).kind is models.OperationKind.START
-        rescale = completed(call("operations", "rescale_job", job["id"], body=models.RescaleRequest(parallelism=4)))
+        assert completed(call("operations", "start_job", job.id, body=start)).kind is models.OperationKind.START
+        patch = models.UpdateRequest(spec=models.PatchedJobSpec(batch_interval_ms=7), dry_run=True)
+        planned = call("operations", "update_job", job.id, body=patch)
+        assert (planned.status, planned.from_revision) == (None, 2)
+        rescale = completed(call("operations", "rescale_job", job.id, body=models.RescaleRequest(parallelism=4)))
         assert (rescale.from_parallelism, rescale.to_parallelism) == (3, 4)
-        assert completed(call("operations", "stop_job", job["id"])).id
-    refused = call("operations", "rescale_job", job["id"], body=models.RescaleRequest(parallelism=400))
+        assert completed(call("operations", "stop_job", job.id)).id
+    refused = call("operations", "rescale_job", job.id, body=models.RescaleRequest(parallelism=400))
     assert (refused.code, refused.status) == ("PARALLELISM_OUT_OF_RANGE", 422)
     latest = models.RestoreByLatest(latest=True)
-    clone = models.CloneRequest(name="copy", spec=models.CloneRequestSpec(), restore_from=latest)
-    assert call("jobs", "clone_job", job["id"], body=clone).code == "RESTORE_SOURCE_INVALID"
+    clone = models.CloneRequest(name="copy", spec=models.PatchedJobSpec(), restore_from=latest)
+    assert call("jobs", "clone_job", job.id, body=clone).code == "RESTORE_SOURCE_INVALID"
