@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from keyscale.vocabulary import CHANGES, CommandKind, NotificationKind, OperationKind, OperationStatus
 
-PLATFORM_NOTIFICATIONS = frozenset({NotificationKind.DATABASE_AWAY, NotificationKind.NO_LEADER})
-"""The kinds that are about no job."""
 LASTING = frozenset(
     {
         NotificationKind.RESTARTING_IN_A_LOOP,

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, Strict
 
-from keyscale.db.event_kinds import PLATFORM_NOTIFICATIONS
-from keyscale.vocabulary import Channel, DeliveryStatus, NotificationKind
+from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, Channel, DeliveryStatus, NotificationKind
 
 from ..access_tokens.schemas import ScopeModel
 from ..shapes import Answer, ListAnswer, Request, example, only_if

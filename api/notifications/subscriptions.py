@@ -5,11 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from keyscale.db.event_kinds import PLATFORM_NOTIFICATIONS
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Subscription
 from keyscale.db.repositories import events, subscriptions
-from keyscale.vocabulary import Channel, NotificationKind, Role
+from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, Channel, NotificationKind, Role
 
 from ..access_tokens.schemas import ScopeModel
 from ..control_plane.cursors import write_cursor

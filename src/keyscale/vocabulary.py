@@ -576,6 +576,10 @@ class NotificationKind(StrEnum):
     NO_LEADER = "NO_LEADER"
 
 
+PLATFORM_NOTIFICATIONS = frozenset({NotificationKind.DATABASE_AWAY, NotificationKind.NO_LEADER})
+"""The kinds that are about no job."""
+
+
 class Channel(StrEnum):
     """The ways in which a subscription's notifications are sent."""
 

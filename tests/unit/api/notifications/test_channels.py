@@ -9,10 +9,10 @@ import pytest
 
 from keyscale.api.notifications.channels import PAGERDUTY_URL, mail_of, post_of, problem_of_target, shown_target
 from keyscale.api.notifications.cloud_event import new_secret, signed_headers
-from keyscale.db.event_kinds import EVENT_KINDS, PLATFORM_NOTIFICATIONS, notification_of
+from keyscale.db.event_kinds import EVENT_KINDS, notification_of
 from keyscale.db.models import Delivery, Event, Job, Subscription
 from keyscale.db.repositories.subscriptions import Due
-from keyscale.vocabulary import Channel, NotificationKind
+from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, Channel, NotificationKind
 
 SOURCE = "https://keyscale.example.com"
 ROUTING_KEY = "0123456789abcdefghij0123456789AB"

@@ -12,10 +12,9 @@ from keyscale.api.access.principal import Principal
 from keyscale.api.errors import RequestInvalidError, SubscriptionRefusedError
 from keyscale.api.notifications import subscriptions as service
 from keyscale.api.notifications.schemas import SubscriptionRequest
-from keyscale.db.event_kinds import PLATFORM_NOTIFICATIONS
 from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.repositories.subscriptions import scope_of
-from keyscale.vocabulary import NotificationKind, Role
+from keyscale.vocabulary import PLATFORM_NOTIFICATIONS, NotificationKind, Role
 
 if TYPE_CHECKING:
     from keyscale.db.models import Subscription
