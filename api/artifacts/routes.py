@@ -25,7 +25,9 @@ def upload_artifact(
     control: Control,
     user: Operator,
     response: Response,
-    file: Annotated[UploadFile, File(description="A .py, .zip, .whl or .jar file.")],
+    file: Annotated[
+        UploadFile, File(description="A .py, .zip, .whl or .jar file.", json_schema_extra={"format": "binary"})
+    ],
     name: Annotated[
         str | None,
         Form(pattern=NAME_PATTERN, description="Default: the file's name without its ending, or a wheel's package."),

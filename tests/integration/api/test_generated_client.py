@@ -66,7 +66,7 @@ def test_a_generated_client_creates_starts_rescales_and_stops_a_job(
         assert completed(call("operations", "start_job", job.id, body=start)).kind is models.OperationKind.START
         patch = models.UpdateRequest(spec=models.PatchedJobSpec(batch_interval_ms=7), dry_run=True)
         planned = call("operations", "update_job", job.id, body=patch)
-        assert (planned.status, planned.from_revision) == (None, 2)
+        assert (planned.status, [each.name for each in planned.plan.settings]) == (None, ["batch_interval_ms"])
         rescale = completed(call("operations", "rescale_job", job.id, body=models.RescaleRequest(parallelism=4)))
         assert (rescale.from_parallelism, rescale.to_parallelism) == (3, 4)
         assert completed(call("operations", "stop_job", job.id)).id
