@@ -67,13 +67,17 @@ def pointed(document: Any, artifact_id: str, *, with_plans: bool) -> Any:
         for method, operation in methods.items():
             if method == "delete" or (method == "patch" and not with_plans):
                 continue
-            for parameter in operation.get("parameters", []):
+            # A read after a batch waits half a minute for a batch that no driver commits.
+            asked = [each for each in operation.get("parameters", []) if each["name"] != "after_batch"]
+            operation["parameters"] = asked
+            for parameter in asked:
                 if parameter["in"] == "path" and parameter["name"] in known:
                     parameter["schema"] = known[parameter["name"]]
     for name in ("NewJobSpec", "PatchedJobSpec"):
         document["components"]["schemas"][name]["properties"]["artifact_id"] = known["artifact_id"]
     recovery = document["components"]["schemas"]["RecoverRequest"]["properties"]
-    recovery["store_url"] = {"type": "string", "pattern": "^file://"}  # S3 would be asked over the network
+    here = {"type": "string", "pattern": "^file://"}  # S3 would be asked over the network
+    recovery["store_url"] = {"anyOf": [here, {"type": "null"}]}
     return document
 
 

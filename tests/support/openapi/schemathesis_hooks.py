@@ -8,12 +8,13 @@ import schemathesis
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 if TYPE_CHECKING:
-    from schemathesis import Case, CheckContext, HookContext, Response
+    from schemathesis import Case, CheckContext, Response
 
 DEPENDS_ON = {
     "ARTIFACT_INVALID": "the name and the bytes of a file",
     "ARTIFACT_NOT_RUNNABLE": "the bytes of a file",
     "CURSOR_INVALID": "an earlier answer of the same list",
+    "JOB_LIMIT_EXCEEDED": "the administrator's limits for jobs",
     "PARALLELISM_OUT_OF_RANGE": "the max parallelism of the job",
     "PROGRAM_UNLOADABLE": "the job's program",
     "RESTORE_SOURCE_INVALID": "the snapshots of jobs",
@@ -49,9 +50,3 @@ def is_beyond_a_schema(problem: dict[str, Any]) -> bool:
     """Returns whether a JSON Schema cannot describe why a request was refused."""
     reasons = [f"{each['field']} {each['message']}" for each in problem.get("errors", ())] or [problem["detail"]]
     return problem["code"] in DEPENDS_ON or all(any(rule in reason for rule in RULES) for reason in reasons)
-
-
-@schemathesis.hook
-def filter_query(_: HookContext, query: dict[str, Any]) -> bool:
-    """Leaves out a read that waits half a minute for a batch that no driver commits."""
-    return "after_batch" not in (query or {})
