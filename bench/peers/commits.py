@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
-from bench.peers.paced_job import COMMIT_POLL_SECONDS, COMMIT_SECONDS, ChangeFailedError
+from bench.peers.paced_job import ChangeFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+COMMIT_SECONDS = 600.0
+COMMIT_POLL_SECONDS = 0.01
+COMMITS_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,33 @@ def longest_pause(times: Sequence[float], request: float) -> Pause:
 def ordinary_gap_ms(times: Sequence[float]) -> float:
     """Returns the median time between two commits."""
     return 1000 * statistics.median(end - begin for begin, end in pairwise(times))
+
+
+def longest_wait_ms(act: Callable[[], object], commits: Callable[[], int], following: int = COMMITS_AFTER) -> float:
+    """Acts, and measures the longest wait for a commit after it.
+
+    The first wait begins with the act. A commit that was made during the act does not end it. One that was under way
+    may end it, so the waits for the next ones count, too.
+
+    Args:
+        act: Is called once.
+        commits: Returns the number of commits until now.
+        following: The number of commits to wait for.
+
+    Raises:
+        ChangeFailedError: A commit did not come.
+    """
+    last = time.monotonic()
+    act()
+    known, longest = commits(), 0.0
+    for _ in range(following):
+        while (now_known := commits()) <= known:
+            if time.monotonic() - last > COMMIT_SECONDS:
+                raise ChangeFailedError(f"no commit within {COMMIT_SECONDS:.0f} s")
+            time.sleep(COMMIT_POLL_SECONDS)
+        now = time.monotonic()
+        known, longest, last = now_known, max(longest, now - last), now
+    return 1000 * longest
 
 
 class Commits:

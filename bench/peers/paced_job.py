@@ -35,9 +35,6 @@ FILL_SECONDS = 1500.0
 FILL_FILE_KEYS = 500_000
 COMMITS_BEFORE = 10
 """A job's commits before it is disturbed (again)."""
-COMMIT_SECONDS = 600.0
-COMMIT_POLL_SECONDS = 0.01
-COMMITS_AFTER = 3
 
 
 class ChangeFailedError(AssertionError):
@@ -144,33 +141,6 @@ def end(api: Keyscale, job: str, output: Path, expected_rows: int) -> None:
     _wait_for("all rows", lambda: rows(output) >= expected_rows)
     api.post(job_path(job, "cancel"))
     wait_until(api, job, {"STOPPED"}, START_SECONDS)
-
-
-def longest_pause_ms(act: Callable[[], object], commits: Callable[[], int], following: int = COMMITS_AFTER) -> float:
-    """Acts, and measures the longest wait for a commit after it.
-
-    The first wait begins with the act. A commit that was made during the act does not end it. One that was under way
-    may end it, so the waits for the next ones count, too.
-
-    Args:
-        act: Is called once.
-        commits: Returns the number of commits until now.
-        following: The number of commits to wait for.
-
-    Raises:
-        ChangeFailedError: A commit did not come.
-    """
-    last = time.monotonic()
-    act()
-    known, longest = commits(), 0.0
-    for _ in range(following):
-        while (now_known := commits()) <= known:
-            if time.monotonic() - last > COMMIT_SECONDS:
-                raise ChangeFailedError(f"no commit within {COMMIT_SECONDS:.0f} s")
-            time.sleep(COMMIT_POLL_SECONDS)
-        now = time.monotonic()
-        known, longest, last = now_known, max(longest, now - last), now
-    return 1000 * longest
 
 
 def rows(output: Path) -> int:

@@ -9,13 +9,13 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.peers.commits import longest_wait_ms
 from bench.peers.flink_session import FlinkSession
 from bench.peers.paced_job import (
     COMMITS_BEFORE,
     NEW_PER_FILE,
     PacedInput,
     fill,
-    longest_pause_ms,
     rows_in,
     wait_for_rows,
 )
@@ -46,13 +46,13 @@ def run(
         files = session.files
         fill(session.source, keys)
         with PacedInput(session.source, keys) as records:
-            start_ms = longest_pause_ms(lambda: session.submit(cores), session.commits, following=1)
+            start_ms = longest_wait_ms(lambda: session.submit(cores), session.commits, following=1)
             wait_for_rows(files, keys)
             recovery_ms = []
             for _ in range(faults):
                 session.wait_for_task_managers()
-                longest_pause_ms(lambda: None, session.commits, following=COMMITS_BEFORE)
-                recovery_ms.append(longest_pause_ms(session.kill_task_manager, session.commits))
+                longest_wait_ms(lambda: None, session.commits, following=COMMITS_BEFORE)
+                recovery_ms.append(longest_wait_ms(session.kill_task_manager, session.commits))
             expected = keys + records.end() * NEW_PER_FILE
             wait_for_rows(files, expected)
         return {

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from bench.peers.commits import longest_wait_ms
 from bench.peers.paced_job import (
     NEW_PER_FILE,
     ChangeFailedError,
@@ -23,7 +24,6 @@ from bench.peers.paced_job import (
     control_plane,
     end,
     job_settings,
-    longest_pause_ms,
     program,
     rows,
     wait_for_checkpoint,
@@ -91,13 +91,13 @@ def run(
         job = api.post("/v1/jobs", body)["id"]
         try:
             commits = partial(_commits, output)
-            start_ms = longest_pause_ms(lambda: api.post(job_path(job, "start")), commits, following=1)
+            start_ms = longest_wait_ms(lambda: api.post(job_path(job, "start")), commits, following=1)
             recovery_ms = []
             for _ in range(faults):
                 wait_for_checkpoint(api, job)
                 _wait_for_spares(home, spares)
                 befall = partial(kill_executor, cluster) if cluster else partial(_befall, api, job, home, fault)
-                recovery_ms.append(longest_pause_ms(befall, commits))
+                recovery_ms.append(longest_wait_ms(befall, commits))
             expected = records.end() * NEW_PER_FILE
             end(api, job, output, expected)
         finally:

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.peers import spark
-from bench.peers.paced_job import COMMITS_BEFORE, FILES_PER_BATCH, ChangeFailedError, PacedInput, fill, longest_pause_ms
+from bench.peers.commits import longest_wait_ms
+from bench.peers.paced_job import COMMITS_BEFORE, FILES_PER_BATCH, ChangeFailedError, PacedInput, fill
 from bench.peers.recovery_cluster import cluster_for, kill_executor
 from bench.peers.spark_drop_duplicates import first_within_watermark
 
@@ -62,10 +63,10 @@ def run(*, work: str, keys: int, cores: int, fault: str, faults: int) -> Mapping
         befall = begin if cluster is None else partial(kill_executor, cluster)
         try:
             commits = partial(_commits, Path(work))
-            start_ms = longest_pause_ms(begin, commits, following=1)
+            start_ms = longest_wait_ms(begin, commits, following=1)
             for _ in range(faults):
                 _wait_for_commits(Path(work), _commits(Path(work)) + COMMITS_BEFORE)
-                recovery_ms.append(longest_pause_ms(befall, commits))
+                recovery_ms.append(longest_wait_ms(befall, commits))
         finally:
             for query in queries:
                 if query.poll() is None:

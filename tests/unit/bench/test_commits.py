@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from bench.peers.commits import Commits, Pause, longest_pause, ordinary_gap_ms
+from bench.peers import commits as of_commits
+from bench.peers.commits import Commits, Pause, longest_pause, longest_wait_ms, ordinary_gap_ms
 
 
 def test_a_pause_begins_with_the_last_commit_before_it() -> None:
@@ -33,3 +36,23 @@ def test_commits_between_two_looks_are_one(numbers: list[int]) -> None:
     with Commits(lambda: next(looks, numbers[-1])) as commits:
         commits.wait_for(2)
     assert len(commits.times) == 2
+
+
+@pytest.mark.parametrize(
+    ("commit_times", "following", "waited_ms"),
+    [
+        ([0.5, 1.5, 5.5, 6.0], 3, 4000),  # the commit at 1.5 was under way, and the one at 0.5 came during the act
+        ([0.5, 1.5, 5.5, 6.0], 1, 1500),
+    ],
+)
+def test_a_commit_that_was_under_way_does_not_end_the_longest_wait(
+    monkeypatch: pytest.MonkeyPatch, commit_times: list[float], following: int, waited_ms: int
+) -> None:
+    now = [0.0]
+
+    def pass_time(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(of_commits, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=pass_time))
+    waited = longest_wait_ms(lambda: pass_time(1.0), lambda: sum(at <= now[0] for at in commit_times), following)
+    assert waited == pytest.approx(waited_ms, abs=20)

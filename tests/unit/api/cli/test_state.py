@@ -1,4 +1,4 @@
-"""The limits of a statement over state are those of the options, in the units of the code."""
+"""The options of `state sql` limit a statement over state, in the units of the code."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class SparkWorker(BaseHTTPRequestHandler):
         is_known = self.path == f"/log/{QUERY}&byteLength={LOG_BYTES}"
         self.send_response(200 if is_known else 404)
         self.end_headers()
-        self.wfile.write(b"==== Bytes 0-4 of 4 of /work/app-1/0/stderr ====\nlast")
+        self.wfile.write(b"==== Bytes 0-4 of 4 of /spark/app-1/0/stderr ====\nlast")
 
     def log_message(self, *_: object) -> None:
         return
