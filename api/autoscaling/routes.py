@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from keyscale.jobs.protocol.specification import KEY_GROUPS_MAX
+from keyscale.vocabulary import KEY_GROUPS_MAX
 
 from ..access.identities import User
 from ..control_plane.dependencies import Control, ListingOf

@@ -51,10 +51,10 @@ def summary_lines(plan: dict[str, Any]) -> Iterator[str]:
     for setting in plan["settings"]:
         yield f"setting {setting['name']}: {setting['before']} to {setting['after']}"
     for each in plan["sources"]:
-        if each["fate"] != "kept":
+        if each["fate"] != "KEPT":
             yield f"source {each['uid']}: {each['reason'] or each['fate']}"
     for each in plan["sinks"]:
-        if each["fate"] == "dropped":  # a sink that keeps nothing in the log looks new in every plan
+        if each["fate"] == "DROPPED":  # a sink that keeps nothing in the log looks new in every plan
             yield f"sink {each['uid']}: dropped{'' if each['reason'] is None else '; ' + each['reason']}"
     moved = plan["movement"]
     yield f"state: {bytes_text(moved['state_bytes'])}, of which {bytes_text(moved['moved_bytes'])} move"

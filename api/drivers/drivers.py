@@ -37,7 +37,7 @@ from keyscale.jobs.protocol.messages import (
     StoreCredentials,
 )
 from keyscale.jobs.protocol.redaction import Mask
-from keyscale.state.doors.grants import assume
+from keyscale.state.doors.objects import assume
 from keyscale.vocabulary import (
     AttemptStage,
     ChangePhase,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from keyscale.db.repositories import checkpoints, jobs, operations
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.jobs.protocol.storable_text import storable
-from keyscale.state.doors.bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.doors.catalogue import SnapshotKind
 from keyscale.state.doors.paths import (
     InvalidNameError,
@@ -22,7 +21,7 @@ from keyscale.state.doors.paths import (
     location_of,
     split_location,
 )
-from keyscale.vocabulary import CheckpointStatus, ClaimMode, RestoreMode
+from keyscale.vocabulary import KEY_GROUPS_MAX, CheckpointStatus, ClaimMode, RestoreMode
 
 from ..errors import JobNotFoundError, OutputWithdrawnError, RequestInvalidError, RestoreSourceError
 from ..lifecycle.job_transaction import JobTransaction
@@ -154,7 +153,7 @@ def why_not(manifest: Manifest, restorer: Restorer, *, claims: bool) -> str | No
     """
     if restorer.max_parallelism not in {None, manifest.max_parallelism}:
         return f"its max parallelism is {manifest.max_parallelism}, the job's {restorer.max_parallelism}"
-    if not 1 <= manifest.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
+    if not 1 <= manifest.max_parallelism <= KEY_GROUPS_MAX:
         return f"its max parallelism is {manifest.max_parallelism}, which no job has"
     if restorer.hash_id not in {None, manifest.hash_id}:
         return f"its hash is {manifest.hash_id}, the job's {restorer.hash_id}"

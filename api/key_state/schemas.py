@@ -39,7 +39,7 @@ class KeyChangeAnswer(Answer):
     attempt: int
     committed_at_ms: int
     state: str
-    change: Literal["put", "removed"]
+    change: Literal["PUT", "REMOVED"]
     row: dict[str, Any]
 
 

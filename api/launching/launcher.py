@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from keyscale.db.models import Attempt, Job, Revision
     from keyscale.state.doors.catalogue import JobRecord
-    from keyscale.state.doors.grants import Grant
+    from keyscale.state.doors.objects import Grant
 
     from ..libraries.job_libraries import JobLibraries
     from ..settings import Settings

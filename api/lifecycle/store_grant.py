@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.identifiers import JobId
-from keyscale.state.doors.grants import Grant
+from keyscale.state.doors.objects import Grant
 from keyscale.state.doors.paths import CONTROL_PLANES, Layout, job_of_manifest, split_location
 from keyscale.vocabulary import ClaimMode
 

@@ -14,7 +14,6 @@ from keyscale.jobs.protocol.messages import DriverMetrics
 from keyscale.jobs.protocol.program import ProgramQuestion
 from keyscale.jobs.protocol.redaction import Mask, redact_named
 from keyscale.jobs.protocol.specification import defines_program, differences
-from keyscale.state.doors.fates import Fate
 from keyscale.state.doors.paths import location_of, split_location
 from keyscale.state.doors.planning import (
     UNNAMED_SOURCE,
@@ -25,7 +24,7 @@ from keyscale.state.doors.planning import (
     size_bytes_of,
     skew,
 )
-from keyscale.vocabulary import DesiredState, JobStatus, KeyGroupDivision, OperationKind, RescaleMode
+from keyscale.vocabulary import DesiredState, Fate, JobStatus, KeyGroupDivision, OperationKind, RescaleMode
 
 from ..errors import ChangeIncompatibleError, RevisionNotFoundError
 from ..job_spec import changed, spec_of

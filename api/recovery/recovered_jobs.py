@@ -19,7 +19,6 @@ from keyscale.identifiers import Attempt as AttemptNumber
 from keyscale.identifiers import JobId
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.jobs.protocol.storable_text import is_storable
-from keyscale.state.doors.bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.doors.catalogue import DocumentCorruptError, FormatTooNewError, read_job_record
 from keyscale.state.doors.objects import (
     InvalidObjectPathError,
@@ -37,7 +36,7 @@ from keyscale.state.doors.paths import (
     recorded_job,
     split_location,
 )
-from keyscale.vocabulary import AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
+from keyscale.vocabulary import KEY_GROUPS_MAX, AttemptStage, ClaimMode, DesiredState, JobStatus, RestoreMode
 
 from ..artifacts.artifacts import CHUNK_BYTES
 from ..errors import JobNameTakenError, JobRecordInvalidError, RequestInvalidError
@@ -361,7 +360,7 @@ def _check(record: JobRecord, path: str) -> None:
         ("a location in it is no snapshot's", not _are_locations(record)),
         ("an artifact in it has an impossible name, id or hash", not all(map(_is_artifact, record.artifacts))),
         ("a text in it cannot be stored", not all(map(is_storable, _texts(record)))),
-        ("max_parallelism is out of range", not 1 <= record.max_parallelism <= MAX_PARALLELISM_UPPER_BOUND),
+        ("max_parallelism is out of range", not 1 <= record.max_parallelism <= KEY_GROUPS_MAX),
     ):
         if is_wrong:
             raise JobRecordInvalidError(f"{path}: {problem}")

@@ -34,6 +34,7 @@ from pydantic import (
 from keyscale.metrics import BATCH, LOG_COUNTERS, OPERATOR, REPORTED, SINK, SOURCE, SUBTASK, Fold, MetricKind, of_scope
 from keyscale.user_series import RESERVED_LABELS, USER_SERIES_MAX
 from keyscale.vocabulary import (
+    KEY_GROUPS_MAX,
     ArtifactKind,
     CheckpointStatus,
     CommandKind,
@@ -43,7 +44,7 @@ from keyscale.vocabulary import (
 )
 
 from .measured import Measure, Measured, with_metrics
-from .specification import FAILURE_TIMES_MAX, KEY_GROUPS_MAX, ReceivedSpec, RestartStrategy
+from .specification import FAILURE_TIMES_MAX, ReceivedSpec, RestartStrategy
 from .storable_text import StorableText
 
 REPORTED_SPLITS_MAX = 200

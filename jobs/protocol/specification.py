@@ -22,8 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from keyscale.state.doors.bounds import default_max_parallelism
-from keyscale.vocabulary import Approval, AutoscalerMode, KeyGroupDivision, RescaleMode
+from keyscale.vocabulary import KEY_GROUPS_MAX, Approval, AutoscalerMode, KeyGroupDivision, RescaleMode
 
 from .strict_model import StrictModel
 
@@ -40,8 +39,16 @@ LIBRARIES_MAX = 200
 _PARAMETERS_MAX = 200
 _SECRETS_MAX = 100
 _BATCH_INTERVAL_MS_MAX = 24 * 3600 * 1000
-KEY_GROUPS_MAX = 32_768
-"""Maximum number of a job's key groups."""
+_KEY_GROUPS_DEFAULT_MIN = 128
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Returns the default max parallelism of a job, as in Flink.
+
+    It is 1.5 times the parallelism, rounded up to a power of two, from 128 to 32768.
+    """
+    power = 1 << (parallelism + parallelism // 2 - 1).bit_length()
+    return min(max(power, _KEY_GROUPS_DEFAULT_MIN), KEY_GROUPS_MAX)
 
 
 def _default_max_parallelism(given: dict[str, Any]) -> int:

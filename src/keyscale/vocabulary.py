@@ -10,6 +10,8 @@ STATE_CHANGES_MAX = 10_000
 """The most changes of keys' state in one request."""
 REQUEST_BYTES_MAX = 1 << 20
 """The most bytes of a request's body, except for uploads and reports."""
+KEY_GROUPS_MAX = 32_768
+"""The most key groups of a job, as in Flink."""
 
 
 class JobStatus(StrEnum):
@@ -599,3 +601,14 @@ class DeliveryStatus(StrEnum):
     PENDING = "PENDING"
     DELIVERED = "DELIVERED"
     FAILED = "FAILED"  # every attempt has failed: it is not sent again
+
+
+class Fate(StrEnum):
+    """The fate of a state when another program opens it."""
+
+    KEPT = "KEPT"
+    NEW = "NEW"  # begins empty
+    MIGRATED = "MIGRATED"  # rules read the old values, which are written in the new form when they next change
+    NOT_DECLARED = "NOT_DECLARED"  # stays unread and unchanged, unless the program declares it later
+    DROPPED = "DROPPED"  # with its operator
+    INCOMPATIBLE = "INCOMPATIBLE"  # the new program cannot open it

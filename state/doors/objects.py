@@ -1,4 +1,4 @@
-"""Object stores: opening, access and errors."""
+"""Object stores: opening, access, grants and errors."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from ..objects.errors import (
 )
 from ..objects.object_store import ObjectInfo, ObjectStore, probe
 from ..objects.opening import canonical_url, open_store
+from ..objects.s3_grant import Grant, assume
 
 __all__ = [
     "DiskForbiddenError",
+    "Grant",
     "InvalidObjectPathError",
     "ObjectCorruptError",
     "ObjectInfo",
@@ -28,6 +30,7 @@ __all__ = [
     "StoreRefusedError",
     "StoreUnavailableError",
     "StoreUrlError",
+    "assume",
     "canonical_url",
     "open_store",
     "probe",

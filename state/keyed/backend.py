@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
+from keyscale.vocabulary import KEY_GROUPS_MAX
+
 from ..errors import BatchTooLargeError, NoCurrentKeyError, StateSchemaMismatchError
 from ..keys.key_groups import KEY_GROUP_BYTES, KeyGroupRange
 from ..keys.large_keys import large_keys
-from ..keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from ..keys.stored_key import StoredKey, parse_stored_key
 from ..serializers.key_codecs import key_codec_for
 from ..serializers.key_serializer import KeySerializer
@@ -95,7 +96,7 @@ class KeyedStateBackend:
         self._advance()
         self._schema = schema_of_key(key_schema) if schema is None else schema
         self._serializer = KeySerializer(key_schema)
-        self.key_group_range = key_group_range or KeyGroupRange(0, MAX_PARALLELISM_UPPER_BOUND - 1)
+        self.key_group_range = key_group_range or KeyGroupRange(0, KEY_GROUPS_MAX - 1)
         self._context = CurrentKey(self._serializer, self.key_group_range)
         self._states: dict[str, tuple[StateDescriptor[Any], Entries, KeyedState]] = {}
         self._timers: dict[str, TimerQueue] = {}

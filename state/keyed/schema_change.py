@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from keyscale.vocabulary import Fate
+
 from ..errors import StateSchemaMismatchError
 from ..serializers.evolution import Rule, differences
 from ..serializers.type_names import type_from_json
-from .fate import Fate
 from .schema import KeyedSchema, evolved, text_of, text_of_timers
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keyscale.vocabulary import KEY_GROUPS_MAX
+
 from ..errors import KeyGroupError
 from .hashing import HashId, hash_code
-from .parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ class KeyGroupRange:
     end: int
 
     def __post_init__(self) -> None:
-        if not 0 <= self.start <= self.end < MAX_PARALLELISM_UPPER_BOUND:
+        if not 0 <= self.start <= self.end < KEY_GROUPS_MAX:
             raise KeyGroupError(f"{self.start} to {self.end} is not a key group range")
 
     def __contains__(self, key_group: int) -> bool:
@@ -161,8 +162,8 @@ def check_max_parallelism(max_parallelism: int) -> None:
     Raises:
         KeyGroupError: The max parallelism is out of bounds.
     """
-    if not 1 <= max_parallelism <= MAX_PARALLELISM_UPPER_BOUND:
-        raise KeyGroupError(f"max parallelism must be 1 to {MAX_PARALLELISM_UPPER_BOUND}, not {max_parallelism}")
+    if not 1 <= max_parallelism <= KEY_GROUPS_MAX:
+        raise KeyGroupError(f"max parallelism must be 1 to {KEY_GROUPS_MAX}, not {max_parallelism}")
 
 
 def check_parallelism(max_parallelism: int, parallelism: int) -> None:

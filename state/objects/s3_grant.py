@@ -7,10 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
-
 from .errors import StoreRefusedError, StoreUnavailableError
 from .object_store import check_prefix
 
@@ -80,6 +76,11 @@ def assume(role: str, grant: Grant, *, session: str, endpoint_url: str | None) -
         StoreUnavailableError: The service does not answer.
         StoreRefusedError: The service refuses, or lacks this function.
     """
+    # Imported here because importing the S3 client takes 0.2 s, which workers with a local store would pay for nothing.
+    import boto3  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
     opened = boto3.session.Session()
     try:
         # Typed as Any: the stubs of this service are not installed.

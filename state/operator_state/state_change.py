@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keyscale.vocabulary import Fate
+
 from ..errors import StateSchemaMismatchError
-from ..keyed.fate import Fate
 from ..keyed.schema_change import StateChange, value_rules
 from .backend import check_readable, text_of
 

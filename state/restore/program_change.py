@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from keyscale.identifiers import OperatorUid
+from keyscale.vocabulary import Fate
 
 from ..documents.manifest import OperatorDeclaration
-from ..keyed.fate import Fate
 from ..keyed.schema_change import StateChange, changes_of, dropped
 from ..operator_state.backend import StoredOperatorState
 from ..operator_state.state_change import operator_state_changes

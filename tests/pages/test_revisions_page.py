@@ -19,8 +19,7 @@ from keyscale.api.operations.schemas.change_plan import (
 from keyscale.db.models import Operation
 from keyscale.jobs.protocol.declared_settings import declared_settings
 from keyscale.jobs.protocol.specification import ChangeClass
-from keyscale.state.keyed.fate import Fate
-from keyscale.vocabulary import ChangePhase, OperationKind, OperationStatus, UpgradeMode
+from keyscale.vocabulary import ChangePhase, Fate, OperationKind, OperationStatus, UpgradeMode
 from tests.pages.opening import NONE, open_page
 from tests.support.control_plane.driverless_platform import SCRIPT
 from tests.support.recordings import journey
@@ -174,7 +173,7 @@ def test_an_upgrade_is_planned_with_its_state_before_it_is_asked_for(page: Page,
     form.get_by_role("button", name="Show the plan").click()
     shown = page.get_by_role("region", name="Plan")
     expect(shown).to_contain_text("This change can be made.")
-    expect(shown.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("kept")
+    expect(shown.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("KEPT")
     form.get_by_role("button", name="Upgrade…").click()
     with page.expect_request(lambda request: request.method == "PATCH") as sent:
         page.get_by_role("dialog").get_by_role("button", name="Upgrade the job").click()

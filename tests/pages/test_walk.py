@@ -218,7 +218,7 @@ def upgrade(walk: Walk) -> None:
     form.get_by_role("button", name="Show the plan").click()
     plan = page.get_by_role("region", name="Plan")
     expect(plan).to_contain_text("This change can be made.", timeout=TIMEOUT_MS)
-    expect(plan.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("kept")
+    expect(plan.get_by_role("row").filter(has_text="views-by-page / seen")).to_contain_text("KEPT")
     form.get_by_role("button", name="Upgrade…").click()
     walk.confirm("Upgrade the job")
     revisions = "3 to 4" if walk.is_restarted else "2 to 3"  # the other mode of the rescale was a revision, too

@@ -30,9 +30,9 @@ from keyscale.state.keyed.descriptors import (
     ReducingStateDescriptor,
     ValueStateDescriptor,
 )
-from keyscale.state.keyed.fate import Fate
 from keyscale.state.keyed.schema_change import changes_of
 from keyscale.state.keyed.ttl import Ttl, UpdateType
+from keyscale.vocabulary import Fate
 from tests.property.histories import EXAMPLES, SCRATCH
 
 KEY = pa.schema([("key", pa.string())])

@@ -3,7 +3,7 @@
 import { definitions, element, row } from "./dom.js";
 import { bytes, duration, NONE, number, percent, plural } from "./format.js";
 
-const FATES = { kept: "good", new: "calm", migrated: "busy", "not declared": "calm", dropped: "bad", incompatible: "bad" };
+const FATES = { KEPT: "good", NEW: "calm", MIGRATED: "busy", NOT_DECLARED: "calm", DROPPED: "bad", INCOMPATIBLE: "bad" };
 
 /** The figures of a plan: the driver that carries it out, downtime, bytes and files to move, skew. */
 export function planFigures({ movement, downtime, rescale_mode: mode, not_live: why }) {
@@ -55,7 +55,7 @@ function problemsOf(plan) {
 /** The names of dropped operators and sources, and of sinks with an unpublished batch. */
 export const droppedBy = (plan) =>
   [...plan.operators, ...plan.sources, ...plan.sinks.filter((one) => one.reason)]
-    .filter((one) => one.fate === "dropped").map((one) => one.uid);
+    .filter((one) => one.fate === "DROPPED").map((one) => one.uid);
 
 /** The whole plan: a verdict, the fate of each state, the settings that change, and the figures. */
 export function planParts(plan) {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from keyscale.state.doors.fates import Fate
-from keyscale.vocabulary import RescaleMode
+from keyscale.vocabulary import Fate, RescaleMode
 
 from ...shapes import Answer, FailureAnswer
 
@@ -17,9 +16,9 @@ class StatePlan(Answer):
     kind: str = Field(description="value, map, list, reducing, aggregating, timers, or a kind of operator state.")
     fate: Fate = Field(
         description=(
-            "kept; new: it begins empty; migrated: old values are read by `rules`; not declared: it stays as it is,"
-            " unread, until a program declares it (a state that a function declares only while it processes records is"
-            " shown so); dropped: it is lost with its operator; incompatible: the program cannot open it."
+            "`KEPT`; `NEW`: it begins empty; `MIGRATED`: old values are read by `rules`; `NOT_DECLARED`: it stays as it"
+            " is, unread, until a program declares it (a state that a function declares only while it processes records"
+            " is shown so); `DROPPED`: it is lost with its operator; `INCOMPATIBLE`: the program cannot open it."
         )
     )
     rules: list[str] = Field(default_factory=list, description="How old values are read, where it is migrated.")
@@ -42,7 +41,7 @@ class EndpointPlan(Answer):
     """The fate of a source or a sink."""
 
     uid: str
-    fate: Fate = Field(description="kept, new, dropped, or incompatible for a source that reads another kind.")
+    fate: Fate = Field(description="`KEPT`, `NEW`, `DROPPED`, or `INCOMPATIBLE` for a source that reads another kind.")
     kind: str | None = None
     reason: str | None = None
 

@@ -6,8 +6,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from keyscale.jobs.protocol.specification import KEY_GROUPS_MAX
-from keyscale.vocabulary import ChangePhase, DowntimeStep, OperationKind, OperationStatus, RescaleMode, UpgradeMode
+from keyscale.vocabulary import (
+    KEY_GROUPS_MAX,
+    ChangePhase,
+    DowntimeStep,
+    OperationKind,
+    OperationStatus,
+    RescaleMode,
+    UpgradeMode,
+)
 
 from ...jobs.schemas.restore import RestoreRequest
 from ...shapes import Answer, FailureAnswer, ListAnswer, OperationId, Request, example

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ..scenario import UpgradeScenario
 
 FATES = {
-    "unique-reports.seen": "kept",
-    "aircraft-totals.flights": "migrated",
-    "aircraft-totals.flights_by_dest": "kept",
-    "aircraft-totals.missed_flights": "new",
+    "unique-reports.seen": "KEPT",
+    "aircraft-totals.flights": "MIGRATED",
+    "aircraft-totals.flights_by_dest": "KEPT",
+    "aircraft-totals.missed_flights": "NEW",
 }
 """The fates that the plan of version 2 must name."""
 
@@ -103,7 +103,7 @@ def course_checks(course: UpgradeCourse) -> list[Check]:
     wanted = ["COMPLETED", "ROLLED_BACK"]
     return [
         equal("states with the fate that the plan should name", len(FATES), len(FATES.items() & fates.items())),
-        equal("states that the plan drops or cannot read", 0, len(set(fates.values()) - {"kept", "migrated", "new"})),
+        equal("states that the plan drops or cannot read", 0, len(set(fates.values()) - {"KEPT", "MIGRATED", "NEW"})),
         Check("ends of the changes", ", ".join(wanted), ", ".join(ended), wanted == ended),
         equal("changes during which reports came in", len(wanted), sum(change.files > 0 for change in course.changes)),
         equal("revision of the job at the end", 2, course.job.show()["revision"]),

@@ -187,8 +187,8 @@ def _changed(table: KeyedStateTable, key: bytes, value: bytes | None) -> dict[st
     """Returns the change of an entry; a removal has no value."""
     if value is not None:
         (row,) = table.stored.batch([(key, value)]).to_pylist()
-        return {"change": "put", "row": _without_key(row)}
-    return {"change": "removed", "row": _without_key(table.stored.identity_of(key))}
+        return {"change": "PUT", "row": _without_key(row)}
+    return {"change": "REMOVED", "row": _without_key(table.stored.identity_of(key))}
 
 
 def _without_key(row: Mapping[str, Any]) -> dict[str, Any]:

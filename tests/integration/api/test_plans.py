@@ -99,10 +99,10 @@ def test_a_program_is_loaded_with_the_changed_settings_and_shows_its_states(
     plan = planned(client, spec).json()["plan"]
     assert (plan["compatible"], plan["requires_allow_non_restored_state"]) == (True, False)
     [operator] = plan["operators"]
-    assert (operator["uid"], operator["fate"]) == ("totals", "new")
-    assert [(each["name"], each["fate"], each["ttl_ms"]) for each in operator["states"]] == [("total", "new", 1000)]
-    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sources"]] == [("source", "kafka", "new")]
-    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [("out", "FileSink", "new")]
+    assert (operator["uid"], operator["fate"]) == ("totals", "NEW")
+    assert [(each["name"], each["fate"], each["ttl_ms"]) for each in operator["states"]] == [("total", "NEW", 1000)]
+    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sources"]] == [("source", "kafka", "NEW")]
+    assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [("out", "FileSink", "NEW")]
     assert answers["content"] == b"print(1)\n"
     assert (answers["question"].parameters, answers["question"].parallelism) == ({"a": "b"}, 3)
     assert answers["secrets"] == ["ORDERS"]
@@ -120,28 +120,28 @@ def declaring(uid: str, *descriptors: StateDescriptor) -> ProgramAnswer:
 @pytest.mark.parametrize(
     ("program", "operators", "states", "verdict"),
     [
-        (declaring("count", COUNT), {"count": "kept"}, {"count": "kept"}, (True, False)),
+        (declaring("count", COUNT), {"count": "KEPT"}, {"count": "KEPT"}, (True, False)),
         (
             declaring("count", COUNT, ValueStateDescriptor("more", pa.string())),
-            {"count": "kept"},
-            {"count": "kept", "more": "new"},
+            {"count": "KEPT"},
+            {"count": "KEPT", "more": "NEW"},
             (True, False),
         ),
         (
             declaring("count", replace(COUNT, ttl=Ttl(1000))),
-            {"count": "kept"},
-            {"count": "migrated"},
+            {"count": "KEPT"},
+            {"count": "MIGRATED"},
             (True, False),
         ),
         (
             declaring("count", ValueStateDescriptor("count", pa.string())),
-            {"count": "incompatible"},
-            {"count": "incompatible"},
+            {"count": "INCOMPATIBLE"},
+            {"count": "INCOMPATIBLE"},
             (False, False),
         ),
-        (declaring("other", COUNT), {"count": "dropped", "other": "new"}, {"count": "dropped"}, (True, True)),
+        (declaring("other", COUNT), {"count": "DROPPED", "other": "NEW"}, {"count": "DROPPED"}, (True, True)),
     ],
-    ids=["kept", "new", "migrated", "incompatible", "dropped"],
+    ids=["KEPT", "NEW", "MIGRATED", "INCOMPATIBLE", "DROPPED"],
 )
 def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  # noqa: PLR0917 - a program and its plan
     context: Context,
@@ -166,9 +166,9 @@ def test_the_fate_of_what_is_stored_is_planned_and_nothing_moves_on_one_host(  #
     assert {each["name"]: each["fate"] for each in count["states"]} == states
     [stored] = [each for each in count["states"] if each["name"] == "count"]
     assert stored["stored"] == "value of int64"
-    assert bool(stored["rules"]) == (states["count"] == "migrated")
-    assert (stored["reason"] is None) == (states["count"] != "incompatible")
-    if states["count"] == "incompatible":
+    assert bool(stored["rules"]) == (states["count"] == "MIGRATED")
+    assert (stored["reason"] is None) == (states["count"] != "INCOMPATIBLE")
+    if states["count"] == "INCOMPATIBLE":
         assert stored["declared"] == "value of string"
     [movement] = plan["movement"]["operators"]
     assert [each["index"] for each in movement["subtasks"]] == [0, 1, 2, 3]
@@ -199,9 +199,9 @@ def test_a_sink_that_the_job_has_had_is_kept_though_no_batch_follows_its_latest_
     answers["answer"] = ProgramAnswer(msgspec.structs.replace(DECLARATION, sinks=more))
     plan = planned(client, {"parameters": {"a": "b"}}).json()["plan"]
     assert [(each["uid"], each["kind"], each["fate"]) for each in plan["sinks"]] == [
-        ("more", "FileSink", "new"),
-        ("old", None, "dropped"),
-        ("out", "FileSink", "kept"),
+        ("more", "FileSink", "NEW"),
+        ("old", None, "DROPPED"),
+        ("out", "FileSink", "KEPT"),
     ]
 
 
@@ -236,7 +236,7 @@ def test_a_plan_knows_of_a_batch_that_only_a_dropped_sink_can_publish(  # noqa: 
     plan = PlanAnswer.model_validate(planned(client, {"parameters": {"a": "b"}}).json()["plan"])
     (old,) = (each for each in plan.sinks if each.uid == "old")
     is_failing = status is JobStatus.RESTARTING  # a running driver publishes before it ends
-    assert (old.fate, old.reason is not None, "old" in plan.dropped()) == ("dropped", is_failing, is_failing)
+    assert (old.fate, old.reason is not None, "old" in plan.dropped()) == ("DROPPED", is_failing, is_failing)
 
 
 @pytest.mark.usefixtures("job")

@@ -23,11 +23,11 @@ from keyscale.state.engine.rocksdb_settings import RocksDbSettings
 from keyscale.state.errors import BatchTooLargeError, KeyGroupError, KeyTooLargeError, ValueTooLargeError
 from keyscale.state.keyed.backend import KeyedStateBackend
 from keyscale.state.keyed.descriptors import ValueStateDescriptor
-from keyscale.state.keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.keys.stored_key import KEY_BYTES_MAX
 from keyscale.state.objects.errors import ObjectCorruptError
 from keyscale.state.objects.local_store import LocalObjectStore
 from keyscale.state.subtask.store import open_subtask
+from keyscale.vocabulary import KEY_GROUPS_MAX
 from tests.support.state.state_job import KEY_SCHEMA, StateJob, add, entries
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def test_without_the_check_of_key_groups_a_changelog_holds_another_subtasks_keys
         add(store, {foreign: 1})
     assert list(job.store.list(job.layout.changelogs)) == []
     store = job.open(0)
-    monkeypatch.setattr(store.keyed._context, "_last", MAX_PARALLELISM_UPPER_BOUND)
+    monkeypatch.setattr(store.keyed._context, "_last", KEY_GROUPS_MAX)
     add(store, {foreign: 1})
     assert store.finish_batch(BatchId(0), "unchecked") is not None
     assert foreign in entries(store)

@@ -117,9 +117,9 @@ def test_the_history_of_a_key_has_each_change_of_the_stored_batches(job: StateJo
     job.commit(BatchId(3), handles)
     answer = read_history(request(job))
     assert [(each["batch_id"], each["change"], each["row"]) for each in answer["changes"]] == [
-        (0, "put", {"value": 1}),
-        (1, "put", {"value": 11}),
-        (3, "removed", {}),
+        (0, "PUT", {"value": 1}),
+        (1, "PUT", {"value": 11}),
+        (3, "REMOVED", {}),
     ]
     assert not answer["is_truncated"]
     cut = read_history(request(job, rows_max=1))

@@ -13,16 +13,16 @@ PLAN: dict[str, Any] = {
             "uid": "totals",
             "reason": None,
             "states": [
-                {**STATE, "name": "a", "fate": "new"},
-                {**STATE, "name": "b", "fate": "migrated", "rules": ["widened: int32 to int64", "added field x"]},
-                {**STATE, "name": "c", "fate": "incompatible", "stored": "value of string", "reason": "long"},
+                {**STATE, "name": "a", "fate": "NEW"},
+                {**STATE, "name": "b", "fate": "MIGRATED", "rules": ["widened: int32 to int64", "added field x"]},
+                {**STATE, "name": "c", "fate": "INCOMPATIBLE", "stored": "value of string", "reason": "long"},
             ],
         },
-        {"uid": "gone", "fate": "dropped", "reason": None, "states": []},
+        {"uid": "gone", "fate": "DROPPED", "reason": None, "states": []},
     ],
     "settings": [{"name": "parallelism", "before": "2", "after": "4"}],
-    "sources": [{"uid": "source", "fate": "kept", "reason": None}],
-    "sinks": [{"uid": "out", "fate": "dropped", "reason": None}, {"uid": "files", "fate": "new", "reason": None}],
+    "sources": [{"uid": "source", "fate": "KEPT", "reason": None}],
+    "sinks": [{"uid": "out", "fate": "DROPPED", "reason": None}, {"uid": "files", "fate": "NEW", "reason": None}],
     "movement": {"state_bytes": 2048, "moved_bytes": 0},
     "rescale_mode": None,
     "not_live": None,
@@ -34,10 +34,10 @@ PLAN: dict[str, Any] = {
 
 def test_each_state_has_a_row_with_its_rules_or_both_of_its_forms() -> None:
     assert [(row["operator"], row["name"], row["fate"], row["details"]) for row in state_rows(PLAN)] == [
-        ("totals", "a", "new", "value of int64"),
-        ("totals", "b", "migrated", "widened: int32 to int64; added field x"),
-        ("totals", "c", "incompatible", "stored: value of string; declared: value of int64"),
-        ("gone", "", "dropped", ""),
+        ("totals", "a", "NEW", "value of int64"),
+        ("totals", "b", "MIGRATED", "widened: int32 to int64; added field x"),
+        ("totals", "c", "INCOMPATIBLE", "stored: value of string; declared: value of int64"),
+        ("gone", "", "DROPPED", ""),
     ]
 
 

@@ -18,9 +18,8 @@ from keyscale.db.job_scope import EVERYTHING, JobScope
 from keyscale.db.models import Checkpoint, Job
 from keyscale.identifiers import CheckpointId, JobId
 from keyscale.state.documents.manifest import SnapshotKind
-from keyscale.state.keys.parallelism_bounds import MAX_PARALLELISM_UPPER_BOUND
 from keyscale.state.layout import Layout, location_of
-from keyscale.vocabulary import CheckpointStatus, ClaimMode, RestoreMode, Role
+from keyscale.vocabulary import KEY_GROUPS_MAX, CheckpointStatus, ClaimMode, RestoreMode, Role
 
 MINE = Job(id="mine", store_url="file:///store", max_parallelism=8, hash_id="spark")
 NEW = Restorer(None, "file:///store", None, "spark")
@@ -49,7 +48,7 @@ def test_key_groups_and_hash_are_those_of_the_job(fields: dict[str, Any], proble
 
 @pytest.mark.parametrize(
     ("max_parallelism", "is_taken"),
-    [(0, False), (1, True), (MAX_PARALLELISM_UPPER_BOUND, True), (MAX_PARALLELISM_UPPER_BOUND + 1, False)],
+    [(0, False), (1, True), (KEY_GROUPS_MAX, True), (KEY_GROUPS_MAX + 1, False)],
 )
 def test_a_new_job_takes_the_key_groups_of_the_snapshot_within_the_bounds(max_parallelism: int, is_taken: bool) -> None:
     assert (why_not(manifest(max_parallelism=max_parallelism), NEW, claims=False) is None) is is_taken

@@ -7,11 +7,11 @@ import pyarrow as pa
 
 from keyscale.state.keyed.batch_clock import TimeDomain
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.fate import Fate
 from keyscale.state.keyed.schema import TimersSchema, evolved, schema_of_key
 from keyscale.state.keyed.schema_change import changes_of, dropped
 from keyscale.state.keyed.ttl import Ttl
 from keyscale.state.serializers.pickled import Pickled
+from keyscale.vocabulary import Fate
 
 KEY = schema_of_key(pa.schema([("user", pa.string())]))
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from keyscale.jobs.protocol.specification import default_max_parallelism
 from keyscale.state.keys.hashing import HashId, hash_codes
 from keyscale.state.keys.key_groups import (
     assign_to_key_group,
@@ -17,7 +18,6 @@ from keyscale.state.keys.key_groups import (
     key_group_range,
     subtask_for_key_group,
 )
-from keyscale.state.keys.parallelism_bounds import default_max_parallelism
 from tests.support.repository import GOLDEN
 
 VECTORS = json.loads((GOLDEN / "flink-key-groups-v1.json").read_text())

@@ -7,9 +7,9 @@ import pytest
 
 from keyscale.state.errors import StateSchemaMismatchError
 from keyscale.state.keyed.descriptors import ListStateDescriptor, MapStateDescriptor
-from keyscale.state.keyed.fate import Fate
 from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.operator_state.state_change import operator_state_changes
+from keyscale.vocabulary import Fate
 
 
 def declared(*, split=None, union=None, rules=None):

@@ -9,11 +9,11 @@ import pyarrow as pa
 from keyscale.identifiers import BatchId, OperatorUid, SubtaskIndex
 from keyscale.state.documents.manifest import OperatorDeclaration, SnapshotHandle
 from keyscale.state.keyed.descriptors import ListStateDescriptor, ValueStateDescriptor
-from keyscale.state.keyed.fate import Fate
 from keyscale.state.keyed.schema import schema_of_key
 from keyscale.state.log.resolution import OperatorHistory
 from keyscale.state.operator_state.backend import OperatorStateBackend
 from keyscale.state.restore.program_change import DeclaredOperator, operator_changes
+from keyscale.vocabulary import Fate
 
 KEY = pa.schema([("user", pa.string())])
 SNAPSHOT = SnapshotHandle(SubtaskIndex(0), 0, 127, BatchId(1), "", ())
