@@ -23,6 +23,7 @@ from ..errors import (
     NoSinkError,
 )
 from ..functions.process_function import OutputTag
+from ..operators.failures import script_place, with_place
 from .nodes import (
     ONLY_SOURCE_UID,
     Arrival,
@@ -43,13 +44,17 @@ from .picklable import check_picklable
 from .schemas import check_column, check_keys_alike, check_schema, key_schema, union_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from traceback import FrameSummary
+    from typing import TypeAlias
 
     from pyspark.sql import DataFrame
 
     from ..functions.subtask_info import FailedRecordPolicy
     from ..operators.operator_contract import OperatorLogic
     from ..sinks.sink import Sink
+
+    Place: TypeAlias = Sequence[FrameSummary]
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # a uid becomes part of paths in object stores
 
@@ -204,6 +209,7 @@ class TopologyBuilder:
     batch_interval_ms: int = 0
     failed_records: FailedRecordPolicy = "fail"
     _nodes: list[Node] = field(default_factory=list)
+    _places: dict[NodeId, Place] = field(default_factory=dict)
 
     def add_source(
         self,
@@ -371,10 +377,11 @@ class TopologyBuilder:
         topology = Topology(tuple(nodes), self.rocksdb, self.batch_interval_ms)
         if not topology.sinks:
             raise NoSinkError("the job has no sink")
-        _check_uids(topology)
+        _check_uids(topology, self._places)
         for operator in topology.operators:
             if not any(isinstance(node, SinkNode) for node in _downstream(topology, operator.id)):
-                raise NoSinkError(f"the output of operator {operator.uid!r} reaches no sink")
+                error = NoSinkError(f"the output of operator {operator.uid!r} reaches no sink")
+                raise with_place(error, self._places[operator.id])
         for operator in topology.operators:
             check_picklable(operator.logic, f"operator {operator.uid!r}")
         return topology
@@ -384,6 +391,7 @@ class TopologyBuilder:
 
     def _add(self, node: Node) -> NodeId:
         self._nodes.append(node)
+        self._places[node.id] = script_place()
         return node.id
 
 
@@ -395,15 +403,15 @@ def dead_letter_tag(schema: pa.Schema) -> OutputTag:
     return OutputTag("dead-letters", pa.schema([*schema, pa.field("error", pa.string())]))
 
 
-def _check_uids(topology: Topology) -> None:
+def _check_uids(topology: Topology, places: Mapping[NodeId, Place]) -> None:
     seen: set[str] = set()
     several: tuple[Node, ...] = topology.sources if len(topology.sources) > 1 else ()
     for node in (*several, *topology.operators, *topology.sinks):
         assert isinstance(node, SourceNode | OperatorNode | SinkNode)  # noqa: S101 - the three kinds above
         if not node.uid:
-            raise MissingUidError(f"{_described(node)} has no uid")
+            raise with_place(MissingUidError(f"{_described(node)} has no uid"), places[node.id])
         if node.uid in seen:
-            raise DuplicateUidError(f"the uid {node.uid!r} is used twice")
+            raise with_place(DuplicateUidError(f"the uid {node.uid!r} is used twice"), places[node.id])
         seen.add(node.uid)
 
 

@@ -31,12 +31,13 @@ from ..secret import without_secrets
 from ..spark_internals.task_failures import failure_text, raised_line, worker_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import CodeType
 
 MESSAGE_CHARACTERS_MAX: Final = 10_000
 TRACEBACK_CHARACTERS_MAX: Final = 30_000
 _RESULT_LINES_MAX: Final = 5
+_PLACE_LINES_MAX: Final = 5
 
 _PACKAGE = IMPORT_PATH / "keyscale"
 _CARRIED = re.compile(r"KEYSCALE_FAILURE<([A-Za-z0-9+/=]+)>")
@@ -206,9 +207,30 @@ def with_script_lines(error: BaseException) -> BaseException:
     origin = origin_of(error)
     if not isinstance(error, KeyscaleError) or origin.user_traceback is not None or not of_user:
         return error
-    lines = traceback.format_list(frames[of_user[0] : of_user[-1] + 1])
-    shown = shown_traceback("".join(["Traceback (most recent call last):\n", *lines]).rstrip())
-    return with_origin(error, msgspec.structs.replace(origin, user_traceback=shown))
+    return with_place(error, frames[of_user[0] : of_user[-1] + 1])
+
+
+def with_place(error: KeyscaleError, place: Sequence[traceback.FrameSummary]) -> KeyscaleError:
+    """Attaches the lines of a user's script to an error."""
+    if not place:
+        return error
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(place)]
+    shown = shown_traceback("".join(lines).rstrip())
+    return with_origin(error, msgspec.structs.replace(origin_of(error), user_traceback=shown))
+
+
+def script_place() -> list[traceback.FrameSummary]:
+    """Returns the lines of a user's script that call Keyscale now."""
+    place: list[traceback.FrameSummary] = []
+    for frame, line in traceback.walk_stack(inspect.currentframe()):
+        code = frame.f_code
+        if not _is_ours(code.co_filename):
+            place.append(traceback.FrameSummary(code.co_filename, line, code.co_name, lookup_line=False))
+        elif place:  # the part of Keyscale that runs the script
+            break
+        if len(place) == _PLACE_LINES_MAX:
+            break
+    return place[::-1]
 
 
 def user_traceback(error: BaseException) -> str:

@@ -27,6 +27,7 @@ from keyscale.jobs.graph.schemas import key_schema
 from keyscale.jobs.graph.topology import Topology, TopologyBuilder
 from keyscale.jobs.operators.aggregate import Reduce
 from keyscale.jobs.operators.deduplicate import Deduplicate
+from keyscale.jobs.operators.failures import origin_of, with_script_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,6 +124,43 @@ def test_a_uid_that_is_used_twice_is_refused_even_for_an_operator_and_a_sink(
     named_sink(builder, operator(builder, source, "id", uid="same"), "same")
     with pytest.raises(DuplicateUidError, match="same"):
         builder.build()
+
+
+def without_uid(builder: TopologyBuilder, source: NodeId) -> None:
+    named_sink(builder, operator(builder, source, "id"), "files")  # the place of the first
+
+
+def without_uid_of_a_sink(builder: TopologyBuilder, source: NodeId) -> None:
+    builder.add_sink(source, sink())  # the place of the second
+
+
+def with_one_uid_twice(builder: TopologyBuilder, source: NodeId) -> None:
+    named_sink(builder, operator(builder, source, "id", uid="same"), "same")  # the place of the third
+
+
+def without_a_sink_after_an_operator(builder: TopologyBuilder, source: NodeId) -> None:
+    named_sink(builder, source, "raw")
+    operator(builder, source, "id", uid="lost")  # the place of the fourth
+
+
+@pytest.mark.parametrize(
+    ("declare", "place"),
+    [
+        (without_uid, "first"),
+        (without_uid_of_a_sink, "second"),
+        (with_one_uid_twice, "third"),
+        (without_a_sink_after_an_operator, "fourth"),
+    ],
+)
+def test_an_error_of_the_whole_graph_has_the_lines_that_declared_the_node(
+    builder: TopologyBuilder, source: NodeId, declare: Callable[[TopologyBuilder, NodeId], None], place: str
+) -> None:
+    declare(builder, source)
+    with pytest.raises(InvalidTopologyError) as caught:
+        builder.build()
+    shown = origin_of(with_script_lines(caught.value)).user_traceback or ""
+    assert f"# the place of the {place}" in shown
+    assert "builder.build()" not in shown
 
 
 @pytest.mark.parametrize("uid", ["", "a/b", "../x", ".hidden", "a b", "ü", "x" * 101, "new\nline"])
