@@ -13,6 +13,7 @@ from keyscale.api.lifecycle.facts import AttemptFacts, ChangeFacts, CommandFacts
 from keyscale.api.lifecycle.job_worker import Waiting
 from keyscale.api.lifecycle.reconciler import REST_S_MAX, ROUND_S, UNCERTAIN_S, JobWorkers
 from keyscale.api.lifecycle.stopwatch import Stopwatch
+from keyscale.api.lifecycle.watched_clock import WatchedClock
 from keyscale.db.repositories.job_signs import JobSign
 from keyscale.vocabulary import ChangePhase, CommandStatus, DesiredState, JobStatus
 from tests.support.waiting import wait_until
@@ -40,7 +41,7 @@ class Rounds:
         self.looks: list[float] = []
         self.silences: list[int] = []
         self._heartbeat_at_ms = 0
-        self._reader = FactReader(cast("Any", None), Stopwatch(lambda: self.now_s), TIMEOUTS)
+        self._reader = FactReader(cast("Any", None), Stopwatch(WatchedClock(lambda: self.now_s)), TIMEOUTS)
         self.served = JobWorkers(cast("Any", self), cast("Any", None), TIMEOUTS, lambda: self.now_s)
 
     def silent_ms(self, sign: JobSign) -> int:
@@ -112,6 +113,15 @@ def test_a_job_with_a_silent_driver_is_looked_at_when_a_limit_is_over(rounds: Ro
     assert len(looks[2:]) == pytest.approx(4 / UNCERTAIN_S, abs=2)
     assert rounds.silences[0] > TIMEOUTS.suspended_ms
     assert rounds.silences[1] > TIMEOUTS.silence_ms
+
+
+def test_a_pause_of_the_control_plane_is_no_silence_of_the_driver(rounds: Rounds) -> None:
+    rounds.play(5)
+    rounds.is_silent = True
+    rounds.now_s += 90
+    assert rounds.play(10) == []
+    rounds.play(50)
+    assert rounds.silences, "a driver that stays silent"
 
 
 def test_a_job_with_unknown_processes_is_looked_at_every_second(rounds: Rounds) -> None:

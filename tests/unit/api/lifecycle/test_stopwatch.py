@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from keyscale.api.lifecycle.stopwatch import Stopwatch, processes_per_processor
+from keyscale.api.lifecycle.stopwatch import FORGET_S, Stopwatch, processes_per_processor
 
 
 def test_a_stopwatch_starts_again_with_each_change() -> None:
@@ -29,6 +29,19 @@ def test_time_without_a_processor_does_not_count_as_work() -> None:
     now[0], crowding[0] = now[0] + 10, 500.0
     assert watch.worked_ms("driver", 1) == 13_000, "at least a tenth counts, or a hung start would not end"
     assert watch.worked_ms("driver", 2) == 0, "it was launched again"
+
+
+def test_a_thing_without_questions_is_forgotten() -> None:
+    now = [100.0]
+    watch = Stopwatch(lambda: now[0], lambda: 1.0)
+    for thing in ("ended", "running"):
+        watch.elapsed_ms(thing, 1)
+        watch.worked_ms(thing, 1)
+    for _ in range(2):
+        now[0] += FORGET_S
+        assert watch.elapsed_ms("running", 1) == watch.worked_ms("running", 1) == (now[0] - 100) * 1000
+    assert watch._seen.keys() == watch._worked.keys() == {"running"}
+    assert watch.elapsed_ms("ended", 1) == watch.worked_ms("ended", 1) == 0
 
 
 @pytest.mark.parametrize(("processors", "crowding"), [(4, 1.5), (1, 6.0), (None, 6.0)])
