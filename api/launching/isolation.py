@@ -65,6 +65,21 @@ class JobUser:
 
 
 @dataclass(frozen=True, slots=True)
+class UserHolder:
+    """The job or the load of a program that has a user.
+
+    Attributes:
+        id: Its id.
+        user_number: Decides which user is tried first.
+        places: The directories that its user owns, present or not.
+    """
+
+    id: str
+    user_number: int
+    places: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Isolation:
     """Whether each job runs as its own user.
 
@@ -84,26 +99,41 @@ class Isolation:
     runs: Path | None = None
     register: UserRegister = field(default_factory=UserRegister)
 
-    def uid(self, job: Job) -> int | None:
-        """Takes a user number for a job; returns None without isolation.
+    @property
+    def numbers(self) -> range:
+        """The numbers of the users."""
+        return range(self.first_uid, self.first_uid + self.count)
 
-        Several control planes share the numbers of a host. The job's own number decides only which is tried first, so
-        that a job usually has one number on all hosts.
+    def holder(self, job: Job) -> UserHolder:
+        """Returns a job as the holder of its user."""
+        places = [] if self.runs is None else [self.runs / job.id]
+        if (objects := local_directory(job.store_url)) is not None:
+            places.append(objects / job.id)
+        return UserHolder(job.id, job.user_number, tuple(places))
+
+    def uid(self, holder: UserHolder) -> int | None:
+        """Takes a user number for its holder; returns None without isolation.
+
+        Several control planes share the numbers of a host. The holder's own number decides only which is tried first,
+        so that a job usually has one number on all hosts.
 
         Raises:
             JobUserError: All numbers are taken.
         """
         if self.count == 0:
             return None
-        numbers = range(self.first_uid, self.first_uid + self.count)
-        places = [] if self.runs is None else [self.runs / job.id]
-        if (objects := local_directory(job.store_url)) is not None:
-            places.append(objects / job.id)
-        preferred = numbers[job.user_number % self.count]
-        return self.register.take(job.id, places, numbers=numbers, preferred=preferred, is_usable=_may_be_a_jobs)
+        preferred = self.numbers[holder.user_number % self.count]
+        return self.register.take(
+            holder.id, holder.places, numbers=self.numbers, preferred=preferred, is_usable=_may_be_a_jobs
+        )
 
-    def user(self, job: Job) -> JobUser | None:
-        """Returns a job's user; creates the account at first use.
+    def give_back(self, holder: UserHolder) -> None:
+        """Frees the user of a holder that has ended."""
+        if self.count:
+            self.register.give_back(holder.id, self.numbers)
+
+    def user(self, holder: UserHolder) -> JobUser | None:
+        """Returns the user of a holder; creates the account at first use.
 
         Returns None without isolation.
 
@@ -112,7 +142,7 @@ class Isolation:
         Raises:
             JobUserError: All numbers are taken, or the account cannot be made.
         """
-        uid = self.uid(job)
+        uid = self.uid(holder)
         if uid is None:
             return None
         return JobUser(uid, _account(uid).pw_gid, self.shared_gid)

@@ -173,9 +173,8 @@ class Launcher:
             LibraryUnavailableError: A library cannot be copied to this host.
             LibraryInvalidError: A package of jars is gone.
         """
-        self._make_directories_of_job(
-            job, self._run_directory(job.id, attempt.number) / "work", self.isolation.user(job)
-        )
+        user = self.isolation.user(self.isolation.holder(job))
+        self._make_directories_of_job(job, self._run_directory(job.id, attempt.number) / "work", user)
         self.keep_record(job, record)
         start = self.start_of(job, revision, attempt, brought, granted)
         run = _run_name(job.id, attempt.number)
@@ -200,7 +199,7 @@ class Launcher:
         """
         directory = self._run_directory(job.id, attempt.run_number)
         work = directory / "work"
-        user = self.isolation.user(job)
+        user = self.isolation.user(self.isolation.holder(job))
         if user is not None and (objects := local_directory(job.store_url)) is not None:
             user = _reader_of_others(objects, granted, user)
         libraries = self.place_libraries(brought, directory)

@@ -23,7 +23,7 @@ from ..errors import PlanTimeoutError, ProgramUnloadableError, TooManyInFlightEr
 from ..libraries.job_libraries import NO_JOB_LIBRARIES
 from .driver_command import loader_command, loader_environment, temporary_directory
 from .driver_log import open_log
-from .isolation import make_directory, owner_of
+from .isolation import UserHolder, make_directory, owner_of
 from .launcher import PLANS
 from .processes import kill_all, processes_of, start_supervised, strays_of
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from keyscale.db.models import Job
     from keyscale.jobs.protocol.program import ProgramQuestion
 
     from ..libraries.job_libraries import JobLibraries
@@ -105,7 +104,7 @@ class ProgramLoading:
         *,
         spark_conf: Mapping[str, str],
         secrets: Collection[str] | None,
-        job: Job,
+        holder: UserHolder | None,
         brought: JobLibraries = NO_JOB_LIBRARIES,
     ) -> ProgramAnswer:
         """Runs a program up to its first record; returns its declaration.
@@ -117,20 +116,20 @@ class ProgramLoading:
             content: The bytes of the program's file.
             spark_conf: The job's Spark settings.
             secrets: The names of the job's secrets; None: all secrets.
-            job: The job, whose user runs it.
+            holder: The job whose user runs it; None: a user of its own, whom no job and no other load has.
             brought: The libraries of the program.
 
         Raises:
             TooManyInFlightError: As many programs as allowed are being loaded.
             PlanTimeoutError: The load takes too long.
+            JobUserError: The load cannot have a user.
             ProgramUnloadableError: The process ended without an answer.
             LibraryUnavailableError, LibraryInvalidError: A library is not available.
         """
         if not self._slots.acquire(timeout=_WAIT_S):
             raise TooManyInFlightError(f"{LOADS_MAX} programs are being loaded")
         try:
-            user = self._launcher.isolation.user(job)
-            with self._directory(user) as directory:
+            with self._place(holder) as (directory, user):
                 work = directory / "work"
                 (work / QUESTION_FILE).write_bytes(msgspec.json.encode(question))
                 with (work / question.artifact_file).open("wb") as file:
@@ -163,17 +162,24 @@ class ProgramLoading:
         return _answer(directory)
 
     @contextmanager
-    def _directory(self, user: JobUser | None) -> Iterator[Path]:
+    def _place(self, holder: UserHolder | None) -> Iterator[tuple[Path, JobUser | None]]:
+        """Yields the directory and the user of a load."""
         root = self._settings.runs_directory / PLANS  # where the launcher looks for used libraries
-        directory = root / uuid.uuid4().hex
+        load, isolation = uuid.uuid4(), self._launcher.isolation
+        directory = root / load.hex
+        # A random number: the user's files outside of the directory are seldom those of the next load.
+        own = UserHolder(load.hex, load.int, (directory,))
         try:
+            user = isolation.user(holder or own)
             for part in (root.parent, root, directory):
                 make_directory(part, enter=user is not None)
             for part in (directory / "work", temporary_directory(directory / "work")):
                 make_directory(part, owner=user)
-            yield directory
+            yield directory, user
         finally:
             _remove(directory)
+            if holder is None:
+                isolation.give_back(own)
 
 
 def _remove(directory: Path) -> None:

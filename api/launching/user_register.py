@@ -1,7 +1,8 @@
 """The register of a host: which job has which user number.
 
 Several control planes on one host share its user numbers. Each number has a file in the register's directory, which
-names its job and the directories that the job's user owns. A number is free again when none of them is left.
+names its job and the directories that the job's user owns. A number is free again when none of them is left. The load
+of a program without a job has a number like a job.
 """
 
 from __future__ import annotations
@@ -80,6 +81,19 @@ class UserRegister:
             self._write(number, job_id, sorted({*known, *map(str, places)}))
             return number
 
+    def give_back(self, holder_id: str, numbers: range) -> None:
+        """Frees the number of a holder at once.
+
+        The number stays taken as long as its user has a directory or a process.
+
+        Raises:
+            JobUserError: The register cannot be used.
+        """
+        with self._alone():
+            for number, entry in self._entries(numbers).items():
+                if entry["job_id"] == holder_id and not _is_used(number, entry):
+                    (self.directory / str(number)).unlink()
+
     def why_unusable(self) -> str | None:
         """Returns why the register cannot be used, if so."""
         try:
@@ -93,7 +107,7 @@ class UserRegister:
         if entry is None:
             return True
         is_recent = time.time() - entry["used_at_s"] < KEPT_S
-        return not (is_recent or any(map(os.path.lexists, entry["places"])) or strays_of(number))
+        return not (is_recent or _is_used(number, entry))
 
     def _entries(self, numbers: range) -> dict[int, dict[str, Any]]:
         named = [name for name in os.listdir(self.directory) if name.isdecimal() and int(name) in numbers]  # noqa: PTH208
@@ -120,3 +134,8 @@ class UserRegister:
             yield
         finally:
             os.close(descriptor)
+
+
+def _is_used(number: int, entry: dict[str, Any]) -> bool:
+    """Returns whether a user has a directory or a process."""
+    return any(map(os.path.lexists, entry["places"])) or bool(strays_of(number))

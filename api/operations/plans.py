@@ -256,7 +256,7 @@ def _load(context: Context, facts: _Facts) -> ProgramAnswer:
         spark_conf=after.spark_conf,
         secrets=after.secrets,
         brought=_brought(context, after.libraries),
-        job=job,
+        holder=context.launcher.isolation.holder(job),
     )
     if answer.failure is None:
         context.programs.remember(_key(facts), answer)

@@ -11,7 +11,6 @@ from keyscale.api.job_secrets import JobSecrets
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.settings import Settings
-from keyscale.db.models import Job
 from keyscale.jobs.protocol.program import ProgramQuestion
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def test_a_program_shows_its_declarations_and_sees_only_its_own_secrets(
         [SCRIPT.encode()],
         spark_conf={},
         secrets=["MINE"],
-        job=Job(id="j", user_number=1, store_url="s3://bucket"),
+        holder=None,
     )
     assert answer.failure is None
     assert answer.declaration is not None
@@ -76,6 +75,6 @@ def test_a_program_that_takes_too_long_is_killed_with_all_its_processes(tmp_path
             [b"while True: pass\n"],
             spark_conf={},
             secrets=[],
-            job=Job(id="j", user_number=1, store_url="s3://bucket"),
+            holder=None,
         )
     assert [*(tmp_path / "runs" / "plans").iterdir()] == []

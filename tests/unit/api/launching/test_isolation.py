@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from keyscale.api.errors import JobUserError, SettingInvalidError
-from keyscale.api.launching.isolation import JobUser, isolation_of, local_directory, make_directory
+from keyscale.api.launching.isolation import Isolation, JobUser, isolation_of, local_directory, make_directory
 from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
 from keyscale.db.models import Job
@@ -17,7 +17,7 @@ from keyscale.db.models import Job
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keyscale.api.launching.isolation import Isolation
+    from keyscale.api.launching.isolation import UserHolder
 
 ALL_USERS = [(0, 1 << 32)]
 NOBODY = 65534
@@ -29,8 +29,9 @@ def decided(tmp_path: Path, *, is_root: bool = True, mapped: Any = None, **setti
     return replace(found, register=UserRegister(tmp_path / "users"))
 
 
-def job(user_number: int, job_id: str = "") -> Job:
-    return Job(id=job_id or f"job-{user_number}", user_number=user_number, store_url="s3://bucket")
+def job(user_number: int, job_id: str = "") -> UserHolder:
+    job = Job(id=job_id or f"job-{user_number}", user_number=user_number, store_url="s3://bucket")
+    return Isolation().holder(job)
 
 
 def test_root_gives_each_job_a_user_of_its_own(tmp_path: Path) -> None:

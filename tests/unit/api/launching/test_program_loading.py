@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from keyscale.api.errors import PlanTimeoutError, ProgramUnloadableError
+from keyscale.api.errors import JobUserError, PlanTimeoutError, ProgramUnloadableError
 from keyscale.api.launching import program_loading
-from keyscale.api.launching.isolation import Isolation
+from keyscale.api.launching.isolation import Isolation, UserHolder
 from keyscale.api.launching.launcher import Launcher
 from keyscale.api.launching.program_loading import ProgramLoading
 from keyscale.api.launching.user_register import UserRegister
 from keyscale.api.settings import Settings
-from keyscale.db.models import Job
 from keyscale.jobs.protocol.program import ProgramQuestion
 from tests.support.waiting import wait_until
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FIRST_USER = 59_980
+JOB = UserHolder("j", 7, ())
 FORK = """
 import os, sys, time
 if os.fork() == 0:
@@ -42,12 +42,18 @@ time.sleep({stay_s})
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Loads a program with plain Python as the loader."""
 
-    def run(program: str, *, plan_timeout_ms: int = 120_000, isolation: Isolation | None = None) -> None:
+    def run(
+        program: str,
+        *,
+        plan_timeout_ms: int = 120_000,
+        isolation: Isolation | None = None,
+        holder: UserHolder | None = JOB,
+    ) -> None:
         monkeypatch.setattr(program_loading, "loader_command", lambda *_: [sys.executable, "-c", program])
         settings = Settings(home=tmp_path, store_url="file:///none", plan_timeout_ms=plan_timeout_ms)
         loading = ProgramLoading(settings, Launcher(settings, isolation))
         question = ProgramQuestion("program.py", {}, 128, 1)
-        loading.load(question, [], spark_conf={}, secrets=[], job=Job(id="j", user_number=7, store_url="s3://bucket"))
+        loading.load(question, [], spark_conf={}, secrets=[], holder=holder)
 
     return run
 
@@ -90,6 +96,21 @@ def test_with_a_user_of_their_own_they_are_killed_whatever_their_environment(
             isolation=Isolation(FIRST_USER, 10, register=UserRegister(tmp_path / "users")),
         )
     wait_until(lambda: not left_over())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can run processes as another user")
+def test_a_load_without_a_job_has_a_user_that_no_job_has_and_gives_it_back(
+    load: Callable[..., None], tmp_path: Path
+) -> None:
+    isolation = Isolation(FIRST_USER, 2, register=UserRegister(tmp_path / "users"))
+    of_job = isolation.uid(UserHolder("j", 0, (tmp_path,)))
+    for _ in range(2):
+        with pytest.raises(ProgramUnloadableError, match=f"last line: {FIRST_USER + 1}$"):
+            load("import os; print(os.getuid())", isolation=isolation, holder=None)
+    assert of_job == FIRST_USER
+    isolation.uid(UserHolder("k", 1, (tmp_path,)))
+    with pytest.raises(JobUserError):
+        load("import os; print(os.getuid())", isolation=isolation, holder=None)
 
 
 def test_a_loader_whose_supervisor_has_not_begun_when_the_time_is_over_is_ended(load: Callable[..., None]) -> None:

@@ -64,6 +64,23 @@ def test_a_number_is_free_when_nothing_of_its_job_is_left(
     assert take(register, "e") == 700
 
 
+def test_a_number_that_is_given_back_is_free_at_once_unless_its_user_has_left_something(
+    register: UserRegister, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take(register, "a", tmp_path / "load")
+    (tmp_path / "load").mkdir()
+    register.give_back("a", NUMBERS)
+    assert take(register, "b") == 701, "a directory is left"
+    (tmp_path / "load").rmdir()
+    monkeypatch.setattr(user_register, "strays_of", lambda uid: [object()] if uid == 700 else [])
+    register.give_back("a", NUMBERS)
+    assert take(register, "c") == 702, "a process is left"
+    monkeypatch.setattr(user_register, "strays_of", lambda _: [])
+    register.give_back("a", NUMBERS)
+    register.give_back("unknown", NUMBERS)
+    assert take(register, "d") == 700
+
+
 def test_the_register_is_roots_alone_and_tells_why_it_cannot_be_used(register: UserRegister, tmp_path: Path) -> None:
     take(register, "a")
     assert register.directory.stat().st_mode & 0o777 == 0o700
