@@ -47,3 +47,15 @@ class SchemaUnreleasedError(DatabaseError):
         "'db/migrations/versions/<revision>_*'` names a commit. Check out the commit before it, start its control "
         "plane once, then start this version. Or use an empty database."
     )
+
+
+class SchemaIncompleteError(DatabaseError):
+    """The database lacks tables or columns that its revision should have."""
+
+    code = "DATABASE_SCHEMA_INCOMPLETE"
+    title = "The database lacks tables or columns"
+    domain = "user"
+    advice = (
+        "Restore a complete backup of the database. Without a backup, start with an empty database, and rebuild the "
+        "jobs from the object store with `./keyscale recover`; docs/guide/backup.md says how."
+    )

@@ -14,7 +14,7 @@ from sqlalchemy import Enum, inspect, text
 
 from .base import Base
 from .connections import without_time_limits
-from .errors import SchemaTooNewError, SchemaUnreleasedError
+from .errors import SchemaIncompleteError, SchemaTooNewError, SchemaUnreleasedError
 from .models import SeriesPoint
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def migrate(engine: Engine) -> None:
     Raises:
         SchemaTooNewError: A newer version of Keyscale has migrated the database, or added members to closed sets.
         SchemaUnreleasedError: A development version has, to a revision that no release has.
+        SchemaIncompleteError: The database lacks a table or a column.
     """
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)
@@ -52,6 +53,7 @@ def migrate(engine: Engine) -> None:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         _add_series(connection)
+        _check_is_complete(connection)
         _admit_members(connection)
 
 
@@ -63,6 +65,22 @@ def _add_series(connection: Connection) -> None:
         if column.name not in known:
             kind = column.type.compile(connection.dialect)
             connection.execute(text(f"ALTER TABLE {table} ADD COLUMN {column.name} {kind}"))
+
+
+def _check_is_complete(connection: Connection) -> None:
+    """Refuses a database without a table or column of the models."""
+    stored = {
+        table: {column["name"] for column in columns}
+        for (_, table), columns in inspect(connection).get_multi_columns().items()
+    }
+    missing = []
+    for table in Base.metadata.sorted_tables:
+        if table.name not in stored:
+            missing.append(table.name)
+            continue
+        missing += [f"{table.name}.{each.name}" for each in table.columns if each.name not in stored[table.name]]
+    if missing:
+        raise SchemaIncompleteError(f"the database lacks {', '.join(sorted(missing))}")
 
 
 def _admit_members(connection: Connection) -> None:
@@ -77,14 +95,14 @@ def _admit_members(connection: Connection) -> None:
             if not isinstance(column.type, Enum):
                 continue
             name, members = f"ck_{table.name}_{column.type.name}", column.type.enums
-            if unknown := stored[name].difference(members):
+            if unknown := stored.get(name, set()).difference(members):
                 raise SchemaTooNewError(
                     f"{table.name}.{column.name} may be {', '.join(sorted(unknown))}, not known here"
                 )
-            if stored[name] != set(members):
+            if stored.get(name) != set(members):
                 listed = ", ".join(f"'{member}'" for member in members)
                 check = f"CONSTRAINT {name} CHECK ({column.name} IN ({listed}))"
-                connection.execute(text(f"ALTER TABLE {table.name} DROP CONSTRAINT {name}, ADD {check}"))
+                connection.execute(text(f"ALTER TABLE {table.name} DROP CONSTRAINT IF EXISTS {name}, ADD {check}"))
 
 
 def refusal_of_unknown_revision(revision: str) -> SchemaTooNewError | SchemaUnreleasedError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,11 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from keyscale.db.base import Base
 from keyscale.db.connections import open_engine
-from keyscale.db.errors import SchemaTooNewError, SchemaUnreleasedError
+from keyscale.db.errors import SchemaIncompleteError, SchemaTooNewError, SchemaUnreleasedError
 from keyscale.db.migrate import alembic_config, migrate, refusal_of_unknown_revision
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import BESIDE, OperationKind
+from tests.support.servers.postgres import create_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +53,34 @@ def test_migrating_again_only_adds_the_series_that_are_missing(postgres_url: str
     migrate(engine)
     with engine.connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    engine.dispose()
+
+
+def test_a_database_of_a_development_version_gets_what_its_revision_gained_later(postgres_url: str) -> None:
+    engine = open_engine(postgres_url)
+    config = alembic_config()
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0027")
+        connection.execute(text("ALTER TABLE jobs DROP COLUMN time_reset_after"))
+        connection.execute(text("DROP TABLE secret_labels"))
+        connection.execute(text("DROP INDEX ix_events_kind, ix_events_actor, ix_events_not_refused"))
+    migrate(engine)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    engine.dispose()
+
+
+def test_a_database_without_a_table_or_column_of_its_revision_is_refused(
+    postgres_server: str, migrated_template: str
+) -> None:
+    engine = open_engine(create_database(postgres_server, f"test_{uuid.uuid4().hex}", migrated_template))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE jobs DROP COLUMN labels"))
+        connection.execute(text("ALTER TABLE operations DROP COLUMN kind"))
+        connection.execute(text("DROP TABLE heartbeats"))
+    with pytest.raises(SchemaIncompleteError, match=r"lacks heartbeats, jobs\.labels, operations\.kind$"):
+        migrate(engine)
     engine.dispose()
 
 
