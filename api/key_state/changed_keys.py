@@ -6,7 +6,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, events
+from keyscale.db.repositories import attempts, checkpoints, events
 from keyscale.failpoints import failpoint
 from keyscale.state.doors.paths import split_location
 from keyscale.vocabulary import CheckpointStatus
@@ -74,7 +74,9 @@ def change(
         return _repeated(context, user, asked, taken, is_list=is_list)
     with context.sessions.begin() as session:
         job = require_job(session, reference, lock=True)
-        number = _next_number(session, job, savepoint_id)
+        _require_changeable(session, job, savepoint_id)
+        attempt = _newest_attempt(session, job)
+        number = _number_of(session, job, savepoint_id, attempt)
         source = _source(session, job, request.checkpoint_id)
         events.record(
             session,
@@ -86,6 +88,7 @@ def change(
             savepoint_id=savepoint_id,
             checkpoint_id=number,
             derived_from=source,
+            attempt=attempt,
         )
     asked |= {
         "checkpoint_id": number,
@@ -99,8 +102,11 @@ def change(
         listed = checkpoints.find(session, job.id, number)
         if listed is not None and listed.savepoint_id == savepoint_id:  # the leader has found it in the store
             return _answer(changed, savepoint_id, number, is_list=is_list)
-        if _next_number(session, job, savepoint_id) != number:
+        _require_changeable(session, job, savepoint_id)
+        if _newest_attempt(session, job) != attempt:
             raise JobStatusConflictError("the job was started meanwhile; its state is no longer what was changed")
+        if listed is not None:  # an earlier driver has published it, and was not heard
+            raise JobStatusConflictError(f"snapshot {number} of the job was found meanwhile; repeat with another id")
         checkpoints.store_changed(
             session,
             job.id,
@@ -157,12 +163,35 @@ def _summary(changes: Sequence[KeyChangeItem]) -> str:
     return f"has {len(changes) - deleted} set and {deleted} deleted entries of {shown}"
 
 
-def _next_number(session: Session, job: Job, savepoint_id: str) -> int:
-    """Returns the number of the new savepoint among the job's checkpoints."""
+def _require_changeable(session: Session, job: Job, savepoint_id: str) -> None:
     require_state_changeable(session, job)
     if checkpoints.find_savepoint(session, job.id, savepoint_id) is not None:
         raise SavepointIdTakenError(f"the job has a savepoint {savepoint_id}")
-    return checkpoints.next_id(session, job.id)
+
+
+def _newest_attempt(session: Session, job: Job) -> int:
+    """Returns the number of the newest attempt.
+
+    Each start makes a new attempt.
+    """
+    return attempts.next_number(session, job.id) - 1
+
+
+def _number_of(session: Session, job: Job, savepoint_id: str, attempt: int) -> int:
+    """Returns the number of the new savepoint among the job's checkpoints.
+
+    A request has its number from its event on, so that requests at the same time have different numbers, and a
+    repeated request has the number of the first one.
+    """
+    requested = [event.details for event in events.requested_state_changes(session, job.id)]
+    numbers = [
+        each["checkpoint_id"]
+        for each in requested
+        if each["savepoint_id"] == savepoint_id and each.get("attempt") == attempt
+    ]
+    if numbers and checkpoints.find(session, job.id, numbers[0]) is None:
+        return int(numbers[0])
+    return int(max([checkpoints.next_id(session, job.id), *(each["checkpoint_id"] + 1 for each in requested)]))
 
 
 def _source(session: Session, job: Job, checkpoint_id: int | None) -> str:

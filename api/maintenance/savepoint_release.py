@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from keyscale.clock import now_ms
-from keyscale.db.repositories import checkpoints, events, jobs, operations, savepoint_policies, snapshot_needs
+from keyscale.db.repositories import attempts, checkpoints, events, jobs, operations, savepoint_policies, snapshot_needs
 from keyscale.errors import KeyscaleError
 from keyscale.state.doors.catalogue import claimant_of
 from keyscale.state.doors.paths import split_location
@@ -28,7 +28,7 @@ from .savepoint_policy import outdated
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session, sessionmaker
 
-    from keyscale.db.models import Checkpoint
+    from keyscale.db.models import Checkpoint, Event
 
     from ..lifecycle.leadership import Leadership
     from ..lifecycle.reconciler import ReconcilerPulse
@@ -107,7 +107,7 @@ class SavepointRelease(LeaderThread):
     def _list_changed(self, leadership: Leadership, now_s: float) -> None:
         """Lists the savepoints of state changes whose control plane ended.
 
-        Once the job has started, an attempt may give the number to a checkpoint, so the savepoint stays unlisted.
+        Once the job has started, its state is another one, so the savepoint stays unlisted.
         """
         with leadership.transaction() as session:
             found = events.changes_without_savepoint(session, now_ms() - UNREPORTED_MS)
@@ -122,7 +122,9 @@ class SavepointRelease(LeaderThread):
                     continue
                 if checkpoints.find_savepoint(session, job_id, savepoint_id) is not None:
                     continue
-                if checkpoints.next_id(session, job_id) != published.checkpoint_id:
+                if _has_run_since(session, event) or event.details["checkpoint_id"] != published.checkpoint_id:
+                    continue
+                if checkpoints.find(session, job_id, published.checkpoint_id) is not None:
                     continue
                 checkpoints.store_changed(session, job_id, savepoint_id, **asdict(published))
                 events.record(
@@ -148,6 +150,11 @@ class SavepointRelease(LeaderThread):
         except StoreUnavailableError as error:
             logger.warning("savepoint %s of job %s is not known: %s", savepoint_id, job_id, error.detail)
             return None
+
+
+def _has_run_since(session: Session, event: Event) -> bool:
+    """Returns whether the job of a request has had an attempt since."""
+    return attempts.next_number(session, str(event.job_id)) - 1 != event.details.get("attempt")
 
 
 def _release(leadership: Leadership, candidate: Checkpoint) -> bool:

@@ -111,6 +111,15 @@ def changes_without_savepoint(session: Session, since_ms: int) -> Sequence[tuple
     return [(event, store_url) for event, store_url in session.execute(found)]
 
 
+def requested_state_changes(session: Session, job_id: str) -> Sequence[Event]:
+    """Returns the newest requests for a change of a job's state.
+
+    The newest comes first.
+    """
+    wanted = (Event.job_id == job_id, Event.kind == STATE_CHANGE_REQUESTED)
+    return session.scalars(select(Event).where(*wanted).order_by(Event.id.desc()).limit(100)).all()
+
+
 def uploaders(session: Session, times_ms: Collection[int]) -> dict[str, str]:
     """Returns the uploaders of artifacts from these times, by artifact.
 

@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from keyscale.api.access.principal import Principal
 from keyscale.api.key_state import changed_keys
+from keyscale.api.key_state.schemas import KeyChangeRequest
 from keyscale.api.lifecycle.reconciler import ReconcilerPulse
 from keyscale.api.maintenance.savepoint_release import SavepointRelease
-from keyscale.db.models import Checkpoint, Event, Job
+from keyscale.db.models import Attempt, Checkpoint, Event, Job
 from keyscale.db.repositories import checkpoints
 from keyscale.identifiers import JobId
 from keyscale.state.layout import location_of
 from keyscale.state.objects.opening import open_store
-from keyscale.state_io import StateReader
+from keyscale.state_io import StateReader, reading_process
 from keyscale.state_io.verified_state import verify_state
-from keyscale.vocabulary import CheckpointStatus, JobStatus, SnapshotOwner
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, JobStatus, Role, SnapshotOwner
 from tests.support.state.state_job import StateJob
 
 if TYPE_CHECKING:
@@ -126,13 +128,25 @@ def test_several_keys_are_changed_in_one_savepoint_or_not_at_all(
 
 
 @pytest.fixture
-def killed_change(
-    client: httpx.Client, context: Context, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """A request whose control plane is killed after its savepoint is published, before its row is written."""
+def checkpointed(context: Context, job: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job with a checkpoint, and a control plane that changes states in its own process."""
     with context.sessions() as session:
         store = open_store(session.get_one(Job, job["id"]).store_url)
     take_checkpoint(context, store, JobId(job["id"]), tmp_path)
+
+    def read_state(_context: Context, _user: Principal, read: str, asked: dict[str, Any]) -> dict[str, Any]:
+        return reading_process._answer(read, dict(asked))
+
+    monkeypatch.setattr(changed_keys, "read_state", read_state)
+
+
+@pytest.fixture
+def killed_change(
+    client: httpx.Client,
+    checkpointed: None,  # noqa: ARG001 - the job's checkpoint
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Any]:
+    """A request whose control plane is killed after its savepoint is published, before its row is written."""
 
     def kill(name: str) -> None:
         assert name == "changed-savepoint-published"
@@ -159,6 +173,59 @@ def test_a_savepoint_is_listed_whose_control_plane_was_killed_before_its_row(
     assert (changed.actor, changed.message) == (asked.actor, asked.message)
     again = client.post(CHANGES, json=killed_change)
     assert (again.status_code, again.json()["after"]) == (201, [{"value": 40}]), "the request gets its answer"
+
+
+@pytest.mark.usefixtures("checkpointed")
+def test_two_changes_at_once_get_a_savepoint_each(
+    client: httpx.Client, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = {"operator": "count", "state": "count", "key": "1", "value": 40}
+    during: list[Any] = []
+
+    def change_too(_name: str) -> None:
+        if not during:
+            during.append(None)
+            second = KeyChangeRequest.model_validate({**change, "id": "second"})
+            during.append(changed_keys.change(context, Principal("1", "admin", Role.ADMIN), "flights", second))
+
+    monkeypatch.setattr(changed_keys, "failpoint", change_too)
+    first = client.post(CHANGES, json={**change, "id": "first"})
+    assert (first.status_code, first.json().get("checkpoint_id")) == (201, 2), first.text
+    assert during[1].checkpoint_id == 3
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_a_killed_change_goes_on_after_another_change(
+    client: httpx.Client, context: Context, leadership: Leadership, killed_change: dict[str, Any], is_repeated: bool
+) -> None:
+    assert client.post(CHANGES, json={**killed_change, "id": "other"}).json()["checkpoint_id"] == 3
+    if is_repeated:
+        again = client.post(CHANGES, json=killed_change)
+        assert again.status_code == 201, again.text
+    SavepointRelease(context.sessions, ReconcilerPulse(), context.store).run(leadership)
+    assert client.get("/v1/jobs/flights/savepoints/repaired").json()["checkpoint_id"] == 2
+
+
+def test_a_change_is_refused_if_the_job_has_run_meanwhile(  # noqa: PLR0917 - fixtures
+    client: httpx.Client, context: Context, leadership: Leadership, job: dict[str, Any], killed_change: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def run(_name: str) -> None:
+        with context.sessions.begin() as session:
+            session.add(
+                Attempt(
+                    job_id=job["id"], number=1, stage=AttemptStage.ENDED, cause="start", revision=1, parallelism=2,
+                    created_at_ms=1,
+                )
+            )  # fmt: skip
+
+    monkeypatch.setattr(changed_keys, "failpoint", run)
+    refused = client.post(CHANGES, json={**killed_change, "id": "other"})
+    assert (refused.status_code, refused.json()["code"]) == (409, "JOB_STATUS_CONFLICT")
+    assert "started meanwhile" in refused.json()["detail"]
+    SavepointRelease(context.sessions, ReconcilerPulse(), context.store).run(leadership)
+    for savepoint in ("other", "repaired"):
+        assert client.get(f"/v1/jobs/flights/savepoints/{savepoint}").status_code == 404
 
 
 def test_a_savepoint_stays_unlisted_once_an_attempt_may_use_its_number(
