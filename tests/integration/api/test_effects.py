@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,6 @@ from keyscale.api.lifecycle.job_transaction import JobTransaction
 from keyscale.api.lifecycle.operation_results import settle_command
 from keyscale.api.lifecycle.requests import Change
 from keyscale.api.lifecycle.restoring import Restore
-from keyscale.db.connections import open_engine
 from keyscale.db.models import Artifact, Attempt, Checkpoint, Job, Operation, Revision
 from keyscale.jobs.protocol.messages import DriverMetrics, FailureHistory
 from keyscale.vocabulary import (
@@ -34,12 +32,10 @@ from keyscale.vocabulary import (
     UpgradeMode,
 )
 from tests.support.control_plane.row_changes import RowChanges
-from tests.support.servers.postgres import create_database
+from tests.support.servers.either_database import DATABASES, either_database
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-pytestmark = pytest.mark.real
 
 FAILURE = {"code": "BROKE", "message": "it broke"}
 ANN = Principal("u1", "ann", Role.OPERATOR)
@@ -188,13 +184,11 @@ class World:
         self.session.flush()
 
 
-@pytest.fixture(scope="module")
-def built(postgres_server: str, migrated_template: str) -> Iterator[World]:
-    engine = open_engine(create_database(postgres_server, f"effects_{uuid.uuid4().hex}", migrated_template))
-    with Session(engine) as session:
+@pytest.fixture(scope="module", params=DATABASES)
+def built(request: pytest.FixtureRequest) -> Iterator[World]:
+    with either_database(request) as engine, Session(engine) as session:
         yield World(session)
         session.rollback()
-    engine.dispose()
 
 
 @pytest.fixture

@@ -1,0 +1,85 @@
+"""The statements of the platform in SQLite's words."""
+
+# ruff: noqa: S608 - the parts come from the platform's statements
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+from keyscale.db.models import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_VALUE = r"(\?|[\w.]+)"
+
+
+@cache
+def sqlite_statement(statement: str) -> str:
+    """Returns a statement that does in SQLite what the given one does in PostgreSQL.
+
+    What has no counterpart is left as it is, and SQLite refuses it.
+    """
+    statement = _without_lateral(statement)
+    for pattern, replacement in _RULES:
+        statement = re.sub(pattern, replacement, statement)
+    return statement
+
+
+def _named_columns(values: re.Match[str]) -> str:
+    rows, table, names = values.groups()
+    columns = ", ".join(f"column{number} AS {name}" for number, name in enumerate(names.split(", "), 1))
+    return f"(SELECT {columns} FROM (VALUES {rows})) AS {table}"
+
+
+def _record(table: re.Match[str]) -> str:
+    names = Job.metadata.tables[table[1]].columns.keys()
+    columns = ", ".join(f"json_extract(document, '$.{name}') AS {name}" for name in names)
+    return f"(SELECT {columns} FROM (SELECT ? AS document))"
+
+
+_RULES: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"::\w+(\[\])?", ""),
+    (rf"(?i)CAST\({_VALUE} AS (jsonb|text\[\])\)", r"\1"),
+    (r"SELECT\s+FROM", "SELECT 1 FROM"),
+    (r"(?i)extract\(epoch FROM \w+\(\)\)", "clock_seconds()"),
+    (r"CAST\(STRFTIME\('%s', clock_timestamp\(\)\) AS INTEGER\)", "clock_seconds()"),
+    (r"= ANY ?\(\?\)", "IN (SELECT value FROM json_each(?))"),
+    (rf"{_VALUE} @> {_VALUE}", r"jsonb_contains(\1, \2)"),
+    (rf"{_VALUE} \?\| (json_array\([?, ]*\))", r"jsonb_has_any(\1, \2)"),
+    (r"SELECT unnest\((json_array\([?, ]*\))\) AS (\w+)", r"SELECT value AS \2 FROM json_each(\1)"),
+    (r"SELECT jsonb_array_elements_text\(([\w.]+)\) AS (\w+)\s+FROM ", r"SELECT value AS \2 FROM json_each(\1), "),
+    (r"\(VALUES (.*?)\) AS (\w+) \((\w+(?:, \w+)*)\)", _named_columns),
+    (r"jsonb_populate_record\(CAST\(NULL AS (\w+)\), \?\)", _record),
+    (r"( AS point)(\s+ON CONFLICT)", r"\1 WHERE true\2"),  # or else the conflict would be a join's condition
+]
+
+
+def _without_lateral(statement: str) -> str:
+    """Joins each lateral query's table by the rows that the query finds."""
+    while "LATERAL (" in statement:
+        before, _, rest = statement.partition("LATERAL (")
+        inner, after = _closed(rest)
+        columns, _, conditions = inner.removeprefix("SELECT ").partition("FROM ")
+        table = re.match(r"\w+", conditions)
+        named = re.match(r" AS (\w+) ON 1 = 1", after)
+        if table is None or named is None:
+            return statement
+        found = f"SELECT {table[0]}.rowid FROM {conditions}"
+        joined = (
+            f"(SELECT {columns}, {table[0]}.rowid AS row FROM {table[0]}) AS {named[1]} ON {named[1]}.row IN ({found})"
+        )
+        statement = before + joined + after[named.end() :]
+    return statement
+
+
+def _closed(text: str) -> tuple[str, str]:
+    """Divides a text at the parenthesis that closes it."""
+    depth = 1
+    for at, character in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if not depth:
+            return text[:at], text[at + 1 :]
+    raise ValueError(text)
