@@ -59,3 +59,16 @@ class SchemaIncompleteError(DatabaseError):
         "Restore a complete backup of the database. Without a backup, start with an empty database, and rebuild the "
         "jobs from the object store with `./keyscale recover`; docs/guide/backup.md says how."
     )
+
+
+class SchemaForbiddenError(DatabaseError):
+    """The database's user may not change its tables."""
+
+    code = "DATABASE_SCHEMA_FORBIDDEN"
+    title = "The database's user may not change its tables"
+    domain = "user"
+    advice = (
+        "Set KEYSCALE_DATABASE_URL to the user who owns Keyscale's tables; `\\dt` in psql shows the owner. Or, as a "
+        "superuser, run `ALTER TABLE <table> OWNER TO <user>` for each table. A backup restored with "
+        "`pg_restore --no-owner` belongs to the user who restores it."
+    )

@@ -10,11 +10,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Enum, inspect, text
+from sqlalchemy.exc import ProgrammingError
 
 from .base import Base
 from .connections import without_time_limits
-from .errors import SchemaIncompleteError, SchemaTooNewError, SchemaUnreleasedError
+from .errors import SchemaForbiddenError, SchemaIncompleteError, SchemaTooNewError, SchemaUnreleasedError
 from .models import SeriesPoint
 
 if TYPE_CHECKING:
@@ -41,7 +43,17 @@ def migrate(engine: Engine) -> None:
         SchemaTooNewError: A newer version of Keyscale has migrated the database, or added members to closed sets.
         SchemaUnreleasedError: A development version has, to a revision that no release has.
         SchemaIncompleteError: The database lacks a table or a column.
+        SchemaForbiddenError: The user may not change the tables.
     """
+    try:
+        _migrate(engine)
+    except ProgrammingError as failure:
+        if isinstance(failure.orig, InsufficientPrivilege):
+            raise SchemaForbiddenError(str(failure.orig)) from None
+        raise
+
+
+def _migrate(engine: Engine) -> None:
     config = alembic_config()
     scripts = ScriptDirectory.from_config(config)
     with engine.begin() as connection, without_time_limits(connection):

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from keyscale.db.base import Base
 from keyscale.db.connections import open_engine
-from keyscale.db.errors import SchemaIncompleteError, SchemaTooNewError, SchemaUnreleasedError
+from keyscale.db.errors import SchemaForbiddenError, SchemaIncompleteError, SchemaTooNewError, SchemaUnreleasedError
 from keyscale.db.migrate import alembic_config, migrate, refusal_of_unknown_revision
 from keyscale.jobs.protocol.specification import JobSpec
 from keyscale.vocabulary import BESIDE, OperationKind
@@ -80,6 +80,15 @@ def test_a_database_without_a_table_or_column_of_its_revision_is_refused(
         connection.execute(text("ALTER TABLE operations DROP COLUMN kind"))
         connection.execute(text("DROP TABLE heartbeats"))
     with pytest.raises(SchemaIncompleteError, match=r"lacks heartbeats, jobs\.labels, operations\.kind$"):
+        migrate(engine)
+    engine.dispose()
+
+
+def test_a_user_who_may_not_change_the_tables_is_told_so(postgres_server: str, migrated_template: str) -> None:
+    engine = open_engine(create_database(postgres_server, f"test_{uuid.uuid4().hex}", migrated_template))
+    with engine.begin() as connection:
+        connection.execute(text("REVOKE ALL ON alembic_version FROM CURRENT_USER"))
+    with pytest.raises(SchemaForbiddenError, match="permission denied for table alembic_version"):
         migrate(engine)
     engine.dispose()
 
