@@ -34,6 +34,11 @@ COLUMNS = (
     ("FAILURE", "failure_code"),
 )
 BRIEF = ("id", "job_id", "kind", "status", "requested_at_ms", "ended_at_ms", "result", "failure")
+WITHOUT_SAVEPOINT = {
+    OperationKind.STOP: "no savepoint: the job slept, and its last checkpoint has all state",
+    OperationKind.CANCEL: "no savepoint: the next start continues from the latest checkpoint",
+}
+"""What a completed operation without a result has done."""
 
 
 def operation_path(operation_id: str, *rest: str) -> str:
@@ -119,8 +124,16 @@ def show_end(
     if answer["phases"]:
         output.say(verdict_line(answer), answer)
     else:
-        output.fields(answer if output.as_json else {name: answer[name] for name in BRIEF})
+        output.view(answer, brief(answer))
     require_completed(answer)
+
+
+def brief(answer: dict[str, Any]) -> dict[str, Any]:
+    """Returns the fields of an ended operation that a command prints."""
+    fields = {name: answer[name] for name in BRIEF}
+    if answer["status"] == OperationStatus.COMPLETED and answer["result"] is None:
+        fields["result"] = WITHOUT_SAVEPOINT.get(answer["kind"])
+    return fields
 
 
 def notes_of(answer: dict[str, Any]) -> Iterator[str]:

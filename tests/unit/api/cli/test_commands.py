@@ -623,6 +623,24 @@ def test_a_stop_is_waited_for_by_its_operation(asked: ControlPlane) -> None:
     assert [path for _, path, *_ in asked.requests] == ["/v1/jobs/flights/stop", *["/v1/operations/o"] * 2]
 
 
+@pytest.mark.parametrize(
+    ("kind", "status", "shown"),
+    [
+        ("STOP", "COMPLETED", "no savepoint: the job slept, and its last checkpoint has all state"),
+        ("CANCEL", "COMPLETED", "no savepoint: the next start continues from the latest checkpoint"),
+        ("START", "COMPLETED", "-"),
+        ("STOP", "CANCELLED", "-"),
+    ],
+)
+def test_an_operation_without_a_result_says_what_happened_instead(
+    asked: ControlPlane, kind: str, status: str, shown: str
+) -> None:
+    asked.answers["GET /v1/operations/o"] = [{**OPERATION, "kind": kind, "status": status}]
+    lines = keyscale("operations", "watch", "o").stdout.splitlines()
+    (result,) = (line for line in lines if line.startswith("result"))
+    assert result.removeprefix("result").strip() == shown
+
+
 @pytest.mark.usefixtures("asked")
 def test_an_operation_that_is_not_waited_for_is_named() -> None:
     for verb in ("start", "stop", "drain", "cancel", "restart"):
