@@ -28,7 +28,7 @@ class NotComparableError(KeyscaleError):
 
     code = "STATE_NOT_COMPARABLE"
     domain = "user"
-    advice = "Compare snapshots of one job: its max parallelism and hash never change."
+    advice = "Compare two snapshots of the same job; a clone may divide its keys in another way."
 
 
 @dataclass(frozen=True, slots=True)
