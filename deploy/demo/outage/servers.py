@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
+import click
 from moto.server import ThreadedMotoServer
 
 from keyscale.api.cli.process import free_port
@@ -23,6 +24,7 @@ _KAFKA = _CHECKOUT / "deploy" / "stack" / "kafka"
 _JARS = _CHECKOUT / ".keyscale" / "stack" / "kafka-jars"
 """The local stack's: fetched once."""
 _KEY = "demo"  # the server takes any
+_STARTS_MAX = 3
 
 
 class S3Server:
@@ -81,23 +83,31 @@ def running_s3_server() -> Iterator[S3Server]:
 
 @contextmanager
 def running_broker(directory: Path, topic: str, partitions: int) -> Iterator[str]:
-    """Runs a broker with an empty topic; yields its address."""
-    port = free_port()
-    environment = {
-        **os.environ,
-        "KEYSCALE_STACK_DIR": str(directory),
-        "KEYSCALE_STACK_KAFKA_JARS": str(_JARS),
-        "KEYSCALE_STACK_KAFKA_PORT": str(port),
-    }
+    """Runs a broker with an empty topic; yields its address.
+
+    Raises:
+        ClickException: The broker does not start.
+    """
+    environment = {**os.environ, "KEYSCALE_STACK_DIR": str(directory), "KEYSCALE_STACK_KAFKA_JARS": str(_JARS)}
 
     def control(*arguments: str) -> None:
         command = [str(_KAFKA), *arguments]
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 - our script
 
+    def start() -> bool:
+        """Starts the broker; returns False if it ends, such as because another process took one of its ports first."""
+        environment["KEYSCALE_STACK_KAFKA_PORT"] = str(free_port())
+        try:
+            control("start")
+        except subprocess.CalledProcessError:
+            return False
+        return True
+
     control("install")
-    control("start")
+    if not any(start() for _ in range(_STARTS_MAX)):
+        raise click.ClickException("the demo's broker did not start; the lines above say why")
     try:
         control("create-topic", topic, str(partitions))
-        yield f"127.0.0.1:{port}"
+        yield f"127.0.0.1:{environment['KEYSCALE_STACK_KAFKA_PORT']}"
     finally:
         control("stop")
