@@ -95,7 +95,10 @@ def running_broker(directory: Path, topic: str, partitions: int) -> Iterator[str
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)  # noqa: S603 - our script
 
     def start() -> bool:
-        """Starts the broker; returns False if it ends, such as because another process took one of its ports first."""
+        """Starts the broker on free ports; returns whether it started.
+
+        Another process can take one of its ports first.
+        """
         environment["KEYSCALE_STACK_KAFKA_PORT"] = str(free_port())
         try:
             control("start")
