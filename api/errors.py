@@ -794,8 +794,8 @@ class ApprovalRequiredError(ApiError):
     status = 409
     domain = "user"
     advice = (
-        "Request the change with `./keyscale jobs update JOB --parallelism N`, or before a deletion with"
-        " `./keyscale jobs update JOB --set approval=NONE`; another user approves it."
+        "Request the change with `./keyscale jobs update JOB --parallelism N`, or before a deletion or a start with"
+        " options `./keyscale jobs update JOB --set approval=NONE`; another user approves it."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from keyscale.db.repositories import revisions as stored_revisions
-from keyscale.vocabulary import Approval, DriverEffect, JobStatus, OperationKind, UpgradeMode
+from keyscale.vocabulary import Approval, DriverEffect, JobStatus, OperationKind, RestoreMode, UpgradeMode
 
 from ..errors import ApprovalRequiredError, ParallelismUnchangedError
 from ..job_spec import changed, spec_of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..access.principal import Principal
     from ..control_plane.context import Context
+    from ..jobs.restore_sources import FoundSource
     from .schemas.operation import OperationAnswer, OperationRequest
 
 
@@ -94,7 +95,7 @@ def _start(context: Context, user: Principal, reference: str, wanted: StartReque
 
     Raises:
         ParallelismInvalidError: The job cannot have this parallelism.
-        ApprovalRequiredError: Another parallelism needs an approval.
+        ApprovalRequiredError: The job's changes need an approval, and the start is no plain one.
         JobLimitError: The job would ask for more than the limits allow.
         RestoreSourceError: The job could not start from the snapshot in restore_from.
         StoreUnavailableError: The object store cannot be used; the job is unchanged.
@@ -117,10 +118,30 @@ def _start(context: Context, user: Principal, reference: str, wanted: StartReque
             skip_lost_records=wanted.skip_lost_records,
             reset_time=wanted.reset_time,
         )
+        if (reason := _why_approval(wanted, source)) and _needs_approvals(session, job):
+            raise ApprovalRequiredError(reason)
         store_restore(session, job, wanted, source)
         return made
 
     return carry_out(context, reference, OperationKind.START, wanted, begin)
+
+
+def _why_approval(wanted: StartRequest, source: FoundSource | None) -> str | None:
+    """Returns why a start needs an approval.
+
+    None for a plain start, which only runs the job.
+    """
+    if source is not None and source.restore.mode is RestoreMode.REWIND:
+        return "a start from a chosen snapshot replaces the job's state"
+    if wanted.allow_non_restored_state:
+        return "a start with allow_non_restored_state may drop state"
+    if wanted.skip_lost_records:
+        return "a start with skip_lost_records leaves out records"
+    return "a start with reset_time changes the job's time" if wanted.reset_time else None
+
+
+def _needs_approvals(session: Session, job: Job) -> bool:
+    return spec_of(stored_revisions.current(session, job)).approval is Approval.REQUIRED
 
 
 def _start_at(context: Context, session: Session, user: Principal, job: Job, parallelism: int) -> None:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select
 
+from keyscale.api.jobs.restore_sources import FoundSource
+from keyscale.api.lifecycle.restoring import Restore
+from keyscale.api.operations import operation_requests
 from keyscale.clock import now_ms
 from keyscale.db.models import Attempt, Checkpoint, Job, Token
-from keyscale.vocabulary import AttemptStage, CheckpointStatus, JobStatus, Role
+from keyscale.vocabulary import AttemptStage, CheckpointStatus, JobStatus, RestoreMode, Role
 from tests.integration.api.conftest import add_token
 
 if TYPE_CHECKING:
@@ -118,12 +121,43 @@ def test_a_change_is_approved_for_the_revision_that_it_was_requested_for(
     assert client.get("/v1/jobs/flights").json()["spec"]["parallelism"] == 4
 
 
+def settle(context: Context, job_id: str) -> None:
+    with context.sessions.begin() as session:
+        session.get_one(Job, job_id).status = JobStatus.STOPPED
+        session.get_one(Attempt, (job_id, 1)).stage = AttemptStage.ENDED
+
+
+def test_a_start_that_may_lose_something_needs_an_approval(
+    client: httpx.Client, context: Context, guarded: dict[str, Any]
+) -> None:
+    settle(context, guarded["id"])
+    for option in ("skip_lost_records", "reset_time", "allow_non_restored_state"):
+        refused = client.post("/v1/jobs/flights/start", json={option: True})
+        assert (refused.status_code, refused.json()["code"]) == (409, "APPROVAL_REQUIRED"), option
+        assert option in refused.json()["detail"]
+    assert client.post("/v1/jobs/flights/start", json={}).status_code == 202
+
+
+@pytest.mark.parametrize(("mode", "expected"), [(RestoreMode.REWIND, 409), (RestoreMode.CONTINUE, 202)])
+def test_a_start_that_goes_back_in_the_state_needs_an_approval(  # noqa: PLR0917 - fixtures and two parameters
+    client: httpx.Client,
+    context: Context,
+    guarded: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    mode: RestoreMode,
+    expected: int,
+) -> None:
+    settle(context, guarded["id"])
+    source = FoundSource(Restore("restore", mode, "file:///store/job/savepoints/older"), 128, "spark")
+    monkeypatch.setattr(operation_requests, "find_source", lambda *_: source)
+    monkeypatch.setattr(operation_requests, "store_restore", lambda *_: None)
+    assert client.post("/v1/jobs/flights/start").status_code == expected
+
+
 def test_a_job_is_deleted_only_after_another_user_has_approved_the_end_of_approvals(
     client: httpx.Client, context: Context, guarded: dict[str, Any]
 ) -> None:
-    with context.sessions.begin() as session:
-        session.get_one(Job, guarded["id"]).status = JobStatus.STOPPED
-        session.get_one(Attempt, (guarded["id"], 1)).stage = AttemptStage.ENDED
+    settle(context, guarded["id"])
     for user in ({}, BEN):
         refused = client.delete("/v1/jobs/flights", headers=user)
         assert (refused.status_code, refused.json()["code"]) == (409, "APPROVAL_REQUIRED")
